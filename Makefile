@@ -1,0 +1,102 @@
+# `make book` and `make test` set up everything they need. `make help` lists the rest.
+# Written for GNU make 3.81 or newer (macOS ships 3.81) and bash 3.2 or newer.
+
+SHELL := /bin/bash
+PRESET ?= quick
+PORT ?= 8000
+PYTHON ?= $(shell for python in python3.11 python3; do $$python -c pass 2>/dev/null && echo $$python && break; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SITE := _build/html
+BUILT_FROM := _build/.built-from
+
+# What the site is made of. Contents count, not dates: a fresh checkout or a touched file rebuilds nothing.
+SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments/results
+CHECKSUM = find $(SITE_INPUTS) -type f ! -name '*.pyc' ! -name '.DS_Store' | LC_ALL=C sort | xargs cksum | cksum
+
+.PHONY: help env experiments book serve check format test lock clean
+.DELETE_ON_ERROR:
+
+help: ## Show this list
+	@echo "From Broadcast to Two-Tree All-Reduce"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  make experiments PRESET=NAME   other parameters: experiments/presets/NAME.yaml"
+	@echo "  make env PYTHON=PATH           another Python, 3.11 or newer"
+	@echo "  make serve PORT=NUMBER         another port than 8000"
+
+env: $(INSTALLED) ## Create .venv and install the locked packages
+	@echo "==> 1/3 environment: ready in $(VENV)"
+
+$(BIN)/python:
+	@echo "==> 1/3 environment: creating $(VENV)"
+	@if [ -z "$(PYTHON)" ]; then \
+	    echo "error: no Python found; install Python 3.11, or name one: make env PYTHON=PATH" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "error: $(PYTHON) is no Python 3.11 or newer; name another: make env PYTHON=PATH" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' || { \
+	    echo "error: $(PYTHON) has no venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV)
+
+# pip says four lines a package; one is enough. Its errors go to standard error and are always shown.
+$(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
+	@echo "==> 1/3 environment: installing requirements.lock"
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check -r requirements.lock \
+	| while IFS= read -r line; do case "$$line" in \
+	    *Downloading*|*"Using cached"*|Processing*) echo "    $${line#  }";; \
+	    Installing*) echo "    Installing them all";; \
+	  esac; done
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+experiments: env ## Run the notebooks in experiments/ (PRESET=quick)
+	@echo "==> 2/3 experiments: preset $(PRESET)"
+	@$(BIN)/collectives run experiments/*.ipynb --preset $(PRESET)
+
+# The pages show the results of the quick preset, whatever PRESET says.
+# Always from clean: an incremental build hides the warnings of pages that it does not read again.
+book: override PRESET = quick
+book: experiments ## Build the site into _build/html
+	@set -eo pipefail; now="$$($(CHECKSUM))"; \
+	if [ -f $(SITE)/index.html ] && [ -f $(BUILT_FROM) ] && [ "$$now" = "$$(cat $(BUILT_FROM))" ]; then \
+	    echo "==> 3/3 book: up to date"; \
+	else \
+	    echo "==> 3/3 book: building from clean"; \
+	    rm -rf _build; \
+	    $(BIN)/jupyter-book build . -n -W --keep-going; \
+	    echo "$$now" > $(BUILT_FROM); \
+	fi
+	@echo "The book lies in $(SITE)/index.html"
+	@$(BIN)/python -c 'import pathlib; print(pathlib.Path("$(SITE)/index.html").resolve().as_uri())'
+
+serve: book ## Serve the site on this machine (PORT=8000)
+	@echo "==> http://localhost:$(PORT)/ (Ctrl-C stops it)"
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
+
+check: env ## Check format, lint and types
+	@echo "==> ruff format"
+	@$(BIN)/ruff format --check .
+	@echo "==> ruff check"
+	@$(BIN)/ruff check .
+	@echo "==> mypy"
+	@$(BIN)/mypy
+
+format: env ## Format the code and repair what lint can repair
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+test: book ## Build the site, then run every test
+	@echo "==> tests"
+	@$(BIN)/python -m pytest
+
+lock: | $(BIN)/python ## Resolve pyproject.toml again: requirements.lock, environment.yml
+	@$(BIN)/python .ci/lock.py
+
+clean: ## Remove the site, the results made here and the caches, not .venv
+	rm -rf _build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	if [ -d experiments/results ]; then \
+	    find experiments/results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +; fi
+	find src tests experiments -type d -name __pycache__ -prune -exec rm -rf {} +

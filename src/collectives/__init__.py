@@ -1,0 +1,35 @@
+"""Collective communication, from broadcast to two-tree all-reduce: one schedule, proved, drawn and run.
+
+Importing this needs numpy alone. The functions that move tensors import torch when they are first asked for.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from collectives.algorithms import ALGORITHMS
+from collectives.grid import grid
+from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.verify import verify
+
+if TYPE_CHECKING:
+    from collectives.api import all_gather_into_tensor, all_reduce, broadcast, reduce, reduce_scatter_tensor
+
+__all__ = [
+    "ALGORITHMS",
+    "Schedule",
+    "ScheduleError",
+    "Step",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "broadcast",
+    "grid",
+    "reduce",
+    "reduce_scatter_tensor",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("collectives.api"), name)

@@ -1,0 +1,232 @@
+"""The command line: ``collectives list | show | verify | bench | run``. Data go to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from collectives.algorithms import ALGORITHMS, build, variants
+from collectives.grid import grid
+from collectives.schedule import Schedule, ScheduleError
+from collectives.traffic import traffic
+from collectives.verify import exact, verify
+
+
+class UsageError(Exception):
+    """Something the user typed; the message says what was wrong and what is allowed."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 when something failed, 2 when the input was wrong."""
+    signal.signal(signal.SIGTERM, _terminated)
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+    except UsageError as error:
+        print(f"collectives: {error}", file=sys.stderr)
+        return 2
+    except (ScheduleError, RuntimeError) as error:
+        print(f"collectives: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("collectives: interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+def _terminated(*_: object) -> NoReturn:
+    """A SIGTERM becomes an exception, so that ranks are ended on the way out."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
+    listing = verbs.add_parser("list", help="every algorithm, with its cost on p ranks")
+    listing.add_argument("-p", "--ranks", type=_positive, default=8, help="ranks to count the cost for (default 8)")
+    listing.set_defaults(command=_list)
+    show = verbs.add_parser("show", help="one schedule as a table of steps and ranks")
+    _add_schedule(show, nargs=None)
+    show.set_defaults(command=_show)
+    check = verbs.add_parser("verify", help="prove schedules by counting every contribution")
+    _add_schedule(check, nargs="?")
+    check.add_argument("--all", action="store_true", help="every algorithm, on 1 to --max-ranks ranks")
+    check.add_argument("--max-ranks", type=_positive, default=64, metavar="P", help="with --all (default 64)")
+    check.set_defaults(command=_verify)
+    _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
+    _add_run(verbs.add_parser("run", help="run experiments (notebooks) with a preset"))
+    for verb in (listing, check, show):
+        verb.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
+    return parser
+
+
+def _add_schedule(parser: argparse.ArgumentParser, nargs: str | None) -> None:
+    parser.add_argument("collective", nargs=nargs, help="such as all_reduce")
+    parser.add_argument("algorithm", nargs=nargs, help="such as two_tree; `collectives list` names them all")
+    parser.add_argument("-p", "--ranks", type=_positive, default=8, help="ranks (default 8)")
+    parser.add_argument("--root", type=int, help="for a broadcast or a reduce")
+    parser.add_argument("--segments", type=_positive, help="for a pipelined algorithm")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--collective", default="all_reduce")
+    parser.add_argument("--algorithm", nargs="+", default=["auto"], help="our algorithms (default auto)")
+    parser.add_argument("--backend", nargs="+", default=["p2p"], help="p2p (ours), gloo")
+    parser.add_argument("--ranks", nargs="+", type=_positive, default=[4], help="one launch for each (default 4)")
+    parser.add_argument("--bytes", nargs="+", default=["4", "64K", "1M"], help="sizes such as 4 64K 1M")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--op", default="sum")
+    parser.add_argument("--root", type=int, default=0)
+    parser.add_argument("--segments", type=_positive, help="for pipelined algorithms (default: from the size)")
+    parser.add_argument("--repetitions", type=int, default=20, help="timed calls (default 20)")
+    parser.add_argument("--warmups", type=int, default=3, help="calls before that (default 3)")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for one launch (default 600)")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row, with every sample")
+    parser.set_defaults(command=_bench)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("notebooks", nargs="+", type=Path)
+    parser.add_argument("--preset", default="quick", help="a file in the notebooks' folder presets/ (default quick)")
+    parser.set_defaults(command=_run)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _built(arguments: argparse.Namespace) -> Schedule:
+    root = arguments.root
+    try:
+        return build(arguments.collective, arguments.algorithm, arguments.ranks, root=root, segments=arguments.segments)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _print(row: dict[str, Any], text: str, as_json: bool) -> None:
+    print(json.dumps(row) if as_json else text, flush=True)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    p = arguments.ranks
+    if not arguments.json:
+        print(
+            f"{'collective':<16}{'algorithm':<20}{'steps':>6}{'messages':>10}  through the busiest port   ({p} ranks)"
+        )
+    for collective, algorithm in ALGORITHMS:
+        schedule = build(collective, algorithm, p)
+        n = 1000 * schedule.k
+        counted = traffic(schedule, n)
+        messages, busiest = int(counted.messages_sent.sum()), float(max(counted.sent.max(), counted.received.max()) / n)
+        row = {"collective": collective, "algorithm": algorithm, "ranks": p, "steps": schedule.nsteps}
+        row |= {"messages": messages, "busiest_port": busiest}
+        text = f"{collective:<16}{algorithm:<20}{schedule.nsteps:>6}{messages:>10}  {busiest:.3g} n"
+        _print(row, text, arguments.json)
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    schedule = _built(arguments)
+    head = (
+        f"{arguments.collective} by {arguments.algorithm} on {schedule.p} ranks: "
+        f"{schedule.nsteps} steps, {schedule.k} chunks. +2<0 adds chunk 2 from rank 0, =2<0 replaces it."
+    )
+    for t, step in enumerate(schedule.steps() if arguments.json else ()):
+        print(json.dumps({"step": t, **{name: getattr(step, name).tolist() for name in step.__slots__}}))
+    if not arguments.json:
+        print(f"{head}\n\n{grid(schedule)}")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    named = arguments.collective is not None and arguments.algorithm is not None
+    if named == arguments.all:
+        raise UsageError("verify takes either a collective and an algorithm, or --all")
+    if named:
+        schedule = _built(arguments)
+        verify(schedule)
+        ranks = [arguments.ranks]
+        _verified(arguments, arguments.collective, arguments.algorithm, ranks, [schedule])
+        return 0
+    ranks = list(range(1, arguments.max_ranks + 1))
+    for collective, algorithm in ALGORITHMS:
+        checked = [schedule for p in ranks for schedule in variants(collective, algorithm, p)]
+        for schedule in checked:
+            verify(schedule)
+        _verified(arguments, collective, algorithm, ranks, checked)
+    return 0
+
+
+def _verified(
+    arguments: argparse.Namespace, collective: str, algorithm: str, ranks: list[int], schedules: list[Schedule]
+) -> None:
+    method = "every contribution counted" if all(map(exact, schedules)) else "by fingerprints"
+    row = {"collective": collective, "algorithm": algorithm, "min_ranks": ranks[0], "max_ranks": ranks[-1]}
+    row |= {"schedules": len(schedules), "method": method}
+    span = f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
+    text = f"ok  {collective:<16}{algorithm:<20}{span:<16}{len(schedules):>6} schedules, {method}"
+    _print(row, text, arguments.json)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from collectives.bench import Row, bench
+    from collectives.bench.table import heading, line, progress
+
+    wrong = 0
+    for settings in [_settings(arguments, ranks) for ranks in arguments.ranks]:
+        if not arguments.json:
+            print(heading(settings), flush=True)
+        with progress(settings) as show_progress:
+
+            def on_event(event: Row, show_progress: Any = show_progress) -> None:
+                show_progress(event)
+                if "row" in event:
+                    _print(event["row"], line(event["row"]), arguments.json)
+
+            measured = bench(settings, on_event)
+        wrong += sum(row["wrong"] for row in measured.rows)
+    if wrong:
+        print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _settings(arguments: argparse.Namespace, ranks: int) -> Any:
+    from pydantic import ValidationError
+
+    from collectives.bench import Settings
+    from collectives.errors import explain
+    from collectives.units import parse_bytes
+
+    same = ("collective", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
+    try:
+        return Settings(
+            ranks=ranks,
+            algorithms=arguments.algorithm,
+            backends=arguments.backend,
+            bytes=[parse_bytes(size) for size in arguments.bytes],
+            **{name: getattr(arguments, name) for name in same},
+        )
+    except ValidationError as error:
+        raise UsageError(explain(error)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from collectives.experiments import ExperimentError, run
+
+    try:
+        run(arguments.notebooks, arguments.preset)
+    except ExperimentError as error:
+        raise UsageError(str(error)) from None
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Every algorithm, in one table: ``ALGORITHMS[collective, name](p, ...)`` makes a schedule."""
+
+import inspect
+from collections.abc import Callable, Iterator
+
+from collectives.algorithms import direct, halving, ring, tree
+from collectives.schedule import Schedule
+
+ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
+    ("broadcast", "flat"): direct.broadcast,
+    ("broadcast", "binomial"): tree.binomial_broadcast,
+    ("reduce", "flat"): direct.reduce,
+    ("reduce", "binomial"): tree.binomial_reduce,
+    ("all_gather", "ring"): ring.all_gather,
+    ("reduce_scatter", "ring"): ring.reduce_scatter,
+    ("all_reduce", "exchange"): direct.exchange,
+    ("all_reduce", "root"): direct.root,
+    ("all_reduce", "ring"): ring.all_reduce,
+    ("all_reduce", "recursive_doubling"): halving.recursive_doubling,
+    ("all_reduce", "tree"): tree.all_reduce,
+    ("all_reduce", "two_tree"): tree.two_tree,
+}
+
+
+def build(collective: str, algorithm: str, p: int, **options: int | None) -> Schedule:
+    """The schedule of a named algorithm, given those options (``root``, ``segments``) that it takes and that are given.
+
+    Raises ValueError for an unknown collective or algorithm, naming the known ones.
+
+    >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
+    6
+    """
+    make = ALGORITHMS.get((collective, algorithm))
+    if make is None:
+        raise ValueError(f"no algorithm {algorithm!r} for {collective!r}; {_known(collective)}")
+    takes = inspect.signature(make).parameters
+    return make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
+
+
+def names(collective: str) -> list[str]:
+    """The algorithms of one collective.
+
+    >>> names("broadcast")
+    ['flat', 'binomial']
+    """
+    return [name for of, name in ALGORITHMS if of == collective]
+
+
+def _known(collective: str) -> str:
+    if names(collective):
+        return f"{collective} has {', '.join(names(collective))}"
+    return f"collectives with algorithms are {', '.join(dict.fromkeys(of for of, _ in ALGORITHMS))}"
+
+
+def variants(collective: str, algorithm: str, p: int) -> Iterator[Schedule]:
+    """The schedules of one algorithm that stand for all: every root up to p = 8 and three beyond, 1, 2 and 3 segments.
+
+    >>> len(list(variants("broadcast", "flat", 5))), len(list(variants("all_reduce", "two_tree", 5)))
+    (5, 3)
+    """
+    takes = inspect.signature(ALGORITHMS[collective, algorithm]).parameters
+    roots = range(p) if p <= 8 else (0, p // 2, p - 1)
+    for root in roots if "root" in takes else (None,):
+        for segments in (1, 2, 3) if "segments" in takes else (None,):
+            yield build(collective, algorithm, p, root=root, segments=segments)

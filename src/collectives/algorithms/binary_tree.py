@@ -1,0 +1,114 @@
+r"""The geometry of the binary trees: who is whose parent, and which edges may work at the same time.
+
+0                  rank 0 is the root and has one child; below it, a rank's lowest set bit says how
+|                  high it stands: odd ranks are leaves, multiples of 4 are two levels up
+4
+/   \
+        2     6               a tree is an array: parent[r] is the parent of rank r, or NO_PARENT
+/ \   / \
+      1   3 5   7
+"""
+
+import numpy as np
+
+from collectives.schedule import Ints, ScheduleError
+
+NO_PARENT = -1
+
+
+def binary_tree(p: int) -> Ints:
+    """NCCL's binary tree on any number of ranks (``ncclGetBtree`` in NCCL's trees.cc): the parent of every rank.
+
+    A rank's parent is found by clearing its lowest set bit and setting the next one; where that is no rank of ours, by
+    clearing alone. The height is ceil(log2 p).
+
+    >>> binary_tree(8).tolist()
+    [-1, 2, 4, 2, 0, 6, 4, 6]
+    >>> binary_tree(6).tolist()
+    [-1, 2, 4, 2, 0, 4]
+    """
+    rank = np.arange(p)
+    lowest = rank & -rank
+    cleared = rank ^ lowest
+    up = cleared | (lowest << 1)
+    return np.where(rank == 0, NO_PARENT, np.where(up < p, up, cleared))
+
+
+def second_tree(p: int) -> Ints:
+    """The other tree: mirrored (rank r plays p-1-r) for even p, shifted (r plays r-1) for odd p, as in NCCL 2.8.3.
+
+    For even p no rank is inside both trees. For odd p exactly one is, rank 0; mirroring would keep odd ranks odd there
+    and put half of all ranks inside both.
+
+    >>> second_tree(8).tolist()
+    [1, 3, 1, 7, 5, 3, 5, -1]
+    >>> second_tree(5).tolist()
+    [1, -1, 3, 0, 3]
+    """
+    rank, first = np.arange(p), binary_tree(p)
+    role = p - 1 - rank if p % 2 == 0 else (rank - 1) % p
+    player = np.argsort(role)
+    return np.where(first[role] == NO_PARENT, NO_PARENT, player[first[role]])
+
+
+def edge_colours(parents: Ints) -> Ints:
+    """Colour the edges of all trees 0 or 1, so that no rank sends twice, and none receives twice, in one colour.
+
+    ``parents`` has one row per tree, and so has the answer: ``colour[i, r]`` belongs to the edge from ``parents[i,
+    r]`` to r (0 at a root, which has none). Each edge has at most one rival at its sender and one at its receiver,
+    so rivals form paths and even cycles, which two colours suffice for. Raises ScheduleError where a rank has three
+    children.
+
+    >>> edge_colours(binary_tree(8)[None]).tolist()  # brothers differ
+    [[0, 0, 0, 1, 0, 0, 1, 1]]
+    """
+    flat = parents.ravel()
+    rivals = np.stack([_rivals_at_receiver(parents), _rivals_at_sender(flat)], axis=1).tolist()
+    colour = np.where(flat == NO_PARENT, 0, -1).tolist()
+    for start in range(len(colour)):
+        todo = [(start, 0)]
+        while todo:
+            edge, c = todo.pop()
+            if edge != NO_PARENT and colour[edge] < 0:
+                colour[edge] = c
+                todo += [(rival, 1 - c) for rival in rivals[edge]]
+    return np.array(colour).reshape(parents.shape)
+
+
+def _rivals_at_receiver(parents: Ints) -> Ints:
+    """For every edge, numbered tree * p + rank, the edge by which the same rank receives in the other tree."""
+    trees, p = parents.shape
+    other = np.arange(trees * p).reshape(trees, p)[::-1]
+    exists = (parents[::-1] != NO_PARENT) & (trees > 1)
+    return np.where(exists, other, NO_PARENT).ravel()
+
+
+def _rivals_at_sender(flat: Ints) -> Ints:
+    """For every edge the other edge that leaves the same rank, if there is one."""
+    edges = np.flatnonzero(flat != NO_PARENT)
+    edges = edges[np.argsort(flat[edges], kind="stable")]
+    same = flat[edges[1:]] == flat[edges[:-1]]
+    if (same[1:] & same[:-1]).any():
+        raise ScheduleError("a rank has three children in these trees: two colours do not suffice")
+    rival = np.full(len(flat), NO_PARENT)
+    rival[edges[1:][same]], rival[edges[:-1][same]] = edges[:-1][same], edges[1:][same]
+    return rival
+
+
+def arrivals(parent: Ints, colour: Ints) -> Ints:
+    """The step in which each rank first receives from its parent: the first of its edge's colour after its parent has.
+
+    Step t serves the edges of colour t % 2. The root has everything before step 0, which is written -1.
+
+    >>> parent = binary_tree(8)
+    >>> arrivals(parent, edge_colours(parent[None])[0]).tolist()
+    [-1, 4, 2, 3, 0, 2, 1, 3]
+    """
+    arrival = np.full(len(parent), -1)
+    level = parent == NO_PARENT
+    while True:
+        level = (parent != NO_PARENT) & level[parent]
+        if not level.any():
+            return arrival
+        earliest = arrival[parent[level]] + 1
+        arrival[level] = earliest + (earliest + colour[level]) % 2

@@ -1,0 +1,55 @@
+"""Everyone passes to the next: p-1 steps, each rank sending and receiving one chunk in each.
+
+0 -> 1
+^    |          rank r only ever sends to r+1 and receives from r-1
+|    v
+3 <- 2
+"""
+
+import numpy as np
+
+from collectives.schedule import Schedule, Step, dual, then
+
+
+def all_gather(p: int) -> Schedule:
+    """Each rank's part travels once round the ring: at step t, rank r passes on the part of rank r-t.
+
+    Steps: p-1. Bytes each rank sends: (p-1)/p n, the least there is. Messages each rank sends: p-1.
+
+    >>> list(all_gather(3).steps())
+    [Step(0->1:=0, 1->2:=1, 2->0:=2), Step(0->1:=2, 1->2:=0, 2->0:=1)]
+    """
+    return _pass_on(p, 1)
+
+
+def reduce_scatter(p: int) -> Schedule:
+    """A sum grows while it travels round the ring, and ends at its owner: at step t, rank r sends chunk r-t-1.
+
+    It is the dual of an all-gather that runs the other way round, so that both halves of an all-reduce use the ring in
+    the same direction. Rank r ends with chunk r, as in MPI and torch.distributed.
+
+    Steps: p-1. Bytes each rank sends: (p-1)/p n, the least there is. Messages each rank sends: p-1.
+
+    >>> list(reduce_scatter(3).steps())
+    [Step(2->0:+1, 0->1:+2, 1->2:+0), Step(2->0:+0, 0->1:+1, 1->2:+2)]
+    """
+    return dual(_pass_on(p, -1), "reduce_scatter", add=True)
+
+
+def all_reduce(p: int) -> Schedule:
+    """Reduce-scatter, then all-gather (Patarasuk and Yuan 2009; for training, Gibiansky 2017).
+
+    Steps: 2 (p-1). Bytes each rank sends: 2 (p-1)/p n, the least there is. Messages each rank sends: 2 (p-1), which is
+    why a ring is slow for small buffers on many ranks.
+
+    >>> all_reduce(4).nsteps
+    6
+    """
+    return then(reduce_scatter(p), all_gather(p), "all_reduce")
+
+
+def _pass_on(p: int, direction: int) -> Schedule:
+    """All-gather round the ring, to the next rank (1) or to the one before (-1)."""
+    rank = np.arange(p)
+    to = (rank + direction) % p
+    return Schedule("all_gather", p, p, p - 1, lambda t: Step(rank, to, (rank - direction * t) % p))

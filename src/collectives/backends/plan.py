@@ -1,0 +1,261 @@
+"""What one rank has to do, worked out once: a schedule turned into a straight program over offsets.
+
+Two things make the program fast. Receives are posted LOOKAHEAD steps before they are needed: gloo sends data only after
+the receiver has said it is ready, so a late receive costs a round trip more. And what arrives goes straight into the
+tensor where the plan proves the place free; otherwise into scratch memory, and is moved in its step.
+
+A place is free for a receive from the moment when this rank last reads or writes it before. Waiting there for an older
+send cannot lock up: what a rank waits for always belongs to an earlier step than the one it has reached.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import accumulate, count, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives.contracts import where
+from collectives.schedule import Ints, Schedule, Step
+
+# How many steps before its turn a receive is posted.
+LOOKAHEAD = 8
+
+# "After which step": before the first one.
+START = -1
+
+
+class Span(NamedTuple):
+    """Elements ``start`` to ``stop`` of the tensor, or of scratch memory."""
+
+    start: int
+    stop: int
+    scratch: bool = False
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether the two have an element in common."""
+        return self.start < other.stop and other.start < self.stop and self.scratch == other.scratch
+
+
+class Send(NamedTuple):
+    """Send these spans of the tensor to ``peer``, as one message, without waiting."""
+
+    number: int
+    peer: int
+    step: int
+    spans: tuple[Span, ...]
+
+
+class Post(NamedTuple):
+    """Get ready to receive a message from ``peer`` into one span."""
+
+    number: int
+    peer: int
+    step: int
+    into: Span
+
+
+class Wait(NamedTuple):
+    """Wait until the send or receive of this number is done."""
+
+    number: int
+
+
+class Fold(NamedTuple):
+    """Combine the operands, in this order, into ``into``; one operand alone is copied there."""
+
+    into: Span
+    operands: tuple[Span, ...]
+
+
+class Finish(NamedTuple):
+    """The sum in this span is complete and was made here: divide it now, if an average is wanted."""
+
+    span: Span
+
+
+Instruction = Send | Post | Wait | Fold | Finish
+
+
+class Plan(NamedTuple):
+    """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all."""
+
+    program: tuple[Instruction, ...]
+    scratch: int
+    writes: bool
+
+
+def plan(schedule: Schedule, rank: int, n: int) -> Plan:
+    """The program of one rank for a buffer of ``n`` elements.
+
+    Cost: O(rows of the whole schedule) to find the rank's own. Made once per size and kept.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> for instruction in plan(ALGORITHMS["all_reduce", "recursive_doubling"](2), rank=0, n=8).program:
+    ...     print(instruction)
+    Post(number=0, peer=1, step=0, into=Span(start=0, stop=8, scratch=True))
+    Send(number=1, peer=1, step=0, spans=(Span(start=0, stop=8, scratch=False),))
+    Wait(number=0)
+    Wait(number=1)
+    Fold(into=Span(start=0, stop=8, scratch=False), operands=(Span(start=0, stop=8, scratch=False), \
+Span(start=0, stop=8, scratch=True)))
+    Finish(span=Span(start=0, stop=8, scratch=False))
+    """
+    edges = schedule.cut(n)
+    turns = [_turn(step, rank, edges) for step in schedule.steps()]
+    program = list(_program(turns, rank, _finished(schedule, rank, edges)))
+    scratch = max((i.into.stop for i in program if isinstance(i, Post) and i.into.scratch), default=0)
+    return Plan(tuple(program), scratch, any(turn.receives for turn in turns))
+
+
+class _Message(NamedTuple):
+    """All rows of one pair of ranks in one step: the spans that move, in order, and whether each is added."""
+
+    peer: int
+    pieces: list[tuple[Span, bool]]
+
+    @property
+    def size(self) -> int:
+        return sum(span.stop - span.start for span, _ in self.pieces)
+
+
+class _Turn(NamedTuple):
+    """What one rank sends and receives in one step."""
+
+    sends: list[_Message]
+    receives: list[_Message]
+
+    def touches(self, span: Span) -> bool:
+        return any(own.overlaps(span) for m in self.sends + self.receives for own, _ in m.pieces)
+
+
+def _turn(step: Step, rank: int, edges: Ints) -> _Turn:
+    return _Turn(
+        _messages(step, np.flatnonzero(step.src == rank), step.dst, edges),
+        _messages(step, np.flatnonzero(step.dst == rank), step.src, edges),
+    )
+
+
+def _messages(step: Step, rows: Ints, peers: Ints, edges: Ints) -> list[_Message]:
+    """Rows grouped by peer; empty pieces, and messages of nothing else, are left out."""
+    messages: dict[int, _Message] = {}
+    for row in rows.tolist():
+        chunk = step.chunk[row]
+        span = Span(int(edges[chunk]), int(edges[chunk + step.count[row]]))
+        if span.start < span.stop:
+            peer = int(peers[row])
+            messages.setdefault(peer, _Message(peer, [])).pieces.append((span, bool(step.add[row])))
+    return list(messages.values())
+
+
+def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span]]:
+    """Step -> the spans whose sum is completed there by this rank: asked for, and never written again.
+
+    A cell that is replaced last was finished by the rank it came from.
+    """
+    last = np.full(schedule.k, -1)
+    for t, step in enumerate(schedule.steps()):
+        row, chunk = step.cells()
+        mine = step.dst[row] == rank
+        last[chunk[mine]] = np.where(step.add[row[mine]], t, -1)
+    spans = defaultdict(list)
+    for c in np.flatnonzero((last >= 0) & where(schedule)[rank]).tolist():
+        if edges[c] < edges[c + 1]:
+            spans[int(last[c])].append(Span(int(edges[c]), int(edges[c + 1])))
+    return spans
+
+
+def _program(turns: list[_Turn], rank: int, finished: dict[int, list[Span]]) -> Iterator[Instruction]:
+    """Step by step: send, wait for what arrives, fold it in, and post the receives whose time has come."""
+    number, slots = count(), _slots(turns)
+    landings = [_landings(turns, t, slots[t % LOOKAHEAD]) for t in range(len(turns))]
+    due: dict[int, list[tuple[int, int, Span]]] = defaultdict(list)  # step -> receives to post after it
+    for t, landed in enumerate(landings):
+        for peer, (ready, into) in landed.items():
+            due[ready].append((t, peer, into))
+    posted: dict[tuple[int, int], int] = {}  # (step, peer) -> number
+    sending: dict[int, tuple[Span, ...]] = {}  # number -> what is still being read
+
+    def settle(span: Span) -> Iterator[Wait]:
+        """Nothing may be written where a send still reads."""
+        for sent in [n for n, spans in sending.items() if any(s.overlaps(span) for s in spans)]:
+            del sending[sent]
+            yield Wait(sent)
+
+    def post(after: int) -> Iterator[Instruction]:
+        for t, peer, into in due[after]:
+            yield from settle(into)
+            posted[t, peer] = next(number)
+            yield Post(posted[t, peer], peer, t, into)
+
+    yield from post(START)
+    for t, turn in enumerate(turns):
+        for message in turn.sends:
+            sent, spans = next(number), tuple(span for span, _ in message.pieces)
+            sending[sent] = spans
+            yield Send(sent, message.peer, t, spans)
+        yield from (Wait(posted[t, message.peer]) for message in turn.receives)
+        for fold in _folds(turn, rank, landings[t]):
+            yield from settle(fold.into)
+            yield fold
+        yield from map(Finish, finished.get(t, []))
+        yield from post(t)
+    yield from map(Wait, sending)
+
+
+def _landings(turns: list[_Turn], t: int, base: int) -> dict[int, tuple[int, Span]]:
+    """For each peer that sends to us in step t: after which step the receive may be posted, and where it lands."""
+    landings = {}
+    for message in turns[t].receives:
+        earliest = max(START, t - LOOKAHEAD)
+        span, add = message.pieces[0]
+        free = _free_since(turns, t, span)
+        if len(message.pieces) == 1 and not add and (free == START or free < t - 1):
+            landings[message.peer] = max(free, earliest), span
+        else:
+            landings[message.peer] = earliest, Span(base, base + message.size, scratch=True)
+            base += message.size
+    return landings
+
+
+def _free_since(turns: list[_Turn], t: int, span: Span) -> int:
+    """The last step up to t, but no longer ago than LOOKAHEAD, in which this rank reads or writes the span."""
+    if any(own.overlaps(span) for m in turns[t].sends for own, _ in m.pieces):
+        return t
+    back = range(t - 1, max(START, t - LOOKAHEAD), -1)
+    return next((u for u in back if turns[u].touches(span)), max(START, t - LOOKAHEAD))
+
+
+def _slots(turns: list[_Turn]) -> list[int]:
+    """Where the scratch memory of steps 0, 1, … begins. Steps LOOKAHEAD apart share it: one is done by then."""
+    sizes = [0] * LOOKAHEAD
+    for t, turn in enumerate(turns):
+        sizes[t % LOOKAHEAD] = max(sizes[t % LOOKAHEAD], sum(message.size for message in turn.receives))
+    return list(accumulate(sizes, initial=0))
+
+
+def _folds(turn: _Turn, rank: int, landings: dict[int, tuple[int, Span]]) -> Iterator[Fold]:
+    """What arrived in scratch memory, combined into its places: operands in rank order, our own among them."""
+    arrived: dict[Span, list[tuple[int, Span, bool]]] = defaultdict(list)
+    marks = sorted({mark for m in turn.receives for span, _ in m.pieces for mark in (span.start, span.stop)})
+    for message in turn.receives:
+        landed = landings[message.peer][1]
+        if landed.scratch:
+            for own, offset, add in _split(message, marks):
+                start = landed.start + offset
+                arrived[own].append((message.peer, Span(start, start + own.stop - own.start, scratch=True), add))
+    for own, pieces in arrived.items():
+        operands = [*pieces, (rank, own, True)] if pieces[0][2] else pieces
+        yield Fold(own, tuple(span for _, span, _ in sorted(operands)))
+
+
+def _split(message: _Message, marks: list[int]) -> Iterator[tuple[Span, int, bool]]:
+    """A message's pieces, cut where another one begins or ends: (own span, offset in the message, add)."""
+    offset = 0
+    for span, add in message.pieces:
+        inside = [mark for mark in marks if span.start <= mark <= span.stop]
+        for start, stop in pairwise(inside):
+            yield Span(start, stop), offset + start - span.start, add
+        offset += span.stop - span.start

@@ -1,0 +1,152 @@
+"""What every rank does in a measurement: run each configuration in turn, time it, and check each result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import distributed as dist
+
+from collectives.backends import Call, backend, p2p
+from collectives.bench import DTYPES, Row, Settings
+from collectives.bench.data import reduced, values
+from collectives.bench.statistics import median_interval
+from collectives.bounds import algbw, busbw
+from collectives.environment import record
+from collectives.schedule import parts
+
+OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "prod": dist.ReduceOp.PRODUCT,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+
+
+def run(settings: Row, report: Callable[[Row], None]) -> None:
+    """Measure everything that the settings name; rank 0 reports the environment, progress and rows."""
+    torch.set_num_threads(1)
+    wanted = Settings(**settings)
+    records: list[Row] = [{} for _ in range(wanted.ranks)]
+    dist.all_gather_object(records, record())
+    report({"environment": records})
+    for nth, nbytes in enumerate(wanted.bytes):
+        for row in _measure(wanted, nbytes, nth, report):
+            report({"row": row})
+
+
+class _Case(NamedTuple):
+    """One size on one rank: its contribution, where results go, and what they must be (None where nothing is asked)."""
+
+    mine: torch.Tensor
+    input: torch.Tensor
+    output: torch.Tensor
+    expected: torch.Tensor | None
+
+
+def _case(wanted: Settings, n: int) -> _Case:
+    """N elements of the whole buffer, as nccl-tests counts them."""
+    rank, p, dtype = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype)
+    exact, part = DTYPES[wanted.dtype][1], n // parts(wanted.collective, p)
+
+    def data(of: int, length: int) -> torch.Tensor:
+        return torch.from_numpy(values(of, length, wanted.op, p, exact)).to(dtype)
+
+    def total() -> torch.Tensor:
+        result = torch.from_numpy(reduced(n, wanted.op, p, exact)).to(dtype)
+        if wanted.op == "avg":
+            result.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
+        return result
+
+    match wanted.collective:
+        case "all_reduce" | "reduce":
+            mine = data(rank, n)
+            asked = wanted.collective == "all_reduce" or rank == wanted.root
+            return _in_place(mine, total() if asked else None)
+        case "broadcast":
+            return _in_place(data(rank, n), data(wanted.root, n))
+        case "all_gather":
+            mine = data(rank, part)
+            expected = torch.cat([data(of, part) for of in range(p)])
+            return _Case(mine, mine.clone(), torch.empty(n, dtype=dtype), expected)
+        case "reduce_scatter":
+            mine = data(rank, n)
+            return _Case(mine, mine.clone(), torch.empty(part, dtype=dtype), total().view(p, part)[rank])
+        case other:
+            raise ValueError(f"no data to measure {other} with")
+
+
+def _in_place(mine: torch.Tensor, expected: torch.Tensor | None) -> _Case:
+    work = mine.clone()
+    return _Case(mine, work, work, expected)
+
+
+def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
+    """All configurations at one size, interleaved: round after round, each once, and each round begins with another."""
+    case, configurations = _case(wanted, wanted.elements(nbytes)), wanted.configurations()
+    rounds = wanted.warmups + wanted.repetitions
+    times = torch.zeros(len(configurations), wanted.repetitions, dtype=torch.float64)
+    wrong = torch.zeros(len(configurations), dtype=torch.int64)
+    for i in range(rounds):
+        for turn in range(len(configurations)):
+            which = (i + turn) % len(configurations)
+            seconds, errors = _once(wanted, configurations[which], case)
+            wrong[which] += errors
+            if i >= wanted.warmups:
+                times[which, i - wanted.warmups] = seconds
+        report({"done": nth * rounds + i + 1, "of": len(wanted.bytes) * rounds})
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a collective has ended when its last rank has
+    dist.all_reduce(wrong)
+    return [
+        _row(wanted, wanted.elements(nbytes), configuration, times[which].tolist(), int(wrong[which]))
+        for which, configuration in enumerate(configurations)
+    ]
+
+
+def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tuple[float, int]:
+    """One call on fresh data, all ranks starting from a barrier: (this rank's seconds, this rank's wrong elements)."""
+    name, algorithm = configuration
+    case.input.copy_(case.mine)
+    if case.output is not case.input:
+        case.output.zero_()
+    call = Call(
+        wanted.collective,
+        case.output,
+        case.input,
+        OPS[wanted.op],
+        wanted.root,
+        algorithm=algorithm,
+        segments=wanted.segments,
+    )
+    dist.barrier()
+    start = time.perf_counter()
+    backend(name).perform(call)
+    seconds = time.perf_counter() - start
+    return seconds, 0 if case.expected is None else int((case.output != case.expected).sum())
+
+
+def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list[float], wrong: int) -> Row:
+    name, algorithm = configuration
+    nbytes = n * DTYPES[wanted.dtype][0]
+    low, median, high = median_interval(seconds)
+    return {
+        "collective": wanted.collective,
+        "algorithm": p2p.choose(wanted.collective, nbytes, algorithm),
+        "backend": name,
+        "where": "loopback",
+        "ranks": wanted.ranks,
+        "bytes": nbytes,
+        "count": n // parts(wanted.collective, wanted.ranks),
+        "dtype": wanted.dtype,
+        "op": wanted.op,
+        "samples": [round(s * 1e6, 3) for s in seconds],
+        "median_us": round(median * 1e6, 3),
+        "low_us": round(low * 1e6, 3),
+        "high_us": round(high * 1e6, 3),
+        "algbw": algbw(nbytes, median),
+        "busbw": busbw(wanted.collective, wanted.ranks, nbytes, median),
+        "wrong": wrong,
+    }

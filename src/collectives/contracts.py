@@ -1,0 +1,138 @@
+"""The eight collectives: what each rank holds before and must hold after, as counts of contributions.
+
+A contract says for every (rank, chunk, contributor) how many times that rank's data is in that cell: 0 or 1. Counting
+each contributor on its own matters: a total per cell would accept one rank counted twice and another dropped.
+
+One more contributor stands for *junk*, what lay in a cell that holds nothing yet. Adding to such a cell, or
+passing it on as a result, is a fault that shows as junk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.schedule import Bools, Ints, Schedule, ScheduleError, owner
+
+Counts = NDArray[np.int16]
+
+
+class Cells(NamedTuple):
+    """Every (rank, chunk) cell as index arrays that broadcast to (p, k), and whose contribution is asked about."""
+
+    rank: Ints
+    chunk: Ints
+    who: Ints | int
+    p: int
+    k: int
+    root: int | None
+
+    @property
+    def mine(self) -> Bools:
+        """The contribution asked about is the rank's own."""
+        return np.asarray(self.rank == self.who)
+
+    @property
+    def at_root(self) -> Bools:
+        """The cell lies at the root."""
+        return np.asarray(self.rank == self.root)
+
+    @property
+    def from_root(self) -> Bools:
+        """The root's contribution."""
+        return np.asarray(self.who == self.root)
+
+    @property
+    def at_owner(self) -> Bools:
+        """The cell lies at the rank whose part the chunk is in."""
+        return np.asarray(self.rank == owner(self.chunk, self.p, self.k))
+
+    @property
+    def from_owner(self) -> Bools:
+        """The contribution of the rank whose part the chunk is in."""
+        return np.asarray(owner(self.chunk, self.p, self.k) == self.who)
+
+    @property
+    def at_receiver(self) -> Bools:
+        """In an all-to-all: the cell lies at the rank that the chunk is for."""
+        return np.asarray(self.rank == self.chunk * self.p * self.p // self.k % self.p)
+
+    @property
+    def everyone(self) -> Bools:
+        """Any rank's contribution, but not junk."""
+        return np.asarray(self.who < self.p)
+
+    @property
+    def everywhere(self) -> Bools:
+        """Every cell."""
+        return np.asarray(self.rank >= 0)
+
+
+class Contract(NamedTuple):
+    """Three predicates over `Cells`: what is held before, what must be held after, and at which cells."""
+
+    before: Callable[[Cells], Bools]
+    after: Callable[[Cells], Bools]
+    where: Callable[[Cells], Bools]
+
+
+CONTRACTS: dict[str, Contract] = {
+    "broadcast": Contract(lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.everywhere),
+    "scatter": Contract(lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.at_owner),
+    "gather": Contract(lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_root),
+    "all_gather": Contract(lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.everywhere),
+    "all_to_all": Contract(lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_receiver),
+    "reduce": Contract(lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_root),
+    "reduce_scatter": Contract(lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_owner),
+    "all_reduce": Contract(lambda x: x.mine, lambda x: x.everyone, lambda x: x.everywhere),
+}
+
+# Collectives that start from, or end at, one rank.
+ROOTED = ("broadcast", "scatter", "gather", "reduce")
+
+
+def contract(schedule: Schedule) -> Contract:
+    """The contract a schedule has to keep; ScheduleError for a collective that is none of the eight."""
+    if schedule.collective not in CONTRACTS:
+        raise ScheduleError(f"unknown collective {schedule.collective!r}; known are {', '.join(CONTRACTS)}")
+    if (schedule.collective in ROOTED) != (schedule.root is not None):
+        raise ScheduleError(f"{schedule.collective} {'needs a' if schedule.root is None else 'has no'} root")
+    return CONTRACTS[schedule.collective]
+
+
+def cells(schedule: Schedule, who: Ints | int) -> Cells:
+    """All cells of a schedule, asking about one contributor (or, with an array, about one for each cell)."""
+    rank, chunk = np.ogrid[: schedule.p, : schedule.k]
+    return Cells(rank, chunk, who, schedule.p, schedule.k, schedule.root)
+
+
+def before(schedule: Schedule) -> Counts:
+    """What lies where at the start: counts of shape (p, k, p + 1), the last contributor being junk.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> before(ALGORITHMS["broadcast", "binomial"](2))[:, 0].tolist()  # rank 0 holds its own data, rank 1 junk
+    [[1, 0, 0], [0, 0, 1]]
+    """
+    held = _counts(schedule, contract(schedule).before)
+    held[..., -1] = ~held.any(axis=-1)
+    return held
+
+
+def after(schedule: Schedule) -> Counts:
+    """What must lie where at the end: counts of shape (p, k, p + 1). They are asked for only `where` it says."""
+    return _counts(schedule, contract(schedule).after)
+
+
+def where(schedule: Schedule) -> Bools:
+    """At which (rank, chunk) the contract asks for anything, shape (p, k)."""
+    return np.broadcast_to(contract(schedule).where(cells(schedule, 0)), (schedule.p, schedule.k))
+
+
+def _counts(schedule: Schedule, held: Callable[[Cells], Bools]) -> Counts:
+    shape = schedule.p, schedule.k
+    return np.stack(
+        [np.broadcast_to(held(cells(schedule, who)), shape) for who in range(schedule.p + 1)], axis=-1
+    ).astype(np.int16)

@@ -1,0 +1,177 @@
+"""Schedules as pictures: what every rank holds after each step, messages in time, and trees."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
+from collectives.contracts import Counts, before
+from collectives.interpret import apply
+from collectives.schedule import Ints, Schedule, Step
+from collectives.style import Colour, Picture, Theme, hues, mark, picture
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
+
+
+def symbol(rank: int, chunk: int) -> str:
+    """Rank r's own chunk c as a letter with an index, counted from 1 as on paper.
+
+    >>> symbol(0, 0), symbol(3, 1)
+    ('a₁', 'd₂')
+    """
+    return LETTERS[rank] + "".join(SUBSCRIPTS[int(digit)] for digit in str(chunk + 1))
+
+
+def walk(schedule: Schedule, columns: int = 3) -> Picture:
+    """What every rank holds at the start and after every step: a panel each, ranks top to bottom, chunks left to right.
+
+    A cell has its chunk's hue and fills as contributions arrive; the letters say whose they are; a frame marks what
+    has just been written. For up to 26 ranks, and readable for few.
+    """
+    states = _states(schedule)
+    rows = ceil(len(states) / columns)
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        panels = np.atleast_2d(figure.subplots(rows, columns, squeeze=False))
+        for axes in panels.flat:
+            axes.set_axis_off()
+        for t, (axes, state) in enumerate(zip(panels.flat, states, strict=False)):
+            axes.set_title("at the start" if t == 0 else f"after step {t - 1}", fontsize=9, color=theme.ink)
+            _panel(axes, schedule, state, _written(schedule, t - 1), theme)
+
+    alt = (
+        f"What each of {schedule.p} ranks holds of {schedule.k} chunks, at the start and after each of "
+        f"{schedule.nsteps} steps of {schedule.collective.replace('_', '-')}; at the end {_holdings(states[-1])}."
+    )
+    return picture(paint, alt, height=rows * (0.36 * schedule.p + 0.45))
+
+
+def _states(schedule: Schedule) -> list[Counts]:
+    held = before(schedule)[..., :-1]
+    states = [held.copy()]
+    for step in schedule.steps():
+        apply(step, held)
+        states.append(held.copy())
+    return states
+
+
+def _written(schedule: Schedule, t: int) -> set[tuple[int, int]]:
+    if t < 0:
+        return set()
+    step = schedule.step(t)
+    row, chunk = step.cells()
+    return set(zip(step.dst[row].tolist(), chunk.tolist(), strict=True))
+
+
+def _panel(axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int, int]], theme: Theme) -> None:
+    p, k = schedule.p, schedule.k
+    colours = hues(k)
+    for rank in range(p):
+        axes.text(-0.15, rank + 0.5, f"{rank}", ha="right", va="center", fontsize=8, color=theme.ink)
+        for chunk in range(k):
+            _cell(axes, rank, chunk, state[rank, chunk], colours[chunk], (rank, chunk) in written, theme)
+    axes.set_xlim(-0.5, k + 0.05)
+    axes.set_ylim(p + 0.05, -0.05)
+
+
+def _cell(axes: Axes, rank: int, chunk: int, counts: Counts, colour: Colour, fresh: bool, theme: Theme) -> None:
+    who = np.flatnonzero(counts)
+    axes.add_patch(Rectangle((chunk, rank), len(who) / len(counts), 1, color=colour, alpha=0.55, lw=0))
+    edge, width = (theme.ink, 1.6) if fresh else (theme.faint, 0.6)
+    axes.add_patch(Rectangle((chunk, rank), 1, 1, fill=False, ec=edge, lw=width, zorder=3 if fresh else 2))
+    text = "".join(LETTERS[r] for r in who) + ("" if not len(who) else symbol(0, chunk)[1:])
+    axes.text(chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.ink, zorder=4)
+
+
+def _holdings(state: Counts) -> str:
+    full = (state == 1).all(axis=2).sum(axis=1)
+    least, most = int(full.min()), int(full.max())
+    count = f"{least}" if least == most else f"{least} to {most}"
+    return f"every rank holds {count} chunks with a contribution of everyone"
+
+
+def space_time(schedule: Schedule) -> Picture:
+    """Messages in time: steps left to right, ranks top to bottom, an arrow for each message in its chunk's hue.
+
+    Solid arrows are added on arrival, dashed ones replace.
+    """
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        colours = hues(schedule.k)
+        for rank in range(schedule.p):
+            axes.axhline(rank, color=theme.faint, lw=0.8, zorder=0)
+        for t, step in enumerate(schedule.steps()):
+            _arrows(axes, t, step, colours)
+        axes.set(xlim=(-0.3, schedule.nsteps + 0.3), ylim=(schedule.p - 0.5, -0.5), xlabel="step", ylabel="rank")
+        axes.set_xticks(np.arange(schedule.nsteps) + 0.5, [str(t) for t in range(schedule.nsteps)])
+        axes.set_yticks(range(schedule.p))
+        axes.grid(False)
+        axes.spines[["left", "bottom"]].set_visible(False)
+
+    messages = sum(len(step) for step in schedule.steps())
+    alt = (
+        f"Messages of {schedule.collective.replace('_', '-')} on {schedule.p} ranks: {messages} arrows between ranks "
+        f"over {schedule.nsteps} steps, coloured by chunk ({schedule.k} chunks)."
+    )
+    return picture(paint, alt, height=0.9 + 0.34 * schedule.p)
+
+
+def _arrows(axes: Axes, t: int, step: Step, colours: list[Colour]) -> None:
+    for src, dst, chunk, add in zip(step.src, step.dst, step.chunk, step.add, strict=True):
+        style = "solid" if add else (0, (3, 2))
+        ends = (t + 0.06, src), (t + 0.94, dst)
+        look = {"color": colours[chunk], "lw": 1.4, "ls": style, "arrowstyle": "-|>", "mutation_scale": 8}
+        axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, **look))
+
+
+def two_trees(p: int) -> Picture:
+    """Both trees of two-tree all-reduce side by side, on levels; solid edges work in even steps, dashed ones in odd."""
+    parents = np.stack([binary_tree(p), second_tree(p)])
+    colours = edge_colours(parents)
+    first, second = (np.unique(parent[parent != NO_PARENT]) for parent in parents)
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        for axes, parent, colour, name in zip(
+            figure.subplots(1, 2), parents, colours, ("first", "second"), strict=True
+        ):
+            axes.set_title(f"{name} tree, {name} half of the buffer", fontsize=9, color=theme.ink)
+            _tree(axes, parent, colour, set(first.tolist()), theme)
+
+    both = np.intersect1d(first, second)
+    shared = f"rank {', '.join(map(str, both))} is" if both.size else "no rank is"
+    alt = (
+        f"Two binary trees on {p} ranks. Inside the first: ranks {_listed(first)}; inside the second: ranks "
+        f"{_listed(second)}; {shared} inside both. Each edge works in even or in odd steps only."
+    )
+    return picture(paint, alt, height=0.8 + 0.55 * (1 + (p - 1).bit_length()))
+
+
+def _listed(ranks: Ints) -> str:
+    return ", ".join(map(str, ranks.tolist()))
+
+
+def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme: Theme) -> None:
+    """Ranks from left to right in order, and top down by their distance from the root."""
+    depth = _depths(parent)
+    for rank, up in enumerate(parent.tolist()):
+        if up != NO_PARENT:
+            style = "solid" if colour[rank] == 0 else (0, (2, 1.5))
+            axes.plot([rank, up], [depth[rank], depth[up]], color=theme.ink, lw=1.2, ls=style, zorder=1)
+        fill = mark("two_tree").colour if rank in inside_first else mark("ring").colour
+        axes.scatter([rank], [depth[rank]], s=170, color=fill, zorder=2)
+        axes.text(rank, depth[rank], str(rank), ha="center", va="center", color="white", fontsize=8, zorder=3)
+    axes.set(xlim=(-0.7, len(parent) - 0.3), ylim=(depth.max() + 0.45, -0.45))
+    axes.set_axis_off()
+
+
+def _depths(parent: Ints) -> Ints:
+    """How many edges each rank is away from the root: arrivals with one step a level."""
+    one_a_level = arrivals(parent, np.zeros_like(parent))
+    return (one_a_level + 2) // 2

@@ -1,0 +1,80 @@
+"""Play a step on arrays: the one loop that moves data, whatever the data are.
+
+The state is an array of shape (p, k, …): what each rank holds of each chunk. Counts, fingerprints, numbers and even
+strings move by the same rule, so what is proved of one is what happens to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.schedule import Ints, Schedule, ScheduleError, Step
+
+State = NDArray[Any]
+Combine = Callable[[Any, Any], Any]
+
+
+def apply(step: Step, state: State, combine: Combine = np.add) -> None:
+    """Play one step, in place: read everything, then write.
+
+    Equals the plain program, for every row and chunk ``c`` of it::
+
+        moved = state.copy()
+        state[dst, c] = moved[src, c]                           # where the row replaces
+        state[dst, c] = combine(state[dst, c], moved[src, c])   # where it adds
+
+    but several adds into one cell are combined in rank order, the destination's own value in its place, so that
+    every rank computes the same bits. Raises ScheduleError where a cell is replaced and written again in the same step.
+
+    >>> state = np.array([["a"], ["b"], ["c"]], dtype=object)
+    >>> apply(Step(src=[0, 2], dst=1, chunk=0, add=True), state)
+    >>> state.ravel().tolist()
+    ['a', 'abc', 'c']
+    """
+    row, chunk = step.cells()
+    src, dst, add = step.src[row], step.dst[row], step.add[row]
+    cell = dst * state.shape[1] + chunk
+    moved = state[src, chunk]
+    _need_no_conflict(cell, add, state.shape[1])
+    state[dst[~add], chunk[~add]] = moved[~add]
+    if add.any():
+        _fold(state, cell[add], src[add], moved[add], combine)
+
+
+def _need_no_conflict(cell: Ints, add: NDArray[np.bool_], k: int) -> None:
+    if add.all():
+        return
+    cells, times = np.unique(cell, return_counts=True)
+    clash = np.intersect1d(cells[times > 1], cell[~add])
+    if clash.size:
+        raise ScheduleError(
+            f"chunk {clash[0] % k} of rank {clash[0] // k} is replaced and written again in the same step"
+        )
+
+
+def _fold(state: State, cell: Ints, src: Ints, moved: State, combine: Combine) -> None:
+    """Combine what arrived into its cells, each cell's operands in rank order."""
+    target, group = np.unique(cell, return_inverse=True)
+    into = np.divmod(target, state.shape[1])
+    if len(target) == len(cell):  # two operands each: their order does not matter
+        state[into] = combine(state[into], moved[np.argsort(group)])
+        return
+    group = np.concatenate([np.arange(len(target)), group])
+    order = np.lexsort((np.concatenate([into[0], src]), group))
+    operands, group = np.concatenate([state[into], moved])[order], group[order]
+    turn = np.arange(len(group)) - np.searchsorted(group, group)
+    total = operands[turn == 0]
+    for i in range(1, int(turn.max()) + 1):
+        total[group[turn == i]] = combine(total[group[turn == i]], operands[turn == i])
+    state[into] = total
+
+
+def play(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
+    """All steps on one state, in place; returns it."""
+    for step in schedule.steps():
+        apply(step, state, combine)
+    return state

@@ -1,0 +1,1 @@
+"""Where ranks live: so far on this machine (`loopback`)."""

@@ -1,0 +1,117 @@
+"""Measured rows as figures: filled markers with their intervals, and sentences whose numbers come from the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from collectives.style import Picture, Theme, mark, picture
+from collectives.units import format_bytes
+
+# A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
+Rows = Any
+
+
+def label(backend: str, algorithm: str) -> str:
+    """How a series is called: our algorithms by name, a library by its own.
+
+    >>> label("p2p", "two_tree"), label("gloo", "default")
+    ('two_tree', 'gloo (its own choice)')
+    """
+    return algorithm if backend == "p2p" else f"{backend} (its own choice)"
+
+
+def time_against_size(rows: Rows) -> Picture:
+    """Median time of each series against the size of the buffer, both logarithmic."""
+
+    def paint(figure: Figure, _: Theme) -> None:
+        axes = figure.subplots()
+        for algorithm, series in _series(rows):
+            _draw(axes, algorithm, series, series.median_us, series.low_us, series.high_us)
+        axes.set_yscale("log")
+        _finish(axes, rows, "time (µs)")
+
+    return picture(paint, _alt(rows, "time in microseconds", "median_us", "{:,.0f} µs"))
+
+
+def bandwidth_against_size(rows: Rows) -> Picture:
+    """Bus bandwidth of each series against the size of the buffer."""
+
+    def paint(figure: Figure, _: Theme) -> None:
+        axes = figure.subplots()
+        for algorithm, series in _series(rows):
+            scale = series.busbw * series.median_us
+            _draw(axes, algorithm, series, series.busbw, scale / series.high_us, scale / series.low_us)
+        axes.set_ylim(bottom=0)
+        _finish(axes, rows, "bus bandwidth (GB/s)")
+
+    return picture(paint, _alt(rows, "bus bandwidth in GB/s", "busbw", "{:.2f} GB/s"))
+
+
+def quickest(rows: Rows) -> str:
+    """One sentence: which series is fastest at the smallest and at the largest size, and by how much."""
+    return " ".join(_fastest(rows[rows.bytes == nbytes]) for nbytes in (rows.bytes.min(), rows.bytes.max()))
+
+
+def _fastest(rows: Rows) -> str:
+    first, *_, last = rows.sort_values("median_us").itertuples()
+    slower = last.median_us / first.median_us
+    return (
+        f"At {format_bytes(first.bytes)}, {label(first.backend, first.algorithm)} was fastest with "
+        f"{first.median_us:,.0f} µs; {label(last.backend, last.algorithm)} took {slower:.1f} times as long."
+    )
+
+
+def table(rows: Rows) -> Rows:
+    """Median times in microseconds: a line per size, a column per series."""
+    named = rows.assign(series=[label(b, a) for b, a in zip(rows.backend, rows.algorithm, strict=True)])
+    wide = named.pivot(index="bytes", columns="series", values="median_us").round(0).astype(int)
+    wide.index = pd.Index([format_bytes(nbytes) for nbytes in wide.index], name="size")
+    wide.columns.name = "median µs"
+    return wide[list(dict.fromkeys(named.series))]
+
+
+def machine(record: dict[str, Any]) -> str:
+    """One sentence about where the rows come from, out of their record."""
+    settings, first = record["settings"], record["environment"][0]
+    return (
+        f"Measured on {settings['ranks']} ranks (processes on one machine, joined over loopback; {first['processor']}, "
+        f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "
+        f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
+        "all series interleaved, each sample the slowest rank's time, with 95 % intervals."
+    )
+
+
+def _series(rows: Rows) -> list[tuple[str, Rows]]:
+    groups = rows.groupby(["backend", "algorithm"], sort=False)
+    return [(algorithm, group.sort_values("bytes")) for (_, algorithm), group in groups]
+
+
+def _draw(axes: Axes, algorithm: str, series: Rows, y: Any, low: Any, high: Any) -> None:
+    colour, marker = mark(algorithm)
+    name = label(series.backend.iloc[0], algorithm)
+    axes.errorbar(series.bytes, y, yerr=[y - low, high - y], color=colour, marker=marker, label=name, capsize=2, lw=1.2)
+
+
+def _finish(axes: Axes, rows: Rows, what: str) -> None:
+    sizes = sorted(rows.bytes.unique())
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sizes))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: format_bytes(nbytes)))
+    axes.tick_params(axis="x", labelrotation=30)
+    axes.set_xlabel("buffer")
+    axes.set_ylabel(what)
+    axes.figure.legend(loc="outside upper left", ncols=3)
+
+
+def _alt(rows: Rows, what: str, column: str, form: str) -> str:
+    parts = []
+    for algorithm, series in _series(rows):
+        ends = [f"{form.format(series[column].iloc[i])} at {format_bytes(series.bytes.iloc[i])}" for i in (0, -1)]
+        parts.append(f"{label(series.backend.iloc[0], algorithm)} from {' to '.join(ends)}")
+    return f"Measured all-reduce on {rows.ranks.iloc[0]} ranks, {what} against buffer size: {'; '.join(parts)}."

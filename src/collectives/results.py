@@ -1,0 +1,49 @@
+"""Results on disk: rows as Parquet, and beside them, as JSON, how, where and with what they were made."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = dict[str, Any]
+
+
+def write(stem: str | Path, rows: list[Record], record: Record) -> None:
+    """Write ``stem.parquet`` (the rows) and ``stem.json`` (the record), each whole or not at all.
+
+    The rows come last: where they stand, the record stands too.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if not rows:
+        raise ValueError("there are no rows to write")
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    _replace(stem.with_suffix(".json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
+    _replace(stem.with_suffix(".parquet"), lambda path: parquet.write_table(pa.Table.from_pylist(rows), path))
+
+
+def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
+    """What `write` wrote: the rows as a table, and the record. FileNotFoundError says how results are made."""
+    import pandas as pd
+
+    stem = Path(stem)
+    if not stem.with_suffix(".parquet").exists():
+        raise FileNotFoundError(f"no results at {stem}.parquet; `make experiments` makes them")
+    return pd.read_parquet(stem.with_suffix(".parquet")), json.loads(stem.with_suffix(".json").read_text())
+
+
+def _replace(path: Path, write_to: Callable[[Path], object]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write_to(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

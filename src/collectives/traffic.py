@@ -1,0 +1,43 @@
+"""Count what a schedule sends: messages and bytes, for every rank."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives.schedule import Ints, Schedule, Step
+
+
+class Traffic(NamedTuple):
+    """Per rank: messages sent and received, bytes (or elements) sent and received."""
+
+    messages_sent: Ints
+    messages_received: Ints
+    sent: Ints
+    received: Ints
+
+
+def traffic(schedule: Schedule, n: int) -> Traffic:
+    """What every rank sends and receives when the buffer has ``n`` bytes (or elements). Empty messages do not count.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> traffic(ALGORITHMS["all_reduce", "ring"](4), n=1000).sent.tolist()
+    [1500, 1500, 1500, 1500]
+    """
+    edges = schedule.cut(n)
+    total = Traffic(*(np.zeros(schedule.p, dtype=np.int64) for _ in Traffic._fields))
+    for step in schedule.steps():
+        src, dst, size = _messages(step, schedule.p, edges)
+        one = np.ones_like(size)
+        for counter, ranks, amount in zip(total, (src, dst, src, dst), (one, one, size, size), strict=True):
+            np.add.at(counter, ranks, amount)
+    return total
+
+
+def _messages(step: Step, p: int, edges: Ints) -> tuple[Ints, Ints, Ints]:
+    """The messages of one step: rows of one pair joined, empty ones left out."""
+    size = edges[step.chunk + step.count] - edges[step.chunk]
+    pair, message = np.unique(step.src * p + step.dst, return_inverse=True)
+    total = np.bincount(message, weights=size, minlength=len(pair)).astype(np.int64)
+    return pair[total > 0] // p, pair[total > 0] % p, total[total > 0]

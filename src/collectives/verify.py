@@ -1,0 +1,153 @@
+"""Is a schedule right? By counting every contribution, or by fingerprints where there are too many to count.
+
+Counting is exact. A fingerprint is a random 64-bit number per (rank, chunk); sums of them, modulo 2**64, agree by
+accident once in 2**64 times. Both are played by the loop that also moves the real data.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.contracts import Counts, after, before, cells, contract, where
+from collectives.grid import grid
+from collectives.interpret import apply
+from collectives.schedule import Schedule, ScheduleError, Step
+
+Fingerprints = NDArray[np.uint64]
+Mark = tuple[int, int, str]
+
+# Up to this many counts (p * k * (p + 1)) a schedule is verified exactly: 64 MiB of 16-bit counts.
+COUNTED = 1 << 25
+
+
+def verify(schedule: Schedule) -> None:
+    """Raise a ScheduleError unless the schedule does exactly what its collective promises.
+
+    Checked, in this order: every row is possible; no rank sends or receives two messages in one step (where the
+    schedule promises ``one_port``); no cell is replaced and written again in one step; and at the end every
+    asked-for cell holds each contribution exactly as often as the contract says, and no junk. The error shows the
+    table of steps and ranks with the faulty cell marked.
+
+    Cost: p * k * (p + 1) counts up to COUNTED, beyond that p * k fingerprints.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> verify(ALGORITHMS["all_reduce", "two_tree"](7, segments=3))
+    >>> twice = Schedule("reduce", p=2, k=1, nsteps=2, make=lambda t: Step(1, 0, 0, add=True), root=0)
+    >>> verify(twice)
+    Traceback (most recent call last):
+        ...
+    collectives.schedule.ScheduleError: reduce on 2 ranks, 1 chunks, 2 steps: rank 0 holds chunk 0 of rank 1 2
+    times, not 1 step | rank 0 | rank 1
+       0 | +0<1   |
+       1 | >+0<1< |          <-- counted again here
+    """
+    contract(schedule)
+    if exact(schedule):
+        _verify_counts(schedule)
+    else:
+        _verify_fingerprints(schedule)
+
+
+def exact(schedule: Schedule) -> bool:
+    """Whether `verify` counts this schedule, or uses fingerprints."""
+    return schedule.p * schedule.k * (schedule.p + 1) <= COUNTED
+
+
+def _verify_counts(schedule: Schedule) -> None:
+    held, asked = before(schedule), after(schedule)
+    _play(schedule, held)
+    wrong = np.argwhere((held != asked) & where(schedule)[..., None])
+    if wrong.size:
+        rank, chunk, who = map(int, wrong[0])
+        found, expected = int(held[rank, chunk, who]), int(asked[rank, chunk, who])
+        whose = "junk" if who == schedule.p else f"chunk {chunk} of rank {who}"
+        what = f"rank {rank} holds {whose} {found} times, not {expected}"
+        mark = _counted_again(schedule, who) if found > 1 else _last_write(schedule, rank, chunk)
+        raise _error(schedule, what, mark)
+
+
+def _verify_fingerprints(schedule: Schedule) -> None:
+    random = np.random.default_rng(2009)
+    of = random.integers(0, 2**64, size=(schedule.p, schedule.k), dtype=np.uint64)
+    held, asked = _held(schedule, of, random), _asked(schedule, of)
+    _play(schedule, held)
+    wrong = np.argwhere((held != asked) & where(schedule))
+    if wrong.size:
+        rank, chunk = map(int, wrong[0])
+        what = f"rank {rank} does not hold the right sum in chunk {chunk} (found by fingerprint)"
+        raise _error(schedule, what, _last_write(schedule, rank, chunk))
+
+
+def _held(schedule: Schedule, of: Fingerprints, random: np.random.Generator) -> Fingerprints:
+    """Before: a rank holds its own data, or junk."""
+    own = contract(schedule).before(cells(schedule, np.arange(schedule.p)[:, None]))
+    return np.where(own, of, random.integers(0, 2**64, size=of.shape, dtype=np.uint64))
+
+
+def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:
+    """After: the sum over all contributors that the contract names."""
+    asked = contract(schedule).after
+    return sum((asked(cells(schedule, who)) * of[who] for who in range(schedule.p)), np.zeros((1, 1), np.uint64))
+
+
+def _play(schedule: Schedule, state: Counts | Fingerprints) -> None:
+    for t, step in enumerate(schedule.steps()):
+        _need_possible(schedule, t, step)
+        try:
+            apply(step, state)
+        except ScheduleError as error:
+            raise _error(schedule, f"step {t}: {error}", (t, int(step.dst[0]), "in this step")) from None
+
+
+def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
+    """Ranks and chunks exist, nobody sends to itself, and ports carry one message each where that is promised."""
+    p, k = schedule.p, schedule.k
+    rank_ok = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
+    chunk_ok = (step.chunk >= 0) & (step.count >= 1) & (step.chunk + step.count <= k)
+    for bad, what in ((~rank_ok, "two different ranks"), (~chunk_ok, "chunks")):
+        if bad.any():
+            row = int(np.argmax(bad))
+            text = f"step {t}: row {step_row(step, row)} needs {what} out of {p} ranks and {k} chunks"
+            raise _error(schedule, text, (t, int(np.clip(step.dst[row], 0, p - 1)), "this row"))
+    if schedule.one_port:
+        pairs = np.unique(step.src * p + step.dst)
+        for verb, ranks in (("sends", pairs // p), ("receives", pairs % p)):
+            busy = np.flatnonzero(np.bincount(ranks, minlength=p) > 1)
+            if busy.size:
+                what = f"step {t}: rank {busy[0]} {verb} {np.sum(ranks == busy[0])} messages at once"
+                raise _error(schedule, what, (t, int(busy[0]), f"one port, but it {verb} more"))
+
+
+def step_row(step: Step, row: int) -> str:
+    """One row of a step as text, such as ``0->1:+3``."""
+    one = Step(step.src[row], step.dst[row], step.chunk[row], step.count[row], step.add[row])
+    return repr(one)[len("Step(") : -1]
+
+
+def _counted_again(schedule: Schedule, who: int) -> Mark:
+    """Where a contribution is first added to a cell that has it already."""
+    held = before(schedule)
+    for t, step in enumerate(schedule.steps()):
+        apply(step, held)
+        twice = np.argwhere(held[..., who] > 1)
+        if twice.size:
+            return t, int(twice[0, 0]), "counted again here"
+    raise AssertionError("no cell holds a contribution twice")
+
+
+def _last_write(schedule: Schedule, rank: int, chunk: int) -> Mark:
+    """The step that wrote a cell last, or the very last step where none did."""
+    last = None
+    for t, step in enumerate(schedule.steps()):
+        row, chunks = step.cells()
+        if ((step.dst[row] == rank) & (chunks == chunk)).any():
+            last = t
+    if last is None:
+        return max(0, schedule.nsteps - 1), rank, f"no step ever writes chunk {chunk} here"
+    return last, rank, f"the last write into chunk {chunk}"
+
+
+def _error(schedule: Schedule, what: str, mark: Mark) -> ScheduleError:
+    head = f"{schedule.collective} on {schedule.p} ranks, {schedule.k} chunks, {schedule.nsteps} steps"
+    return ScheduleError(f"{head}: {what}\n{grid(schedule, mark)}")
