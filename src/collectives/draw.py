@@ -18,6 +18,9 @@ from collectives.style import Colour, Picture, Theme, hues, mark, picture
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 
+# Inches. Letters of a drawing this wide can still be read where a telephone shrinks it.
+WIDTH = 5.4
+
 
 def symbol(rank: int, chunk: int) -> str:
     """Rank r's own chunk c as a letter with an index, counted from 1 as on paper.
@@ -28,7 +31,7 @@ def symbol(rank: int, chunk: int) -> str:
     return LETTERS[rank] + "".join(SUBSCRIPTS[int(digit)] for digit in str(chunk + 1))
 
 
-def walk(schedule: Schedule, columns: int = 3) -> Picture:
+def walk(schedule: Schedule, columns: int = 2) -> Picture:
     """What every rank holds at the start and after every step: a panel each, ranks top to bottom, chunks left to right.
 
     A cell has its chunk's hue and fills as contributions arrive; the letters say whose they are; a frame marks what
@@ -42,14 +45,14 @@ def walk(schedule: Schedule, columns: int = 3) -> Picture:
         for axes in panels.flat:
             axes.set_axis_off()
         for t, (axes, state) in enumerate(zip(panels.flat, states, strict=False)):
-            axes.set_title("at the start" if t == 0 else f"after step {t - 1}", fontsize=9, color=theme.ink)
+            axes.set_title("at the start" if t == 0 else f"after step {t - 1}", fontsize=10, color=theme.ink)
             _panel(axes, schedule, state, _written(schedule, t - 1), theme)
 
     alt = (
         f"What each of {schedule.p} ranks holds of {schedule.k} chunks, at the start and after each of "
         f"{schedule.nsteps} steps of {schedule.collective.replace('_', '-')}; at the end {_holdings(states[-1])}."
     )
-    return picture(paint, alt, height=rows * (0.36 * schedule.p + 0.45))
+    return picture(paint, alt, WIDTH, height=rows * (0.36 * schedule.p + 0.45))
 
 
 def _states(schedule: Schedule) -> list[Counts]:
@@ -73,7 +76,7 @@ def _panel(axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int
     p, k = schedule.p, schedule.k
     colours = hues(k)
     for rank in range(p):
-        axes.text(-0.15, rank + 0.5, f"{rank}", ha="right", va="center", fontsize=8, color=theme.ink)
+        axes.text(-0.15, rank + 0.5, f"{rank}", ha="right", va="center", fontsize=9, color=theme.ink)
         for chunk in range(k):
             _cell(axes, rank, chunk, state[rank, chunk], colours[chunk], (rank, chunk) in written, theme)
     axes.set_xlim(-0.5, k + 0.05)
@@ -86,7 +89,7 @@ def _cell(axes: Axes, rank: int, chunk: int, counts: Counts, colour: Colour, fre
     edge, width = (theme.ink, 1.6) if fresh else (theme.faint, 0.6)
     axes.add_patch(Rectangle((chunk, rank), 1, 1, fill=False, ec=edge, lw=width, zorder=3 if fresh else 2))
     text = "".join(LETTERS[r] for r in who) + ("" if not len(who) else symbol(0, chunk)[1:])
-    axes.text(chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.ink, zorder=4)
+    axes.text(chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=9, color=theme.ink, zorder=4)
 
 
 def _holdings(state: Counts) -> str:
@@ -120,7 +123,7 @@ def space_time(schedule: Schedule) -> Picture:
         f"Messages of {schedule.collective.replace('_', '-')} on {schedule.p} ranks: {messages} arrows between ranks "
         f"over {schedule.nsteps} steps, coloured by chunk ({schedule.k} chunks)."
     )
-    return picture(paint, alt, height=0.9 + 0.34 * schedule.p)
+    return picture(paint, alt, WIDTH, height=0.9 + 0.34 * schedule.p)
 
 
 def _arrows(axes: Axes, t: int, step: Step, colours: list[Colour]) -> None:
@@ -141,7 +144,7 @@ def two_trees(p: int) -> Picture:
         for axes, parent, colour, name in zip(
             figure.subplots(1, 2), parents, colours, ("first", "second"), strict=True
         ):
-            axes.set_title(f"{name} tree, {name} half of the buffer", fontsize=9, color=theme.ink)
+            axes.set_title(f"{name} tree, {name} half", fontsize=10, color=theme.ink)
             _tree(axes, parent, colour, set(first.tolist()), theme)
 
     both = np.intersect1d(first, second)
@@ -150,7 +153,7 @@ def two_trees(p: int) -> Picture:
         f"Two binary trees on {p} ranks. Inside the first: ranks {_listed(first)}; inside the second: ranks "
         f"{_listed(second)}; {shared} inside both. Each edge works in even or in odd steps only."
     )
-    return picture(paint, alt, height=0.8 + 0.55 * (1 + (p - 1).bit_length()))
+    return picture(paint, alt, WIDTH, height=0.8 + 0.5 * (1 + (p - 1).bit_length()))
 
 
 def _listed(ranks: Ints) -> str:
@@ -166,7 +169,7 @@ def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme:
             axes.plot([rank, up], [depth[rank], depth[up]], color=theme.ink, lw=1.2, ls=style, zorder=1)
         fill = mark("two_tree").colour if rank in inside_first else mark("ring").colour
         axes.scatter([rank], [depth[rank]], s=170, color=fill, zorder=2)
-        axes.text(rank, depth[rank], str(rank), ha="center", va="center", color="white", fontsize=8, zorder=3)
+        axes.text(rank, depth[rank], str(rank), ha="center", va="center", color="white", fontsize=9, zorder=3)
     axes.set(xlim=(-0.7, len(parent) - 0.3), ylim=(depth.max() + 0.45, -0.45))
     axes.set_axis_off()
 

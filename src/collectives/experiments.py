@@ -82,6 +82,8 @@ def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters
             parameters.settings()
     except ValidationError as error:
         raise ExperimentError(explain(error)) from None
+    except ValueError as error:
+        raise ExperimentError(str(error)) from None
     return parameters
 
 

@@ -1,19 +1,26 @@
-"""Measured rows as figures: filled markers with their intervals, and sentences whose numbers come from the rows."""
+"""Measured rows as figures: filled markers with their intervals, and sentences whose numbers come from the rows.
+
+What a formula says is drawn as a line without markers (`model_time`), so that nobody takes it for a measurement.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from collectives.style import Picture, Theme, mark, picture
+from collectives.style import MARKS, Picture, Theme, mark, picture
 from collectives.units import format_bytes
 
 # A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
 Rows = Any
+
+# Inches. Letters of a figure this wide can still be read where a telephone shrinks it.
+WIDTH = 5.6
 
 
 def label(backend: str, algorithm: str) -> str:
@@ -35,7 +42,7 @@ def time_against_size(rows: Rows) -> Picture:
         axes.set_yscale("log")
         _finish(axes, rows, "time (µs)")
 
-    return picture(paint, _alt(rows, "time in microseconds", "median_us", "{:,.0f} µs"))
+    return picture(paint, _alt(rows, "time in microseconds", "median_us", "{:,.0f} µs"), WIDTH)
 
 
 def bandwidth_against_size(rows: Rows) -> Picture:
@@ -49,7 +56,7 @@ def bandwidth_against_size(rows: Rows) -> Picture:
         axes.set_ylim(bottom=0)
         _finish(axes, rows, "bus bandwidth (GB/s)")
 
-    return picture(paint, _alt(rows, "bus bandwidth in GB/s", "busbw", "{:.2f} GB/s"))
+    return picture(paint, _alt(rows, "bus bandwidth in GB/s", "busbw", "{:.2f} GB/s"), WIDTH)
 
 
 def quickest(rows: Rows) -> str:
@@ -86,6 +93,53 @@ def machine(record: dict[str, Any]) -> str:
     )
 
 
+def duration(seconds: float) -> str:
+    """A time as people read it.
+
+    >>> duration(5e-6), duration(0.0123), duration(7.8)
+    ('5 µs', '12.3 ms', '7.8 s')
+    """
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if round(seconds * factor, 6) < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def model_time(
+    at: Sequence[float],
+    curves: Mapping[str, Sequence[float]],
+    bounds: Mapping[str, Sequence[float]] | None = None,
+    over: str = "buffer",
+) -> Picture:
+    """What a model says: seconds of each algorithm ``at`` these sizes in bytes, or numbers of ranks (``over="ranks"``).
+
+    Lines for ``curves``, thin dashes for ``bounds`` that nothing goes below; both axes logarithmic.
+    """
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        for algorithm, seconds in curves.items():
+            colour = mark(algorithm).colour if algorithm in MARKS else theme.ink
+            axes.plot(at, seconds, color=colour, lw=1.8, label=f"{algorithm} (model)")
+        for number, (name, seconds) in enumerate((bounds or {}).items()):
+            axes.plot(at, seconds, color=theme.ink, lw=0.9, ls=(0, (5 - 3 * number, 3)), label=name)
+        _size_axis(axes, at[:: 1 + len(at) // 10])
+        if over == "ranks":
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda ranks, _: f"{ranks:,.0f}"))
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel=over, ylabel="time")
+        figure.legend(loc="outside upper left", ncols=2)
+
+    write = format_bytes if over != "ranks" else "{:,.0f} ranks".format
+    ends = [
+        f"{name} from {duration(seconds[0])} at {write(at[0])} to {duration(seconds[-1])} at {write(at[-1])}"
+        for name, seconds in {**curves, **(bounds or {})}.items()
+    ]
+    return picture(paint, f"Model, not measured, time against {over}: {'; '.join(ends)}.", WIDTH, 3.6)
+
+
 def _series(rows: Rows) -> list[tuple[str, Rows]]:
     groups = rows.groupby(["backend", "algorithm"], sort=False)
     return [(algorithm, group.sort_values("bytes")) for (_, algorithm), group in groups]
@@ -99,14 +153,18 @@ def _draw(axes: Axes, algorithm: str, series: Rows, y: Any, low: Any, high: Any)
 
 def _finish(axes: Axes, rows: Rows, what: str) -> None:
     sizes = sorted(rows.bytes.unique())
+    _size_axis(axes, sizes)
+    axes.set_xlabel("buffer")
+    axes.set_ylabel(what)
+    axes.figure.legend(loc="outside upper left", ncols=2)
+
+
+def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sizes))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: format_bytes(nbytes)))
-    axes.tick_params(axis="x", labelrotation=30)
-    axes.set_xlabel("buffer")
-    axes.set_ylabel(what)
-    axes.figure.legend(loc="outside upper left", ncols=3)
+    axes.tick_params(axis="x", labelrotation=40)
 
 
 def _alt(rows: Rows, what: str, column: str, form: str) -> str:

@@ -65,7 +65,8 @@ def edge_colours(parents: Ints) -> Ints:
     flat = parents.ravel()
     rivals = np.stack([_rivals_at_receiver(parents), _rivals_at_sender(flat)], axis=1).tolist()
     colour = np.where(flat == NO_PARENT, 0, -1).tolist()
-    for start in range(len(colour)):
+    below_root = np.flatnonzero(parents[0] == np.argmin(parents[0])).tolist()  # colour 0, so that step 0 is used
+    for start in [*below_root[:1], *range(len(colour))]:
         todo = [(start, 0)]
         while todo:
             edge, c = todo.pop()

@@ -20,7 +20,7 @@ def broadcast(p: int, root: int = 0) -> Schedule:
     >>> list(broadcast(4).steps())
     [Step(0->1:=0, 0->2:=0, 0->3:=0)]
     """
-    others = np.delete(np.arange(p), root)
+    others = np.flatnonzero(np.arange(p) != root)
     return Schedule("broadcast", p, 1, min(1, p - 1), lambda _: Step(root, others, 0), root, one_port=False)
 
 

@@ -100,16 +100,22 @@ def _watch(processes: list[Process], logs: list[Log], events: IO[bytes], deadlin
 
 
 def _need_well(processes: list[Process], logs: list[Log], deadline: float) -> None:
-    codes = [process.poll() for process in processes]
-    failed = [rank for rank, code in enumerate(codes) if code]
-    if failed:
-        rank = min(failed, key=lambda rank: (codes[rank] or 0, rank))  # a signal before an error code
-        code = codes[rank] or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        raise RankError(f"rank {rank} of {len(codes)} {how}; its last lines:\n{_last_lines(logs[rank])}")
-    if time.monotonic() > deadline and None in codes:
-        rank = codes.index(None)
-        raise RankError(f"rank {rank} of {len(codes)} is not done in time; its last lines:\n{_last_lines(logs[rank])}")
+    if any(process.poll() for process in processes):
+        raise RankError(_first_failure(processes, logs))
+    late = [rank for rank, process in enumerate(processes) if process.returncode is None]
+    if late and time.monotonic() > deadline:
+        raise RankError(
+            f"rank {late[0]} of {len(processes)} is not done in time; its last lines:\n{_last_lines(logs[late[0]])}"
+        )
+
+
+def _first_failure(processes: list[Process], logs: list[Log]) -> str:
+    """One failing rank brings the others down: the first is the one whose last words are the oldest."""
+    failed = [rank for rank, process in enumerate(processes) if process.poll()]
+    rank = min(failed, key=lambda rank: os.fstat(logs[rank].fileno()).st_mtime_ns)
+    code = processes[rank].returncode
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"rank {rank} of {len(processes)} {how}; its last lines:\n{_last_lines(logs[rank])}"
 
 
 def _last_lines(log: Log) -> str:

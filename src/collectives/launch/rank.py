@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -61,4 +62,10 @@ def _reporter(events: int | None) -> Callable[[dict[str, Any]], None]:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    try:
+        main(json.loads(sys.argv[1]))
+    except Exception:
+        # Leave at once: the library's threads would abort an orderly exit and hide what went wrong.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

@@ -1,0 +1,22 @@
+"""Our collectives on real ranks: one launch for each p, thousands of checks in it (tests/ranks/api_cases.py)."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from collectives.algorithms import ALGORITHMS
+from collectives.launch.loopback import launch
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8])
+def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "ranks"))
+    events = launch("api_cases", {}, p, timeout=250)
+    failed = [event["case"] for event in events if not event["ok"]]
+    assert failed == []
+    counted = Counter(tuple(event["case"].split()[:2]) for event in events)
+    for collective, algorithm in ALGORITHMS:
+        if collective not in ("all_gather", "reduce_scatter"):  # one algorithm each: called by name or by "auto"
+            assert counted[collective, algorithm] >= 6 * 7, (collective, algorithm)
+    assert len(events) > 2000

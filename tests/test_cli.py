@@ -1,0 +1,114 @@
+"""The command line: what it prints, and what it says about wrong input."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from collectives.__main__ import main
+from collectives.algorithms import ALGORITHMS
+from collectives.schedule import Schedule
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_list_names_every_algorithm(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "list", "-p", "6", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(row["collective"], row["algorithm"]) for row in rows] == list(ALGORITHMS)
+    exchange = next(row for row in rows if row["algorithm"] == "exchange")
+    assert exchange == {
+        "collective": "all_reduce",
+        "algorithm": "exchange",
+        "ranks": 6,
+        "steps": 1,
+        "messages": 30,
+        "busiest_port": 5.0,
+    }
+    assert "two_tree" in run(capsys, "list")[1]
+
+
+def test_show_prints_the_table(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "show", "all_reduce", "recursive_doubling", "-p", "2")
+    assert code == 0
+    assert out.splitlines() == [
+        "all_reduce by recursive_doubling on 2 ranks: 1 steps, 1 chunks. "
+        "+2<0 adds chunk 2 from rank 0, =2<0 replaces it.",
+        "",
+        "step | rank 0 | rank 1",
+        "   0 | +0<1   | +0<0",
+    ]
+
+
+def test_show_as_json_has_every_step(capsys: Capture) -> None:
+    _, out, _ = run(capsys, "show", "all_reduce", "two_tree", "-p", "8", "--segments", "2", "--json")
+    steps = [json.loads(line) for line in out.splitlines()]
+    assert [step["step"] for step in steps] == list(range(len(steps)))
+    assert sum(len(step["src"]) for step in steps) == 2 * 2 * 2 * 7  # up and down, two trees, two segments, 7 edges
+
+
+def test_a_large_schedule_is_shown_in_part(capsys: Capture) -> None:
+    _, out, _ = run(capsys, "show", "all_reduce", "ring", "-p", "40")
+    assert out.splitlines()[-1] == "(54 more steps and 28 more ranks are not shown)"
+
+
+def test_verify_all_names_every_algorithm(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "verify", "--all", "--max-ranks", "9", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(row["collective"], row["algorithm"]) for row in rows] == list(ALGORITHMS)
+    assert {(row["min_ranks"], row["max_ranks"]) for row in rows} == {(1, 9)}
+    assert {row["method"] for row in rows} == {"every contribution counted"}
+    assert {row["schedules"] for row in rows if row["algorithm"] == "two_tree"} == {27}
+
+
+def test_verify_one(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "verify", "broadcast", "binomial", "-p", "5", "--root", "3")
+    assert code == 0
+    assert out.startswith("ok  broadcast       binomial            5 ranks")
+
+
+def test_verify_fails_on_a_wrong_schedule(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = ALGORITHMS["all_reduce", "ring"]
+    monkeypatch.setitem(ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)))
+    code, _, err = run(capsys, "verify", "all_reduce", "ring", "-p", "4")
+    assert code == 1
+    assert "times, not 1" in err
+    assert "<--" in err
+
+
+def _without_its_last_step(schedule: Schedule) -> Schedule:
+    return replace(schedule, nsteps=schedule.nsteps - 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "all_reduce", "rnig"], "no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange"),
+        (["show", "allreduce", "ring"], "collectives with algorithms are broadcast"),
+        (["show", "broadcast", "flat", "-p", "4", "--root", "4"], "root 4 is not one of the ranks 0 to 3"),
+        (["verify"], "either a collective and an algorithm, or --all"),
+        (["verify", "all_reduce"], "either a collective and an algorithm, or --all"),
+        (["verify", "all_reduce", "ring", "--all"], "either a collective and an algorithm, or --all"),
+        (["run", "no-such.ipynb"], "there is no notebook no-such.ipynb"),
+    ],
+)
+def test_wrong_input_is_explained_and_exits_with_2(capsys: Capture, arguments: list[str], message: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize("arguments", [["shwo"], ["show", "all_reduce", "ring", "-p", "0"], []])
+def test_what_the_parser_refuses_exits_with_2(capsys: Capture, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: collectives" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+"""Experiments: parameters are checked before anything is launched, and nothing is run twice or half written."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from collectives.experiments import ExperimentError, Sweep, checked, run
+from collectives.results import read, write
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOK = ROOT / "experiments" / "all-reduce-sweep.ipynb"
+GOOD: dict[str, Any] = {
+    "ranks": 2,
+    "sizes": [4, "1K"],
+    "algorithms": ["ring"],
+    "backends": ["p2p"],
+    "repetitions": 3,
+    "where": "loopback",
+    "output": "out/rows",
+}
+
+
+def test_good_parameters_pass() -> None:
+    sweep = checked(Sweep, GOOD | {"_i": "x", "In": ["x"], "checked": checked})
+    assert sweep.settings().bytes == [4, 1024]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rnaks": 4}, "unknown parameter 'rnaks': did you mean 'ranks'? Known are ranks, sizes"),
+        ({"ranks": "4"}, "ranks: Input should be a valid integer, got '4'"),
+        ({"ranks": 2.0}, "ranks: Input should be a valid integer, got 2.0"),
+        ({"ranks": True}, "ranks: Input should be a valid integer, got True"),
+        ({"sizes": "64K"}, "sizes: Input should be a valid list, got '64K'"),
+        ({"sizes": []}, "sizes: List should have at least 1 item"),
+        ({"sizes": ["64Q"]}, "'64Q' is no size"),
+        ({"sizes": [6]}, "6 bytes are no whole number of float32"),
+        ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
+        ({"backends": ["nccl2"]}, "unknown backend 'nccl2'"),
+        ({"where": "moon"}, "where: Input should be 'loopback', got 'moon'"),
+        ({"repetitions": 0}, "repetitions: Input should be greater than or equal to 1, got 0"),
+    ],
+)
+def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        checked(Sweep, GOOD | given)
+    assert message in str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An experiments folder of its own, with a preset that is done in seconds."""
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "tiny.yaml").write_text(
+        "all-reduce-sweep: {ranks: 2, sizes: [4, 1K], algorithms: [ring], repetitions: 3}\n"
+    )
+    shutil.copy(NOTEBOOK, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_an_experiment_runs_once_and_again_when_its_preset_changes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notebook, results = folder / NOTEBOOK.name, folder / "results" / "tiny"
+    run([notebook], "tiny")
+    rows, record = read(results / "all-reduce-sweep")
+    assert list(zip(rows.backend, rows.algorithm, rows.bytes, strict=True)) == [
+        ("p2p", "ring", 4),
+        ("gloo", "default", 4),
+        ("p2p", "ring", 1024),
+        ("gloo", "default", 1024),
+    ]
+    assert rows.wrong.sum() == 0
+    assert [len(samples) for samples in rows.samples] == [3] * 4
+    assert len(record["environment"]) == 2
+    assert record["settings"]["repetitions"] == 3
+    executed = nbformat.read(results / NOTEBOOK.name, 4)
+    assert executed.metadata.papermill.exception is None
+    assert not list(results.glob(".*"))
+
+    capsys.readouterr()
+    run([notebook], "tiny")
+    assert "up to date" in capsys.readouterr().err
+    (folder / "presets" / "tiny.yaml").write_text(
+        "all-reduce-sweep: {ranks: 1, sizes: [4], algorithms: [ring], repetitions: 1}\n"
+    )
+    run([notebook], "tiny")
+    assert read(results / "all-reduce-sweep")[0].ranks.tolist() == [1, 1]
+
+
+def test_a_preset_is_checked_before_anything_runs(folder: Path) -> None:
+    notebook = folder / NOTEBOOK.name
+    with pytest.raises(ExperimentError, match="unknown preset 'tinny': did you mean 'tiny'"):
+        run([notebook], "tinny")
+    (folder / "presets" / "tiny.yaml").write_text("all-reduce-sweep: {rnaks: 2}\n")
+    with pytest.raises(ExperimentError, match="preset tiny: unknown parameter 'rnaks': did you mean 'ranks'"):
+        run([notebook], "tiny")
+    with pytest.raises(ExperimentError, match="there is no notebook"):
+        run([folder / "none.ipynb"], "tiny")
+    assert not (folder / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [(["-p", "rnaks", "2"], "did you mean 'ranks'"), (["-p", "ranks", "two"], "should be a valid integer, got 'two'")],
+)
+def test_plain_papermill_refuses_too(folder: Path, wrong: list[str], message: str) -> None:
+    """papermill itself only warns of an unknown name; the notebook stops before anything is launched."""
+    command = [sys.executable, "-m", "papermill", NOTEBOOK.name, "out.ipynb", *wrong, "-p", "output", "results/x/rows"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not (folder / "results").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_failing_notebook_keeps_its_output_and_no_result(folder: Path) -> None:
+    (folder / "presets" / "tiny.yaml").write_text("all-reduce-sweep: {sizes: [64Q]}\n")
+    with pytest.raises(ExperimentError, match=r"failed: ExperimentError: .*64Q.*see .*failed\.ipynb"):
+        run([folder / NOTEBOOK.name], "tiny")
+    left = sorted(path.name for path in (folder / "results" / "tiny").iterdir())
+    assert left == ["all-reduce-sweep.failed.ipynb"]
+
+
+def test_notebooks_are_kept_without_outputs_and_know_their_parameters() -> None:
+    notebook = nbformat.read(NOTEBOOK, 4)
+    assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells)
+    (parameters,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    namespace: dict[str, Any] = {}
+    exec(parameters.source, namespace)
+    assert checked(Sweep, namespace).where == "loopback"
+
+
+def test_presets_fit_their_notebooks() -> None:
+    import yaml
+
+    for preset in (ROOT / "experiments" / "presets").glob("*.yaml"):
+        for name, parameters in yaml.safe_load(preset.read_text()).items():
+            assert (ROOT / "experiments" / f"{name}.ipynb").exists()
+            assert Sweep(**parameters, output="x").settings()
+
+
+def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write(tmp_path / "rows", [{"a": 1, "samples": [1.0, 2.0]}], {"why": "because"})
+    with pytest.raises(TypeError):
+        write(tmp_path / "rows", [{"a": 2}], {"why": object()})
+    with pytest.raises(ValueError, match="no rows"):
+        write(tmp_path / "rows", [], {})
+    rows, record = read(tmp_path / "rows")
+    assert rows.a.tolist() == [1]
+    assert record == {"why": "because"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
+    assert json.loads((tmp_path / "rows.json").read_text()) == {"why": "because"}
+    with pytest.raises(FileNotFoundError, match="`make experiments` makes them"):
+        read(tmp_path / "nothing")

@@ -1,0 +1,98 @@
+"""Figures: the same bytes every time, both themes, and a description that comes from the data."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from collectives import plot
+from collectives.algorithms import ALGORITHMS
+from collectives.draw import space_time, two_trees, walk
+from collectives.style import MARKS, Picture, hues
+
+ROOT = Path(__file__).parent.parent
+
+
+def rows() -> pd.DataFrame:
+    def row(backend: str, algorithm: str, nbytes: int, us: float) -> dict[str, object]:
+        return {
+            "backend": backend,
+            "algorithm": algorithm,
+            "ranks": 4,
+            "bytes": nbytes,
+            "median_us": us,
+            "low_us": us * 0.9,
+            "high_us": us * 1.2,
+            "busbw": nbytes / us / 1e3 * 1.5,
+        }
+
+    return pd.DataFrame(
+        [
+            row("p2p", "ring", 4, 900.0),
+            row("gloo", "default", 4, 300.0),
+            row("p2p", "ring", 1 << 20, 2000.0),
+            row("gloo", "default", 1 << 20, 3000.0),
+        ]
+    )
+
+
+PICTURES = {
+    "walk": lambda: walk(ALGORITHMS["all_reduce", "ring"](4)),
+    "space_time": lambda: space_time(ALGORITHMS["all_reduce", "two_tree"](8)),
+    "two_trees": lambda: two_trees(9),
+    "time": lambda: plot.time_against_size(rows()),
+    "bandwidth": lambda: plot.bandwidth_against_size(rows()),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_reproducible_and_has_two_themes(name: str) -> None:
+    one, again = PICTURES[name](), PICTURES[name]()
+    assert one == again
+    assert one.light != one.dark
+    for svg in (one.light, one.dark):
+        assert ET.fromstring(svg).tag.endswith("svg")
+    html = one._repr_html_()
+    assert html.count(f'alt="{one.alt}"') == 2
+    assert "only-light" in html
+    assert "only-dark" in html
+
+
+def test_alternative_texts_say_what_is_shown() -> None:
+    assert "ranks 0, 2, 4, 6, 8; inside the second: ranks 0, 1, 3, 5, 7; rank 0 is inside both" in two_trees(9).alt
+    assert "no rank is inside both" in two_trees(8).alt
+    assert "56 arrows" not in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
+    assert "28 arrows between ranks over" in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
+    assert "every rank holds 4 chunks with a contribution of everyone" in walk(ALGORITHMS["all_reduce", "ring"](4)).alt
+    assert plot.time_against_size(rows()).alt == (
+        "Measured all-reduce on 4 ranks, time in microseconds against buffer size: "
+        "ring from 900 µs at 4 B to 2,000 µs at 1 MiB; gloo (its own choice) from 300 µs at 4 B to 3,000 µs at 1 MiB."
+    )
+
+
+def test_sentences_compute_their_numbers() -> None:
+    assert plot.quickest(rows()) == (
+        "At 4 B, gloo (its own choice) was fastest with 300 µs; ring took 3.0 times as long. "
+        "At 1 MiB, ring was fastest with 2,000 µs; gloo (its own choice) took 1.5 times as long."
+    )
+    assert plot.table(rows()).to_dict() == {
+        "ring": {"4 B": 900, "1 MiB": 2000},
+        "gloo (its own choice)": {"4 B": 300, "1 MiB": 3000},
+    }
+
+
+def test_every_all_reduce_has_its_own_look() -> None:
+    algorithms = [name for collective, name in ALGORITHMS if collective == "all_reduce"]
+    assert set(algorithms) <= set(MARKS)
+    assert len({look.colour for look in MARKS.values()}) == len(MARKS)
+    assert len({look.marker for look in MARKS.values()}) == len(MARKS)
+    assert len(set(hues(8))) == 8
+
+
+def test_the_readmes_picture_is_what_the_code_draws(tmp_path: Path) -> None:
+    drawn: Picture = two_trees(8)
+    drawn.save(tmp_path / "two-trees")
+    for theme in ("light", "dark"):
+        kept = ROOT / "chapters" / "images" / f"two-trees-{theme}.svg"
+        assert kept.read_bytes() == (tmp_path / f"two-trees-{theme}.svg").read_bytes()

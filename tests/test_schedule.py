@@ -1,0 +1,135 @@
+"""Steps, cutting, and the combinators, on small schedules of their own."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectives.algorithms import ALGORITHMS
+from collectives.schedule import Schedule, ScheduleError, Step, beside, cut, dual, on, owner, then
+
+
+def one(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:
+    return Schedule(collective, p, k, 1, lambda _: step, root)
+
+
+def test_a_step_spreads_single_numbers_and_knows_its_cells() -> None:
+    step = Step([0, 2], [1, 3], [0, 4], count=[3, 1], add=True)
+    assert step.add.tolist() == [True, True]
+    row, chunk = step.cells()
+    assert (row.tolist(), chunk.tolist()) == ([0, 0, 0, 1], [0, 1, 2, 4])
+
+
+@pytest.mark.parametrize("columns", [([0.5], [1], [0]), ([0], [1], [1.0])])
+def test_a_step_takes_whole_numbers_only(columns: tuple[list[float], ...]) -> None:
+    with pytest.raises(ScheduleError, match="whole numbers, not float64"):
+        Step(*columns)
+
+
+def test_columns_of_a_step_must_agree() -> None:
+    with pytest.raises(ValueError, match="broadcast"):
+        Step([0, 1], [1, 2, 3], 0)
+
+
+@given(n=st.integers(0, 500), parts=st.integers(1, 9), segments=st.integers(1, 7))
+def test_cut_covers_everything_in_near_equal_pieces(n: int, parts: int, segments: int) -> None:
+    edges = cut(n, parts * segments, parts)
+    assert edges[0] == 0
+    assert edges[-1] == n
+    part_sizes = np.diff(edges[::segments])
+    assert part_sizes.tolist() == sorted(part_sizes, reverse=True)
+    assert np.ptp(part_sizes) <= 1
+    for part in np.split(np.diff(edges), parts):
+        assert part.tolist() == sorted(part, reverse=True)
+        assert np.ptp(part) <= 1
+
+
+@given(p=st.integers(1, 40), segments=st.integers(1, 5))
+def test_every_rank_owns_its_own_run_of_chunks(p: int, segments: int) -> None:
+    owners = owner(np.arange(p * segments), p, p * segments)
+    assert owners.tolist() == np.repeat(np.arange(p), segments).tolist()
+
+
+def test_parts_stay_equal_where_the_collective_has_parts() -> None:
+    gather = ALGORITHMS["all_gather", "ring"](4)
+    assert np.diff(gather.cut(20)).tolist() == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("all_reduce", 0, 1, 0), "p and k are at least 1"),
+        (("all_reduce", 2, 1, -1), "nsteps at least 0"),
+        (("all_gather", 4, 6, 0), "must be a multiple of that, not 6"),
+        (("all_to_all", 3, 3, 0), "has 9 parts"),
+    ],
+)
+def test_an_impossible_schedule_says_why(arguments: tuple[str, int, int, int], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        Schedule(*arguments, make=lambda _: Step([], [], []))
+    with pytest.raises(ScheduleError, match="root 4 is not one of the ranks 0 to 3"):
+        Schedule("broadcast", 4, 1, 0, lambda _: Step([], [], []), root=4)
+
+
+def test_steps_are_asked_for_within_range() -> None:
+    ring = ALGORITHMS["all_reduce", "ring"](4)
+    with pytest.raises(IndexError, match="step 6 of a schedule with 6 steps"):
+        ring.step(6)
+    with pytest.raises(IndexError):
+        ring.step(-1)
+
+
+def test_then_plays_one_after_the_other() -> None:
+    a, b = one("x", 3, 1, Step(0, 1, 0)), one("x", 3, 1, Step(1, 2, 0))
+    assert [repr(step) for step in then(a, b, "x").steps()] == ["Step(0->1:=0)", "Step(1->2:=0)"]
+
+
+def test_beside_plays_both_at_once_as_long_as_they_last() -> None:
+    a, b = one("x", 4, 2, Step(0, 1, 0)), one("x", 4, 2, Step(2, 3, 1, add=True))
+    longer = then(b, b, "x")
+    assert [repr(step) for step in beside(a, longer, "x").steps()] == ["Step(0->1:=0, 2->3:+1)", "Step(2->3:+1)"]
+
+
+def test_only_alike_schedules_are_joined() -> None:
+    a, b = one("x", 3, 1, Step(0, 1, 0)), one("x", 3, 2, Step(0, 1, 0))
+    for join in (then, beside):
+        with pytest.raises(ScheduleError, match="3 ranks and 1 chunks, but 3 ranks and 2 chunks"):
+            join(a, b, "x")
+
+
+def test_on_places_ranks_and_runs_of_chunks() -> None:
+    two = one("x", 2, 3, Step([0, 1], [1, 0], [0, 2], count=[2, 1], add=[True, False]))
+    placed = on(two, p=9, k=8, ranks=[8, 3], chunks=[6, 0, 3], width=2)
+    assert repr(placed.step(0)) == "Step(8->3:+6-7, 8->3:+0-1, 3->8:=3-4)"
+
+
+def test_on_needs_a_place_for_every_rank_and_chunk() -> None:
+    with pytest.raises(ScheduleError, match="2 ranks and 1 chunks need as many places"):
+        on(one("x", 2, 1, Step(0, 1, 0)), p=9, k=8, ranks=[1], chunks=[0])
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 8, 13])
+def test_the_dual_reverses_time_and_arrows(p: int) -> None:
+    broadcast = ALGORITHMS["broadcast", "binomial"](p, root=p - 1)
+    for add in (True, False):
+        backwards = [Step(s.dst, s.src, s.chunk, s.count, add) for s in broadcast.steps()][::-1]
+        turned = dual(broadcast, "reduce", add=add)
+        assert [repr(step) for step in turned.steps()] == [repr(step) for step in backwards]
+        assert turned.root == p - 1
+
+
+def test_a_reduce_has_no_dual() -> None:
+    with pytest.raises(ScheduleError, match="reduce cannot be reversed: step 1 writes chunk 0 of rank 0"):
+        dual(ALGORITHMS["reduce", "binomial"](4), "broadcast", add=False)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [Step(0, 2, 0), Step(2, 0, 0)],
+    ids=["a cell that was written already", "a cell that the chunk came from"],
+)
+def test_no_dual_where_a_cell_is_used_twice(second: Step) -> None:
+    steps = [Step([0, 0], [1, 2], 0), second]
+    twice = Schedule("broadcast", 3, 1, 2, steps.__getitem__, root=0, one_port=False)
+    with pytest.raises(ScheduleError, match=r"cannot be reversed: step 1 writes chunk 0 of rank [02]"):
+        dual(twice, "reduce", add=True)

@@ -1,0 +1,231 @@
+"""The proof has to be able to fail: every planted fault is rejected, for its own reason, with the place marked."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from collectives.algorithms import ALGORITHMS, build
+from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.verify import exact, verify
+
+Fault = Callable[[Step], Step]
+
+
+def rows(step: Step, keep: np.ndarray | slice) -> Step:
+    return Step(*(getattr(step, name)[keep] for name in Step.__slots__))
+
+
+def joined(*steps: Step) -> Step:
+    return Step(*(np.concatenate([getattr(step, name) for step in steps]) for name in Step.__slots__))
+
+
+def planted(schedule: Schedule, t: int, fault: Fault) -> Schedule:
+    def make(at: int) -> Step:
+        return fault(schedule.make(at)) if at == t else schedule.make(at)
+
+    return replace(schedule, make=make)
+
+
+def inserted(schedule: Schedule, t: int, step: Step) -> Schedule:
+    steps = [*schedule.steps()]
+    steps.insert(t, step)
+    return replace(schedule, make=steps.__getitem__, nsteps=len(steps))
+
+
+def first_adding(schedule: Schedule) -> int:
+    return next(t for t, step in enumerate(schedule.steps()) if step.add.any())
+
+
+def redirected(step: Step) -> Step:
+    """The first row goes to the next rank that is neither its sender nor its receiver."""
+    dst = step.dst.copy()
+    dst[0] = next(r for r in (dst[0] + 1 + np.arange(3)) % 4 if r not in (step.src[0], step.dst[0]))
+    return Step(step.src, dst, step.chunk, step.count, step.add)
+
+
+def swapped(step: Step) -> Step:
+    """The first two rows go to each other's destination."""
+    dst = step.dst.copy()
+    dst[:2] = dst[:2][::-1]
+    return Step(step.src, dst, step.chunk, step.count, step.add)
+
+
+def shifted(step: Step) -> Step:
+    """The first row moves another chunk."""
+    chunk = step.chunk.copy()
+    chunk[0] = chunk[0] + 1 if chunk[0] == 0 else chunk[0] - 1
+    return Step(step.src, step.dst, chunk, step.count, step.add)
+
+
+def replacing(step: Step) -> Step:
+    """The first row replaces what it was to add to, or the other way round."""
+    add = step.add.copy()
+    add[0] = not add[0]
+    return Step(step.src, step.dst, step.chunk, step.count, add)
+
+
+def is_right(schedule: Schedule) -> bool:
+    """The plain way: lists of contributors, moved row by row; what must come out is written down for each collective."""
+    p, k = schedule.p, schedule.k
+    mine = {"broadcast": lambda r, c: r == schedule.root, "all_gather": lambda r, c: r == c * p // k}
+    has = mine.get(schedule.collective, lambda r, c: True)
+    held = [[[r] if has(r, c) else ["junk"] for c in range(k)] for r in range(p)]
+    for step in schedule.steps():
+        row, chunks = step.cells()
+        moves = [
+            (step.dst[i], c, bool(step.add[i]), list(held[step.src[i]][c])) for i, c in zip(row, chunks, strict=True)
+        ]
+        replaced = [(dst, c) for dst, c, add, _ in moves if not add]
+        if any([(d, c) for d, c, _, _ in moves].count(cell) > 1 for cell in replaced):
+            return False
+        for dst, c, add, data in moves:
+            held[dst][c] = held[dst][c] + data if add else data
+    everyone = list(range(p))
+    asked = {
+        "broadcast": lambda r, c: [schedule.root],
+        "reduce": lambda r, c: everyone if r == schedule.root else None,
+        "all_gather": lambda r, c: [c * p // k],
+        "reduce_scatter": lambda r, c: everyone if r == c * p // k else None,
+        "all_reduce": lambda r, c: everyone,
+    }[schedule.collective]
+    return all(
+        asked(r, c) is None or sorted(map(str, held[r][c])) == sorted(map(str, asked(r, c)))
+        for r in range(p)
+        for c in range(k)
+    )
+
+
+REDUCING = [key for key in ALGORITHMS if key[0] in ("reduce", "reduce_scatter", "all_reduce")]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REDUCING)
+@pytest.mark.parametrize("p", [4, 7, 8])
+def test_a_doubled_add_is_rejected(collective: str, algorithm: str, p: int) -> None:
+    schedule = build(collective, algorithm, p, segments=2)
+    t = first_adding(schedule)
+    doubled = inserted(schedule, t, rows(schedule.step(t), slice(1)))
+    with pytest.raises(ScheduleError, match=r"[23] times, not 1\n") as caught:
+        verify(doubled)
+    text = str(caught.value)
+    assert re.search(r"\n +\d+ \|.*>\+[\d-]+<[\d,]+<.*<-- counted again here", text), text
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+@pytest.mark.parametrize("p", [4, 7, 8])
+def test_a_dropped_step_is_rejected_wherever_it_was(collective: str, algorithm: str, p: int) -> None:
+    schedule = build(collective, algorithm, p, segments=2)
+    for t in [t for t, step in enumerate(schedule.steps()) if len(step)]:
+        dropped = planted(schedule, t, lambda step: rows(step, slice(0)))
+        with pytest.raises(ScheduleError, match=r"holds (chunk \d+ of rank \d+|junk) \d times, not [01]\nstep \|"):
+            verify(dropped)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+@pytest.mark.parametrize("fault", [redirected, swapped, shifted, replacing])
+@pytest.mark.parametrize("p", [5, 8])
+def test_a_fault_is_rejected_wherever_it_was_planted(collective: str, algorithm: str, fault: Fault, p: int) -> None:
+    """Not every change is a fault (two leaves may swap parents): the plain check tells, and the proof must agree."""
+    schedule = replace(build(collective, algorithm, p, segments=2), one_port=False)
+    if fault is shifted and schedule.k == 1:
+        return  # there is no other chunk
+    faults = 0
+    for t in [t for t, step in enumerate(schedule.steps()) if len(step)]:
+        changed = planted(schedule, t, fault)
+        if is_right(changed):
+            verify(changed)
+        else:
+            faults += 1
+            with pytest.raises(ScheduleError, match=r"times, not [01]|replaced and written again|needs two different"):
+                verify(changed)
+    never = {"swapped": {"flat", "exchange", "root"}, "redirected": set(), "shifted": set(), "replacing": set()}
+    assert faults or algorithm in never[fault.__name__] or (fault is swapped and schedule.k == 1)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+def test_the_plain_check_agrees_that_the_algorithms_are_right(collective: str, algorithm: str) -> None:
+    for p in (1, 2, 3, 5, 8):
+        assert is_right(build(collective, algorithm, p, segments=2))
+
+
+def test_one_rank_counted_twice_while_another_is_dropped_is_rejected() -> None:
+    """The total of every cell is right; only counting each contributor apart can see it."""
+    steps = [Step(1, 0, 0, add=True), Step(1, 0, 0, add=True)]
+    schedule = Schedule("reduce", 3, 1, 2, steps.__getitem__, root=0)
+    with pytest.raises(ScheduleError, match="rank 0 holds chunk 0 of rank 1 2 times, not 1") as caught:
+        verify(schedule)
+    assert "   1 | >+0<1< |        |   <-- counted again here" in str(caught.value)
+
+
+def test_adding_into_nothing_is_rejected() -> None:
+    """A broadcast that adds leaves what lay there before in the sum."""
+    schedule = planted(build("broadcast", "binomial", 4), 0, lambda s: Step(s.src, s.dst, s.chunk, s.count, True))
+    with pytest.raises(ScheduleError, match="holds junk 1 times, not 0"):
+        verify(schedule)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (Step(0, 4, 0), r"step 0: row 0->4:=0 needs two different ranks out of 4 ranks"),
+        (Step(-1, 0, 0), "two different ranks"),
+        (Step(2, 2, 0), "two different ranks"),
+        (Step(0, 1, 3, count=2), r"row 0->1:=3-4 needs chunks out of 4 ranks and 4 chunks"),
+        (Step(0, 1, 0, count=0), "needs chunks"),
+        (Step([0, 0], [1, 2], 0), "rank 0 sends 2 messages at once"),
+        (Step([0, 1], [2, 2], [0, 1]), "rank 2 receives 2 messages at once"),
+    ],
+)
+def test_an_impossible_row_is_rejected_before_it_is_played(step: Step, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        verify(Schedule("all_reduce", 4, 4, 1, lambda _: step))
+
+
+def test_several_rows_for_one_pair_are_one_message() -> None:
+    swap = Step([0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], add=True)
+    verify(Schedule("all_reduce", 2, 2, 1, lambda _: swap))
+
+
+def test_a_conflict_names_its_step() -> None:
+    steps = [Step(0, 1, 0, add=True), Step([0, 2], [1, 1], 0, add=[True, False])]
+    schedule = Schedule("all_reduce", 3, 1, 2, steps.__getitem__, one_port=False)
+    with pytest.raises(ScheduleError, match="step 1: chunk 0 of rank 1 is replaced and written again"):
+        verify(schedule)
+
+
+@pytest.mark.parametrize("fault", [swapped, lambda step: rows(step, slice(1, None))], ids=["swapped", "dropped row"])
+def test_fingerprints_reject_too(fault: Fault) -> None:
+    schedule = build("all_reduce", "ring", 330)
+    assert not exact(schedule)
+    with pytest.raises(ScheduleError, match=r"by fingerprint|messages at once|two different ranks"):
+        verify(planted(schedule, 100, fault))
+
+
+def test_a_collective_has_a_root_or_has_none() -> None:
+    with pytest.raises(ScheduleError, match="broadcast needs a root"):
+        verify(Schedule("broadcast", 2, 1, 1, lambda _: Step(0, 1, 0)))
+    with pytest.raises(ScheduleError, match="all_reduce has no root"):
+        verify(Schedule("all_reduce", 2, 1, 1, lambda _: Step(0, 1, 0), root=0))
+    with pytest.raises(ScheduleError, match="unknown collective 'all_knowing'; known are broadcast"):
+        verify(Schedule("all_knowing", 2, 1, 1, lambda _: Step(0, 1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("collective", "steps", "root"),
+    [
+        ("scatter", [Step([0, 0], [1, 2], [1, 2])], 0),
+        ("gather", [Step([1, 2], [0, 0], [1, 2])], 0),
+        ("all_to_all", [Step([0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1], [1, 2, 3, 5, 6, 7])], None),
+    ],
+)
+def test_the_contracts_without_algorithms_yet_hold_for_the_direct_way(
+    collective: str, steps: list[Step], root: int | None
+) -> None:
+    k = 9 if collective == "all_to_all" else 3
+    direct = Schedule(collective, 3, k, 1, steps.__getitem__, root, one_port=False)
+    verify(direct)
+    for wrong in (rows(steps[0], slice(1, None)), shifted(steps[0])):
+        with pytest.raises(ScheduleError):
+            verify(replace(direct, make=lambda _, wrong=wrong: wrong))
