@@ -68,7 +68,7 @@ def replacing(step: Step) -> Step:
 
 
 def is_right(schedule: Schedule) -> bool:
-    """The plain way: lists of contributors, moved row by row; what must come out is written down for each collective."""
+    """The plain way: lists of contributors, moved row by row, and what must come out for each collective."""
     p, k = schedule.p, schedule.k
     mine = {"broadcast": lambda r, c: r == schedule.root, "all_gather": lambda r, c: r == c * p // k}
     has = mine.get(schedule.collective, lambda r, c: True)
