@@ -1,6 +1,7 @@
 """Ranks end with their launcher, however either of them ends, and a failure says which rank and why."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,18 @@ def test_a_failing_rank_is_named_with_its_last_lines(rank: int) -> None:
 def test_a_killed_rank_is_named() -> None:
     with pytest.raises(RankError, match="rank 1 of 3 was killed by SIGKILL"):
         launch("unwell", {"do": "killed", "rank": 1}, 3, timeout=60)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "two_tree", "recursive_doubling"])
+def test_a_lost_peer_ends_the_collective_with_an_error_that_names_it(algorithm: str) -> None:
+    seen: list[dict[str, str]] = []
+    job = {"do": "leave", "rank": 1, "algorithm": algorithm}
+    with pytest.raises(RankError, match="rank 1 of 2 ended with exit code 3"):
+        launch("unwell", job, 2, timeout=60, on_event=seen.append)
+    (error,) = (event["error"] for event in seen if "error" in event)
+    assert re.match(
+        rf"all_reduce by {algorithm} failed on rank 0, in step \d, (sending to|receiving from) rank 1: ", error
+    )
 
 
 def test_ranks_that_take_too_long_are_ended_with_their_children() -> None:

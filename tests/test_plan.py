@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from collectives import interpret
 from collectives.algorithms import ALGORITHMS, build
-from collectives.backends.plan import LOOKAHEAD, Fold, Plan, Post, Send, Span, Wait, plan
+from collectives.backends.plan import LOOKAHEAD, plan
+from collectives.backends.program import Fold, Plan, Post, Send, Span, Wait
 from collectives.schedule import Schedule, Step
 
 

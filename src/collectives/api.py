@@ -3,11 +3,11 @@
     from collectives import all_reduce
     all_reduce(gradient, op=dist.ReduceOp.AVG, algorithm="two_tree")
 
-Every rank of the group calls alike. ``algorithm`` is a name from ``collectives list`` or "auto"; ``segments`` says
-into how many pieces a pipelined algorithm cuts its buffer (by default from the size). Tensors are contiguous;
-dtypes are float16, bfloat16, float32, float64, int32 and int64; op is SUM, AVG, PRODUCT, MAX or MIN. Any number of
-elements will do, also 0. What is said here of sums holds for every op; how floats are rounded stands at
-`collectives.backends.p2p.perform`.
+Every rank of the group calls alike. ``algorithm`` is a name from ``collectives list`` or "auto"; ``segments`` says into
+how many pieces a pipelined algorithm cuts its buffer (by default from the size). Tensors are contiguous, on the CPU, in
+a gloo group; dtypes are float16, bfloat16, float32, float64, int32 and int64; op is SUM, AVG, PRODUCT, MAX or MIN. Any
+number of elements will do, also 0. What is said here of sums holds for every op; how floats are rounded stands at
+`collectives.backends.p2p.perform`. Calls return when they are done: torch's ``async_op`` is not offered.
 """
 
 from __future__ import annotations

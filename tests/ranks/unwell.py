@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import distributed as dist
+
+import collectives
 
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
@@ -22,9 +25,22 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             raise ValueError("a bug on purpose")
         case "killed" if me:
             os.kill(os.getpid(), signal.SIGKILL)
+        case "leave":
+            lose_a_peer(me, settings["algorithm"], report)
         case "sleep":
             child = subprocess.Popen(["sleep", "600"])
             report({"child": child.pid})
             print("going to sleep", flush=True)
             time.sleep(600)
     dist.barrier()
+
+
+def lose_a_peer(me: bool, algorithm: str, report: Callable[[dict[str, Any]], None]) -> None:
+    """One rank goes away instead of taking part; what do the others see?"""
+    if me:
+        os._exit(3)
+    try:
+        collectives.all_reduce(torch.ones(1 << 20), algorithm=algorithm)
+    except RuntimeError as error:
+        report({"error": str(error)})
+        raise

@@ -1,21 +1,22 @@
 """Our own back end: plays a schedule over ``torch.distributed``'s point-to-point messages.
 
-Plans and their scratch memory are made once for each (schedule, size, dtype) and reused. Calls of one process must not
-overlap: they share that memory.
+A plan is made once for each schedule and size and kept, and so is scratch memory. Calls of one process share it, so
+they must not overlap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.backends import Call
-from collectives.backends.plan import Finish, Fold, Plan, Post, Send, Span, Wait, plan
+from collectives.backends.plan import plan
+from collectives.backends.program import Finish, Fold, Plan, Post, Send, Span, Wait
 
 # Our messages carry tags from here on (plus the step), apart from the user's own.
 FIRST_TAG = 1 << 20
@@ -44,22 +45,26 @@ SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
 def perform(call: Call) -> None:
     """Perform the collective; every rank of the group calls it alike, with the same sizes, dtype and algorithm.
 
-    Floating-point sums are taken in the order that the schedule gives, the same on every rank, so all ranks end
-    with the same bits. float16 and bfloat16 are added in float32 and rounded once per step: after h steps of
-    adding, the result is within ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <=
-    p - 1 always. AVG is the sum, divided once by the rank that completes it (integers towards zero).
+    Floating-point sums are taken in the order that the schedule gives, the same on every rank, so all ranks end with
+    the same bits. float16 and bfloat16 are added in float32 and rounded once per step: after h steps of adding, the
+    result is within ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
+    AVG is the sum, divided once by the rank that completes it (integers towards zero).
     """
     group = _group(call)
     _check(call, group)
     rank, p = dist.get_rank(group), dist.get_world_size(group)
-    buffer = call.input if call.input.numel() >= call.output.numel() else call.output
-    algorithm = choose(call.collective, buffer.numel() * buffer.element_size(), call.algorithm)
-    segments = call.segments or _segments(buffer.numel() * buffer.element_size())
-    key = _Key(call.collective, algorithm, p, call.root, segments, rank, buffer.numel())
-    player = _player(key, buffer.dtype, buffer.device)
-    work = _enter(call, player, rank, p)
-    player.play(work, group, call.op)
-    _leave(call, work, rank, p)
+    whole = call.input if call.input.numel() >= call.output.numel() else call.output
+    nbytes = whole.numel() * whole.element_size()
+    algorithm = choose(call.collective, nbytes, call.algorithm)
+    segments = call.segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES))
+    made = _plan(call.collective, algorithm, p, call.root, segments, rank, whole.numel())
+    work, scratch = _enter(call, made, rank, p)
+    try:
+        _play(made, work, scratch, group, call.op, p)
+    except _MessageError as error:
+        raise RuntimeError(f"{call.collective} by {algorithm} failed on rank {rank}, {error}") from error
+    if call.collective == "reduce_scatter":
+        call.output.detach().view(-1).copy_(work.view(p, -1)[rank])
 
 
 def choose(collective: str, nbytes: int, algorithm: str = "auto") -> str:
@@ -71,10 +76,6 @@ def choose(collective: str, nbytes: int, algorithm: str = "auto") -> str:
     if algorithm != "auto":
         return algorithm
     return AUTO.get(collective) or ("recursive_doubling" if nbytes <= SMALL_BYTES else "ring")
-
-
-def _segments(nbytes: int) -> int:
-    return min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES))
 
 
 def _group(call: Call) -> dist.ProcessGroup:
@@ -98,76 +99,87 @@ def _check(call: Call, group: dist.ProcessGroup) -> None:
         raise ValueError("tensors must be contiguous")
 
 
-class _Key(NamedTuple):
-    collective: str
-    algorithm: str
-    p: int
-    root: int | None
-    segments: int
-    rank: int
-    n: int
-
-
-class _Player:
-    """A plan with its memory: made once, played on any tensor of its size and dtype."""
-
-    def __init__(self, key: _Key, dtype: torch.dtype, device: torch.device) -> None:
-        self.key = key
-        schedule = build(key.collective, key.algorithm, key.p, root=key.root, segments=key.segments)
-        self.plan: Plan = plan(schedule, key.rank, key.n)
-        self.scratch = torch.empty(self.plan.scratch, dtype=dtype, device=device)
-        self._copy: torch.Tensor | None = None
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor that has to be left alone, in memory that is kept for the next call."""
-        if self._copy is None:
-            self._copy = torch.empty_like(tensor)
-        return self._copy.copy_(tensor)
-
-    def play(self, tensor: torch.Tensor, group: dist.ProcessGroup, op: Any) -> None:
-        """Run the program on a flat tensor."""
-        waiting: dict[int, tuple[dist.Work, Send | Post]] = {}
-
-        def view(span: Span) -> torch.Tensor:
-            return (self.scratch if span.scratch else tensor)[span.start : span.stop]
-
-        for do in self.plan.program:
-            match do:
-                case Wait(number):
-                    self._wait(*waiting.pop(number))
-                case Post(number, peer, step, into):
-                    waiting[number] = (
-                        _works(dist.irecv(view(into), group=group, group_src=peer, tag=FIRST_TAG + step)),
-                        do,
-                    )
-                case Send(number, peer, step, spans):
-                    data = view(spans[0]) if len(spans) == 1 else torch.cat([view(span) for span in spans])
-                    waiting[number] = _works(dist.isend(data, group=group, group_dst=peer, tag=FIRST_TAG + step)), do
-                case Fold(into, operands):
-                    _fold(view(into), [view(span) for span in operands], op)
-                case Finish(span) if op == dist.ReduceOp.AVG:
-                    _divide(view(span), self.key.p)
-
-    def _wait(self, work: dist.Work, what: Send | Post) -> None:
-        try:
-            work.wait()
-        except RuntimeError as error:
-            verb = "sending to" if isinstance(what, Send) else "receiving from"
-            raise RuntimeError(
-                f"{self.key.collective} by {self.key.algorithm} failed on rank {self.key.rank} in step {what.step}, "
-                f"{verb} rank {what.peer}: {error}"
-            ) from error
-
-
-def _works(work: dist.Work | None) -> dist.Work:
-    if work is None:
-        raise ValueError("this process is no member of the group")
-    return work
-
-
 @lru_cache(maxsize=PLANS)
-def _player(key: _Key, dtype: torch.dtype, device: torch.device) -> _Player:
-    return _Player(key, dtype, device)
+def _plan(collective: str, algorithm: str, p: int, root: int | None, segments: int, rank: int, n: int) -> Plan:
+    return plan(build(collective, algorithm, p, root=root, segments=segments), rank, n)
+
+
+def _enter(call: Call, made: Plan, rank: int, p: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The flat tensor to play on, holding what this rank contributes, and scratch memory.
+
+    The tensor is the caller's own where torch works in place, else a copy: torch leaves that input alone.
+    """
+    data = call.input.detach().view(-1)
+    if call.collective == "all_gather":
+        whole = call.output.detach().view(-1)
+        whole.view(p, -1)[rank].copy_(data)
+        return whole, _memory(made.scratch, data)
+    if call.collective == "reduce_scatter" or (call.collective == "reduce" and rank != call.root and made.writes):
+        memory = _memory(made.scratch + len(data), data)
+        return memory[made.scratch :].copy_(data), memory
+    return data, _memory(made.scratch, data)
+
+
+_kept: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+
+def _memory(n: int, like: torch.Tensor) -> torch.Tensor:
+    """``n`` elements, ours until the next call: one block for each dtype and device, as large as was ever needed."""
+    key = like.dtype, like.device
+    if key not in _kept or len(_kept[key]) < n:
+        _kept[key] = torch.empty(n, dtype=like.dtype, device=like.device)
+    return _kept[key][:n]
+
+
+class _MessageError(RuntimeError):
+    """A message that did not arrive or could not be sent: in which step, to or from whom, and why."""
+
+
+def _play(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.ProcessGroup, op: Any, p: int) -> None:
+    """Carry out the program, instruction by instruction."""
+    waiting: dict[int, tuple[dist.Work | None, Send | Post]] = {}
+
+    def view(span: Span) -> torch.Tensor:
+        return (scratch if span.scratch else tensor)[span.start : span.stop]
+
+    for do in made.program:
+        match do:
+            case Fold(into, operands):
+                _fold(view(into), [view(span) for span in operands], op)
+            case Finish(span):
+                if op == dist.ReduceOp.AVG:
+                    _divide(view(span), p)
+            case Wait(number):
+                _wait(*waiting.pop(number))
+            case _:
+                waiting[do.number] = _start(do, view, group), do
+
+
+def _start(do: Send | Post, view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> dist.Work | None:
+    try:
+        if isinstance(do, Post):
+            return dist.irecv(view(do.into), group=group, group_src=do.peer, tag=FIRST_TAG + do.step)
+        data = view(do.spans[0]) if len(do.spans) == 1 else torch.cat([view(span) for span in do.spans])
+        return dist.isend(data, group=group, group_dst=do.peer, tag=FIRST_TAG + do.step)
+    except RuntimeError as error:
+        raise _message_error(do, error) from error
+
+
+def _wait(work: dist.Work | None, what: Send | Post) -> None:
+    try:
+        if work is not None:  # None only where this process is no member of the group, which is refused earlier
+            work.wait()
+    except RuntimeError as error:
+        raise _message_error(what, error) from error
+
+
+def _message_error(what: Send | Post, error: RuntimeError) -> _MessageError:
+    verb = "sending to" if isinstance(what, Send) else "receiving from"
+    return _MessageError(f"in step {what.step}, {verb} rank {what.peer}: {error}")
+
+
+def _divide(span: torch.Tensor, p: int) -> None:
+    span.div_(p, rounding_mode=None if span.is_floating_point() else "trunc")
 
 
 def _fold(into: torch.Tensor, operands: list[torch.Tensor], op: Any) -> None:
@@ -181,28 +193,3 @@ def _fold(into: torch.Tensor, operands: list[torch.Tensor], op: Any) -> None:
         for operand in operands[1:]:
             COMBINE[op](total, operand, out=total)
         into.copy_(total)
-
-
-def _divide(span: torch.Tensor, p: int) -> None:
-    span.div_(p, rounding_mode=None if span.is_floating_point() else "trunc")
-
-
-def _enter(call: Call, player: _Player, rank: int, p: int) -> torch.Tensor:
-    """The flat tensor to play on, holding what this rank contributes; inputs that torch leaves alone are copied."""
-    data = call.input.detach().view(-1)
-    match call.collective:
-        case "all_gather":
-            whole = call.output.detach().view(-1)
-            whole.view(p, -1)[rank].copy_(data)
-            return whole
-        case "reduce_scatter":
-            return player.copy(data)
-        case "reduce" if rank != call.root and player.plan.writes:
-            return player.copy(data)
-        case _:
-            return data
-
-
-def _leave(call: Call, work: torch.Tensor, rank: int, p: int) -> None:
-    if call.collective == "reduce_scatter":
-        call.output.detach().view(-1).copy_(work.view(p, -1)[rank])
