@@ -151,7 +151,14 @@ def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], inputs:
     partial = executed.with_name(f".{executed.name}")
     try:
         done = papermill.execute_notebook(
-            str(notebook), str(partial), parameters, cwd=str(notebook.parent), kernel_name="python3", log_output=True
+            str(notebook),
+            str(partial),
+            parameters,
+            cwd=str(notebook.parent),
+            kernel_name="python3",
+            progress_bar=False,  # nearly all the time passes in one cell, which says itself how far it is
+            stderr_file=sys.stderr,
+            extra_arguments=["--IPKernelApp.log_level=ERROR"],
         )
     except papermill.PapermillExecutionError as error:
         failed = executed.with_suffix(".failed.ipynb")
@@ -160,3 +167,4 @@ def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], inputs:
     done.metadata["collectives"] = {"inputs": inputs}
     papermill.iorw.write_ipynb(done, str(partial))
     partial.replace(executed)
+    executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)
