@@ -40,6 +40,7 @@ def time_against_size(rows: Rows) -> Picture:
         for algorithm, series in _series(rows):
             _draw(axes, algorithm, series, series.median_us, series.low_us, series.high_us)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:,.0f}"))
         _finish(axes, rows, "time (µs)")
 
     return picture(paint, _alt(rows, "time in microseconds", "median_us", "{:,.0f} µs"), WIDTH)
