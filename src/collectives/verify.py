@@ -111,9 +111,17 @@ def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
             text = f"step {t}: row {step_row(step, row)} needs {what} out of {p} ranks and {k} chunks"
             raise _error(schedule, text, (t, int(np.clip(step.dst[row], 0, p - 1)), "this row"))
     if schedule.one_port:
-        pairs = np.unique(step.src * p + step.dst)
-        for verb, ranks in (("sends", pairs // p), ("receives", pairs % p)):
-            busy = np.flatnonzero(np.bincount(ranks, minlength=p) > 1)
+        _need_one_port(schedule, t, step)
+
+
+def _need_one_port(schedule: Schedule, t: int, step: Step) -> None:
+    """A rank sends one message and receives one, on the links inside its node and on those outside."""
+    pairs = np.unique(step.src * schedule.p + step.dst)
+    src, dst = np.divmod(pairs, schedule.p)
+    inside = src // schedule.ranks_per_node == dst // schedule.ranks_per_node
+    for links in (inside, ~inside):
+        for verb, ranks in (("sends", src[links]), ("receives", dst[links])):
+            busy = np.flatnonzero(np.bincount(ranks) > 1)
             if busy.size:
                 what = f"step {t}: rank {busy[0]} {verb} {np.sum(ranks == busy[0])} messages at once"
                 raise _error(schedule, what, (t, int(busy[0]), f"one port, but it {verb} more"))

@@ -3,22 +3,44 @@
 import inspect
 from collections.abc import Callable, Iterator
 
-from collectives.algorithms import direct, halving, ring, tree
+from collectives.algorithms import bruck, direct, halving, hierarchical, ring, tree
 from collectives.schedule import Schedule
 
 ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
     ("broadcast", "flat"): direct.broadcast,
     ("broadcast", "binomial"): tree.binomial_broadcast,
+    ("broadcast", "chain"): tree.chain_broadcast,
+    ("broadcast", "scatter_allgather"): tree.scatter_allgather_broadcast,
+    ("broadcast", "two_tree"): tree.two_tree_broadcast,
+    ("scatter", "flat"): direct.scatter,
+    ("scatter", "binomial"): tree.binomial_scatter,
+    ("gather", "flat"): direct.gather,
+    ("gather", "binomial"): tree.binomial_gather,
+    ("all_gather", "direct"): direct.all_gather,
+    ("all_gather", "ring"): ring.all_gather,
+    ("all_gather", "recursive_doubling"): halving.all_gather,
+    ("all_gather", "bruck"): bruck.all_gather,
+    ("all_to_all", "direct"): direct.all_to_all,
+    ("all_to_all", "pairwise"): direct.pairwise_all_to_all,
+    ("all_to_all", "bruck"): bruck.all_to_all,
     ("reduce", "flat"): direct.reduce,
     ("reduce", "binomial"): tree.binomial_reduce,
-    ("all_gather", "ring"): ring.all_gather,
+    ("reduce", "chain"): tree.chain_reduce,
+    ("reduce", "rabenseifner"): tree.rabenseifner_reduce,
+    ("reduce", "two_tree"): tree.two_tree_reduce,
     ("reduce_scatter", "ring"): ring.reduce_scatter,
+    ("reduce_scatter", "recursive_halving"): halving.reduce_scatter,
+    ("reduce_scatter", "pairwise"): direct.pairwise_reduce_scatter,
     ("all_reduce", "exchange"): direct.exchange,
     ("all_reduce", "root"): direct.root,
+    ("all_reduce", "parameter_server"): direct.parameter_server,
     ("all_reduce", "ring"): ring.all_reduce,
     ("all_reduce", "recursive_doubling"): halving.recursive_doubling,
+    ("all_reduce", "halving_doubling"): halving.halving_doubling,
     ("all_reduce", "tree"): tree.all_reduce,
     ("all_reduce", "two_tree"): tree.two_tree,
+    ("all_reduce", "hierarchical_ring"): hierarchical.hierarchical_ring,
+    ("all_reduce", "hierarchical_tree"): hierarchical.hierarchical_tree,
 }
 
 
