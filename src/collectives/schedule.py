@@ -188,8 +188,12 @@ class Schedule:
         return map(self.make, range(self.nsteps))
 
     def cut(self, n: int) -> Ints:
-        """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`)."""
-        return cut(n, self.k, parts(self.collective, self.p))
+        """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`).
+
+        In an all-to-all ``n`` is what one rank holds, and the chunks of all ranks lie one after the other: p * n elements.
+        """
+        whole = n * self.p if self.collective == "all_to_all" else n
+        return cut(whole, self.k, parts(self.collective, self.p))
 
 
 def then(first: Schedule, second: Schedule, collective: str, root: int | None = None) -> Schedule:
@@ -247,12 +251,15 @@ def on(
     if place.shape[1:] != (schedule.p,) or first.shape[1:] != (schedule.k,) or len(first) not in (1, len(place)):
         raise ScheduleError(f"{schedule.p} ranks and {schedule.k} chunks need as many places")
     first = np.broadcast_to(first, (len(place), schedule.k))
+    runs_stay_runs = (np.diff(first) == width).all()
 
     def make(t: int) -> Step:
         step = schedule.make(t)
-        row, chunk = step.cells()
+        row, chunk = (np.arange(len(step)), step.chunk) if runs_stay_runs else step.cells()
+        count = step.count * width if runs_stay_runs else np.full(len(row), width)
         src, dst, start = place[:, step.src[row]], place[:, step.dst[row]], first[:, chunk]
-        return Step(src.ravel(), dst.ravel(), start.ravel(), width, np.tile(step.add[row], len(place)))
+        copies = len(place)
+        return Step(src.ravel(), dst.ravel(), start.ravel(), np.tile(count, copies), np.tile(step.add[row], copies))
 
     root = None if schedule.root is None or len(place) > 1 else int(place[0, schedule.root])
     return replace(schedule, p=p, k=k, make=make, root=root, ranks_per_node=ranks_per_node)

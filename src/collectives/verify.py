@@ -17,8 +17,8 @@ from collectives.schedule import Schedule, ScheduleError, Step
 Fingerprints = NDArray[np.uint64]
 Mark = tuple[int, int, str]
 
-# Up to this many counts (p * k * (p + 1)) a schedule is verified exactly: 64 MiB of 16-bit counts.
-COUNTED = 1 << 25
+# Up to so many ranks, and counts (p * k * (p + 1), a GiB of 16-bit numbers), a schedule is verified exactly.
+COUNTED_RANKS, COUNTED = 128, 1 << 29
 
 
 def verify(schedule: Schedule) -> None:
@@ -29,7 +29,7 @@ def verify(schedule: Schedule) -> None:
     asked-for cell holds each contribution exactly as often as the contract says, and no junk. The error shows the
     table of steps and ranks with the faulty cell marked.
 
-    Cost: p * k * (p + 1) counts up to COUNTED, beyond that p * k fingerprints.
+    Cost: p * k * (p + 1) counts up to p = 128, beyond that p * k fingerprints.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> verify(ALGORITHMS["all_reduce", "two_tree"](7, segments=3))
@@ -51,7 +51,7 @@ def verify(schedule: Schedule) -> None:
 
 def exact(schedule: Schedule) -> bool:
     """Whether `verify` counts this schedule, or uses fingerprints."""
-    return schedule.p * schedule.k * (schedule.p + 1) <= COUNTED
+    return schedule.p <= COUNTED_RANKS and schedule.p * schedule.k * (schedule.p + 1) <= COUNTED
 
 
 def _verify_counts(schedule: Schedule) -> None:

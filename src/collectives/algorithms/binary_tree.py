@@ -96,7 +96,7 @@ def _rivals_at_sender(flat: Ints, inside: Ints) -> Ints:
     edges = edges[np.argsort(port[edges], kind="stable")]
     same = port[edges[1:]] == port[edges[:-1]]
     if (same[1:] & same[:-1]).any():
-        raise ScheduleError("a rank has three children in these trees: two colours do not suffice")
+        raise ScheduleError("a rank has more than two children in these trees: two colours do not suffice")
     rival = np.full(len(flat), NO_PARENT)
     rival[edges[1:][same]], rival[edges[:-1][same]] = edges[:-1][same], edges[1:][same]
     return rival

@@ -43,7 +43,7 @@ def binomial_scatter(p: int, root: int = 0) -> Schedule:
     Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: (p-1)/p n. Fewest steps and fewest bytes at once.
 
     >>> list(binomial_scatter(5).steps())
-    [Step(0->4:=4), Step(0->2:=2, 0->2:=3), Step(0->1:=1, 2->3:=3)]
+    [Step(0->4:=4), Step(0->2:=2-3), Step(0->1:=1, 2->3:=3)]
     """
     height = (p - 1).bit_length()
 
@@ -60,7 +60,7 @@ def binomial_gather(p: int, root: int = 0) -> Schedule:
     """Parts are collected by pairs, fours, …: the dual of the binomial scatter, replacing.
 
     >>> list(binomial_gather(4).steps())
-    [Step(1->0:=1, 3->2:=3), Step(2->0:=2, 2->0:=3)]
+    [Step(1->0:=1, 3->2:=3), Step(2->0:=2-3)]
     """
     return dual(binomial_scatter(p, root), "gather", add=False)
 
@@ -159,8 +159,8 @@ def two_tree(p: int, segments: int = 1, second: str | None = None) -> Schedule:
     that no rank ever sends two messages or receives two at the same time: edges of one colour work in even steps, the
     others in odd.
 
-    Steps: at most 2 (2h + 2s - 2), h = ceil(log2 p), s segments per tree. Bytes a rank sends: at most 2 n, the two
-    roots n/2 less (for odd p, where rank 0 is in both trees, they differ). Messages a rank sends: up to 4 s.
+    Steps: at most 2 (2h + 2s - 2), h = ceil(log2 p), s segments per tree. Bytes a rank sends: at most 2 n; for even p the
+    two roots send n and all others 2 n. Messages a rank sends: up to 4 s.
 
     >>> two_tree(8, segments=4).nsteps, two_tree(8, segments=4).k
     (22, 8)
