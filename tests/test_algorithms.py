@@ -1,12 +1,13 @@
 """Every algorithm, for every p from 1 to 64: proved by exact counts, and its traffic held against the closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from collectives.algorithms import ALGORITHMS, build, names, variants
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
 from collectives.bounds import COSTS, height
-from collectives.interpret import play
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
@@ -17,7 +18,8 @@ EACH = pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 
 @EACH
 def test_proved_for_1_to_64_ranks(collective: str, algorithm: str) -> None:
-    for p in RANKS:
+    """A quarter of what `collectives verify --all` goes through: all_to_all has p**3 contributions to count."""
+    for p in (*range(1, 25), *range(25, 65, 13 if collective == "all_to_all" else 3), 64):
         for schedule in variants(collective, algorithm, p):
             assert (schedule.collective, schedule.p) == (collective, p)
             assert exact(schedule)
@@ -25,35 +27,18 @@ def test_proved_for_1_to_64_ranks(collective: str, algorithm: str) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("p", [257, 512])
-def test_proved_by_fingerprints_at_hundreds_of_ranks(collective: str, algorithm: str, p: int) -> None:
-    verify(build(collective, algorithm, p, segments=5))
-
-
-@EACH
-def test_numbers_move_as_counts_do(collective: str, algorithm: str) -> None:
-    """Proof by counting and moving real numbers agree: an independent sum over the contributors comes out."""
-    for p in (1, 2, 3, 5, 8):
-        schedule = build(collective, algorithm, p, segments=2)
-        x = (np.arange(p * schedule.k, dtype=np.int64).reshape(p, schedule.k) * 7919) % 1000
-        if collective == "all_reduce":
-            assert (play(schedule, x.copy()) == x.sum(axis=0)).all()
-        if collective == "reduce":
-            assert (play(schedule, x.copy())[0] == x.sum(axis=0)).all()
-        if collective == "broadcast":
-            assert (play(schedule, x.copy()) == x[0]).all()
-        if collective == "all_gather":
-            assert (play(schedule, x.copy()) == np.diagonal(x)).all()
-        if collective == "reduce_scatter":
-            assert (np.diagonal(play(schedule, x.copy())) == x.sum(axis=0)).all()
+@pytest.mark.parametrize("p", [130, 144])
+def test_proved_by_fingerprints_beyond(collective: str, algorithm: str, p: int) -> None:
+    schedule = build(collective, algorithm, p, segments=5)
+    assert not exact(schedule)
+    verify(schedule)
 
 
 def in_lock_step(schedule: Schedule, n: int) -> tuple[int, int]:
     """Messages and bytes of the busiest port in each step, added up over the steps."""
     messages = size = 0
     for step in schedule.steps():
-        alone = Schedule(schedule.collective, schedule.p, schedule.k, 1, lambda _, step=step: step, schedule.root)
-        counted = traffic(alone, n)
+        counted = traffic(replace(schedule, nsteps=1, make=lambda _, step=step: step), n)
         messages += max(counted.messages_sent.max(), counted.messages_received.max())
         size += max(counted.sent.max(), counted.received.max())
     return messages, size
@@ -63,7 +48,7 @@ def in_lock_step(schedule: Schedule, n: int) -> tuple[int, int]:
 def test_steps_and_bytes_are_what_the_closed_form_says(collective: str, algorithm: str) -> None:
     for p in RANKS:
         schedule, cost = build(collective, algorithm, p), COSTS[collective, algorithm](p)
-        n = 840 * schedule.k
+        n = 840 * p * schedule.k  # whole pieces, also where a rank's part is cut further
         assert in_lock_step(schedule, n) == (cost.steps, pytest.approx(cost.sent * n)), p
 
 
@@ -143,15 +128,62 @@ def test_no_port_works_twice_in_one_colour() -> None:
             assert used.sum(axis=0).max() <= 1, p
 
 
+def test_mirroring_an_odd_number_is_refused() -> None:
+    """It would leave half of all ranks inside both trees: the bug of NCCL 2.4.2 to 2.7.8."""
+    with pytest.raises(ValueError, match="a 'mirror' \\(for even p\\) or a 'shift', not 'mirror' for 9 ranks"):
+        build("all_reduce", "two_tree", 9, second="mirror")
+    with pytest.raises(ValueError, match="not 'mirrored' for 8 ranks"):
+        build("all_reduce", "two_tree", 8, second="mirrored")
+
+
+def test_nodes_have_to_be_full() -> None:
+    for algorithm in ("hierarchical_ring", "hierarchical_tree"):
+        with pytest.raises(ValueError, match="8 ranks do not fill nodes of 3"):
+            build("all_reduce", algorithm, 8, ranks_per_node=3)
+
+
+def test_a_hierarchical_ring_sends_little_outside() -> None:
+    """With g ranks on each of N nodes a rank sends 2 (g-1)/g n inside and 2 (N-1)/N n/g outside."""
+    for nodes, g in ((2, 4), (3, 5), (8, 8), (7, 1), (1, 6)):
+        schedule = build("all_reduce", "hierarchical_ring", nodes * g, ranks_per_node=g)
+        n = 60 * schedule.p
+        edges, outside = schedule.cut(n), np.zeros(schedule.p)
+        for step in schedule.steps():
+            crosses = step.src // g != step.dst // g
+            size = edges[step.chunk + step.count] - edges[step.chunk]
+            np.add.at(outside, step.src[crosses], size[crosses])
+        assert (outside == 2 * (nodes - 1) / nodes * n / g).all()
+        assert (traffic(schedule, n).sent - outside == 2 * (g - 1) / g * n).all()
+
+
+def test_a_hierarchical_tree_keeps_its_promise_of_steps() -> None:
+    for nodes, g, s in ((2, 4, 1), (3, 5, 4), (8, 8, 2), (7, 1, 3), (16, 6, 8)):
+        schedule = build("all_reduce", "hierarchical_tree", nodes * g, ranks_per_node=g, segments=s)
+        assert schedule.nsteps <= 2 * (2 * (height(nodes) + g - 1) + 2 * s - 2)
+
+
+def test_a_broadcast_through_two_trees_keeps_its_promise_of_steps() -> None:
+    for p in range(2, 130):
+        for s in (1, 2, 9):
+            assert build("broadcast", "two_tree", p, segments=s).nsteps <= 2 * height(p - 1) + 2 * s, p
+
+
 def test_three_children_cannot_be_coloured() -> None:
-    with pytest.raises(ScheduleError, match="three children"):
+    with pytest.raises(ScheduleError, match="more than two children"):
         edge_colours(np.array([[-1, 0, 0, 0]]))
 
 
 def test_names_and_options() -> None:
-    assert names("all_gather") == ["ring"]
+    assert names("all_gather") == ["direct", "ring", "recursive_doubling", "bruck"]
     assert build("all_reduce", "two_tree", 8, segments=3, root=5).k == 6
-    with pytest.raises(ValueError, match="no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange, root, ring"):
+    with pytest.raises(ValueError, match="no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange, root, parameter"):
         build("all_reduce", "rnig", 8)
-    with pytest.raises(ValueError, match="collectives with algorithms are broadcast, reduce"):
+    with pytest.raises(ValueError, match="collectives with algorithms are broadcast, scatter"):
         build("all_the_things", "ring", 8)
+
+
+def test_what_the_ranks_of_two_trees_send() -> None:
+    for p in range(4, 65, 2):
+        sent = traffic(build("all_reduce", "two_tree", p, segments=4), 800).sent
+        assert (sent[[0, p - 1]] == 800).all()
+        assert (sent[1 : p - 1] == 1600).all()

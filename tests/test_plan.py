@@ -16,7 +16,7 @@ from collectives import interpret
 from collectives.algorithms import ALGORITHMS, build
 from collectives.backends.plan import LOOKAHEAD, plan
 from collectives.backends.program import Fold, Plan, Post, Send, Span, Wait
-from collectives.schedule import Schedule, Step
+from collectives.schedule import Schedule, Step, parts
 
 
 class Network:
@@ -41,8 +41,8 @@ class Network:
         return key in self.done
 
 
-def play(schedule: Schedule, tensors: list[np.ndarray], eager: bool) -> None:
-    plans = [plan(schedule, rank, len(tensors[0])) for rank in range(schedule.p)]
+def play(schedule: Schedule, tensors: list[np.ndarray], n: int, eager: bool) -> None:
+    plans = [plan(schedule, rank, n) for rank in range(schedule.p)]
     network = Network(tensors, plans, eager)
     at, numbers = [0] * schedule.p, [{} for _ in plans]
     while any(at[r] < len(plans[r].program) for r in range(schedule.p)):
@@ -75,24 +75,36 @@ def execute(network: Network, rank: int, do: object, numbers: list[dict[int, tup
     return True
 
 
-def contributions(p: int, n: int) -> list[np.ndarray]:
-    return [(np.arange(n) * 7919 + rank * 104729) % 1009 for rank in range(p)]
+def contributions(schedule: Schedule, n: int) -> list[np.ndarray]:
+    length = int(schedule.cut(n)[-1])
+    return [(np.arange(length) * 7919 + rank * 104729) % 1009 for rank in range(schedule.p)]
 
 
-def expected(schedule: Schedule, n: int, rank: int) -> np.ndarray | None:
-    x, edges = contributions(schedule.p, n), schedule.cut(n)
-    total = np.sum(x, axis=0)
-    part = edges[:: schedule.k // schedule.p] if schedule.k % schedule.p == 0 else edges
+def expected(schedule: Schedule, n: int, rank: int) -> tuple[slice, np.ndarray]:
+    """Which elements of this rank are asked for, and what they must be."""
+    p, x = schedule.p, np.array(contributions(schedule, n))
+    everything, mine = slice(None), slice(rank * n // p, (rank + 1) * n // p)
+    parts = np.arange(x.shape[1]) * p // max(1, x.shape[1])  # whose part each element is in, where there are parts
     match schedule.collective:
         case "all_reduce":
-            return total
+            return everything, x.sum(axis=0)
         case "reduce":
-            return total if rank == schedule.root else None
+            return (everything if rank == schedule.root else slice(0)), x.sum(axis=0)[
+                : n if rank == schedule.root else 0
+            ]
         case "broadcast":
-            return x[schedule.root]
-        case "all_gather":
-            return np.concatenate([x[r][part[r] : part[r + 1]] for r in range(schedule.p)])
-    return total[part[rank] : part[rank + 1]]
+            return everything, x[schedule.root]
+        case "scatter":
+            return mine, x[schedule.root][mine]
+        case "gather" if rank != schedule.root:
+            return slice(0), x[0][:0]
+        case "gather" | "all_gather":
+            return everything, x[parts, np.arange(x.shape[1])]
+        case "reduce_scatter":
+            return mine, x.sum(axis=0)[mine]
+    piece = n // p  # all_to_all: what rank s has for us lies at s * n + rank * piece
+    where = (np.arange(p)[:, None] * n + rank * piece + np.arange(piece)).ravel()
+    return where, x[where // max(1, n), where]  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "lazy"])
@@ -103,15 +115,12 @@ def test_every_plan_comes_out_right(
     collective: str, algorithm: str, eager: bool, p: int, n: int, segments: int
 ) -> None:
     schedule = build(collective, algorithm, p, root=p // 2, segments=segments)
-    n -= n % p if collective in ("all_gather", "reduce_scatter") else 0
-    tensors = contributions(p, n)
-    play(schedule, tensors, eager)
+    n -= n % p if schedule.k % p == 0 and parts(collective, p) > 1 else 0
+    tensors = contributions(schedule, n)
+    play(schedule, tensors, n, eager)
     for rank, tensor in enumerate(tensors):
-        asked = expected(schedule, n, rank)
-        if collective == "reduce_scatter":
-            tensor = tensor.reshape(p, -1)[rank]
-        if asked is not None:
-            assert tensor.tolist() == asked.tolist()
+        where, asked = expected(schedule, n, rank)
+        assert tensor[where].tolist() == asked.tolist()
 
 
 def test_receives_are_posted_before_their_time() -> None:
@@ -170,14 +179,14 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
 @given(schedule=any_schedule(), n=st.integers(0, 9))
 def test_any_schedule_is_played_as_the_interpreter_plays_it(eager: bool, schedule: Schedule, n: int) -> None:
     edges = schedule.cut(n)
-    tensors = contributions(schedule.p, n)
+    tensors = contributions(schedule, n)
     widest = int(max(edges[1:] - edges[:-1]))
     state = np.zeros((schedule.p, schedule.k, widest), dtype=np.int64)
     for rank, tensor in enumerate(tensors):
         for c in range(schedule.k):
             state[rank, c, : edges[c + 1] - edges[c]] = tensor[edges[c] : edges[c + 1]]
     interpret.play(schedule, state)
-    play(schedule, tensors, eager)
+    play(schedule, tensors, n, eager)
     for rank, tensor in enumerate(tensors):
         for c in range(schedule.k):
             assert tensor[edges[c] : edges[c + 1]].tolist() == state[rank, c, : edges[c + 1] - edges[c]].tolist()

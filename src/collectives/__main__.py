@@ -6,6 +6,8 @@ import argparse
 import json
 import signal
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -54,8 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(command=_show)
     check = verbs.add_parser("verify", help="prove schedules by counting every contribution")
     _add_schedule(check, nargs="?")
-    check.add_argument("--all", action="store_true", help="every algorithm, on 1 to --max-ranks ranks")
-    check.add_argument("--max-ranks", type=_positive, default=64, metavar="P", help="with --all (default 64)")
+    check.add_argument("--all", action="store_true", help="every algorithm, all its roots, segments and nodes")
+    check.add_argument(
+        "--max-ranks", type=_positive, metavar="P", help="with --all: 1 to P ranks (default: 128, and more)"
+    )
     check.set_defaults(command=_verify)
     _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
     _add_run(verbs.add_parser("run", help="run experiments (notebooks) with a preset"))
@@ -151,27 +155,44 @@ def _verify(arguments: argparse.Namespace) -> int:
     if named:
         schedule = _built(arguments)
         verify(schedule)
-        ranks = [arguments.ranks]
-        _verified(arguments, arguments.collective, arguments.algorithm, ranks, [schedule])
+        how = "every contribution counted" if exact(schedule) else "by fingerprints"
+        row = {"collective": arguments.collective, "algorithm": arguments.algorithm, "ranks": schedule.p, "method": how}
+        text = f"ok  {arguments.collective} {arguments.algorithm} on {schedule.p} ranks, {how}"
+        _print(row, text, arguments.json)
         return 0
-    ranks = list(range(1, arguments.max_ranks + 1))
-    for collective, algorithm in ALGORITHMS:
-        checked = [schedule for p in ranks for schedule in variants(collective, algorithm, p)]
-        for schedule in checked:
-            verify(schedule)
-        _verified(arguments, collective, algorithm, ranks, checked)
+    with ProcessPoolExecutor() as workers:
+        for row in workers.map(_proved, *zip(*ALGORITHMS, strict=True), repeat(arguments.max_ranks)):
+            _print(row, _verified_line(row), arguments.json)
     return 0
 
 
-def _verified(
-    arguments: argparse.Namespace, collective: str, algorithm: str, ranks: list[int], schedules: list[Schedule]
-) -> None:
-    method = "every contribution counted" if all(map(exact, schedules)) else "by fingerprints"
-    row = {"collective": collective, "algorithm": algorithm, "min_ranks": ranks[0], "max_ranks": ranks[-1]}
-    row |= {"schedules": len(schedules), "method": method}
-    span = f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
-    text = f"ok  {collective:<16}{algorithm:<20}{span:<16}{len(schedules):>6} schedules, {method}"
-    _print(row, text, arguments.json)
+# What `verify --all` proves without --max-ranks: every contribution counted for these numbers of ranks, and by
+# fingerprints for one large number more, by how many chunks there are for p ranks.
+COUNTED_FOR = (*range(1, 65), 96, 100, 127, 128)
+LARGE = {"p * p": 256, "p": 1024, "few": 4096}
+
+
+def _proved(collective: str, algorithm: str, max_ranks: int | None) -> dict[str, Any]:
+    """Verify all variants of one algorithm; returns the row that says so."""
+    k = build(collective, algorithm, 16).k
+    large = LARGE["p * p" if k == 256 else "p" if k >= 16 else "few"]
+    counted = COUNTED_FOR if max_ranks is None else range(1, max_ranks + 1)
+    schedules = 0
+    for schedule in (schedule for p in counted for schedule in variants(collective, algorithm, p)):
+        verify(schedule)
+        schedules += 1
+    if max_ranks is None:
+        verify(build(collective, algorithm, large))
+    row = {"collective": collective, "algorithm": algorithm, "max_ranks": max(counted), "schedules": schedules}
+    return row | {"fingerprints_at": large if max_ranks is None else None}
+
+
+def _verified_line(row: dict[str, Any]) -> str:
+    large = f", fingerprints at {row['fingerprints_at']}" if row["fingerprints_at"] else ""
+    return (
+        f"ok  {row['collective']:<16}{row['algorithm']:<20}{row['schedules']:>6} schedules on up to "
+        f"{row['max_ranks']} ranks counted{large}"
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> int:

@@ -28,23 +28,90 @@ class Cost(NamedTuple):
         return alpha * self.steps + n * (beta * self.sent + gamma * self.added)
 
 
-def _doubling(p: int) -> Cost:
-    steps = (p - 1).bit_length() if p & (p - 1) == 0 else p.bit_length() + 1
-    return Cost(steps, steps, steps if p & (p - 1) == 0 else steps - 1)
+def _log(p: int) -> int:
+    """ceil(log2 p): the steps of whatever doubles each time, and the height of a binary tree."""
+    return (p - 1).bit_length()
 
 
-# What the busiest rank pays, where its port is the bottleneck (Chan et al. 2007; Thakur, Rabenseifner and Gropp 2005).
+def _core(p: int) -> int:
+    """The largest power of two not above p: the others fold into its ranks."""
+    return 1 << (p.bit_length() - 1)
+
+
+def _fold(p: int) -> int:
+    """Steps for folding in and out: 2, or none for a power of two."""
+    return 0 if p == _core(p) else 2
+
+
+def _recursive_doubling(p: int) -> Cost:
+    steps = _log(_core(p)) + _fold(p)
+    return Cost(steps, steps, steps - _fold(p) // 2)
+
+
+def _halving_doubling(p: int) -> Cost:
+    core, fold = _core(p), _fold(p)
+    return Cost(2 * _log(core) + fold, 2 * (core - 1) / core + fold, (core - 1) / core + fold / 2)
+
+
+def _gather_by_doubling(p: int) -> Cost:
+    """A folded rank hands in its part and gets all others; blocks of 2**t ranks bring the parts folded into them."""
+    core = _core(p)
+    parts = sum((1 << t) + min(p - core, 1 << t) for t in range(_log(core))) + (p if p > core else 0)
+    return Cost(_log(core) + _fold(p), parts / p, 0)
+
+
+def _bruck_all_to_all(p: int) -> Cost:
+    """A piece for the rank i further on moves once for every binary 1 in i."""
+    return Cost(_log(p), sum(i.bit_count() for i in range(p)) / p, 0)
+
+
+def _hierarchical_ring(p: int) -> Cost:
+    """On the squarest nodes; inside and outside one after the other, as if their links were alike."""
+    g = max(g for g in range(1, int(p**0.5) + 1) if p % g == 0)
+    nodes = p // g
+    sent = 2 * (g - 1) / g + 2 * (nodes - 1) / nodes / g
+    return Cost(2 * (g - 1) + 2 * (nodes - 1), sent, sent / 2)
+
+
+def _share(p: int, steps: int, adds: bool = False) -> Cost:
+    """Everything but the own part once, in so many messages: the least there is."""
+    return Cost(steps, (p - 1) / p, (p - 1) / p if adds else 0)
+
+
+# What the busiest port pays step by step (Chan et al. 2007; Thakur, Rabenseifner and Gropp 2005). Pipelined algorithms
+# stand further down, with their segments; here they move the buffer whole.
 COSTS: dict[tuple[str, str], Callable[[int], Cost]] = {
     ("broadcast", "flat"): lambda p: Cost(p - 1, p - 1, 0),
-    ("broadcast", "binomial"): lambda p: Cost((p - 1).bit_length(), (p - 1).bit_length(), 0),
+    ("broadcast", "binomial"): lambda p: Cost(_log(p), _log(p), 0),
+    ("broadcast", "chain"): lambda p: Cost(p - 1, p - 1, 0),
+    ("broadcast", "scatter_allgather"): lambda p: Cost(_log(p) + p - 1, 2 * (p - 1) / p, 0),
+    ("scatter", "flat"): lambda p: _share(p, p - 1),
+    ("scatter", "binomial"): lambda p: _share(p, _log(p)),
+    ("gather", "flat"): lambda p: _share(p, p - 1),
+    ("gather", "binomial"): lambda p: _share(p, _log(p)),
+    ("all_gather", "direct"): lambda p: _share(p, p - 1),
+    ("all_gather", "ring"): lambda p: _share(p, p - 1),
+    ("all_gather", "recursive_doubling"): _gather_by_doubling,
+    ("all_gather", "bruck"): lambda p: _share(p, _log(p)),
+    ("all_to_all", "direct"): lambda p: _share(p, p - 1),
+    ("all_to_all", "pairwise"): lambda p: _share(p, p - 1),
+    ("all_to_all", "bruck"): _bruck_all_to_all,
     ("reduce", "flat"): lambda p: Cost(p - 1, p - 1, p - 1),
-    ("reduce", "binomial"): lambda p: Cost((p - 1).bit_length(), (p - 1).bit_length(), (p - 1).bit_length()),
-    ("all_gather", "ring"): lambda p: Cost(p - 1, (p - 1) / p, 0),
-    ("reduce_scatter", "ring"): lambda p: Cost(p - 1, (p - 1) / p, (p - 1) / p),
+    ("reduce", "binomial"): lambda p: Cost(_log(p), _log(p), _log(p)),
+    ("reduce", "chain"): lambda p: Cost(p - 1, p - 1, p - 1),
+    ("reduce", "rabenseifner"): lambda p: Cost(p - 1 + _log(p), 2 * (p - 1) / p, (p - 1) / p),
+    ("reduce_scatter", "ring"): lambda p: _share(p, p - 1, adds=True),
+    ("reduce_scatter", "recursive_halving"): lambda p: _gather_by_doubling(p)._replace(
+        added=_gather_by_doubling(p).sent
+    ),
+    ("reduce_scatter", "pairwise"): lambda p: _share(p, p - 1, adds=True),
     ("all_reduce", "exchange"): lambda p: Cost(p - 1, p - 1, p - 1),
     ("all_reduce", "root"): lambda p: Cost(2 * (p - 1), 2 * (p - 1), p - 1),
+    ("all_reduce", "parameter_server"): lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p),
     ("all_reduce", "ring"): lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p),
-    ("all_reduce", "recursive_doubling"): _doubling,
+    ("all_reduce", "recursive_doubling"): _recursive_doubling,
+    ("all_reduce", "halving_doubling"): _halving_doubling,
+    ("all_reduce", "hierarchical_ring"): _hierarchical_ring,
 }
 
 
@@ -54,7 +121,7 @@ def height(p: int) -> int:
     >>> [height(p) for p in (1, 2, 3, 8, 9, 4096)]
     [0, 1, 2, 3, 4, 12]
     """
-    return (p - 1).bit_length()
+    return _log(p)
 
 
 def pipelined_seconds(p: int, n: float, segments: int, alpha: float, beta: float, trees: int = 2) -> float:

@@ -116,23 +116,21 @@ def before(schedule: Schedule) -> Counts:
     >>> before(ALGORITHMS["broadcast", "binomial"](2))[:, 0].tolist()  # rank 0 holds its own data, rank 1 junk
     [[1, 0, 0], [0, 0, 1]]
     """
-    held = _counts(schedule, contract(schedule).before)
-    held[..., -1] = ~held.any(axis=-1)
+    rank = np.arange(schedule.p)[:, None]
+    own = np.broadcast_to(contract(schedule).before(cells(schedule, rank)), (schedule.p, schedule.k))
+    held = np.zeros((schedule.p, schedule.k, schedule.p + 1), dtype=np.int16)
+    np.put_along_axis(held, np.where(own, rank, schedule.p)[..., None], 1, axis=2)
     return held
 
 
 def after(schedule: Schedule) -> Counts:
     """What must lie where at the end: counts of shape (p, k, p + 1). They are asked for only `where` it says."""
-    return _counts(schedule, contract(schedule).after)
+    asked, shape = contract(schedule).after, (schedule.p, schedule.k)
+    return np.stack(
+        [np.broadcast_to(asked(cells(schedule, who)), shape) for who in range(schedule.p + 1)], axis=-1, dtype=np.int16
+    )
 
 
 def where(schedule: Schedule) -> Bools:
     """At which (rank, chunk) the contract asks for anything, shape (p, k)."""
     return np.broadcast_to(contract(schedule).where(cells(schedule, 0)), (schedule.p, schedule.k))
-
-
-def _counts(schedule: Schedule, held: Callable[[Cells], Bools]) -> Counts:
-    shape = schedule.p, schedule.k
-    return np.stack(
-        [np.broadcast_to(held(cells(schedule, who)), shape) for who in range(schedule.p + 1)], axis=-1
-    ).astype(np.int16)

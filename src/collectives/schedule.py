@@ -145,9 +145,10 @@ def _near_equal(n: int, pieces: int) -> Ints:
 class Schedule:
     """An algorithm for ``p`` ranks, as steps over a buffer of ``k`` chunks.
 
-    ``make(t)`` makes step ``t``; ask for it through ``step(t)`` or ``steps()``. ``root`` is the rank that a
-    broadcast, scatter, gather or reduce starts from or ends at. ``one_port`` promises that in no step a rank sends
-    more than one message or receives more than one; an algorithm whose very point is to break that says so.
+    ``make(t)`` makes step ``t``; ask for it through ``step(t)`` or ``steps()``. ``root`` is the rank that a broadcast,
+    scatter, gather or reduce starts from or ends at. ``one_port`` promises that in no step a rank sends more than one
+    message or receives more than one; an algorithm whose very point is to break that says so. With ``ranks_per_node``
+    above 1, ranks 0, 1, … sit on nodes of so many, and the promise holds for links inside a node and outside apart.
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> list(swap.steps())
@@ -161,12 +162,15 @@ class Schedule:
     make: Callable[[int], Step]
     root: int | None = None
     one_port: bool = True
+    ranks_per_node: int = 1
 
     def __post_init__(self) -> None:
         if self.p < 1 or self.k < 1 or self.nsteps < 0:
             raise ScheduleError(f"p and k are at least 1 and nsteps at least 0, not {self.p}, {self.k}, {self.nsteps}")
         if self.root is not None and not 0 <= self.root < self.p:
             raise ScheduleError(f"root {self.root} is not one of the ranks 0 to {self.p - 1}")
+        if self.ranks_per_node < 1 or self.p % self.ranks_per_node:
+            raise ScheduleError(f"{self.p} ranks do not fill nodes of {self.ranks_per_node}")
         if self.k % parts(self.collective, self.p):
             raise ScheduleError(
                 f"{self.collective} on {self.p} ranks has {parts(self.collective, self.p)} parts: "
@@ -184,8 +188,12 @@ class Schedule:
         return map(self.make, range(self.nsteps))
 
     def cut(self, n: int) -> Ints:
-        """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`)."""
-        return cut(n, self.k, parts(self.collective, self.p))
+        """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`).
+
+        In an all-to-all ``n`` is what one rank holds, and the chunks of all ranks lie one after the other: p * n elements.
+        """
+        whole = n * self.p if self.collective == "all_to_all" else n
+        return cut(whole, self.k, parts(self.collective, self.p))
 
 
 def then(first: Schedule, second: Schedule, collective: str, root: int | None = None) -> Schedule:
@@ -195,8 +203,7 @@ def then(first: Schedule, second: Schedule, collective: str, root: int | None = 
     def make(t: int) -> Step:
         return first.make(t) if t < first.nsteps else second.make(t - first.nsteps)
 
-    nsteps, one_port = first.nsteps + second.nsteps, first.one_port and second.one_port
-    return Schedule(collective, first.p, first.k, nsteps, make, root, one_port)
+    return _joined(first, second, collective, first.nsteps + second.nsteps, make, root)
 
 
 def beside(one: Schedule, other: Schedule, collective: str, root: int | None = None) -> Schedule:
@@ -207,8 +214,14 @@ def beside(one: Schedule, other: Schedule, collective: str, root: int | None = N
         both = [schedule.make(t) for schedule in (one, other) if t < schedule.nsteps]
         return Step(*(np.concatenate([getattr(step, name) for step in both]) for name in Step.__slots__))
 
-    nsteps, one_port = max(one.nsteps, other.nsteps), one.one_port and other.one_port
-    return Schedule(collective, one.p, one.k, nsteps, make, root, one_port)
+    return _joined(one, other, collective, max(one.nsteps, other.nsteps), make, root)
+
+
+def _joined(
+    a: Schedule, b: Schedule, collective: str, nsteps: int, make: Callable[[int], Step], root: int | None
+) -> Schedule:
+    one_port, ranks_per_node = a.one_port and b.one_port, max(a.ranks_per_node, b.ranks_per_node)
+    return Schedule(collective, a.p, a.k, nsteps, make, root, one_port, ranks_per_node)
 
 
 def _need_alike(a: Schedule, b: Schedule) -> None:
@@ -219,27 +232,37 @@ def _need_alike(a: Schedule, b: Schedule) -> None:
         )
 
 
-def on(schedule: Schedule, p: int, k: int, ranks: ArrayLike, chunks: ArrayLike, width: int = 1) -> Schedule:
-    """The same algorithm on some ranks and chunks of a larger one.
+def on(
+    schedule: Schedule, p: int, k: int, ranks: ArrayLike, chunks: ArrayLike, width: int = 1, ranks_per_node: int = 1
+) -> Schedule:
+    """The same algorithm on some ranks and chunks of a larger one; with several rows of ranks, on each of them at once.
 
-    Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that
-    begin at ``chunks[c]``.
+    Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that begin at
+    ``chunks[c]``. Where ``ranks`` has a second axis, each of its rows is one more copy of the schedule, on the chunks in the
+    same row of ``chunks`` (or on the same chunks, where that has one row).
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> on(swap, p=6, k=4, ranks=[2, 5], chunks=[2], width=2).step(0)
     Step(2->5:+2-3, 5->2:+2-3)
+    >>> on(swap, p=4, k=2, ranks=[[0, 1], [2, 3]], chunks=[[0], [1]]).step(0)
+    Step(0->1:+0, 1->0:+0, 2->3:+1, 3->2:+1)
     """
-    place, first = _ints(ranks), _ints(chunks)
-    if place.shape != (schedule.p,) or first.shape != (schedule.k,):
+    place, first = np.atleast_2d(_ints(ranks)), np.atleast_2d(_ints(chunks))
+    if place.shape[1:] != (schedule.p,) or first.shape[1:] != (schedule.k,) or len(first) not in (1, len(place)):
         raise ScheduleError(f"{schedule.p} ranks and {schedule.k} chunks need as many places")
+    first = np.broadcast_to(first, (len(place), schedule.k))
+    runs_stay_runs = (np.diff(first) == width).all()
 
     def make(t: int) -> Step:
         step = schedule.make(t)
-        row, chunk = step.cells()
-        return Step(place[step.src[row]], place[step.dst[row]], first[chunk], width, step.add[row])
+        row, chunk = (np.arange(len(step)), step.chunk) if runs_stay_runs else step.cells()
+        count = step.count * width if runs_stay_runs else np.full(len(row), width)
+        src, dst, start = place[:, step.src[row]], place[:, step.dst[row]], first[:, chunk]
+        copies = len(place)
+        return Step(src.ravel(), dst.ravel(), start.ravel(), np.tile(count, copies), np.tile(step.add[row], copies))
 
-    root = None if schedule.root is None else int(place[schedule.root])
-    return replace(schedule, p=p, k=k, make=make, root=root)
+    root = None if schedule.root is None or len(place) > 1 else int(place[0, schedule.root])
+    return replace(schedule, p=p, k=k, make=make, root=root, ranks_per_node=ranks_per_node)
 
 
 def dual(schedule: Schedule, collective: str, *, add: bool) -> Schedule:

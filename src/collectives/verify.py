@@ -17,8 +17,8 @@ from collectives.schedule import Schedule, ScheduleError, Step
 Fingerprints = NDArray[np.uint64]
 Mark = tuple[int, int, str]
 
-# Up to this many counts (p * k * (p + 1)) a schedule is verified exactly: 64 MiB of 16-bit counts.
-COUNTED = 1 << 25
+# Up to so many ranks, and counts (p * k * (p + 1), a GiB of 16-bit numbers), a schedule is verified exactly.
+COUNTED_RANKS, COUNTED = 128, 1 << 29
 
 
 def verify(schedule: Schedule) -> None:
@@ -29,7 +29,7 @@ def verify(schedule: Schedule) -> None:
     asked-for cell holds each contribution exactly as often as the contract says, and no junk. The error shows the
     table of steps and ranks with the faulty cell marked.
 
-    Cost: p * k * (p + 1) counts up to COUNTED, beyond that p * k fingerprints.
+    Cost: p * k * (p + 1) counts up to p = 128, beyond that p * k fingerprints.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> verify(ALGORITHMS["all_reduce", "two_tree"](7, segments=3))
@@ -51,7 +51,7 @@ def verify(schedule: Schedule) -> None:
 
 def exact(schedule: Schedule) -> bool:
     """Whether `verify` counts this schedule, or uses fingerprints."""
-    return schedule.p * schedule.k * (schedule.p + 1) <= COUNTED
+    return schedule.p <= COUNTED_RANKS and schedule.p * schedule.k * (schedule.p + 1) <= COUNTED
 
 
 def _verify_counts(schedule: Schedule) -> None:
@@ -111,9 +111,17 @@ def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
             text = f"step {t}: row {step_row(step, row)} needs {what} out of {p} ranks and {k} chunks"
             raise _error(schedule, text, (t, int(np.clip(step.dst[row], 0, p - 1)), "this row"))
     if schedule.one_port:
-        pairs = np.unique(step.src * p + step.dst)
-        for verb, ranks in (("sends", pairs // p), ("receives", pairs % p)):
-            busy = np.flatnonzero(np.bincount(ranks, minlength=p) > 1)
+        _need_one_port(schedule, t, step)
+
+
+def _need_one_port(schedule: Schedule, t: int, step: Step) -> None:
+    """A rank sends one message and receives one, on the links inside its node and on those outside."""
+    pairs = np.unique(step.src * schedule.p + step.dst)
+    src, dst = np.divmod(pairs, schedule.p)
+    inside = src // schedule.ranks_per_node == dst // schedule.ranks_per_node
+    for links in (inside, ~inside):
+        for verb, ranks in (("sends", src[links]), ("receives", dst[links])):
+            busy = np.flatnonzero(np.bincount(ranks) > 1)
             if busy.size:
                 what = f"step {t}: rank {busy[0]} {verb} {np.sum(ranks == busy[0])} messages at once"
                 raise _error(schedule, what, (t, int(busy[0]), f"one port, but it {verb} more"))

@@ -1,29 +1,52 @@
 """Every algorithm, in one table: ``ALGORITHMS[collective, name](p, ...)`` makes a schedule."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
-from collectives.algorithms import direct, halving, ring, tree
+from collectives.algorithms import bruck, direct, halving, hierarchical, ring, tree
 from collectives.schedule import Schedule
 
 ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
     ("broadcast", "flat"): direct.broadcast,
     ("broadcast", "binomial"): tree.binomial_broadcast,
+    ("broadcast", "chain"): tree.chain_broadcast,
+    ("broadcast", "scatter_allgather"): tree.scatter_allgather_broadcast,
+    ("broadcast", "two_tree"): tree.two_tree_broadcast,
+    ("scatter", "flat"): direct.scatter,
+    ("scatter", "binomial"): tree.binomial_scatter,
+    ("gather", "flat"): direct.gather,
+    ("gather", "binomial"): tree.binomial_gather,
+    ("all_gather", "direct"): direct.all_gather,
+    ("all_gather", "ring"): ring.all_gather,
+    ("all_gather", "recursive_doubling"): halving.all_gather,
+    ("all_gather", "bruck"): bruck.all_gather,
+    ("all_to_all", "direct"): direct.all_to_all,
+    ("all_to_all", "pairwise"): direct.pairwise_all_to_all,
+    ("all_to_all", "bruck"): bruck.all_to_all,
     ("reduce", "flat"): direct.reduce,
     ("reduce", "binomial"): tree.binomial_reduce,
-    ("all_gather", "ring"): ring.all_gather,
+    ("reduce", "chain"): tree.chain_reduce,
+    ("reduce", "rabenseifner"): tree.rabenseifner_reduce,
+    ("reduce", "two_tree"): tree.two_tree_reduce,
     ("reduce_scatter", "ring"): ring.reduce_scatter,
+    ("reduce_scatter", "recursive_halving"): halving.reduce_scatter,
+    ("reduce_scatter", "pairwise"): direct.pairwise_reduce_scatter,
     ("all_reduce", "exchange"): direct.exchange,
     ("all_reduce", "root"): direct.root,
+    ("all_reduce", "parameter_server"): direct.parameter_server,
     ("all_reduce", "ring"): ring.all_reduce,
     ("all_reduce", "recursive_doubling"): halving.recursive_doubling,
+    ("all_reduce", "halving_doubling"): halving.halving_doubling,
     ("all_reduce", "tree"): tree.all_reduce,
     ("all_reduce", "two_tree"): tree.two_tree,
+    ("all_reduce", "hierarchical_ring"): hierarchical.hierarchical_ring,
+    ("all_reduce", "hierarchical_tree"): hierarchical.hierarchical_tree,
 }
 
 
-def build(collective: str, algorithm: str, p: int, **options: int | None) -> Schedule:
-    """The schedule of a named algorithm, given those options (``root``, ``segments``) that it takes and that are given.
+def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
+    """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
     Raises ValueError for an unknown collective or algorithm, naming the known ones.
 
@@ -41,7 +64,7 @@ def names(collective: str) -> list[str]:
     """The algorithms of one collective.
 
     >>> names("broadcast")
-    ['flat', 'binomial']
+    ['flat', 'binomial', 'chain', 'scatter_allgather', 'two_tree']
     """
     return [name for of, name in ALGORITHMS if of == collective]
 
@@ -53,13 +76,21 @@ def _known(collective: str) -> str:
 
 
 def variants(collective: str, algorithm: str, p: int) -> Iterator[Schedule]:
-    """The schedules of one algorithm that stand for all: every root up to p = 8 and three beyond, 1, 2 and 3 segments.
+    """The schedules of one algorithm that stand for all of it on p ranks.
 
-    >>> len(list(variants("broadcast", "flat", 5))), len(list(variants("all_reduce", "two_tree", 5)))
-    (5, 3)
+    Every root up to p = 16 and three beyond; one segment and three; every size of node; both second trees where there are
+    two.
+
+    >>> len(list(variants("broadcast", "flat", 5))), len(list(variants("all_reduce", "two_tree", 6)))
+    (5, 4)
     """
-    takes = inspect.signature(ALGORITHMS[collective, algorithm]).parameters
-    roots = range(p) if p <= 8 else (0, p // 2, p - 1)
-    for root in roots if "root" in takes else (None,):
-        for segments in (1, 2, 3) if "segments" in takes else (None,):
-            yield build(collective, algorithm, p, root=root, segments=segments)
+    values: dict[str, Sequence[object]] = {
+        "root": range(p) if p <= 16 else (0, p // 2, p - 1),
+        "segments": (1, 3),
+        "ranks_per_node": [g for g in range(1, p + 1) if p % g == 0],
+        "second": ("shift",) if p % 2 else ("mirror", "shift"),
+    }
+    make = ALGORITHMS[collective, algorithm]
+    takes = [name for name in inspect.signature(make).parameters if name in values]
+    for chosen in product(*(values[name] for name in takes)):
+        yield make(p, **dict(zip(takes, chosen, strict=True)))

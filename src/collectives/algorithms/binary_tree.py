@@ -34,36 +34,41 @@ def binary_tree(p: int) -> Ints:
     return np.where(rank == 0, NO_PARENT, np.where(up < p, up, cleared))
 
 
-def second_tree(p: int) -> Ints:
-    """The other tree: mirrored (rank r plays p-1-r) for even p, shifted (r plays r-1) for odd p, as in NCCL 2.8.3.
+def second_tree(p: int, how: str | None = None) -> Ints:
+    """The other tree: "mirror" (rank r plays p-1-r), by default for even p, or "shift" (r plays r-1), for odd p.
 
-    For even p no rank is inside both trees. For odd p exactly one is, rank 0; mirroring would keep odd ranks odd there
-    and put half of all ranks inside both.
+    That is NCCL's choice since 2.8.3. For even p no rank is inside both trees either way. For odd p the shift leaves
+    exactly one, rank 0; mirroring would keep odd ranks odd there, put half of all ranks inside both, and is refused.
 
     >>> second_tree(8).tolist()
     [1, 3, 1, 7, 5, 3, 5, -1]
     >>> second_tree(5).tolist()
     [1, -1, 3, 0, 3]
     """
+    how = how or ("shift" if p % 2 else "mirror")
+    if how not in ("mirror", "shift") or (how == "mirror" and p % 2 and p > 1):
+        raise ValueError(f"the second tree is a 'mirror' (for even p) or a 'shift', not {how!r} for {p} ranks")
     rank, first = np.arange(p), binary_tree(p)
-    role = p - 1 - rank if p % 2 == 0 else (rank - 1) % p
+    role = p - 1 - rank if how == "mirror" else (rank - 1) % p
     player = np.argsort(role)
     return np.where(first[role] == NO_PARENT, NO_PARENT, player[first[role]])
 
 
-def edge_colours(parents: Ints) -> Ints:
+def edge_colours(parents: Ints, ranks_per_node: int = 1) -> Ints:
     """Colour the edges of all trees 0 or 1, so that no rank sends twice, and none receives twice, in one colour.
 
-    ``parents`` has one row per tree, and so has the answer: ``colour[i, r]`` belongs to the edge from ``parents[i,
-    r]`` to r (0 at a root, which has none). Each edge has at most one rival at its sender and one at its receiver,
-    so rivals form paths and even cycles, which two colours suffice for. Raises ScheduleError where a rank has three
-    children.
+    ``parents`` has one row per tree, and so has the answer: ``colour[i, r]`` belongs to the edge from ``parents[i, r]`` to r
+    (0 at a root, which has none). Edges inside a node and outside use different links and are no rivals. Each edge has at
+    most one rival at its sender and one at its receiver, so rivals form paths and even cycles, which two colours
+    suffice for. Raises ScheduleError where a rank has three children by links of one kind.
 
     >>> edge_colours(binary_tree(8)[None]).tolist()  # brothers differ
     [[0, 0, 0, 1, 0, 0, 1, 1]]
     """
     flat = parents.ravel()
-    rivals = np.stack([_rivals_at_receiver(parents), _rivals_at_sender(flat)], axis=1).tolist()
+    inside = (parents // ranks_per_node == np.arange(parents.shape[1]) // ranks_per_node).astype(np.int64)
+    at_ends = _rivals_at_receiver(parents, inside), _rivals_at_sender(flat, inside.ravel())
+    rivals = np.stack(at_ends, axis=1).tolist()
     colour = np.where(flat == NO_PARENT, 0, -1).tolist()
     below_root = np.flatnonzero(parents[0] == np.argmin(parents[0])).tolist()  # colour 0, so that step 0 is used
     for start in [*below_root[:1], *range(len(colour))]:
@@ -76,21 +81,22 @@ def edge_colours(parents: Ints) -> Ints:
     return np.array(colour).reshape(parents.shape)
 
 
-def _rivals_at_receiver(parents: Ints) -> Ints:
+def _rivals_at_receiver(parents: Ints, inside: Ints) -> Ints:
     """For every edge, numbered tree * p + rank, the edge by which the same rank receives in the other tree."""
     trees, p = parents.shape
     other = np.arange(trees * p).reshape(trees, p)[::-1]
-    exists = (parents[::-1] != NO_PARENT) & (trees > 1)
+    exists = (parents[::-1] != NO_PARENT) & (inside == inside[::-1]) & (trees > 1)
     return np.where(exists, other, NO_PARENT).ravel()
 
 
-def _rivals_at_sender(flat: Ints) -> Ints:
-    """For every edge the other edge that leaves the same rank, if there is one."""
+def _rivals_at_sender(flat: Ints, inside: Ints) -> Ints:
+    """For every edge the other edge that leaves the same rank by links of the same kind, if there is one."""
+    port = 2 * flat + inside
     edges = np.flatnonzero(flat != NO_PARENT)
-    edges = edges[np.argsort(flat[edges], kind="stable")]
-    same = flat[edges[1:]] == flat[edges[:-1]]
+    edges = edges[np.argsort(port[edges], kind="stable")]
+    same = port[edges[1:]] == port[edges[:-1]]
     if (same[1:] & same[:-1]).any():
-        raise ScheduleError("a rank has three children in these trees: two colours do not suffice")
+        raise ScheduleError("a rank has more than two children in these trees: two colours do not suffice")
     rival = np.full(len(flat), NO_PARENT)
     rival[edges[1:][same]], rival[edges[:-1][same]] = edges[:-1][same], edges[1:][same]
     return rival

@@ -4,7 +4,8 @@ r"""Straight from whoever has it to whoever needs it: one step, and one port tha
       / | \
      1  2  3
 
-Simple, and the reason why everything else in this folder exists.
+Simple, and the reason why everything else in this folder exists. The pairwise forms send the same messages one at a
+time, so that no port is ever wanted twice.
 """
 
 import numpy as np
@@ -20,8 +21,7 @@ def broadcast(p: int, root: int = 0) -> Schedule:
     >>> list(broadcast(4).steps())
     [Step(0->1:=0, 0->2:=0, 0->3:=0)]
     """
-    others = np.flatnonzero(np.arange(p) != root)
-    return Schedule("broadcast", p, 1, min(1, p - 1), lambda _: Step(root, others, 0), root, one_port=False)
+    return _at_once("broadcast", p, 1, Step(root, _others(p, root), 0), root)
 
 
 def reduce(p: int, root: int = 0) -> Schedule:
@@ -35,6 +35,83 @@ def reduce(p: int, root: int = 0) -> Schedule:
     return dual(broadcast(p, root), "reduce", add=True)
 
 
+def scatter(p: int, root: int = 0) -> Schedule:
+    """The root sends every other rank its part.
+
+    Steps: 1 (p > 1). Messages: p-1. Bytes the root sends: (p-1)/p n, the least there is.
+
+    >>> list(scatter(3).steps())
+    [Step(0->1:=1, 0->2:=2)]
+    """
+    others = _others(p, root)
+    return _at_once("scatter", p, p, Step(root, others, others), root)
+
+
+def gather(p: int, root: int = 0) -> Schedule:
+    """Every rank sends its part to the root: the dual of the flat scatter, replacing.
+
+    >>> list(gather(3).steps())
+    [Step(1->0:=1, 2->0:=2)]
+    """
+    return dual(scatter(p, root), "gather", add=False)
+
+
+def all_gather(p: int) -> Schedule:
+    """Everyone sends its part to everyone.
+
+    Steps: 1 (p > 1). Messages: p (p-1). Bytes each rank sends: (p-1)/p n.
+
+    >>> list(all_gather(3).steps())
+    [Step(0->1:=0, 0->2:=0, 1->0:=1, 1->2:=1, 2->0:=2, 2->1:=2)]
+    """
+    src, dst = _pairs(p)
+    return _at_once("all_gather", p, p, Step(src, dst, src))
+
+
+def pairwise_reduce_scatter(p: int) -> Schedule:
+    """At step t every rank sends one other its part, to be added: in the end each has had everybody's.
+
+    The dual of an all-gather in which everyone hands its part to the rank t+1 further on.
+
+    Steps: p-1. Messages each rank sends: p-1. Bytes each rank sends: (p-1)/p n.
+
+    >>> list(pairwise_reduce_scatter(3).steps())
+    [Step(2->0:+0, 0->1:+1, 1->2:+2), Step(1->0:+0, 2->1:+1, 0->2:+2)]
+    """
+    rank = np.arange(p)
+    paced = Schedule("all_gather", p, p, p - 1, lambda t: Step(rank, (rank + t + 1) % p, rank))
+    return dual(paced, "reduce_scatter", add=True)
+
+
+def all_to_all(p: int) -> Schedule:
+    """Everyone sends everyone its piece, all at once.
+
+    Steps: 1 (p > 1). Messages: p (p-1). Bytes each rank sends: (p-1)/p n, where n is what one rank holds.
+
+    >>> list(all_to_all(2).steps())
+    [Step(0->1:=1, 1->0:=2)]
+    """
+    src, dst = _pairs(p)
+    return _at_once("all_to_all", p, p * p, Step(src, dst, src * p + dst))
+
+
+def pairwise_all_to_all(p: int) -> Schedule:
+    """At step t rank r sends rank r+t+1 its piece.
+
+    Steps: p-1. Messages each rank sends: p-1. Bytes each rank sends: (p-1)/p n.
+
+    >>> list(pairwise_all_to_all(3).steps())
+    [Step(0->1:=1, 1->2:=5, 2->0:=6), Step(0->2:=2, 1->0:=3, 2->1:=7)]
+    """
+    rank = np.arange(p)
+
+    def make(t: int) -> Step:
+        to = (rank + t + 1) % p
+        return Step(rank, to, rank * p + to)
+
+    return Schedule("all_to_all", p, p * p, p - 1, make)
+
+
 def exchange(p: int) -> Schedule:
     """Everyone sends everything to everyone, and each adds up what it got, in rank order.
 
@@ -43,8 +120,8 @@ def exchange(p: int) -> Schedule:
     >>> len(exchange(4).step(0))
     12
     """
-    src, dst = np.nonzero(~np.eye(p, dtype=np.bool_))
-    return Schedule("all_reduce", p, 1, min(1, p - 1), lambda _: Step(src, dst, 0, add=True), root=None, one_port=False)
+    src, dst = _pairs(p)
+    return _at_once("all_reduce", p, 1, Step(src, dst, 0, add=True))
 
 
 def root(p: int, root: int = 0) -> Schedule:
@@ -56,3 +133,29 @@ def root(p: int, root: int = 0) -> Schedule:
     [Step(1->0:+0, 2->0:+0), Step(0->1:=0, 0->2:=0)]
     """
     return then(reduce(p, root), broadcast(p, root), "all_reduce")
+
+
+def parameter_server(p: int) -> Schedule:
+    """Every rank is the master of its own shard: all send it theirs, it adds up, and sends the sum back to all.
+
+    Steps: 2 (p > 1). Messages each rank sends: 2 (p-1), all into different ports. Bytes each rank sends: 2 (p-1)/p n.
+
+    >>> list(parameter_server(2).steps())
+    [Step(1->0:+0, 0->1:+1), Step(0->1:=0, 1->0:=1)]
+    """
+    return then(dual(all_gather(p), "reduce_scatter", add=True), all_gather(p), "all_reduce")
+
+
+def _at_once(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:
+    """One step that breaks the rule of one message a port, which is the point of it; nothing to do for one rank."""
+    return Schedule(collective, p, k, min(1, p - 1), lambda _: step, root, one_port=False)
+
+
+def _others(p: int, root: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.flatnonzero(np.arange(p) != root)
+
+
+def _pairs(p: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """All (sender, receiver), a rank with itself left out."""
+    src, dst = np.nonzero(~np.eye(p, dtype=np.bool_))
+    return src, dst

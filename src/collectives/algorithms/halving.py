@@ -25,11 +25,76 @@ def recursive_doubling(p: int) -> Schedule:
     >>> [len(step) for step in recursive_doubling(5).steps()]
     [1, 4, 4, 1]
     """
-    core = 1 << (p.bit_length() - 1)
+    core = _core(p)
     rank = np.arange(core)
     distances = core.bit_length() - 1
     swaps = Schedule("all_reduce", core, 1, distances, lambda t: Step(rank, rank ^ (1 << t), 0, add=True))
     return _folded(swaps, p)
+
+
+def all_gather(p: int) -> Schedule:
+    """What one has doubles in each step: partners swap all the parts they have so far.
+
+    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
+    Otherwise a rank with a folded partner sends up to (p-1)/p n more.
+
+    >>> list(all_gather(4).steps())
+    [Step(0->1:=0, 1->0:=1, 2->3:=2, 3->2:=3), Step(0->2:=0-1, 1->3:=0-1, 2->0:=2-3, 3->1:=2-3)]
+    >>> list(all_gather(3).steps())
+    [Step(2->0:=2), Step(0->1:=0, 0->1:=2, 1->0:=1), Step(0->2:=0, 0->2:=1)]
+    """
+    core = _core(p)
+    rank, distances = np.arange(core), core.bit_length() - 1
+
+    def double(t: int) -> Step:
+        """Everyone has the parts of its block of 2**t ranks, and of the ranks folded into those."""
+        block = rank >> t << t
+        folded = np.clip(p - core - block, 0, 1 << t)
+        with_folded = folded > 0
+        src = np.concatenate([rank, rank[with_folded]])
+        chunk = np.concatenate([block, (core + block)[with_folded]])
+        count = np.concatenate([np.full(core, 1 << t), folded[with_folded]])
+        order = np.argsort(src, kind="stable")
+        return Step(src[order], src[order] ^ (1 << t), chunk[order], count[order])
+
+    doubling = Schedule("all_gather", p, p, distances, double)
+    if core == p:
+        return doubling
+    extra = np.arange(core, p)
+    into = Schedule("gather", p, p, 1, lambda _: Step(extra, extra - core, extra))
+    partner, chunk = np.nonzero(np.arange(p) != extra[:, None])  # everything but what they brought
+    back = Schedule("all_gather", p, p, 1, lambda _: Step(partner, partner + core, chunk))
+    return then(then(into, doubling, "all_gather"), back, "all_gather")
+
+
+def reduce_scatter(p: int) -> Schedule:
+    """What one is responsible for halves in each step: the dual of the all-gather by doubling, with its cost.
+
+    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
+
+    >>> list(reduce_scatter(4).steps())
+    [Step(2->0:+0-1, 3->1:+0-1, 0->2:+2-3, 1->3:+2-3), Step(1->0:+0, 0->1:+1, 3->2:+2, 2->3:+3)]
+    """
+    return dual(all_gather(p), "reduce_scatter", add=True)
+
+
+def halving_doubling(p: int) -> Schedule:
+    """Reduce-scatter by halving, then all-gather by doubling: Rabenseifner's all-reduce.
+
+    Steps: 2 log2 p for a power of two. Otherwise the ranks beyond p' = 2**floor(log2 p) fold in whole: 2 log2 p' + 2. Bytes
+    a rank sends: 2 (p-1)/p n, or at most 2 (p'-1)/p' n + n for a rank with a folded partner
+    (Thakur, Rabenseifner and Gropp 2005).
+
+    >>> halving_doubling(8).nsteps, halving_doubling(9).nsteps
+    (6, 8)
+    """
+    core = _core(p)
+    return _folded(then(reduce_scatter(core), all_gather(core), "all_reduce"), p)
+
+
+def _core(p: int) -> int:
+    """The largest power of two that is not above p."""
+    return 1 << (p.bit_length() - 1)
 
 
 def _folded(inner: Schedule, p: int) -> Schedule:

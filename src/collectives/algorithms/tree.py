@@ -1,12 +1,13 @@
 """Up a tree to add, down a tree to spread: about log2(p) hops instead of p.
 
-A binomial tree moves whole buffers. The binary trees are pipelined: the buffer is cut into segments that follow each
-other, one every two steps, so that all levels work at the same time. Two trees, in which whoever is inside
-one is a leaf of the other, keep every port busy in both directions (Sanders, Speck and Träff 2009).
+A binomial tree moves whole buffers, or in a scatter ever smaller halves of one. Chain and binary trees are pipelined: the
+buffer is cut into segments that follow each other, so that all levels work at the same time. Two trees, in which
+whoever is inside one is a leaf of the other, keep every port busy in both directions (Sanders, Speck and Träff 2009).
 """
 
 import numpy as np
 
+from collectives.algorithms import ring
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
 from collectives.schedule import Ints, Schedule, Step, beside, dual, on, then
 
@@ -36,6 +37,106 @@ def binomial_reduce(p: int, root: int = 0) -> Schedule:
     return dual(binomial_broadcast(p, root), "reduce", add=True)
 
 
+def binomial_scatter(p: int, root: int = 0) -> Schedule:
+    """Whoever has the parts of several ranks sends the upper half of them to the first rank there.
+
+    Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: (p-1)/p n. Fewest steps and fewest bytes at once.
+
+    >>> list(binomial_scatter(5).steps())
+    [Step(0->4:=4), Step(0->2:=2-3), Step(0->1:=1, 2->3:=3)]
+    """
+    height = (p - 1).bit_length()
+
+    def make(t: int) -> Step:
+        half = 1 << (height - 1 - t)
+        have = np.arange(0, p - half, 2 * half)
+        return Step(have, have + half, have + half, np.minimum(half, p - have - half))
+
+    order = (np.arange(p) + root) % p
+    return on(Schedule("scatter", p, p, height, make, 0), p, p, order, order)
+
+
+def binomial_gather(p: int, root: int = 0) -> Schedule:
+    """Parts are collected by pairs, fours, …: the dual of the binomial scatter, replacing.
+
+    >>> list(binomial_gather(4).steps())
+    [Step(1->0:=1, 3->2:=3), Step(2->0:=2-3)]
+    """
+    return dual(binomial_scatter(p, root), "gather", add=False)
+
+
+def scatter_allgather_broadcast(p: int, root: int = 0) -> Schedule:
+    """Scatter the buffer, then let a ring gather it everywhere: van de Geijn's broadcast for large buffers.
+
+    Steps: ceil(log2 p) + p-1. Bytes the root sends: 2 (p-1)/p n, where a binomial tree sends ceil(log2 p) n.
+
+    >>> scatter_allgather_broadcast(8).nsteps
+    10
+    """
+    return then(binomial_scatter(p, root), ring.all_gather(p), "broadcast", root)
+
+
+def rabenseifner_reduce(p: int, root: int = 0) -> Schedule:
+    """Reduce-scatter round a ring, then gather at the root: the dual of scatter and all-gather.
+
+    Steps: p-1 + ceil(log2 p). Bytes the root receives: 2 (p-1)/p n, where a binomial tree brings ceil(log2 p) n.
+
+    >>> rabenseifner_reduce(8).nsteps
+    10
+    """
+    return then(ring.reduce_scatter(p), binomial_gather(p, root), "reduce", root)
+
+
+def chain_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
+    """Each rank passes every segment on to the next: p-1 hops, but one segment close behind the other.
+
+    Steps: p-1 + s-1 for s segments. Bytes each rank but the last sends: n. For a long buffer in many segments the
+    time is n beta and little more.
+
+    >>> chain_broadcast(4, segments=5).nsteps
+    7
+    """
+    chain = np.arange(p) - 1
+    down = _down(chain, chain, segments, period=1)
+    return on(down, p, segments, (np.arange(p) + root) % p, np.arange(segments))
+
+
+def chain_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
+    """Sums travel along the chain to the root: the dual of the chain broadcast.
+
+    >>> list(chain_reduce(3).steps())
+    [Step(2->1:+0), Step(1->0:+0)]
+    """
+    return dual(chain_broadcast(p, root, segments), "reduce", add=True)
+
+
+def two_tree_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
+    """The root feeds both roots of a double tree on the other p-1 ranks, a half of the buffer each.
+
+    The second tree is the mirror image for odd p, as p-1 is even then, and shifted for even p.
+
+    Steps: at most 2h + 2s, h = ceil(log2 (p-1)), s segments per tree. Bytes a rank sends: n at most, the root's too.
+
+    >>> two_tree_broadcast(9, segments=4).nsteps
+    13
+    """
+    if p == 1:
+        return Schedule("broadcast", 1, 2 * segments, 0, lambda _: Step([], [], []), root)
+    parents = np.array([[NO_PARENT, *np.where(tree == NO_PARENT, 0, tree + 1)] for tree in both_trees(p - 1)])
+    down = double_down(parents, segments)
+    turned = on(down, p, 2 * segments, (np.arange(p) + root) % p, np.arange(2 * segments))
+    return Schedule("broadcast", p, turned.k, turned.nsteps, turned.make, root)
+
+
+def two_tree_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
+    """Both trees bring their half to the root: the dual of the two-tree broadcast.
+
+    >>> two_tree_reduce(9, segments=4).nsteps
+    13
+    """
+    return dual(two_tree_broadcast(p, root, segments), "reduce", add=True)
+
+
 def all_reduce(p: int, segments: int = 1) -> Schedule:
     """Reduce to the root of one binary tree, then broadcast from it, both pipelined over ``segments`` segments.
 
@@ -46,41 +147,63 @@ def all_reduce(p: int, segments: int = 1) -> Schedule:
     22
     """
     parent = binary_tree(p)
-    down = _down(parent, edge_colours(parent[None])[0], segments)
+    down = _down(parent, arrivals(parent, edge_colours(parent[None])[0]), segments, period=2)
     return then(dual(down, "reduce", add=True), down, "all_reduce")
 
 
-def two_tree(p: int, segments: int = 1) -> Schedule:
+def two_tree(p: int, segments: int = 1, second: str | None = None) -> Schedule:
     """Each half of the buffer through its own tree, both at once: reduce to the two roots, then broadcast from them.
 
-    The first tree is NCCL's (`binary_tree`), with rank 0 at its root; the second is its mirror image for even p and
-    shifted by one rank for odd p (`second_tree`). The edges of both trees are coloured 0 and 1 so that no rank ever
-    sends two messages or receives two at the same time: edges of one colour work in even steps, the others in odd.
+    The first tree is NCCL's (`binary_tree`), with rank 0 at its root; the second is its mirror image ("mirror", the
+    default for even p) or shifted by one rank ("shift", for odd p). The edges of both trees are coloured 0 and 1 so
+    that no rank ever sends two messages or receives two at the same time: edges of one colour work in even steps, the
+    others in odd.
 
-    Steps: at most 2 (2h + 2s - 2), h = ceil(log2 p), s segments per tree. Bytes a rank sends: at most 2 n, the two
-    roots n/2 less (for odd p, where rank 0 is in both trees, they differ). Messages a rank sends: up to 4 s.
+    Steps: at most 2 (2h + 2s - 2), h = ceil(log2 p), s segments per tree. Bytes a rank sends: at most 2 n; for even p the
+    two roots send n and all others 2 n. Messages a rank sends: up to 4 s.
 
     >>> two_tree(8, segments=4).nsteps, two_tree(8, segments=4).k
     (22, 8)
     """
-    parents = np.stack([binary_tree(p), second_tree(p)])
-    colours = edge_colours(parents)
-    one, other = (
-        on(_down(parents[i], colours[i], segments), p, 2 * segments, np.arange(p), i * segments + np.arange(segments))
-        for i in (0, 1)
-    )
-    down = beside(one, other, "two broadcasts")
+    return double(both_trees(p, second), segments)
+
+
+def both_trees(p: int, second: str | None = None) -> Ints:
+    """The parents in the first and in the second tree, one row each."""
+    return np.stack([binary_tree(p), second_tree(p, second)])
+
+
+def double(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedule:
+    """All-reduce through two trees at once, half of the buffer each: reduce to their roots, then broadcast from them."""
+    down = double_down(parents, segments, ranks_per_node)
     return then(dual(down, "two reduces", add=True), down, "all_reduce")
 
 
-def _down(parent: Ints, colour: Ints, segments: int) -> Schedule:
-    """Broadcast down a tree: segment j reaches rank r at step arrivals[r] + 2j, from its parent."""
+def double_down(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedule:
+    """Two broadcasts beside each other, the first half of the chunks down one tree, the second down the other."""
+    p, every, colours = parents.shape[1], np.arange(segments), edge_colours(parents, ranks_per_node)
+    one, other = (
+        on(
+            _down(parents[i], arrivals(parents[i], colours[i]), segments, period=2),
+            p,
+            2 * segments,
+            np.arange(p),
+            i * segments + every,
+            ranks_per_node=ranks_per_node,
+        )
+        for i in (0, 1)
+    )
+    return beside(one, other, "two broadcasts")
+
+
+def _down(parent: Ints, arrival: Ints, segments: int, period: int) -> Schedule:
+    """Broadcast down a tree: segment j reaches rank r at step arrival[r] + period * j, from its parent."""
     ranks = np.flatnonzero(parent != NO_PARENT)
-    first = arrivals(parent, colour)[ranks]
-    nsteps = int(first.max()) + 2 * (segments - 1) + 1 if ranks.size else 0
+    first = arrival[ranks]
+    nsteps = int(first.max()) + period * (segments - 1) + 1 if ranks.size else 0
 
     def make(t: int) -> Step:
-        segment, wait = np.divmod(t - first, 2)
+        segment, wait = np.divmod(t - first, period)
         due = (wait == 0) & (segment >= 0) & (segment < segments)
         return Step(parent[ranks[due]], ranks[due], segment[due])
 

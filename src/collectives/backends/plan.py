@@ -87,8 +87,15 @@ def _messages(step: Step, rows: Ints, peers: Ints, edges: Ints) -> list[_Message
         span = Span(int(edges[chunk]), int(edges[chunk + step.count[row]]))
         if span.start < span.stop:
             peer = int(peers[row])
-            messages.setdefault(peer, _Message(peer, [])).pieces.append((span, bool(step.add[row])))
+            _append(messages.setdefault(peer, _Message(peer, [])).pieces, span, bool(step.add[row]))
     return list(messages.values())
+
+
+def _append(pieces: list[tuple[Span, bool]], span: Span, add: bool) -> None:
+    """One more piece of a message, or a longer last one, where this one follows on it."""
+    if pieces and pieces[-1] == (Span(pieces[-1][0].start, span.start), add):
+        span = Span(pieces.pop()[0].start, span.stop)
+    pieces.append((span, add))
 
 
 def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span]]:

@@ -1,0 +1,75 @@
+"""Nodes of several ranks: most of the work stays inside a node, little crosses the network.
+
+    node 0: 0 1 2 3        inside a node ranks talk over fast links,
+    node 1: 4 5 6 7        between nodes over the network
+
+Ranks fill the nodes in order, ``ranks_per_node`` of them on each. Inside and outside links work at the same time.
+"""
+
+import numpy as np
+
+from collectives.algorithms import ring, tree
+from collectives.algorithms.binary_tree import NO_PARENT
+from collectives.schedule import Ints, Schedule, on, then
+
+
+def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
+    """Reduce-scatter round each node, all-reduce round the nodes, all-gather round each node: rings in two dimensions.
+
+    With g ranks on each of N nodes, ranks of the same place i on their nodes form ring i, which all-reduces the i-th share
+    of the buffer. Steps: 2 (g-1) inside and 2 (N-1) outside. Bytes a rank sends: 2 (g-1)/g n inside and
+    2 (N-1)/N n/g outside (Jia et al. 2018; Mikami et al. 2018).
+
+    >>> hierarchical_ring(8, ranks_per_node=4).nsteps
+    8
+    """
+    g = ranks_per_node or default_node(p)
+    _need_full_nodes(p, g)
+    nodes = p // g
+    rank = np.arange(p).reshape(nodes, g)
+    share = np.arange(g) * nodes  # share i begins at chunk i * nodes, and has one chunk for each node
+
+    def inside(schedule: Schedule) -> Schedule:
+        return on(schedule, p, p, rank, share, width=nodes, ranks_per_node=g)
+
+    outside = on(ring.all_reduce(nodes), p, p, rank.T, share[:, None] + np.arange(nodes), ranks_per_node=g)
+    first = then(inside(ring.reduce_scatter(g)), outside, "all_reduce")
+    return then(first, inside(ring.all_gather(g)), "all_reduce")
+
+
+def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int = 1) -> Schedule:
+    """Two trees between the nodes, and inside each node a chain below its first rank: NCCL's shape since 2.4.
+
+    The two-tree algorithm on other trees: the nodes' first ranks form the two trees, and every other rank hangs below
+    the one before it. Links inside and outside are coloured apart, as both may work at once.
+
+    Steps: at most 2 (2 (h + g - 1) + 2s - 2), h = ceil(log2 N) for N nodes of g ranks, s segments per tree. Bytes a rank
+    sends: at most 2 n on each kind of link.
+
+    >>> hierarchical_tree(16, ranks_per_node=4, segments=4).k
+    8
+    """
+    g = ranks_per_node or default_node(p)
+    _need_full_nodes(p, g)
+    return tree.double(np.stack([_with_chains(parent, g) for parent in tree.both_trees(p // g)]), segments, g)
+
+
+def default_node(p: int) -> int:
+    """The nodes an algorithm assumes where nothing is said: as square as p allows.
+
+    >>> [default_node(p) for p in (1, 7, 8, 12, 16, 64)]
+    [1, 1, 2, 3, 4, 8]
+    """
+    return max(g for g in range(1, int(p**0.5) + 1) if p % g == 0)
+
+
+def _with_chains(parent: Ints, g: int) -> Ints:
+    """A tree of nodes made a tree of ranks: node i's first rank is i * g, the others follow in a chain."""
+    rank = np.arange(len(parent) * g)
+    above = np.repeat(np.where(parent == NO_PARENT, NO_PARENT, parent * g), g)
+    return np.where(rank % g == 0, above, rank - 1)
+
+
+def _need_full_nodes(p: int, g: int) -> None:
+    if g < 1 or p % g:
+        raise ValueError(f"{p} ranks do not fill nodes of {g}: ranks_per_node must divide the number of ranks")
