@@ -176,7 +176,9 @@ def test_three_children_cannot_be_coloured() -> None:
 def test_names_and_options() -> None:
     assert names("all_gather") == ["direct", "ring", "recursive_doubling", "bruck"]
     assert build("all_reduce", "two_tree", 8, segments=3, root=5).k == 6
-    with pytest.raises(ValueError, match="no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange, root, parameter"):
+    with pytest.raises(
+        ValueError, match="no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange, root, parameter"
+    ):
         build("all_reduce", "rnig", 8)
     with pytest.raises(ValueError, match="collectives with algorithms are broadcast, scatter"):
         build("all_the_things", "ring", 8)

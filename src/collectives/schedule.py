@@ -190,7 +190,8 @@ class Schedule:
     def cut(self, n: int) -> Ints:
         """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`).
 
-        In an all-to-all ``n`` is what one rank holds, and the chunks of all ranks lie one after the other: p * n elements.
+        In an all-to-all ``n`` is what one rank holds, and the chunks of all ranks lie one after the other: p * n
+        elements.
         """
         whole = n * self.p if self.collective == "all_to_all" else n
         return cut(whole, self.k, parts(self.collective, self.p))
@@ -237,9 +238,9 @@ def on(
 ) -> Schedule:
     """The same algorithm on some ranks and chunks of a larger one; with several rows of ranks, on each of them at once.
 
-    Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that begin at
-    ``chunks[c]``. Where ``ranks`` has a second axis, each of its rows is one more copy of the schedule, on the chunks in the
-    same row of ``chunks`` (or on the same chunks, where that has one row).
+    Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that
+    begin at ``chunks[c]``. Where ``ranks`` has a second axis, each of its rows is one more copy of the schedule, on
+    the chunks in the same row of ``chunks`` (or on the same chunks, where that has one row).
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> on(swap, p=6, k=4, ranks=[2, 5], chunks=[2], width=2).step(0)

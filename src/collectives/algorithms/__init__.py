@@ -78,8 +78,8 @@ def _known(collective: str) -> str:
 def variants(collective: str, algorithm: str, p: int) -> Iterator[Schedule]:
     """The schedules of one algorithm that stand for all of it on p ranks.
 
-    Every root up to p = 16 and three beyond; one segment and three; every size of node; both second trees where there are
-    two.
+    Every root up to p = 16 and three beyond; one segment and three; every size of node; both second trees where
+    there are two.
 
     >>> len(list(variants("broadcast", "flat", 5))), len(list(variants("all_reduce", "two_tree", 6)))
     (5, 4)

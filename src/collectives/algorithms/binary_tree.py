@@ -57,10 +57,10 @@ def second_tree(p: int, how: str | None = None) -> Ints:
 def edge_colours(parents: Ints, ranks_per_node: int = 1) -> Ints:
     """Colour the edges of all trees 0 or 1, so that no rank sends twice, and none receives twice, in one colour.
 
-    ``parents`` has one row per tree, and so has the answer: ``colour[i, r]`` belongs to the edge from ``parents[i, r]`` to r
-    (0 at a root, which has none). Edges inside a node and outside use different links and are no rivals. Each edge has at
-    most one rival at its sender and one at its receiver, so rivals form paths and even cycles, which two colours
-    suffice for. Raises ScheduleError where a rank has three children by links of one kind.
+    ``parents`` has one row per tree, and so has the answer: ``colour[i, r]`` belongs to the edge from ``parents[i,
+    r]`` to r (0 at a root, which has none). Edges inside a node and outside use different links and are no rivals.
+    Each edge has at most one rival at its sender and one at its receiver, so rivals form paths and even cycles,
+    which two colours suffice for. Raises ScheduleError where a rank has three children by links of one kind.
 
     >>> edge_colours(binary_tree(8)[None]).tolist()  # brothers differ
     [[0, 0, 0, 1, 0, 0, 1, 1]]

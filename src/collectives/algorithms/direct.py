@@ -10,7 +10,7 @@ time, so that no port is ever wanted twice.
 
 import numpy as np
 
-from collectives.schedule import Schedule, Step, dual, then
+from collectives.schedule import Ints, Schedule, Step, dual, then
 
 
 def broadcast(p: int, root: int = 0) -> Schedule:
@@ -151,11 +151,11 @@ def _at_once(collective: str, p: int, k: int, step: Step, root: int | None = Non
     return Schedule(collective, p, k, min(1, p - 1), lambda _: step, root, one_port=False)
 
 
-def _others(p: int, root: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _others(p: int, root: int) -> Ints:
     return np.flatnonzero(np.arange(p) != root)
 
 
-def _pairs(p: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _pairs(p: int) -> tuple[Ints, Ints]:
     """All (sender, receiver), a rank with itself left out."""
     src, dst = np.nonzero(~np.eye(p, dtype=np.bool_))
     return src, dst

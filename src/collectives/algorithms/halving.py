@@ -81,9 +81,9 @@ def reduce_scatter(p: int) -> Schedule:
 def halving_doubling(p: int) -> Schedule:
     """Reduce-scatter by halving, then all-gather by doubling: Rabenseifner's all-reduce.
 
-    Steps: 2 log2 p for a power of two. Otherwise the ranks beyond p' = 2**floor(log2 p) fold in whole: 2 log2 p' + 2. Bytes
-    a rank sends: 2 (p-1)/p n, or at most 2 (p'-1)/p' n + n for a rank with a folded partner
-    (Thakur, Rabenseifner and Gropp 2005).
+    Steps: 2 log2 p for a power of two. Otherwise the ranks beyond p' = 2**floor(log2 p) fold in whole: 2 log2 p' +
+    2. Bytes a rank sends: 2 (p-1)/p n, or at most 2 (p'-1)/p' n + n for a rank with a folded partner (Thakur,
+    Rabenseifner and Gropp 2005).
 
     >>> halving_doubling(8).nsteps, halving_doubling(9).nsteps
     (6, 8)

@@ -16,8 +16,8 @@ from collectives.schedule import Ints, Schedule, on, then
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
     """Reduce-scatter round each node, all-reduce round the nodes, all-gather round each node: rings in two dimensions.
 
-    With g ranks on each of N nodes, ranks of the same place i on their nodes form ring i, which all-reduces the i-th share
-    of the buffer. Steps: 2 (g-1) inside and 2 (N-1) outside. Bytes a rank sends: 2 (g-1)/g n inside and
+    With g ranks on each of N nodes, ranks of the same place i on their nodes form ring i, which all-reduces the
+    i-th share of the buffer. Steps: 2 (g-1) inside and 2 (N-1) outside. Bytes a rank sends: 2 (g-1)/g n inside and
     2 (N-1)/N n/g outside (Jia et al. 2018; Mikami et al. 2018).
 
     >>> hierarchical_ring(8, ranks_per_node=4).nsteps
@@ -43,8 +43,8 @@ def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int =
     The two-tree algorithm on other trees: the nodes' first ranks form the two trees, and every other rank hangs below
     the one before it. Links inside and outside are coloured apart, as both may work at once.
 
-    Steps: at most 2 (2 (h + g - 1) + 2s - 2), h = ceil(log2 N) for N nodes of g ranks, s segments per tree. Bytes a rank
-    sends: at most 2 n on each kind of link.
+    Steps: at most 2 (2 (h + g - 1) + 2s - 2), h = ceil(log2 N) for N nodes of g ranks, s segments per tree. Bytes a
+    rank sends: at most 2 n on each kind of link.
 
     >>> hierarchical_tree(16, ranks_per_node=4, segments=4).k
     8

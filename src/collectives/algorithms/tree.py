@@ -1,8 +1,9 @@
 """Up a tree to add, down a tree to spread: about log2(p) hops instead of p.
 
-A binomial tree moves whole buffers, or in a scatter ever smaller halves of one. Chain and binary trees are pipelined: the
-buffer is cut into segments that follow each other, so that all levels work at the same time. Two trees, in which
-whoever is inside one is a leaf of the other, keep every port busy in both directions (Sanders, Speck and Träff 2009).
+A binomial tree moves whole buffers, or in a scatter ever smaller halves of one. Chain and binary trees are
+pipelined: the buffer is cut into segments that follow each other, so that all levels work at the same time. Two
+trees, in which whoever is inside one is a leaf of the other, keep every port busy in both directions (Sanders,
+Speck and Träff 2009).
 """
 
 import numpy as np
@@ -159,8 +160,8 @@ def two_tree(p: int, segments: int = 1, second: str | None = None) -> Schedule:
     that no rank ever sends two messages or receives two at the same time: edges of one colour work in even steps, the
     others in odd.
 
-    Steps: at most 2 (2h + 2s - 2), h = ceil(log2 p), s segments per tree. Bytes a rank sends: at most 2 n; for even p the
-    two roots send n and all others 2 n. Messages a rank sends: up to 4 s.
+    Steps: at most 2 (2h + 2s - 2), h = ceil(log2 p), s segments per tree. Bytes a rank sends: at most 2 n; for even
+    p the two roots send n and all others 2 n. Messages a rank sends: up to 4 s.
 
     >>> two_tree(8, segments=4).nsteps, two_tree(8, segments=4).k
     (22, 8)
@@ -174,7 +175,7 @@ def both_trees(p: int, second: str | None = None) -> Ints:
 
 
 def double(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedule:
-    """All-reduce through two trees at once, half of the buffer each: reduce to their roots, then broadcast from them."""
+    """All-reduce through two trees, half of the buffer each: reduce to their roots, then broadcast from them."""
     down = double_down(parents, segments, ranks_per_node)
     return then(dual(down, "two reduces", add=True), down, "all_reduce")
 
