@@ -17,6 +17,5 @@ def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPat
     assert failed == []
     counted = Counter(tuple(event["case"].split()[:2]) for event in events)
     for collective, algorithm in ALGORITHMS:
-        if collective not in ("all_gather", "reduce_scatter"):  # one algorithm each: called by name or by "auto"
-            assert counted[collective, algorithm] >= 6 * 7, (collective, algorithm)
+        assert counted[collective, algorithm] >= 6 * 7, (collective, algorithm)
     assert len(events) > 2000

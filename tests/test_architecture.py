@@ -30,12 +30,13 @@ MAY_IMPORT = {
     "draw": {"schedule", "contracts", "algorithms", "interpret", *FIGURES},
     "plot": {"bounds", "units", *FIGURES},
     "launch": {"launch"},
-    "backends": {"schedule", "contracts", "algorithms", "backends"},
-    "api": {"backends"},
-    "bench": {"schedule", "algorithms", "bounds", "units", "environment", "backends", "launch", "bench"},
+    "backends": {"schedule", "contracts", "algorithms", "interpret", "backends"},
+    "work": set(),
+    "api": {"backends", "work"},
+    "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
     "experiments": {"units", "errors", "results", "environment", "bench"},
 }
-TORCH = {"backends", "api", "bench", "launch"}
+TORCH = {"backends", "work", "api", "bench", "launch"}
 ALWAYS = {"numpy", "collectives"}
 
 
@@ -93,19 +94,12 @@ def test_importing_the_package_needs_numpy_alone() -> None:
 
 def test_public_names() -> None:
     assert collectives.__all__ == sorted(collectives.__all__)
-    assert collectives.__all__ == [
-        "ALGORITHMS",
-        "Schedule",
-        "ScheduleError",
-        "Step",
-        "all_gather_into_tensor",
-        "all_reduce",
-        "broadcast",
-        "grid",
-        "reduce",
-        "reduce_scatter_tensor",
-        "verify",
-    ]
+    assert set(collectives.__all__) == {
+        *("ALGORITHMS", "Schedule", "ScheduleError", "Step", "grid", "verify"),
+        *("broadcast", "scatter", "gather", "reduce", "all_reduce"),
+        *("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"),
+        *("all_to_all", "all_to_all_single"),
+    }
     assert all(callable(getattr(collectives, name)) for name in collectives.__all__ if name != "ALGORITHMS")
     with pytest.raises(AttributeError, match="no attribute 'all_reduced'"):
         collectives.all_reduced  # noqa: B018, the access is what is tested

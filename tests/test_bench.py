@@ -107,12 +107,14 @@ def test_rows_of_every_collective_and_back_end_on_1_to_8_ranks() -> None:
     assert "measured, 3 of 3" in done.stderr
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(
+    "collective", ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"]
+)
 def test_rows_of_the_other_collectives(collective: str) -> None:
     done = bench("--collective", collective, "--backend", "p2p", "gloo", "--ranks", "3", "--bytes", "4K", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["backend"], row["wrong"]) for row in rows] == [("p2p", 0), ("gloo", 0)], done.stderr
-    parts = 3 if collective in ("all_gather", "reduce_scatter") else 1
+    parts = 1 if collective in ("broadcast", "reduce") else 3
     assert {row["bytes"] for row in rows} == {4096 - 4096 % (4 * parts)}
     assert {row["count"] for row in rows} == {1024 // parts}
 

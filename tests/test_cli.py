@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -64,15 +65,14 @@ def test_verify_all_names_every_algorithm(capsys: Capture) -> None:
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [(row["collective"], row["algorithm"]) for row in rows] == list(ALGORITHMS)
-    assert {(row["min_ranks"], row["max_ranks"]) for row in rows} == {(1, 9)}
-    assert {row["method"] for row in rows} == {"every contribution counted"}
-    assert {row["schedules"] for row in rows if row["algorithm"] == "two_tree"} == {27}
+    assert {(row["max_ranks"], row["fingerprints_at"]) for row in rows} == {(9, None)}
+    assert [row["schedules"] for row in rows if row["collective"] == "all_gather"] == [9] * 4
 
 
 def test_verify_one(capsys: Capture) -> None:
     code, out, _ = run(capsys, "verify", "broadcast", "binomial", "-p", "5", "--root", "3")
     assert code == 0
-    assert out.startswith("ok  broadcast       binomial            5 ranks")
+    assert out == "ok  broadcast binomial on 5 ranks, every contribution counted\n"
 
 
 def test_verify_fails_on_a_wrong_schedule(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,3 +112,38 @@ def test_what_the_parser_refuses_exits_with_2(capsys: Capture, arguments: list[s
         main(arguments)
     assert caught.value.code == 2
     assert "usage: collectives" in capsys.readouterr().err
+
+
+OWN = """
+from collectives import Schedule, Step
+
+def swap(p):
+    return Schedule("all_reduce", p, 1, 1, lambda t: Step([0, 1], [1, 0], 0, add=True))
+
+def wrong(p):
+    return Schedule("all_reduce", p, 1, 1, lambda t: Step([0], [1], 0, add=True))
+"""
+
+
+def test_a_schedule_of_ones_own(capsys: Capture, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(OWN)
+    swap, wrong = f"{mine}:swap", f"{mine}:wrong"
+    assert "   0 | +0<1   | +0<0" in run(capsys, "show", "all_reduce", swap, "-p", "2")[1]
+    assert run(capsys, "verify", "all_reduce", swap, "-p", "2")[0] == 0
+    code, _, err = run(capsys, "verify", "all_reduce", wrong, "-p", "2")
+    assert (code, "rank 0 holds chunk 0 of rank 1 0 times, not 1" in err) == (1, True)
+    assert json.loads(run(capsys, "list", swap, "-p", "2", "--json")[1].splitlines()[-1])["steps"] == 1
+    code, out, _ = run(
+        capsys, "bench", "--algorithm", swap, "--ranks", "2", "--bytes", "4K", "--repetitions", "3", "--json"
+    )
+    assert (code, json.loads(out)["wrong"], json.loads(out)["algorithm"]) == (0, 0, swap)
+    for arguments, message in (
+        (["bench", "--algorithm", wrong, "--ranks", "2"], "0 times, not 1"),
+        (["show", "all_reduce", f"{mine}:no"], "has no function 'no'"),
+        (["show", "all_reduce", "nowhere.py:no"], "there is no file nowhere.py"),
+        (["show", "broadcast", swap, "-p", "2"], "is all_reduce on 2 ranks, not broadcast on 2"),
+        (["list", "nowhere.py:no"], "there is no file nowhere.py"),
+    ):
+        code, _, err = run(capsys, *arguments)
+        assert (code, message in err) == (2, True), err

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from collectives import plot
-from collectives.algorithms import ALGORITHMS
+from collectives.algorithms import ALGORITHMS, names
 from collectives.draw import space_time, two_trees, walk
 from collectives.style import MARKS, Picture, hues
 
@@ -82,11 +82,14 @@ def test_sentences_compute_their_numbers() -> None:
     }
 
 
-def test_every_all_reduce_has_its_own_look() -> None:
-    algorithms = [name for collective, name in ALGORITHMS if collective == "all_reduce"]
-    assert set(algorithms) <= set(MARKS)
-    assert len({look.colour for look in MARKS.values()}) == len(MARKS)
-    assert len({look.marker for look in MARKS.values()}) == len(MARKS)
+@pytest.mark.parametrize("collective", sorted({collective for collective, _ in ALGORITHMS}))
+def test_every_algorithm_has_its_own_look_within_its_collective(collective: str) -> None:
+    looks = [MARKS[name] for name in [*names(collective), "default"]]
+    assert len({look.colour for look in looks}) == len(looks)
+    assert len({look.marker for look in looks}) == len(looks)
+
+
+def test_every_chunk_has_its_own_hue() -> None:
     assert len(set(hues(8))) == 8
 
 

@@ -42,7 +42,7 @@ class Network:
 
 
 def play(schedule: Schedule, tensors: list[np.ndarray], n: int, eager: bool) -> None:
-    plans = [plan(schedule, rank, n) for rank in range(schedule.p)]
+    plans = [plan(schedule, rank, schedule.cut(n)) for rank in range(schedule.p)]
     network = Network(tensors, plans, eager)
     at, numbers = [0] * schedule.p, [{} for _ in plans]
     while any(at[r] < len(plans[r].program) for r in range(schedule.p)):
@@ -73,6 +73,10 @@ def execute(network: Network, rank: int, do: object, numbers: list[dict[int, tup
         case Fold(into, operands):
             network.view(rank, into)[:] = sum(network.view(rank, span).copy() for span in operands)
     return True
+
+
+def program_of(schedule: Schedule, rank: int, n: int) -> Plan:
+    return plan(schedule, rank, schedule.cut(n))
 
 
 def contributions(schedule: Schedule, n: int) -> list[np.ndarray]:
@@ -125,7 +129,7 @@ def test_every_plan_comes_out_right(
 
 def test_receives_are_posted_before_their_time() -> None:
     """Nobody waits for a message that it has only just got ready for, but where the place was in use until then."""
-    program = plan(build("all_reduce", "ring", 16), 0, 1600).program
+    program = program_of(build("all_reduce", "ring", 16), 0, 1600).program
     posted, step = {}, 0
     for do in program:
         if isinstance(do, Send):
@@ -137,22 +141,22 @@ def test_receives_are_posted_before_their_time() -> None:
 
 def test_half_of_a_ring_lands_in_place() -> None:
     """What replaces goes straight into the tensor; what is added needs scratch memory."""
-    program = plan(build("all_reduce", "ring", 4), 0, 400).program
+    program = program_of(build("all_reduce", "ring", 4), 0, 400).program
     landings = defaultdict(list)
     for do in program:
         if isinstance(do, Post):
             landings[do.into.scratch].append(do.step)
     assert landings == {True: [0, 1, 2], False: [3, 4, 5]}
-    assert plan(build("all_reduce", "ring", 4), 0, 400).scratch == 300
+    assert program_of(build("all_reduce", "ring", 4), 0, 400).scratch == 300
 
 
 def test_an_empty_buffer_sends_nothing() -> None:
     for key in ALGORITHMS:
-        assert plan(build(*key, 5, segments=2), 3, 0).program == ()
+        assert program_of(build(*key, 5, segments=2), 3, 0).program == ()
 
 
 def test_scratch_memory_is_reused() -> None:
-    many = plan(build("all_reduce", "ring", 64), 0, 6400)
+    many = program_of(build("all_reduce", "ring", 64), 0, 6400)
     assert many.scratch == LOOKAHEAD * 100
 
 

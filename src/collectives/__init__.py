@@ -12,19 +12,37 @@ from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.verify import verify
 
 if TYPE_CHECKING:
-    from collectives.api import all_gather_into_tensor, all_reduce, broadcast, reduce, reduce_scatter_tensor
+    from collectives.api import (
+        all_gather,
+        all_gather_into_tensor,
+        all_reduce,
+        all_to_all,
+        all_to_all_single,
+        broadcast,
+        gather,
+        reduce,
+        reduce_scatter,
+        reduce_scatter_tensor,
+        scatter,
+    )
 
 __all__ = [
     "ALGORITHMS",
     "Schedule",
     "ScheduleError",
     "Step",
+    "all_gather",
     "all_gather_into_tensor",
     "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
     "broadcast",
+    "gather",
     "grid",
     "reduce",
+    "reduce_scatter",
     "reduce_scatter_tensor",
+    "scatter",
     "verify",
 ]
 

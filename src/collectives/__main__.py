@@ -11,7 +11,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, NoReturn
 
-from collectives.algorithms import ALGORITHMS, build, variants
+from collectives.algorithms import ALGORITHMS, build, own, variants
 from collectives.grid import grid
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = verbs.add_parser("list", help="every algorithm, with its cost on p ranks")
     listing.add_argument("-p", "--ranks", type=_positive, default=8, help="ranks to count the cost for (default 8)")
+    listing.add_argument("own", nargs="*", metavar="FILE.py:FUNCTION", help="schedules of your own")
     listing.set_defaults(command=_list)
     show = verbs.add_parser("show", help="one schedule as a table of steps and ranks")
     _add_schedule(show, nargs=None)
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_schedule(parser: argparse.ArgumentParser, nargs: str | None) -> None:
     parser.add_argument("collective", nargs=nargs, help="such as all_reduce")
-    parser.add_argument("algorithm", nargs=nargs, help="such as two_tree; `collectives list` names them all")
+    parser.add_argument("algorithm", nargs=nargs, help="such as two_tree (`collectives list`), or FILE.py:FUNCTION")
     parser.add_argument("-p", "--ranks", type=_positive, default=8, help="ranks (default 8)")
     parser.add_argument("--root", type=int, help="for a broadcast or a reduce")
     parser.add_argument("--segments", type=_positive, help="for a pipelined algorithm")
@@ -78,7 +79,7 @@ def _add_schedule(parser: argparse.ArgumentParser, nargs: str | None) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--collective", default="all_reduce")
-    parser.add_argument("--algorithm", nargs="+", default=["auto"], help="our algorithms (default auto)")
+    parser.add_argument("--algorithm", nargs="+", default=["auto"], help="ours, or FILE.py:FUNCTION (default auto)")
     parser.add_argument("--backend", nargs="+", default=["p2p"], help="p2p (ours), gloo")
     parser.add_argument("--ranks", nargs="+", type=_positive, default=[4], help="one launch for each (default 4)")
     parser.add_argument("--bytes", nargs="+", default=["4", "64K", "1M"], help="sizes such as 4 64K 1M")
@@ -123,16 +124,23 @@ def _list(arguments: argparse.Namespace) -> int:
         print(
             f"{'collective':<16}{'algorithm':<20}{'steps':>6}{'messages':>10}  through the busiest port   ({p} ranks)"
         )
-    for collective, algorithm in ALGORITHMS:
-        schedule = build(collective, algorithm, p)
+    listed = [(algorithm, build(collective, algorithm, p)) for collective, algorithm in ALGORITHMS]
+    for algorithm, schedule in listed + [(name, _own(name, p)) for name in arguments.own]:
         n = 1000 * schedule.k
         counted = traffic(schedule, n)
         messages, busiest = int(counted.messages_sent.sum()), float(max(counted.sent.max(), counted.received.max()) / n)
-        row = {"collective": collective, "algorithm": algorithm, "ranks": p, "steps": schedule.nsteps}
+        row = {"collective": schedule.collective, "algorithm": algorithm, "ranks": p, "steps": schedule.nsteps}
         row |= {"messages": messages, "busiest_port": busiest}
-        text = f"{collective:<16}{algorithm:<20}{schedule.nsteps:>6}{messages:>10}  {busiest:.3g} n"
+        text = f"{schedule.collective:<16}{algorithm:<20}{schedule.nsteps:>6}{messages:>10}  {busiest:.3g} n"
         _print(row, text, arguments.json)
     return 0
+
+
+def _own(name: str, p: int) -> Schedule:
+    try:
+        return own(name)(p)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -6,48 +6,58 @@
 Every rank of the group calls alike. ``algorithm`` is a name from ``collectives list`` or "auto"; ``segments`` says into
 how many pieces a pipelined algorithm cuts its buffer (by default from the size). Tensors are contiguous, on the CPU, in
 a gloo group; dtypes are float16, bfloat16, float32, float64, int32 and int64; op is SUM, AVG, PRODUCT, MAX or MIN. Any
-number of elements will do, also 0. What is said here of sums holds for every op; how floats are rounded stands at
-`collectives.backends.p2p.perform`. Calls return when they are done: torch's ``async_op`` is not offered.
+number of elements will do, also 0. Roots are global ranks. What is said here of sums holds for every op; how floats are
+rounded stands at `collectives.backends.p2p.perform`.
+
+With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
+were made, on a thread and in a process group of their own; every rank has to make them in the same order.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import distributed as dist
 
 from collectives.backends import Call, p2p
+from collectives.work import Work, start
 
 Group = dist.ProcessGroup | None
 Op = dist.ReduceOp.RedOpType
+Tensors = Sequence[torch.Tensor]
 
 
 def all_reduce(
     tensor: torch.Tensor,
     op: Op = dist.ReduceOp.SUM,
     group: Group = None,
+    async_op: bool = False,
     *,
     algorithm: str = "auto",
     segments: int | None = None,
-) -> None:
+) -> Work | None:
     """Sum the ranks' tensors; afterwards every rank's ``tensor`` holds the sum, bit for bit the same.
 
     Equals, with ``x[r]`` the tensor of rank r: ``for r in ranks: x[r][:] = sum(x)``.
     """
-    _perform(Call("all_reduce", tensor, tensor, op, None, group, algorithm, segments))
+    return _perform(Call("all_reduce", tensor, tensor, op, None, group, algorithm, segments), async_op)
 
 
 def broadcast(
     tensor: torch.Tensor,
     src: int = 0,
     group: Group = None,
+    async_op: bool = False,
     *,
     algorithm: str = "auto",
     segments: int | None = None,
-) -> None:
-    """Copy the tensor of rank ``src`` (a global rank) to all: ``for r in ranks: x[r][:] = x[src]``."""
-    _perform(Call("broadcast", tensor, tensor, None, _group_rank(group, src), group, algorithm, segments))
+) -> Work | None:
+    """Copy the tensor of rank ``src`` to all: ``for r in ranks: x[r][:] = x[src]``."""
+    root = _group_rank(group, src)
+    return _perform(Call("broadcast", tensor, tensor, None, root, group, algorithm, segments), async_op)
 
 
 def reduce(
@@ -55,28 +65,95 @@ def reduce(
     dst: int = 0,
     op: Op = dist.ReduceOp.SUM,
     group: Group = None,
+    async_op: bool = False,
     *,
     algorithm: str = "auto",
     segments: int | None = None,
-) -> None:
-    """Sum the ranks' tensors into that of rank ``dst`` (a global rank): ``x[dst][:] = sum(x)``. Others keep theirs."""
-    _perform(Call("reduce", tensor, tensor, op, _group_rank(group, dst), group, algorithm, segments))
+) -> Work | None:
+    """Sum the ranks' tensors into that of rank ``dst``: ``x[dst][:] = sum(x)``. The others keep theirs."""
+    root = _group_rank(group, dst)
+    return _perform(Call("reduce", tensor, tensor, op, root, group, algorithm, segments), async_op)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: Tensors | None = None,
+    src: int = 0,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
+    segments: int | None = None,
+) -> Work | None:
+    """Give each rank its tensor out of a list that rank ``src`` has: ``for r in ranks: x[r][:] = scatter_list[r]``."""
+    root = _group_rank(group, src)
+    whole = _joined(scatter_list, tensor, group) if dist.get_rank(group) == root else None
+    return _perform(Call("scatter", tensor, whole, None, root, group, algorithm, segments), async_op)
+
+
+def gather(
+    tensor: torch.Tensor,
+    gather_list: Tensors | None = None,
+    dst: int = 0,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
+    segments: int | None = None,
+) -> Work | None:
+    """Collect the ranks' tensors in a list at rank ``dst``: ``for r in ranks: gather_list[r][:] = x[r]``."""
+    root = _group_rank(group, dst)
+    whole = _room(gather_list, tensor, group) if dist.get_rank(group) == root else None
+    call = Call("gather", whole, tensor, None, root, group, algorithm, segments)
+    return _perform(call, async_op, then=lambda: _hand_out(whole, gather_list))
+
+
+def all_gather(
+    tensor_list: Tensors,
+    tensor: torch.Tensor,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
+    segments: int | None = None,
+) -> Work | None:
+    """Collect the ranks' tensors in every rank's list: ``for r in ranks: tensor_list[r][:] = x[r]``."""
+    whole = _room(tensor_list, tensor, group)
+    call = Call("all_gather", whole, tensor, None, None, group, algorithm, segments)
+    return _perform(call, async_op, then=lambda: _hand_out(whole, tensor_list))
 
 
 def all_gather_into_tensor(
     output_tensor: torch.Tensor,
     input_tensor: torch.Tensor,
     group: Group = None,
+    async_op: bool = False,
     *,
     algorithm: str = "auto",
     segments: int | None = None,
-) -> None:
+) -> Work | None:
     """Put all ranks' inputs one after the other into every output: ``for r in ranks: out[r][:] = concatenate(x)``.
 
     The output has p times as many elements as the input, whatever its shape.
     """
+    _need_parts("all_gather", output_tensor, input_tensor, group)
     call = Call("all_gather", output_tensor, input_tensor, None, None, group, algorithm, segments)
-    _perform(call, whole=output_tensor, part=input_tensor)
+    return _perform(call, async_op)
+
+
+def reduce_scatter(
+    output: torch.Tensor,
+    input_list: Tensors,
+    op: Op = dist.ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
+    segments: int | None = None,
+) -> Work | None:
+    """Sum the ranks' lists element by element and give rank r the r-th: ``out[r][:] = sum(x[s][r] for s in ranks)``."""
+    whole = _joined(input_list, output, group)
+    return _perform(Call("reduce_scatter", output, whole, op, None, group, algorithm, segments), async_op)
 
 
 def reduce_scatter_tensor(
@@ -84,30 +161,122 @@ def reduce_scatter_tensor(
     input: torch.Tensor,  # noqa: A002, torch's name for it
     op: Op = dist.ReduceOp.SUM,
     group: Group = None,
+    async_op: bool = False,
     *,
     algorithm: str = "auto",
     segments: int | None = None,
-) -> None:
+) -> Work | None:
     """Sum the ranks' inputs and give each rank its part: ``for r in ranks: out[r][:] = split(sum(x), p)[r]``.
 
     The input has p times as many elements as the output, whatever its shape, and is left alone.
     """
-    call = Call("reduce_scatter", output, input, op, None, group, algorithm, segments)
-    _perform(call, whole=input, part=output)
+    _need_parts("reduce_scatter", input, output, group)
+    return _perform(Call("reduce_scatter", output, input, op, None, group, algorithm, segments), async_op)
 
 
-def _perform(call: Call, whole: torch.Tensor | None = None, part: torch.Tensor | None = None) -> None:
-    p = dist.get_world_size(call.group)
+def all_to_all(
+    output_tensor_list: Tensors,
+    input_tensor_list: Tensors,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
+    segments: int | None = None,
+) -> Work | None:
+    """Send the r-th tensor of the list to rank r: ``for r, s in pairs: out[r][s][:] = inp[s][r]``. Sizes may differ."""
+    splits = _lengths(input_tensor_list), _lengths(output_tensor_list)
+    whole = torch.cat([tensor.detach().reshape(-1) for tensor in input_tensor_list])
+    received = whole.new_empty(sum(splits[1]))
+    call = Call("all_to_all", received, whole, None, None, group, algorithm, segments, _unless_alike(splits))
+    return _perform(call, async_op, then=lambda: _hand_out(received, output_tensor_list))
+
+
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002, torch's name for it
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
+    segments: int | None = None,
+) -> Work | None:
+    """Send each rank its part of ``input``, and put what comes from rank s into part s of ``output``.
+
+    Parts are equal, or have the given numbers of rows (entries of the first dimension).
+    """
+    splits = _split(input, input_split_sizes, group), _split(output, output_split_sizes, group)
+    call = Call("all_to_all", output, input, None, None, group, algorithm, segments, _unless_alike(splits))
+    return _perform(call, async_op)
+
+
+def _perform(call: Call, async_op: bool, then: Callable[[], None] = lambda: None) -> Work | None:
+    """Now, or in the background; ``then`` hands out what was received."""
     if dist.get_rank(call.group) < 0:
         warnings.warn(f"{call.collective}: this process is no member of the group; nothing is done", stacklevel=3)
-        return
-    if whole is not None and part is not None and whole.numel() != p * part.numel():
-        raise ValueError(
-            f"{call.collective} on {p} ranks joins {p} parts of {part.numel()} elements, "
-            f"which is not a tensor of {whole.numel()}"
-        )
-    p2p.perform(call)
+        return None
+
+    def job(group: Group) -> None:
+        p2p.perform(replace(call, group=group))
+        then()
+
+    if async_op:
+        return start(job, call.group)
+    job(call.group)
+    return None
 
 
 def _group_rank(group: Group, rank: int) -> int:
     return rank if group is None else dist.get_group_rank(group, rank)
+
+
+def _need_parts(collective: str, whole: torch.Tensor, part: torch.Tensor, group: Group) -> None:
+    p = dist.get_world_size(group)
+    if p > 0 and whole.numel() != p * part.numel():
+        raise ValueError(
+            f"{collective} on {p} ranks joins {p} parts of {part.numel()} elements, "
+            f"which is not a tensor of {whole.numel()}"
+        )
+
+
+def _need_list(tensors: Tensors | None, like: torch.Tensor, group: Group) -> Tensors:
+    p = dist.get_world_size(group)
+    if tensors is None or len(tensors) != p or any(tensor.numel() != like.numel() for tensor in tensors):
+        raise ValueError(f"this rank needs a list of {p} tensors of {like.numel()} elements, one for each rank")
+    return tensors
+
+
+def _joined(tensors: Tensors | None, like: torch.Tensor, group: Group) -> torch.Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in _need_list(tensors, like, group)])
+
+
+def _room(tensors: Tensors | None, like: torch.Tensor, group: Group) -> torch.Tensor:
+    return like.new_empty(len(_need_list(tensors, like, group)) * like.numel())
+
+
+def _hand_out(whole: torch.Tensor | None, tensors: Tensors | None) -> None:
+    """Copy consecutive pieces into the tensors of a list."""
+    if whole is not None and tensors is not None:
+        for tensor, piece in zip(tensors, torch.split(whole, list(_lengths(tensors))), strict=True):
+            tensor.detach().copy_(piece.view(tensor.shape))
+
+
+def _lengths(tensors: Tensors) -> tuple[int, ...]:
+    return tuple(tensor.numel() for tensor in tensors)
+
+
+def _split(tensor: torch.Tensor, rows: Sequence[int] | None, group: Group) -> tuple[int, ...]:
+    """Elements for each rank: equal shares, or so many rows of the tensor."""
+    p = dist.get_world_size(group)
+    if rows is None:
+        if p > 0 and tensor.numel() % p:
+            raise ValueError(f"{tensor.numel()} elements are no {p} equal parts; give split sizes")
+        return (tensor.numel() // p,) * p if p > 0 else ()
+    if len(rows) != p or sum(rows) != len(tensor):
+        raise ValueError(f"split sizes are {p} numbers of rows that add up to {len(tensor)}, not {list(rows)}")
+    return tuple(count * (tensor.numel() // max(1, len(tensor))) for count in rows)
+
+
+def _unless_alike(splits: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    return None if len(set(splits[0] + splits[1])) <= 1 else splits

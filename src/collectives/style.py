@@ -38,14 +38,28 @@ class Mark(NamedTuple):
     marker: str
 
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; ring and two-tree differ most.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and Tol's where they do not suffice; ring and
+# two-tree differ most. Algorithms that never meet in one collective may look alike: they are of one kind.
 MARKS = {
     "ring": Mark("#0072B2", "o"),
     "two_tree": Mark("#D55E00", "s"),
     "tree": Mark("#E69F00", "^"),
+    "bruck": Mark("#E69F00", "^"),
     "recursive_doubling": Mark("#009E73", "D"),
+    "recursive_halving": Mark("#009E73", "D"),
+    "binomial": Mark("#009E73", "D"),
     "root": Mark("#CC79A7", "v"),
+    "chain": Mark("#CC79A7", "v"),
+    "pairwise": Mark("#CC79A7", "v"),
     "exchange": Mark("#56B4E9", "X"),
+    "flat": Mark("#56B4E9", "X"),
+    "direct": Mark("#56B4E9", "X"),
+    "parameter_server": Mark("#999933", "<"),
+    "halving_doubling": Mark("#882255", "p"),
+    "scatter_allgather": Mark("#882255", "p"),
+    "rabenseifner": Mark("#882255", "p"),
+    "hierarchical_ring": Mark("#332288", "h"),
+    "hierarchical_tree": Mark("#117733", ">"),
     "default": Mark("#8c8c8c", "P"),
 }
 

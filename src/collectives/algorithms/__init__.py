@@ -1,8 +1,10 @@
 """Every algorithm, in one table: ``ALGORITHMS[collective, name](p, ...)`` makes a schedule."""
 
 import inspect
+import runpy
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from pathlib import Path
 
 from collectives.algorithms import bruck, direct, halving, hierarchical, ring, tree
 from collectives.schedule import Schedule
@@ -48,16 +50,31 @@ ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
-    Raises ValueError for an unknown collective or algorithm, naming the known ones.
+    ``algorithm`` may also be one of your own, as ``file.py:function``. Raises ValueError for an unknown name, saying
+    which are known, and where your function makes a schedule for another collective or number of ranks.
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
     """
-    make = ALGORITHMS.get((collective, algorithm))
+    make = own(algorithm) if ".py:" in algorithm else ALGORITHMS.get((collective, algorithm))
     if make is None:
         raise ValueError(f"no algorithm {algorithm!r} for {collective!r}; {_known(collective)}")
     takes = inspect.signature(make).parameters
-    return make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
+    made = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
+    if (made.collective, made.p) != (collective, p):
+        raise ValueError(f"{algorithm} is {made.collective} on {made.p} ranks, not {collective} on {p}")
+    return made
+
+
+def own(name: str) -> Callable[..., Schedule]:
+    """A function of your own, named ``file.py:function``; raises ValueError where there is none."""
+    path, _, function = name.rpartition(":")
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path} with a function {function}")
+    made: Callable[..., Schedule] | None = runpy.run_path(path).get(function)
+    if not callable(made):
+        raise ValueError(f"{path} has no function {function!r}")
+    return made
 
 
 def names(collective: str) -> list[str]:

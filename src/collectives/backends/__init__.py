@@ -21,18 +21,43 @@ BACKENDS = {"p2p": "collectives.backends.p2p", "gloo": "collectives.backends.tor
 class Call:
     """One collective on one rank's tensors, as ``torch.distributed`` would be asked for it.
 
-    Where torch works in place (all_reduce, broadcast, reduce) ``input`` and ``output`` are the same tensor.
-    ``root`` is a rank within the group. ``algorithm`` and ``segments`` matter to our own back end only.
+    Where torch works in place (all_reduce, broadcast, reduce) ``input`` and ``output`` are the same tensor. In a
+    scatter only the root has an input, in a gather only the root has an output; the parts of all ranks lie in it
+    one after the other. ``splits`` are the elements that go to and come from each rank in an all-to-all, where they
+    are not all alike. ``root`` is a rank within the group. ``algorithm`` and ``segments`` matter to our own back
+    end only.
     """
 
     collective: str
-    output: torch.Tensor
-    input: torch.Tensor
+    output: torch.Tensor | None
+    input: torch.Tensor | None
     op: dist.ReduceOp.RedOpType | None = None
     root: int | None = None
     group: dist.ProcessGroup | None = None
     algorithm: str = "auto"
     segments: int | None = None
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    def some(self) -> torch.Tensor:
+        """A tensor of the call, to know its dtype and device by."""
+        tensor = self.output if self.output is not None else self.input
+        if tensor is None:
+            raise ValueError(f"{self.collective} without any tensor")
+        return tensor
+
+    def given(self) -> torch.Tensor:
+        """The input, flat and without its gradient; an error where this rank should have one and has not."""
+        return _flat(self.input, f"{self.collective} needs an input on this rank")
+
+    def wanted(self) -> torch.Tensor:
+        """The output, flat and without its gradient; an error where this rank should have one and has not."""
+        return _flat(self.output, f"{self.collective} needs an output on this rank")
+
+
+def _flat(tensor: torch.Tensor | None, needed: str) -> torch.Tensor:
+    if tensor is None:
+        raise ValueError(needed)
+    return tensor.detach().view(-1)
 
 
 class Backend(Protocol):

@@ -1,22 +1,29 @@
 """Our own back end: plays a schedule over ``torch.distributed``'s point-to-point messages.
 
-A plan is made once for each schedule and size and kept, and so is scratch memory. Calls of one process share it, so
-they must not overlap.
+A plan is made once for each schedule and size and kept, and so is scratch memory.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.backends import Call
-from collectives.backends.plan import plan
+from collectives.backends.plan import compact, plan
 from collectives.backends.program import Finish, Fold, Plan, Post, Send, Span, Wait
+from collectives.schedule import Ints
+
+# Collectives that are played on the caller's own tensor, and those in which a rank holds but a part of the whole
+# buffer and gets room for no more than that.
+IN_PLACE = ("all_reduce", "broadcast", "reduce", "all_gather")
+COMPACT = ("scatter", "gather", "all_to_all")
 
 # Our messages carry tags from here on (plus the step), apart from the user's own.
 FIRST_TAG = 1 << 20
@@ -34,9 +41,18 @@ COMBINE: dict[Any, Callable[..., torch.Tensor]] = {
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (*HALF, torch.float32, torch.float64, torch.int32, torch.int64)
 
-# What "auto" takes: the only choice, or the one with the fewest steps for small buffers and the fewest bytes for large.
+# What "auto" takes up to SMALL_BYTES, where steps count most, and beyond, where bytes do.
 SMALL_BYTES = 64 << 10
-AUTO = {"broadcast": "binomial", "reduce": "binomial", "all_gather": "ring", "reduce_scatter": "ring"}
+AUTO = {
+    "broadcast": ("binomial", "scatter_allgather"),
+    "scatter": ("binomial", "binomial"),
+    "gather": ("binomial", "binomial"),
+    "all_gather": ("bruck", "ring"),
+    "all_to_all": ("pairwise", "pairwise"),
+    "reduce": ("binomial", "rabenseifner"),
+    "reduce_scatter": ("recursive_halving", "ring"),
+    "all_reduce": ("recursive_doubling", "ring"),
+}
 
 # A pipelined algorithm cuts its buffer into segments of about this size, but never into more than MOST_SEGMENTS.
 SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
@@ -53,18 +69,17 @@ def perform(call: Call) -> None:
     group = _group(call)
     _check(call, group)
     rank, p = dist.get_rank(group), dist.get_world_size(group)
-    whole = call.input if call.input.numel() >= call.output.numel() else call.output
-    nbytes = whole.numel() * whole.element_size()
+    n = _length(call, p)
+    nbytes = n * call.some().element_size()
     algorithm = choose(call.collective, nbytes, call.algorithm)
     segments = call.segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES))
-    made = _plan(call.collective, algorithm, p, call.root, segments, rank, whole.numel())
-    work, scratch = _enter(call, made, rank, p)
+    made, edges = _made(call.collective, algorithm, p, call.root, segments, rank, n, call.splits)
+    work, scratch = _enter(call, made, edges, rank, p)
     try:
         _play(made, work, scratch, group, call.op, p)
     except _MessageError as error:
         raise RuntimeError(f"{call.collective} by {algorithm} failed on rank {rank}, {error}") from error
-    if call.collective == "reduce_scatter":
-        call.output.detach().view(-1).copy_(work.view(p, -1)[rank])
+    _leave(call, work, edges, rank, p)
 
 
 def choose(collective: str, nbytes: int, algorithm: str = "auto") -> str:
@@ -73,9 +88,16 @@ def choose(collective: str, nbytes: int, algorithm: str = "auto") -> str:
     >>> choose("all_reduce", 4), choose("all_reduce", 1 << 20), choose("all_reduce", 4, "tree")
     ('recursive_doubling', 'ring', 'tree')
     """
-    if algorithm != "auto":
-        return algorithm
-    return AUTO.get(collective) or ("recursive_doubling" if nbytes <= SMALL_BYTES else "ring")
+    return AUTO[collective][nbytes > SMALL_BYTES] if algorithm == "auto" else algorithm
+
+
+def _length(call: Call, p: int) -> int:
+    """Elements of the whole buffer, the same number on every rank (but in an all-to-all with splits of its own)."""
+    if call.collective in ("scatter", "reduce_scatter"):
+        return p * len(call.wanted())
+    if call.collective in ("gather", "all_gather"):
+        return p * len(call.given())
+    return len(call.given())
 
 
 def _group(call: Call) -> dist.ProcessGroup:
@@ -86,49 +108,103 @@ def _group(call: Call) -> dist.ProcessGroup:
 
 
 def _check(call: Call, group: dist.ProcessGroup) -> None:
-    if dist.get_backend(group) != "gloo" or call.input.device.type != "cpu":
+    tensors = [tensor for tensor in (call.input, call.output) if tensor is not None]
+    if dist.get_backend(group) != "gloo" or any(tensor.device.type != "cpu" for tensor in tensors):
         raise ValueError(
-            f"p2p plays over gloo, on CPU tensors, not over {dist.get_backend(group)} on {call.input.device.type}"
+            f"p2p plays over gloo, on CPU tensors, not over {dist.get_backend(group)} on {call.some().device.type}"
         )
-    if call.input.dtype not in DTYPES or call.output.dtype != call.input.dtype:
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         known = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
-        raise ValueError(f"tensors are alike and one of {known}, not {call.input.dtype} into {call.output.dtype}")
+        raise ValueError(f"tensors are alike and one of {known}, not {' and '.join(sorted(map(str, dtypes)))}")
     if call.op is not None and call.op not in COMBINE:
         raise ValueError(f"op is SUM, AVG, PRODUCT, MAX or MIN, not {call.op}")
-    if not (call.input.is_contiguous() and call.output.is_contiguous()):
+    if not all(tensor.is_contiguous() for tensor in tensors):
         raise ValueError("tensors must be contiguous")
 
 
 @lru_cache(maxsize=PLANS)
-def _plan(collective: str, algorithm: str, p: int, root: int | None, segments: int, rank: int, n: int) -> Plan:
-    return plan(build(collective, algorithm, p, root=root, segments=segments), rank, n)
+def _made(
+    collective: str,
+    algorithm: str,
+    p: int,
+    root: int | None,
+    segments: int,
+    rank: int,
+    n: int,
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None,
+) -> tuple[Plan, Ints]:
+    """A plan, and where the chunks begin and end in this rank's buffer."""
+    schedule = build(collective, algorithm, p, root=root, segments=segments)
+    edges = schedule.cut(n)
+    if collective in COMPACT:
+        sizes = np.diff(edges) if splits is None else _sizes(splits, p, rank, algorithm)
+        edges = compact(schedule, rank, sizes)
+    return plan(schedule, rank, edges), edges
 
 
-def _enter(call: Call, made: Plan, rank: int, p: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], p: int, rank: int, algorithm: str) -> Ints:
+    """Chunk sizes of an all-to-all with splits: known of what we send and of what we receive, not of the rest."""
+    if algorithm == "bruck":
+        raise ValueError("bruck passes on others' pieces: it needs them all alike; with splits take pairwise or direct")
+    sizes = np.zeros((p, p), dtype=np.int64)
+    sizes[rank], sizes[:, rank] = splits
+    return sizes.ravel()
+
+
+def _enter(call: Call, made: Plan, edges: Ints, rank: int, p: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The flat tensor to play on, holding what this rank contributes, and scratch memory.
 
-    The tensor is the caller's own where torch works in place, else a copy: torch leaves that input alone.
+    The tensor is the caller's own where torch works in place, else memory of ours: torch leaves that input alone.
     """
-    data = call.input.detach().view(-1)
-    if call.collective == "all_gather":
-        whole = call.output.detach().view(-1)
-        whole.view(p, -1)[rank].copy_(data)
-        return whole, _memory(made.scratch, data)
-    if call.collective == "reduce_scatter" or (call.collective == "reduce" and rank != call.root and made.writes):
-        memory = _memory(made.scratch + len(data), data)
-        return memory[made.scratch :].copy_(data), memory
-    return data, _memory(made.scratch, data)
+    bystander = call.collective == "reduce" and rank != call.root
+    in_place = call.collective in IN_PLACE and not (bystander and made.writes)
+    if in_place:
+        work, scratch = call.wanted(), _memory(made.scratch, call.some())
+    else:
+        scratch = _memory(made.scratch + int(edges[-1]), call.some())
+        work = scratch[made.scratch :]
+    if call.collective in ("gather", "all_gather", "all_to_all"):
+        work[_part(edges, rank, p)].copy_(call.given())
+    elif not in_place and call.input is not None:
+        work.copy_(call.given())
+    return work, scratch
 
 
-_kept: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+def _leave(call: Call, work: torch.Tensor, edges: Ints, rank: int, p: int) -> None:
+    """Hand over the result, where it was not made in place."""
+    match call.collective:
+        case "scatter" | "reduce_scatter":
+            call.wanted().copy_(work[_part(edges, rank, p)])
+        case "gather" if rank == call.root:
+            call.wanted().copy_(work)
+        case "all_to_all":
+            pieces = [work[edges[s * p + rank] : edges[s * p + rank + 1]] for s in range(p)]
+            torch.cat(pieces, out=call.wanted())
+
+
+def _part(edges: Ints, rank: int, p: int) -> slice:
+    """Where a rank's own part lies: the chunks that it owns."""
+    each = (len(edges) - 1) // p
+    return slice(int(edges[rank * each]), int(edges[(rank + 1) * each]))
+
+
+class _Kept(threading.local):
+    """One block of scratch memory for each dtype and device, as large as was ever needed; each thread has its own."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+
+_kept = _Kept()
 
 
 def _memory(n: int, like: torch.Tensor) -> torch.Tensor:
-    """``n`` elements, ours until the next call: one block for each dtype and device, as large as was ever needed."""
-    key = like.dtype, like.device
-    if key not in _kept or len(_kept[key]) < n:
-        _kept[key] = torch.empty(n, dtype=like.dtype, device=like.device)
-    return _kept[key][:n]
+    """``n`` elements that are ours until this thread's next call."""
+    block = _kept.blocks.get((like.dtype, like.device))
+    if block is None or len(block) < n:
+        block = _kept.blocks[like.dtype, like.device] = torch.empty(n, dtype=like.dtype, device=like.device)
+    return block[:n]
 
 
 class _MessageError(RuntimeError):

@@ -18,23 +18,28 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.backends.program import Finish, Fold, Instruction, Plan, Post, Send, Span, Wait
-from collectives.contracts import where
+from collectives.contracts import cells, contract
+from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step
 
 # How many steps before its turn a receive is posted.
 LOOKAHEAD = 8
 
+# Collectives that add up.
+REDUCING = ("reduce", "reduce_scatter", "all_reduce")
+
 # "After which step": before the first one.
 START = -1
 
 
-def plan(schedule: Schedule, rank: int, n: int) -> Plan:
-    """The program of one rank for a buffer of ``n`` elements.
+def plan(schedule: Schedule, rank: int, edges: Ints) -> Plan:
+    """The program of one rank whose chunks lie between ``edges`` of its buffer, from ``schedule.cut(n)`` or `compact`.
 
-    Cost: O(rows of the whole schedule) to find the rank's own. Made once per size and kept.
+    Cost: the rows of the whole schedule are gone through twice, and p * k numbers kept. Made once per size.
 
     >>> from collectives.algorithms import ALGORITHMS
-    >>> for instruction in plan(ALGORITHMS["all_reduce", "recursive_doubling"](2), rank=0, n=8).program:
+    >>> doubling = ALGORITHMS["all_reduce", "recursive_doubling"](2)
+    >>> for instruction in plan(doubling, rank=0, edges=doubling.cut(8)).program:
     ...     print(instruction)
     Post(number=0, peer=1, step=0, into=Span(start=0, stop=8, scratch=True))
     Send(number=1, peer=1, step=0, spans=(Span(start=0, stop=8, scratch=False),))
@@ -44,11 +49,25 @@ def plan(schedule: Schedule, rank: int, n: int) -> Plan:
 Span(start=0, stop=8, scratch=True)))
     Finish(span=Span(start=0, stop=8, scratch=False))
     """
-    edges = schedule.cut(n)
     turns = [_turn(step, rank, edges) for step in schedule.steps()]
     program = list(_program(turns, rank, _finished(schedule, rank, edges)))
     scratch = max((i.into.stop for i in program if isinstance(i, Post) and i.into.scratch), default=0)
     return Plan(tuple(program), scratch, any(turn.receives for turn in turns))
+
+
+def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
+    """Edges of a buffer with room for those chunks only that this rank ever holds; the others have length 0.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> compact(ALGORITHMS["scatter", "flat"](4), rank=2, sizes=np.array([5, 5, 5, 5])).tolist()
+    [0, 0, 0, 5, 5]
+    """
+    own = contract(schedule).before(cells(schedule, rank))
+    held = np.broadcast_to(own, (schedule.p, schedule.k))[rank].copy()
+    for step in schedule.steps():
+        row, chunk = step.cells()
+        held[chunk[(step.src[row] == rank) | (step.dst[row] == rank)]] = True
+    return np.concatenate([[0], np.cumsum(np.where(held, sizes, 0))])
 
 
 class _Message(NamedTuple):
@@ -99,19 +118,21 @@ def _append(pieces: list[tuple[Span, bool]], span: Span, add: bool) -> None:
 
 
 def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span]]:
-    """Step -> the spans whose sum is completed there by this rank: asked for, and never written again.
+    """Step -> the spans whose sum this rank completes there, by adding the last of the p contributions.
 
-    A cell that is replaced last was finished by the rank it came from.
+    Whoever gets a complete sum instead gets it from a rank that has completed it, and seen to it, in an earlier step.
     """
-    last = np.full(schedule.k, -1)
+    spans: dict[int, list[Span]] = defaultdict(list)
+    if schedule.collective not in REDUCING:
+        return spans
+    contributions = np.ones((schedule.p, schedule.k), dtype=np.int64)
     for t, step in enumerate(schedule.steps()):
+        apply(step, contributions)
         row, chunk = step.cells()
-        mine = step.dst[row] == rank
-        last[chunk[mine]] = np.where(step.add[row[mine]], t, -1)
-    spans = defaultdict(list)
-    for c in np.flatnonzero((last >= 0) & where(schedule)[rank]).tolist():
-        if edges[c] < edges[c + 1]:
-            spans[int(last[c])].append(Span(int(edges[c]), int(edges[c + 1])))
+        added = np.unique(chunk[(step.dst[row] == rank) & step.add[row]])
+        for c in added[contributions[rank, added] == schedule.p].tolist():
+            if edges[c] < edges[c + 1]:
+                spans[t].append(Span(int(edges[c]), int(edges[c + 1])))
     return spans
 
 

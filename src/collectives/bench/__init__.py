@@ -11,6 +11,7 @@ from collectives.algorithms import ALGORITHMS, build
 from collectives.backends import BACKENDS
 from collectives.launch.loopback import launch
 from collectives.schedule import parts
+from collectives.verify import verify
 
 Row = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, strict=True)]
@@ -61,7 +62,7 @@ class Settings(BaseModel):
                     raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
         for algorithm in self.algorithms:
             if algorithm != "auto":
-                build(self.collective, algorithm, self.ranks, root=0)
+                verify(build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments))
         return self
 
     @model_validator(mode="after")
@@ -84,9 +85,9 @@ class Settings(BaseModel):
         return ours + [(backend, "default") for backend in self.backends if backend != "p2p"]
 
     def elements(self, nbytes: int) -> int:
-        """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of their number."""
+        """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""
         n = nbytes // DTYPES[self.dtype][0]
-        return n - n % parts(self.collective, self.ranks)
+        return n - n % self.ranks if parts(self.collective, self.ranks) > 1 else n
 
 
 class Measurement(NamedTuple):

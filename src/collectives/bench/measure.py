@@ -41,16 +41,16 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
 class _Case(NamedTuple):
     """One size on one rank: its contribution, where results go, and what they must be (None where nothing is asked)."""
 
-    mine: torch.Tensor
-    input: torch.Tensor
-    output: torch.Tensor
+    mine: torch.Tensor | None
+    input: torch.Tensor | None
+    output: torch.Tensor | None
     expected: torch.Tensor | None
 
 
 def _case(wanted: Settings, n: int) -> _Case:
     """N elements of the whole buffer, as nccl-tests counts them."""
     rank, p, dtype = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype)
-    exact, part = DTYPES[wanted.dtype][1], n // parts(wanted.collective, p)
+    exact, part = DTYPES[wanted.dtype][1], n // p
 
     def data(of: int, length: int) -> torch.Tensor:
         return torch.from_numpy(values(of, length, wanted.op, p, exact)).to(dtype)
@@ -61,22 +61,30 @@ def _case(wanted: Settings, n: int) -> _Case:
             result.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
         return result
 
+    at_root = rank == wanted.root
     match wanted.collective:
         case "all_reduce" | "reduce":
-            mine = data(rank, n)
-            asked = wanted.collective == "all_reduce" or rank == wanted.root
-            return _in_place(mine, total() if asked else None)
+            return _in_place(data(rank, n), total() if wanted.collective == "all_reduce" or at_root else None)
         case "broadcast":
             return _in_place(data(rank, n), data(wanted.root, n))
+        case "scatter":
+            return _case_of(data(rank, n) if at_root else None, data(wanted.root, n).view(p, part)[rank])
+        case "gather":
+            return _case_of(data(rank, part), torch.cat([data(of, part) for of in range(p)]) if at_root else None)
         case "all_gather":
-            mine = data(rank, part)
-            expected = torch.cat([data(of, part) for of in range(p)])
-            return _Case(mine, mine.clone(), torch.empty(n, dtype=dtype), expected)
+            return _case_of(data(rank, part), torch.cat([data(of, part) for of in range(p)]))
+        case "all_to_all":
+            return _case_of(data(rank, n), torch.cat([data(of, n).view(p, -1)[rank] for of in range(p)]))
         case "reduce_scatter":
-            mine = data(rank, n)
-            return _Case(mine, mine.clone(), torch.empty(part, dtype=dtype), total().view(p, part)[rank])
+            return _case_of(data(rank, n), total().view(p, part)[rank])
         case other:
             raise ValueError(f"no data to measure {other} with")
+
+
+def _case_of(mine: torch.Tensor | None, expected: torch.Tensor | None) -> _Case:
+    """Input and output apart from each other; None where this rank has none."""
+    given = None if mine is None else mine.clone()
+    return _Case(mine, given, None if expected is None else torch.empty_like(expected), expected)
 
 
 def _in_place(mine: torch.Tensor, expected: torch.Tensor | None) -> _Case:
@@ -109,8 +117,9 @@ def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], No
 def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tuple[float, int]:
     """One call on fresh data, all ranks starting from a barrier: (this rank's seconds, this rank's wrong elements)."""
     name, algorithm = configuration
-    case.input.copy_(case.mine)
-    if case.output is not case.input:
+    if case.input is not None and case.mine is not None:
+        case.input.copy_(case.mine)
+    if case.output is not None and case.output is not case.input:
         case.output.zero_()
     call = Call(
         wanted.collective,
@@ -125,7 +134,9 @@ def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tupl
     start = time.perf_counter()
     backend(name).perform(call)
     seconds = time.perf_counter() - start
-    return seconds, 0 if case.expected is None else int((case.output != case.expected).sum())
+    if case.output is None or case.expected is None:
+        return seconds, 0
+    return seconds, int((case.output != case.expected).sum())
 
 
 def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list[float], wrong: int) -> Row:
@@ -139,7 +150,7 @@ def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list
         "where": "loopback",
         "ranks": wanted.ranks,
         "bytes": nbytes,
-        "count": n // parts(wanted.collective, wanted.ranks),
+        "count": n // wanted.ranks if parts(wanted.collective, wanted.ranks) > 1 else n,
         "dtype": wanted.dtype,
         "op": wanted.op,
         "samples": [round(s * 1e6, 3) for s in seconds],
