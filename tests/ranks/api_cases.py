@@ -8,16 +8,21 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.algorithms import names
+from collectives.algorithms import ALGORITHMS, build, names
+from collectives.backends import p2p
+from collectives.backends.plan import plan
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
+from collectives.interpret import apply
 
 Check = Callable[[str, bool], None]
 LENGTHS = (0, 1, 2, 3, 7, 64, 1000)
@@ -41,6 +46,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         moving(check, rank, p, name, n)
     lists(check, rank, p)
     in_the_background(check, rank, p)
+    step_by_step(check, rank, p)
     half_types(check, rank, p)
     same_bits(check, rank, p)
     shapes(check, rank, p)
@@ -158,6 +164,26 @@ def in_the_background(check: Check, rank: int, p: int) -> None:
         check("an error in the background", "no algorithm 'rnig'" in str(error))
     else:
         check("an error in the background", False)
+
+
+def step_by_step(check: Check, rank: int, p: int) -> None:
+    """After every step of every algorithm, what the player holds on real ranks is what the interpreter holds here."""
+    for (collective, algorithm), name in itertools.product(ALGORITHMS, DTYPES):
+        whole = build(collective, algorithm, p, segments=2)
+        edges = whole.cut(3 * p)
+        state = np.zeros((p, whole.k, int(np.diff(edges).max())))
+        for r, c in np.ndindex(p, whole.k):
+            state[r, c, : edges[c + 1] - edges[c]] = (np.arange(edges[c], edges[c + 1]) + r) % 4
+        mine = torch.cat([torch.from_numpy(state[rank, c, : edges[c + 1] - edges[c]]) for c in range(whole.k)])
+        agrees, tensor = True, mine.to(getattr(torch, name))
+        for step in whole.steps():
+            alone = plan(replace(whole, nsteps=1, make=lambda _, step=step: step), rank, edges)
+            scratch = torch.empty(alone.scratch, dtype=tensor.dtype)
+            p2p._play(alone, tensor, scratch, dist.group.WORLD, dist.ReduceOp.SUM, p)
+            apply(step, state)
+            held = [torch.from_numpy(state[rank, c, : edges[c + 1] - edges[c]]) for c in range(whole.k)]
+            agrees &= torch.equal(tensor.double(), torch.cat(held))
+        check(f"{collective} {algorithm} {name} step by step", agrees)
 
 
 def half_types(check: Check, rank: int, p: int) -> None:
