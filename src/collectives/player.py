@@ -39,8 +39,8 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
     ranks_per_node          ranks 0, 1, … sit on nodes of so many
     one_port                false where a rank may send or receive several messages in one step
     colours                 one for each chunk
-    layout                  shape; x and y of every rank in the unit square, y downwards; the radius of a rank; boxes
-                            [x, y, width, height] for the nodes
+    layout                  shape; x and y of every rank in the unit square, y downwards; the radius of a rank; around: how
+                            many places the circle has, or 0; nodes: for each the line [x, y, x, y] its ranks stand on
     steps                   for each step the five columns [src, dst, chunk, count, add] (add: 1 adds, 0 replaces)
     before                  [rank, chunk, count]: so many chunks from this one on lie there, the rank's own
     asked                   [rank, chunk, count, who]: there, in the end, has to be the contribution of rank ``who``,
@@ -77,7 +77,8 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
 def _layout(schedule: Schedule, algorithm: str) -> dict[str, Any]:
     placed = layout(schedule, algorithm)
     x, y = placed.points.T.tolist()
-    return {"shape": placed.shape, "x": x, "y": y, "radius": placed.radius, "boxes": [list(box) for box in placed.boxes]}
+    kept = {name: value for name, value in placed._asdict().items() if name != "points"}
+    return {**kept, "x": x, "y": y, "nodes": [list(line) for line in placed.nodes]}
 
 
 def _columns(step: Step) -> list[list[int]]:
@@ -176,7 +177,8 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
 
     >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
     <schedule-player id="all-reduce-recursive-doubling-2" collective="all_reduce" algorithm="recursive_doubling" p="2"
-      step="1" role="group" aria-label="Schedule player: all-reduce by recursive doubling on 2 ranks"><pre>step | rank 0 | rank 1
+    step="1" role="group" aria-label="Schedule player: all-reduce by recursive doubling on 2 ranks"><pre>step |
+    rank 0 | rank 1
        0 | +0&lt;1   | +0&lt;0</pre></schedule-player>
     """
     spoken = f"{collective.replace('_', '-')} by {algorithm.replace('_', ' ')} on {p} ranks"
