@@ -241,6 +241,8 @@
     return `M${to.map(round)}L${corner(0.42)}L${corner(-0.42)}Z`;
   }
 
+  const BENDS = { tree: 0.07, "two trees": 0.07, nodes: 0.28 };
+
   /* The ranks, the links that the schedule uses, and the messages of one step. */
   class Stage {
     constructor(game) {
@@ -282,7 +284,7 @@
       const [a, b] = [src, dst].map((r) => this.points[r].map((x) => x - 50));
       const turn = (Math.atan2(b[1], b[0]) - Math.atan2(a[1], a[0]) + 4 * Math.PI) % (2 * Math.PI);
       const next = Math.abs(turn - (2 * Math.PI) / around) < 0.01 && Math.abs(Math.hypot(...a) - Math.hypot(...b)) < 1;
-      return next ? Math.tan(Math.PI / (2 * around)) : shape.includes("tree") ? 0.07 : 0.13;
+      return next ? Math.tan(Math.PI / (2 * around)) : BENDS[shape] ?? 0.13;
     }
 
     rank(r) {
@@ -738,7 +740,7 @@
     }
 
     followLink() {
-      const [id, algorithm, p, t] = decodeURIComponent(location.hash.slice(1)).split("--");
+      const [id, algorithm, p, t] = location.hash.slice(1).split("--");
       if (id !== this.id || !(algorithm in this.schedules)) return false;
       this.choose(algorithm, p, Number(t) || 0);
       return true;

@@ -138,8 +138,8 @@ def _arrows(axes: Axes, t: int, step: Step, colours: list[Colour]) -> None:
 def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, most: int = 18) -> Picture:
     """Who sends which chunk to whom: a panel for each step (the first ``most``), an arrow for each message.
 
-    Ranks stand where the algorithm's shape puts them: `layout` knows the algorithms by name. An arrow has the hue of its chunk,
-    solid where it is added and dashed where it replaces, and the chunk's number beside it where there is room.
+    Ranks stand where the algorithm's shape puts them: `layout` knows algorithms by name. An arrow has the hue of its
+    chunk, solid where it is added and dashed where it replaces, and the chunk's number beside it where there is room.
     """
     placed, shown = layout(schedule, algorithm), min(schedule.nsteps, most)
     rows = max(1, ceil(shown / columns))
@@ -150,10 +150,19 @@ def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, mo
             axes.set_axis_off()
         for t, axes in zip(range(shown), panels.flat, strict=False):
             axes.set_title(f"step {t}", fontsize=9, color=theme.ink)
+            _links(axes, schedule, placed, theme)
             _ranks(axes, placed, theme)
             _messages(axes, schedule, placed, t, theme)
 
     return picture(paint, _who_sends(schedule, shown), WIDTH, height=rows * (0.25 + WIDTH / columns))
+
+
+def _links(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None:
+    """The trees, as faint lines: in a single step they would not be seen."""
+    if "tree" in placed.shape:
+        pairs = {(min(pair), max(pair)) for step in schedule.steps() for pair in _joined(step)}
+        for a, b in sorted(pairs):
+            axes.plot(*placed.points[[a, b]].T, color=theme.faint, lw=0.7, zorder=0)
 
 
 def _ranks(axes: Axes, placed: Layout, theme: Theme) -> None:
@@ -178,9 +187,9 @@ def _messages(axes: Axes, schedule: Schedule, placed: Layout, t: int, theme: The
         look |= {"connectionstyle": style, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
         axes.add_patch(FancyArrowPatch(tuple(start), tuple(end), **look))  # type: ignore[arg-type]
         if len(messages) <= 12:
-            x, y = (start + end) / 2 + curve / 2 * (end - start)[::-1] * [1, -1]
-            box = {"boxstyle": "round,pad=0.15", "fc": theme.ground, "ec": "none"}
-            axes.text(x, y, _short(chunks), ha="center", va="center", fontsize=6.5, color=theme.ink, bbox=box, zorder=5)
+            left = (end - start)[::-1] * [1, -1]
+            x, y = (start + end) / 2 + left * (curve / 2 + 0.055 / float(np.hypot(*left)))
+            axes.text(x, y, _short(chunks), ha="center", va="center", fontsize=7, color=theme.ink)
 
 
 def _between(placed: Layout, src: int, dst: int) -> tuple[Points, Points]:
@@ -216,7 +225,8 @@ def _who_sends(schedule: Schedule, shown: int) -> str:
     part = "" if shown == schedule.nsteps else f", the first {shown} of them drawn"
     said = (
         f"Who sends which chunk to whom in {schedule.collective.replace('_', '-')} on {schedule.p} ranks: "
-        f"{schedule.nsteps} steps{part}, {schedule.k} chunks; messages in each step: {', '.join(map(str, counts)) or 'none'}."
+        f"{schedule.nsteps} steps{part}, {schedule.k} chunks; messages in each step: "
+        f"{', '.join(map(str, counts)) or 'none'}."
     )
     if not counts:
         return said

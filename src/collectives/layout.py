@@ -20,6 +20,8 @@ SHAPES = {
     "tree": "tree",
     "two_tree": "two trees",
 }
+# How far arrows bend that do not follow a circle; other shapes 0.13.
+BENDS = {"tree": 0.07, "two trees": 0.07, "nodes": 0.28}
 # The reversed trees: here a rank sends to its parent.
 UPWARDS = ("reduce", "gather")
 
@@ -27,8 +29,8 @@ UPWARDS = ("reduce", "gather")
 class Layout(NamedTuple):
     """Points in the unit square, one for each rank, y downwards; the radius of a rank.
 
-    ``around`` is the number of places on the circle, where there is one: neighbours on it are joined by its arc. ``nodes`` are
-    the lines (x, y, x, y) from the first rank to the last of every node.
+    ``around`` is the number of places on the circle, where there is one: neighbours on it are joined by its arc.
+    ``nodes`` are the lines (x, y, x, y) from the first rank to the last of every node.
     """
 
     shape: str
@@ -72,7 +74,7 @@ def bend(placed: Layout, src: int, dst: int) -> float:
     """
     if placed.around and _clockwise(placed, src, dst):
         return float(np.tan(np.pi / (2 * placed.around)))
-    return 0.07 if "tree" in placed.shape else 0.13
+    return BENDS.get(placed.shape, 0.13)
 
 
 def _clockwise(placed: Layout, src: int, dst: int) -> bool:
@@ -156,7 +158,7 @@ def _two_trees(first: list[int], second: list[int]) -> Points:
 
 def _nodes(nodes: int, g: int) -> tuple[Points, list[Line]]:
     """Nodes round a ring, the ranks of each on a line to the middle; two nodes are columns instead."""
-    deep = np.arange(g) * min(0.23, 0.36 / max(1, g - 1))
+    deep = np.arange(g) * min(0.3, 0.36 / max(1, g - 1))
     if nodes > 2:
         spokes = _ring(nodes)[:, None] - 0.5
         points = 0.5 + spokes * (1 - 2 * deep[:, None])
