@@ -74,6 +74,15 @@ def hues(k: int) -> list[Colour]:
     return [(r, g, b) for r, g, b in sns.color_palette("husl", k)]
 
 
+def colours(k: int) -> list[str]:
+    """The same hues as a page writes them.
+
+    >>> colours(2)
+    ['#f77189', '#36ada4']
+    """
+    return list(sns.color_palette("husl", k).as_hex())
+
+
 @dataclass(frozen=True)
 class Picture:
     """A figure as SVG, for light and for dark pages, with a text that says what it shows."""
