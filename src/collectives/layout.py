@@ -1,0 +1,149 @@
+"""Where ranks stand in a picture: on a ring, round a hub, on the levels of a tree, in the boxes of their nodes."""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.schedule import Ints, Schedule
+
+Points = NDArray[np.float64]
+Box = tuple[float, float, float, float]
+
+# The shape of every algorithm that is no ring. Where ranks sit on nodes, the nodes decide.
+SHAPES = {
+    "flat": "star",
+    "root": "star",
+    "binomial": "tree",
+    "tree": "tree",
+    "two_tree": "two trees",
+}
+# The reversed trees: here a rank sends to its parent.
+UPWARDS = ("reduce", "gather")
+
+
+class Layout(NamedTuple):
+    """Points in the unit square, one for each rank, y downwards; the radius of a rank; boxes (x, y, width, height)."""
+
+    shape: str
+    points: Points
+    radius: float
+    boxes: list[Box]
+
+
+def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
+    """Where the ranks of a schedule stand. An algorithm that the table does not know is drawn as a ring.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> layout(ALGORITHMS["all_reduce", "ring"](4), "ring").points.tolist()
+    [[0.5, 0.0], [1.0, 0.5], [0.5, 1.0], [0.0, 0.5]]
+    >>> layout(ALGORITHMS["broadcast", "binomial"](4), "binomial").points.tolist()
+    [[0.5, 0.0], [0.0, 0.5], [1.0, 0.5], [0.0, 1.0]]
+    """
+    boxes: list[Box] = []
+    shape = "nodes" if schedule.ranks_per_node > 1 else SHAPES.get(algorithm or "", "ring")
+    if shape == "nodes":
+        points, boxes = _nodes(schedule.p // schedule.ranks_per_node, schedule.ranks_per_node)
+    elif shape == "star":
+        points = _star(schedule.p, schedule.root or 0)
+    elif shape == "tree":
+        points = _levels(parents(schedule, 0, schedule.k))
+    elif shape == "two trees":
+        half = schedule.k // 2
+        points = _two_trees(parents(schedule, 0, half), parents(schedule, half, schedule.k))
+    else:
+        points = _ring(schedule.p)
+    return Layout(shape, points.round(4), _radius(points), boxes)
+
+
+def _radius(points: Points) -> float:
+    """As large as leaves room for an arrow between the two nearest ranks."""
+    apart = np.hypot(*(points[:, None] - points).T)
+    nearest = apart[apart > 0].min(initial=1.0)
+    return round(min(0.075, 0.32 * float(nearest)), 4)
+
+
+def _ring(p: int, turn: float = 0.0) -> Points:
+    """Rank 0 at the top, then clockwise."""
+    angle = 2 * np.pi * (np.arange(p) + turn) / p
+    return (np.stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)], axis=1)).round(9) + 0.0
+
+
+def _star(p: int, hub: int) -> Points:
+    points = np.empty((p, 2))
+    points[np.arange(p) != hub] = _ring(p - 1)
+    points[hub] = 0.5
+    return points
+
+
+def parents(schedule: Schedule, first: int, last: int) -> list[int]:
+    """The tree that chunks ``first`` to ``last - 1`` take: for every rank its parent, or -1 for the root.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> parents(ALGORITHMS["all_reduce", "tree"](8), 0, 1)
+    [-1, 2, 4, 2, 0, 6, 4, 6]
+    """
+    up = schedule.collective in UPWARDS
+    parent = [-1] * schedule.p
+    for step in schedule.steps():
+        row, chunk = step.cells()
+        row = row[(chunk >= first) & (chunk < last) & (up | ~step.add[row])]
+        above, below = (step.dst, step.src) if up else (step.src, step.dst)
+        for one, other in zip(above[row].tolist(), below[row].tolist(), strict=True):
+            parent[other] = one
+    return parent
+
+
+def _depths(parent: list[int]) -> Ints:
+    def depth(rank: int) -> int:
+        return 0 if parent[rank] < 0 else 1 + depth(parent[rank])
+
+    return np.array([depth(rank) for rank in range(len(parent))])
+
+
+def _levels(parent: list[int]) -> Points:
+    """Leaves side by side, every other rank above the middle of its children."""
+    depth = _depths(parent)
+    children = [[c for c, up in enumerate(parent) if up == rank] for rank in range(len(parent))]
+    x, leaves = np.zeros(len(parent)), iter(range(len(parent)))
+
+    def place(rank: int) -> float:
+        below = [place(child) for child in children[rank]]
+        x[rank] = (below[0] + below[-1]) / 2 if below else next(leaves)
+        return float(x[rank])
+
+    place(parent.index(-1))
+    if not x.any():  # a chain of two
+        x[:] = 0.5
+    return np.stack([x / max(1.0, x.max()), depth / max(1, depth.max())], axis=1)
+
+
+def _two_trees(first: list[int], second: list[int]) -> Points:
+    """Ranks from left to right; whoever is inside the first tree above the middle, inside the second below it."""
+    y = np.full(len(first), 0.5)
+    for tree, top, towards in ((second, 1.0, -1), (first, 0.0, 1)):
+        inside = sorted(set(tree) - {-1})
+        depth = _depths(tree)[inside]
+        y[inside] = top + towards * 0.42 * depth / max(1, depth.max())
+    return np.stack([np.arange(len(first)) / max(1, len(first) - 1), y], axis=1)
+
+
+def _nodes(nodes: int, g: int) -> tuple[Points, list[Box]]:
+    """Nodes on a ring, each a box with its ranks in rows."""
+    columns = ceil(sqrt(g))
+    rows = ceil(g / columns)
+    centres = _ring(nodes, turn=0.5) if nodes == 4 else _ring(nodes) if nodes > 2 else _row(nodes)
+    side = min(0.4, 1.2 * np.sin(np.pi / max(3, nodes)) / (1 + 1.2 * np.sin(np.pi / max(3, nodes))))
+    room = side / columns
+    centres = side / 2 + (1 - side) * centres
+    inside = np.array([(i % columns - (columns - 1) / 2, i // columns - (rows - 1) / 2) for i in range(g)]) * room
+    points = (centres[:, None] + inside).reshape(-1, 2)
+    half = np.array([columns, rows]) * room / 2
+    return points, [(*(c - half).round(4).tolist(), *(2 * half).round(4).tolist()) for c in centres]
+
+
+def _row(count: int) -> Points:
+    return np.stack([np.linspace(0.0, 1.0, count) if count > 1 else np.full(1, 0.5), np.full(count, 0.5)], axis=1)

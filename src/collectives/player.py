@@ -1,0 +1,202 @@
+"""Schedules for the player in the book's pages: as JSON, as scripts that a page can load, as an element in a page.
+
+``python -m collectives.player FOLDER`` writes the scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectives.algorithms import ALGORITHMS, build, names
+from collectives.contracts import CONTRACTS, after, before, where
+from collectives.grid import grid
+from collectives.hues import colours
+from collectives.layout import layout
+from collectives.schedule import Schedule, Step, parts
+
+VERSION = 1
+EVERYONE = -1
+RANKS = range(2, 17)
+SEGMENTS = 2  # what the pages show of an algorithm that pipelines
+
+
+def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
+    """Everything the player needs to know of a schedule, as plain values that JSON has too.
+
+    ======================  ==========================================================================================
+    version                 1; another number where a reader of this one would go wrong
+    collective, algorithm   their names
+    p, k, root, parts       ranks; chunks; the root or null; parts that the collective itself cuts the buffer into
+    ranks_per_node          ranks 0, 1, … sit on nodes of so many
+    one_port                false where a rank may send or receive several messages in one step
+    colours                 one for each chunk
+    layout                  shape; x and y of every rank in the unit square, y downwards; the radius of a rank; boxes
+                            [x, y, width, height] for the nodes
+    steps                   for each step the five columns [src, dst, chunk, count, add] (add: 1 adds, 0 replaces)
+    before                  [rank, chunk, count]: so many chunks from this one on lie there, the rank's own
+    asked                   [rank, chunk, count, who]: there, in the end, has to be the contribution of rank ``who``,
+                            or (-1) of every rank
+    ======================  ==========================================================================================
+
+    To play it, keep for each cell (rank, chunk) how many times each rank's contribution is in it. A step reads all its
+    rows before it writes any; a row that replaces overwrites the cell, a row that adds adds up counts, and several of them
+    all count. What lies in no run of ``before`` is junk: a contribution of nobody, that spoils what it is added to. In the end
+    every cell of ``asked`` holds exactly what is asked, once.
+
+    >>> data = player_data(build("all_reduce", "recursive_doubling", 2), "recursive_doubling")
+    >>> data["steps"], data["before"], data["asked"]
+    ([[[0, 1], [1, 0], [0, 0], [1, 1], [1, 1]]], [[0, 0, 1], [1, 0, 1]], [[0, 0, 1, -1], [1, 0, 1, -1]])
+    """
+    return {
+        "version": VERSION,
+        "collective": schedule.collective,
+        "algorithm": algorithm,
+        "p": schedule.p,
+        "k": schedule.k,
+        "root": schedule.root,
+        "parts": parts(schedule.collective, schedule.p),
+        "ranks_per_node": schedule.ranks_per_node,
+        "one_port": schedule.one_port,
+        "colours": colours(schedule.k),
+        "layout": _layout(schedule, algorithm),
+        "steps": [_columns(step) for step in schedule.steps()],
+        "before": [[rank, chunk, count] for rank, chunk, count, _ in _runs(_before(schedule))],
+        "asked": [list(run) for run in _runs(_asked(schedule))],
+    }
+
+
+def _layout(schedule: Schedule, algorithm: str) -> dict[str, Any]:
+    placed = layout(schedule, algorithm)
+    x, y = placed.points.T.tolist()
+    return {"shape": placed.shape, "x": x, "y": y, "radius": placed.radius, "boxes": [list(box) for box in placed.boxes]}
+
+
+def _columns(step: Step) -> list[list[int]]:
+    return [getattr(step, name).astype(int).tolist() for name in Step.__slots__]
+
+
+Cell = tuple[int, int, int]
+Run = tuple[int, int, int, int]
+
+
+def _before(schedule: Schedule) -> Iterator[Cell]:
+    """Who owns what lies where: (rank, chunk, rank)."""
+    for rank, chunk in np.argwhere(before(schedule)[..., -1] == 0).tolist():
+        yield rank, chunk, rank
+
+
+def _asked(schedule: Schedule) -> Iterator[Cell]:
+    """What is asked where: (rank, chunk, the one contributor or EVERYONE)."""
+    asked = after(schedule)[..., :-1]
+    for rank, chunk in np.argwhere(where(schedule)).tolist():
+        who = asked[rank, chunk]
+        yield rank, chunk, EVERYONE if who.all() else int(who.argmax())
+
+
+def _runs(cells: Iterator[Cell]) -> Iterator[Run]:
+    """Consecutive chunks of one rank with the same contributor, written as one run.
+
+    >>> list(_runs(iter([(0, 0, 5), (0, 1, 5), (0, 3, 5), (1, 4, 5)])))
+    [(0, 0, 2, 5), (0, 3, 1, 5), (1, 4, 1, 5)]
+    """
+    numbered = enumerate(cells)
+    for _, run in groupby(numbered, lambda item: (item[1][0], item[1][1] - item[0], item[1][2])):
+        members = [cell for _, cell in run]
+        rank, chunk, who = members[0]
+        yield rank, chunk, len(members), who
+
+
+def shown(collective: str, algorithm: str, p: int) -> Schedule:
+    """The schedule that the pages show: two segments where the algorithm pipelines.
+
+    >>> shown("broadcast", "chain", 4).k, shown("broadcast", "binomial", 4).k
+    (2, 1)
+    """
+    return build(collective, algorithm, p, segments=SEGMENTS)
+
+
+def script(collective: str) -> str:
+    """A script that gives the page every algorithm of a collective on 2 to 16 ranks.
+
+    It is one assignment: ``(window.schedules ??= {})["reduce"] = {"flat": {"2": …, "3": …}, …};``, the value on lines of
+    its own, each algorithm on one.
+    """
+    algorithms = [
+        f"{json.dumps(name)}: {_compact({p: player_data(shown(collective, name, p), name) for p in RANKS})}"
+        for name in names(collective)
+    ]
+    body = ",\n".join(algorithms)
+    return f"(window.schedules ??= {{}})[{json.dumps(collective)}] =\n{{\n{body}\n}}\n;\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def write_scripts(folder: str | Path) -> list[Path]:
+    """Write ``schedules-COLLECTIVE.js`` for every collective; a file that would stay the same is not touched."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {folder / f"schedules-{collective}.js": script(collective).encode() for collective in CONTRACTS}
+    for path, content in written.items():
+        if not path.exists() or path.read_bytes() != content:
+            path.write_bytes(content)
+    return list(written)
+
+
+@dataclass(frozen=True)
+class Player:
+    """A player in a page; without JavaScript the schedule as text stands in its place."""
+
+    collective: str
+    algorithm: str
+    p: int
+    attributes: dict[str, str]
+
+    def _repr_html_(self) -> str:
+        written = "".join(f' {name}="{escape(value)}"' for name, value in self.attributes.items())
+        text = escape(grid(shown(self.collective, self.algorithm, self.p)))
+        return f"<schedule-player{written}><pre>{text}</pre></schedule-player>"
+
+
+def player(collective: str, algorithm: str, p: int, *, name: str | None = None, **options: str | int) -> Player:
+    """The player for a chapter's code cell: a schedule that the reader can play, step through and exchange.
+
+    Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of the buffer, 1 MiB by default).
+    ``name`` has to differ between the players of one page that start with the same schedule; links to a step contain it.
+
+    >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
+    <schedule-player id="all-reduce-recursive-doubling-2" collective="all_reduce" algorithm="recursive_doubling" p="2"
+      step="1" role="group" aria-label="Schedule player: all-reduce by recursive doubling on 2 ranks"><pre>step | rank 0 | rank 1
+       0 | +0&lt;1   | +0&lt;0</pre></schedule-player>
+    """
+    spoken = f"{collective.replace('_', '-')} by {algorithm.replace('_', ' ')} on {p} ranks"
+    identity = name or f"{collective}-{algorithm}-{p}".replace("_", "-")
+    attributes = {"id": identity, "collective": collective, "algorithm": algorithm, "p": p, **options}
+    attributes |= {"role": "group", "aria-label": f"Schedule player: {spoken}"}
+    _need_known(collective, algorithm, p, options)
+    return Player(collective, algorithm, p, {key: str(value) for key, value in attributes.items()})
+
+
+def _need_known(collective: str, algorithm: str, p: int, options: dict[str, str | int]) -> None:
+    """A typing error fails where the page is built, not where it is read."""
+    if (collective, algorithm) not in ALGORITHMS:
+        raise ValueError(f"no algorithm {algorithm!r} for {collective!r}")
+    if p not in RANKS:
+        raise ValueError(f"the player shows {RANKS[0]} to {RANKS[-1]} ranks, not {p}")
+    unknown = set(options) - {"step", "bytes"}
+    if unknown:
+        raise ValueError(f"the player has no option {', '.join(sorted(unknown))}")
+
+
+if __name__ == "__main__":
+    write_scripts(*sys.argv[1:2])
