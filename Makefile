@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SITE := _build/html
+SCHEDULES := chapters/_static/schedules
 BUILT_FROM := _build/.built-from
 
 # What the site is made of. Contents count, not dates: a fresh checkout or a touched file rebuilds nothing.
@@ -57,9 +58,11 @@ experiments: env ## Run the notebooks in experiments/ (PRESET=quick)
 	@$(BIN)/collectives run experiments/*.ipynb --preset $(PRESET)
 
 # The pages show the results of the quick preset, whatever PRESET says.
+# The schedules that the pages' player reads are part of what the site is made of; files that stay the same are not touched.
 # Always from clean: an incremental build hides the warnings of pages that it does not read again.
 book: override PRESET = quick
 book: experiments ## Build the site into _build/html
+	@$(BIN)/python -m collectives.player $(SCHEDULES)
 	@set -eo pipefail; now="$$($(CHECKSUM))"; \
 	if [ -f $(SITE)/index.html ] && [ -f $(BUILT_FROM) ] && [ "$$now" = "$$(cat $(BUILT_FROM))" ]; then \
 	    echo "==> 3/3 book: up to date"; \
@@ -96,7 +99,7 @@ lock: | $(BIN)/python ## Resolve pyproject.toml again: requirements.lock, enviro
 	@$(BIN)/python .ci/lock.py
 
 clean: ## Remove the site, the results made here and the caches, not .venv
-	rm -rf _build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf _build $(SCHEDULES) .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	if [ -d experiments/results ]; then \
 	    find experiments/results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +; fi
 	find src tests experiments -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from collectives.__main__ import main
 from collectives.algorithms import ALGORITHMS
+from collectives.player import player_data
 from collectives.schedule import Schedule
 
 Capture = pytest.CaptureFixture[str]
@@ -47,11 +49,21 @@ def test_show_prints_the_table(capsys: Capture) -> None:
     ]
 
 
-def test_show_as_json_has_every_step(capsys: Capture) -> None:
-    _, out, _ = run(capsys, "show", "all_reduce", "two_tree", "-p", "8", "--segments", "2", "--json")
-    steps = [json.loads(line) for line in out.splitlines()]
-    assert [step["step"] for step in steps] == list(range(len(steps)))
-    assert sum(len(step["src"]) for step in steps) == 2 * 2 * 2 * 7  # up and down, two trees, two segments, 7 edges
+def test_show_as_json_is_what_the_player_reads(capsys: Capture) -> None:
+    _, out, err = run(capsys, "show", "all_reduce", "two_tree", "-p", "8", "--segments", "2", "--json")
+    assert json.loads(out) == player_data(ALGORITHMS["all_reduce", "two_tree"](8, segments=2), "two_tree")
+    assert (out.count("\n"), err) == (1, "")
+    # Up and down, two trees, two segments, 7 edges.
+    assert sum(len(step[0]) for step in json.loads(out)["steps"]) == 2 * 2 * 2 * 7
+
+
+def test_show_draws(capsys: Capture, tmp_path: Path) -> None:
+    code, out, err = run(capsys, "show", "broadcast", "binomial", "-p", "4", "--svg", f"{tmp_path}/tree")
+    assert (code, out) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"tree-{kind}-{theme}.svg" for kind in ("steps", "time") for theme in ("dark", "light")
+    ]
+    assert "messages in each step: 1, 2. In step 0, for one, rank 0 sends chunk 0 to rank 1, replacing." in err
 
 
 def test_a_large_schedule_is_shown_in_part(capsys: Capture) -> None:
@@ -97,6 +109,7 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
         (["verify"], "either a collective and an algorithm, or --all"),
         (["verify", "all_reduce"], "either a collective and an algorithm, or --all"),
         (["verify", "all_reduce", "ring", "--all"], "either a collective and an algorithm, or --all"),
+        (["show", "all_reduce", "ring", "-p", "2", "--svg", "no-such-folder/x"], "cannot write no-such-folder/x-steps"),
         (["run", "no-such.ipynb"], "there is no notebook no-such.ipynb"),
     ],
 )

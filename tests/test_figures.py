@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from seaborn import color_palette
 
 from collectives import plot
 from collectives.algorithms import ALGORITHMS
-from collectives.draw import space_time, two_trees, walk
+from collectives.draw import space_time, steps, two_trees, walk
 from collectives.style import MARKS, Picture, hues
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +41,7 @@ def rows() -> pd.DataFrame:
 PICTURES = {
     "walk": lambda: walk(ALGORITHMS["all_reduce", "ring"](4)),
     "space_time": lambda: space_time(ALGORITHMS["all_reduce", "two_tree"](8)),
+    "steps": lambda: steps(ALGORITHMS["all_reduce", "hierarchical_ring"](8), "hierarchical_ring"),
     "two_trees": lambda: two_trees(9),
     "time": lambda: plot.time_against_size(rows()),
     "bandwidth": lambda: plot.bandwidth_against_size(rows()),
@@ -64,6 +66,10 @@ def test_alternative_texts_say_what_is_shown() -> None:
     assert "no rank is inside both" in two_trees(8).alt
     assert "56 arrows" not in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
     assert "28 arrows between ranks over" in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
+    assert (
+        "6 steps, 4 chunks; messages in each step: 4, 4, 4, 4, 4, 4." in steps(ALGORITHMS["all_reduce", "ring"](4)).alt
+    )
+    assert "22 steps, the first 18 of them drawn" in steps(ALGORITHMS["all_reduce", "ring"](12)).alt
     assert "every rank holds 4 chunks with a contribution of everyone" in walk(ALGORITHMS["all_reduce", "ring"](4)).alt
     assert plot.time_against_size(rows()).alt == (
         "Measured all-reduce on 4 ranks, time in microseconds against buffer size: "
@@ -88,6 +94,12 @@ def test_every_all_reduce_has_its_own_look() -> None:
     assert len({look.colour for look in MARKS.values()}) == len(MARKS)
     assert len({look.marker for look in MARKS.values()}) == len(MARKS)
     assert len(set(hues(8))) == 8
+
+
+def test_the_hues_are_seaborns() -> None:
+    for k in (1, 2, 8, 256):
+        for ours, theirs in zip(hues(k), color_palette("husl", k), strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-3)
 
 
 def test_the_readmes_picture_is_what_the_code_draws(tmp_path: Path) -> None:

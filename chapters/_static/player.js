@@ -127,7 +127,8 @@
       if (data.version !== VERSION) throw new Error(`This player reads version ${VERSION}, not ${data.version}.`);
       this.data = data;
       this.bytes = bytes;
-      const edges = cut(bytes, data.k, data.parts);
+      // In an all-to-all every rank has a buffer of its own; the chunks are those of all of them.
+      const edges = cut(data.collective === "all_to_all" ? data.p * bytes : bytes, data.k, data.parts);
       this.messages = data.steps.map((step) => messagesOf(step, edges));
       this.asked = new Map();
       for (const [rank, chunk, count, who] of data.asked)
@@ -215,10 +216,9 @@
     return node;
   }
 
-  /* A curve from rank to rank that bends to the left, so that an answer does not cover its question. */
-  function curve([ax, ay], [bx, by], radius) {
+  /* A curve from rank to rank that bends to the left by a share of its length; it ends where the ranks' circles begin. */
+  function curve([ax, ay], [bx, by], bend, radius) {
     const length = Math.hypot(bx - ax, by - ay) || 1;
-    const bend = 0.13;
     const cx = (ax + bx) / 2 + bend * (by - ay), cy = (ay + by) / 2 - bend * (bx - ax);
     const towards = (x, y, gap) => {
       const far = Math.hypot(cx - x, cy - y) || 1;
@@ -241,25 +241,30 @@
     return `M${to.map(round)}L${corner(0.42)}L${corner(-0.42)}Z`;
   }
 
+  const BENDS = { tree: 0.07, "two trees": 0.07, nodes: 0.28 };
+
   /* The ranks, the links that the schedule uses, and the messages of one step. */
   class Stage {
     constructor(game) {
       const { layout, p } = game.data;
       this.game = game;
       this.radius = layout.radius * 100;
-      this.high = layout.shape.includes("tree") ? 66 : 100;
+      this.high = { tree: 70, "two trees": 92 }[layout.shape] ?? 100;
       this.points = layout.x.map((x, r) => [x * 100, layout.y[r] * this.high]);
-      const margin = this.radius + 5;
+      const margin = layout.nodes.length ? 2 * this.radius + 2 : this.radius + 5;
       const frame = [-margin, -margin, 100 + 2 * margin, this.high + 2 * margin].map(round);
-      this.messages = svg("g");
+      [this.arrows, this.messages] = [svg("g"), svg("g")];
       this.node = svg("svg", { viewBox: frame.join(" "), role: "img" });
-      this.node.append(svg("g", { class: "sp-boxes" }, ...layout.boxes.map((box) => this.box(box))), this.links());
+      this.node.append(this.nodes(), this.links());
       this.ranks = Array.from({ length: p }, (_, r) => this.rank(r));
-      this.node.append(svg("g", {}, ...this.ranks.map((rank) => rank.node)), this.messages);
+      this.node.append(this.arrows, svg("g", {}, ...this.ranks.map((rank) => rank.node)), this.messages);
     }
 
-    box([x, y, width, height]) {
-      return svg("rect", { x: x * 100, y: y * this.high, width: width * 100, height: height * this.high, rx: 5 });
+    /* Each node of several ranks: a thick line under them, and its outline. */
+    nodes() {
+      const d = this.game.data.layout.nodes.map(([ax, ay, bx, by]) => `M${100 * ax} ${this.high * ay}L${100 * bx} ${this.high * by}`).join("");
+      const line = (width, name) => svg("path", { d, class: name, "stroke-width": round(width) });
+      return svg("g", { class: "sp-nodes" }, line(3.5 * this.radius + 1, "sp-rim"), line(3.5 * this.radius, "sp-inner"));
     }
 
     links() {
@@ -269,7 +274,17 @@
     }
 
     curve(src, dst) {
-      return curve(this.points[src], this.points[dst], this.radius);
+      return curve(this.points[src], this.points[dst], this.bend(src, dst), this.radius);
+    }
+
+    /* From a rank to the next one on the circle an arrow follows the circle; elsewhere it bends a little, so that an
+       answer does not cover its question. */
+    bend(src, dst) {
+      const { around, shape } = this.game.data.layout;
+      const [a, b] = [src, dst].map((r) => this.points[r].map((x) => x - 50));
+      const turn = (Math.atan2(b[1], b[0]) - Math.atan2(a[1], a[0]) + 4 * Math.PI) % (2 * Math.PI);
+      const next = Math.abs(turn - (2 * Math.PI) / around) < 0.01 && Math.abs(Math.hypot(...a) - Math.hypot(...b)) < 1;
+      return next ? Math.tan(Math.PI / (2 * around)) : BENDS[shape] ?? 0.13;
     }
 
     rank(r) {
@@ -304,8 +319,9 @@
       const messages = t ? this.game.messages[t - 1] : [];
       this.small = messages.length > 24;
       this.packets = messages.map((message) => this.message(message));
-      this.messages.replaceChildren(
-        ...this.packets.map(({ arrow }) => arrow), ...this.packets.map(({ packet }) => packet));
+      this.arrows.replaceChildren(...this.packets.map(({ arrow }) => arrow));
+      this.arrows.setAttribute("class", this.small ? "sp-crowd" : "");
+      this.messages.replaceChildren(...this.packets.map(({ packet }) => packet));
       this.movePackets(s);
     }
 
@@ -356,15 +372,15 @@
       this.game = game;
       this.square = k === p * p && parts === k;
       this.across = this.square ? Math.ceil(Math.sqrt(p)) : 1;
-      const room = this.square ? 330 / this.across - 12 : 330;
-      this.wide = Math.min(this.square ? 26 : 58, room / (this.square ? p : k));
-      this.high = this.square ? this.wide : Math.max(13, Math.min(26, this.wide));
+      const room = this.square ? 330 / this.across - 12 : 300;
+      this.wide = Math.min(this.square ? 26 : 110, room / (this.square ? p : k));
+      this.high = this.square ? this.wide : Math.max(13, Math.min(26, 330 / p, this.wide));
       this.cells = [];
       const [width, height] = this.measure();
       this.node = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
       this.node.append(...this.labels());
       for (let rank = 0; rank < p; rank++) for (let chunk = 0; chunk < k; chunk++) this.add(rank, chunk);
-      this.frames = this.node.appendChild(svg("g", { class: "sp-frames" }));
+      this.frames = this.node.appendChild(svg("g", { class: "sp-frames", "stroke-width": Math.min(1.8, round(this.wide * 0.13)) }));
     }
 
     measure() {
@@ -377,7 +393,7 @@
     place(rank, chunk) {
       if (!this.square) return [30 + chunk * this.wide, 18 + rank * (this.high + 3)];
       const side = this.wide * this.game.data.p;
-      const x = 3 + (rank % this.across) * (side + 12), y = 16 + Math.floor(rank / this.across) * (side + 24);
+      const x = 3 + (rank % this.across) * (side + 12), y = 20 + Math.floor(rank / this.across) * (side + 24);
       return [x + (chunk % this.game.data.p) * this.wide, y + Math.floor(chunk / this.game.data.p) * this.high];
     }
 
@@ -424,7 +440,8 @@
         cell.fill.setAttribute("d", this.filled(cell, who));
         cell.fill.setAttribute("class", done ? "sp-fill sp-done" : "sp-fill");
         if (cell.text) {
-          cell.text.textContent = who.length ? cell.chunk : "";
+          // Where sums are under way the strips say more; the chunk's number then stands above its column.
+          cell.text.textContent = done || (who.length && !this.game.sums) ? cell.chunk : "";
           cell.text.classList.toggle("sp-on", done);
         }
         if (cell.title) cell.title.textContent = `rank ${cell.rank}, chunk ${cell.chunk}: ${who.length ? `from rank ${runs(who).join(", ")}` : "nothing yet"}`;
@@ -507,17 +524,19 @@
     </div>
     <p class="sp-text" aria-live="polite"></p>
     <div class="sp-counts">
+      <div>
       <dl>
         <div><dt>Step</dt><dd class="sp-step"></dd></div>
         <div><dt>Messages</dt><dd class="sp-messages"></dd></div>
         <div><dt>Most sent by a rank</dt><dd class="sp-bytes"></dd></div>
       </dl>
+      <p class="sp-legend"></p>
+      </div>
       <div class="sp-sent">
         <div class="sp-caption"></div>
         <div class="sp-bars"></div>
       </div>
-    </div>
-    <p class="sp-legend"></p>`;
+    </div>`;
 
   let numbered = 0;
 
@@ -721,7 +740,7 @@
     }
 
     followLink() {
-      const [id, algorithm, p, t] = decodeURIComponent(location.hash.slice(1)).split("--");
+      const [id, algorithm, p, t] = location.hash.slice(1).split("--");
       if (id !== this.id || !(algorithm in this.schedules)) return false;
       this.choose(algorithm, p, Number(t) || 0);
       return true;

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from collectives.algorithms import ALGORITHMS, build, variants
 from collectives.grid import grid
+from collectives.player import player_data
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
@@ -53,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(command=_list)
     show = verbs.add_parser("show", help="one schedule as a table of steps and ranks")
     _add_schedule(show, nargs=None)
+    show.add_argument(
+        "--svg", metavar="NAME", help="draw it: NAME-steps-light.svg, NAME-time-light.svg, and both -dark"
+    )
     show.set_defaults(command=_show)
     check = verbs.add_parser("verify", help="prove schedules by counting every contribution")
     _add_schedule(check, nargs="?")
@@ -63,8 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_verify)
     _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
     _add_run(verbs.add_parser("run", help="run experiments (notebooks) with a preset"))
-    for verb in (listing, check, show):
+    for verb in (listing, check):
         verb.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
+    show.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
     return parser
 
 
@@ -137,15 +142,31 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     schedule = _built(arguments)
-    head = (
-        f"{arguments.collective} by {arguments.algorithm} on {schedule.p} ranks: "
-        f"{schedule.nsteps} steps, {schedule.k} chunks. +2<0 adds chunk 2 from rank 0, =2<0 replaces it."
-    )
-    for t, step in enumerate(schedule.steps() if arguments.json else ()):
-        print(json.dumps({"step": t, **{name: getattr(step, name).tolist() for name in step.__slots__}}))
-    if not arguments.json:
+    if arguments.svg:
+        _save(arguments.svg, schedule, arguments.algorithm)
+    if arguments.json:
+        print(json.dumps(player_data(schedule, arguments.algorithm), separators=(",", ":")))
+    elif not arguments.svg:
+        head = (
+            f"{arguments.collective} by {arguments.algorithm} on {schedule.p} ranks: "
+            f"{schedule.nsteps} steps, {schedule.k} chunks. +2<0 adds chunk 2 from rank 0, =2<0 replaces it."
+        )
         print(f"{head}\n\n{grid(schedule)}")
     return 0
+
+
+def _save(name: str, schedule: Schedule, algorithm: str) -> None:
+    """Both pictures of a schedule as files, and on standard error what they show."""
+    try:
+        from collectives.draw import space_time, steps
+    except ImportError as error:
+        raise UsageError(f"--svg needs {error.name}, which is not installed") from None
+    for kind, picture in (("steps", steps(schedule, algorithm)), ("time", space_time(schedule))):
+        try:
+            picture.save(f"{name}-{kind}")
+        except OSError as error:
+            raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
+        print(f"{name}-{kind}-light.svg, {name}-{kind}-dark.svg: {picture.alt}", file=sys.stderr)
 
 
 def _verify(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Schedules as pictures: what every rank holds after each step, messages in time, and trees."""
+"""Schedules as pictures: what every rank holds after each step, who sends to whom, messages in time, and trees."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from math import ceil
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
 from collectives.contracts import Counts, before
 from collectives.interpret import apply
-from collectives.schedule import Ints, Schedule, Step
+from collectives.layout import Layout, Points, bend, layout
+from collectives.schedule import Ints, Schedule, Step, run
 from collectives.style import Colour, Picture, Theme, hues, mark, picture
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -132,6 +133,106 @@ def _arrows(axes: Axes, t: int, step: Step, colours: list[Colour]) -> None:
         ends = (t + 0.06, src), (t + 0.94, dst)
         look = {"color": colours[chunk], "lw": 1.4, "ls": style, "arrowstyle": "-|>", "mutation_scale": 8}
         axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, **look))
+
+
+def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, most: int = 18) -> Picture:
+    """Who sends which chunk to whom: a panel for each step (the first ``most``), an arrow for each message.
+
+    Ranks stand where the algorithm's shape puts them: `layout` knows algorithms by name. An arrow has the hue of its
+    chunk, solid where it is added and dashed where it replaces, and the chunk's number beside it where there is room.
+    """
+    placed, shown = layout(schedule, algorithm), min(schedule.nsteps, most)
+    rows = max(1, ceil(shown / columns))
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        panels = np.atleast_2d(figure.subplots(rows, columns, squeeze=False))
+        for axes in panels.flat:
+            axes.set_axis_off()
+        for t, axes in zip(range(shown), panels.flat, strict=False):
+            axes.set_title(f"step {t}", fontsize=9, color=theme.ink)
+            _links(axes, schedule, placed, theme)
+            _ranks(axes, placed, theme)
+            _messages(axes, schedule, placed, t, theme)
+
+    return picture(paint, _who_sends(schedule, shown), WIDTH, height=rows * (0.25 + WIDTH / columns))
+
+
+def _links(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None:
+    """The trees, as faint lines: in a single step they would not be seen."""
+    if "tree" in placed.shape:
+        pairs = {(min(pair), max(pair)) for step in schedule.steps() for pair in _joined(step)}
+        for a, b in sorted(pairs):
+            axes.plot(*placed.points[[a, b]].T, color=theme.faint, lw=0.7, zorder=0)
+
+
+def _ranks(axes: Axes, placed: Layout, theme: Theme) -> None:
+    size = WIDTH / 3 * 72 * placed.radius  # about the radius in points, where three panels stand side by side
+    for ax, ay, bx, by in placed.nodes:
+        axes.plot([ax, bx], [ay, by], color=theme.faint, lw=2.4 * size, solid_capstyle="round", alpha=0.35, zorder=0)
+    for rank, (x, y) in enumerate(placed.points.tolist()):
+        axes.add_patch(Circle((x, y), placed.radius, fc=theme.ground, ec=theme.ink, lw=0.9, zorder=3))
+        axes.text(x, y, str(rank), ha="center", va="center", fontsize=min(9, 1.1 * size), color=theme.ink, zorder=4)
+    edge = 1.4 * placed.radius + 0.02
+    axes.set(xlim=(-edge, 1 + edge), ylim=(1 + edge, -edge), aspect="equal")
+
+
+def _messages(axes: Axes, schedule: Schedule, placed: Layout, t: int, theme: Theme) -> None:
+    colours = hues(schedule.k)
+    messages = _joined(schedule.step(t))
+    for (src, dst), (chunks, add) in messages.items():
+        curve = bend(placed, src, dst)
+        start, end = _between(placed, src, dst)
+        style = f"arc3,rad={-curve}"  # the y axis points down, which turns a bend to the other side
+        look = {"color": colours[chunks[0]], "lw": 1.3, "ls": "solid" if add else (0, (3, 2)), "arrowstyle": "-|>"}
+        look |= {"connectionstyle": style, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
+        axes.add_patch(FancyArrowPatch(tuple(start), tuple(end), **look))  # type: ignore[arg-type]
+        if len(messages) <= 12:
+            left = (end - start)[::-1] * [1, -1]
+            x, y = (start + end) / 2 + left * (curve / 2 + 0.055 / float(np.hypot(*left)))
+            axes.text(x, y, _short(chunks), ha="center", va="center", fontsize=7, color=theme.ink)
+
+
+def _between(placed: Layout, src: int, dst: int) -> tuple[Points, Points]:
+    """Where an arrow begins and ends: just outside the circles of its ranks."""
+    a, b = placed.points[src], placed.points[dst]
+    gap = (b - a) * min(0.4, 1.25 * placed.radius / float(np.hypot(*(b - a))))
+    return a + gap, b - gap
+
+
+def _joined(step: Step) -> dict[tuple[int, int], tuple[list[int], bool]]:
+    """The messages of a step: for every pair of ranks the chunks and whether they are added."""
+    row, chunk = step.cells()
+    messages: dict[tuple[int, int], tuple[list[int], bool]] = {}
+    columns = (step.src[row], step.dst[row], chunk, step.add[row])
+    for src, dst, c, add in zip(*(column.tolist() for column in columns), strict=True):
+        messages.setdefault((src, dst), ([], add))[0].append(c)
+    return messages
+
+
+def _short(chunks: list[int]) -> str:
+    """A chunk's number, a run of them, or how many there are.
+
+    >>> _short([3]), _short([2, 3, 4]), _short([0, 2])
+    ('3', '2-4', '×2')
+    """
+    first, count = min(chunks), len(chunks)
+    return run(first, count) if sorted(chunks) == list(range(first, first + count)) else f"×{count}"
+
+
+def _who_sends(schedule: Schedule, shown: int) -> str:
+    """The alternative text: how many messages each step has, and what the first one does."""
+    counts = [len(_joined(schedule.step(t))) for t in range(shown)]
+    part = "" if shown == schedule.nsteps else f", the first {shown} of them drawn"
+    said = (
+        f"Who sends which chunk to whom in {schedule.collective.replace('_', '-')} on {schedule.p} ranks: "
+        f"{schedule.nsteps} steps{part}, {schedule.k} chunks; messages in each step: "
+        f"{', '.join(map(str, counts)) or 'none'}."
+    )
+    if not counts:
+        return said
+    (src, dst), (chunks, add) = next(iter(_joined(schedule.step(0)).items()))
+    kind = "added" if add else "replacing"
+    return f"{said} In step 0, for one, rank {src} sends chunk {_short(chunks)} to rank {dst}, {kind}."
 
 
 def two_trees(p: int) -> Picture:

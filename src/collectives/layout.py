@@ -1,8 +1,7 @@
-"""Where ranks stand in a picture: on a ring, round a hub, on the levels of a tree, in the boxes of their nodes."""
+"""Where ranks stand in a picture: on a ring, round a hub, on the levels of a tree, on the lines of their nodes."""
 
 from __future__ import annotations
 
-from math import ceil, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from collectives.schedule import Ints, Schedule
 
 Points = NDArray[np.float64]
-Box = tuple[float, float, float, float]
+Line = tuple[float, float, float, float]
 
 # The shape of every algorithm that is no ring. Where ranks sit on nodes, the nodes decide.
 SHAPES = {
@@ -21,17 +20,24 @@ SHAPES = {
     "tree": "tree",
     "two_tree": "two trees",
 }
+# How far arrows bend that do not follow a circle; other shapes 0.13.
+BENDS = {"tree": 0.07, "two trees": 0.07, "nodes": 0.28}
 # The reversed trees: here a rank sends to its parent.
 UPWARDS = ("reduce", "gather")
 
 
 class Layout(NamedTuple):
-    """Points in the unit square, one for each rank, y downwards; the radius of a rank; boxes (x, y, width, height)."""
+    """Points in the unit square, one for each rank, y downwards; the radius of a rank.
+
+    ``around`` is the number of places on the circle, where there is one: neighbours on it are joined by its arc.
+    ``nodes`` are the lines (x, y, x, y) from the first rank to the last of every node.
+    """
 
     shape: str
     points: Points
     radius: float
-    boxes: list[Box]
+    around: int
+    nodes: list[Line]
 
 
 def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
@@ -43,10 +49,10 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
     >>> layout(ALGORITHMS["broadcast", "binomial"](4), "binomial").points.tolist()
     [[0.5, 0.0], [0.0, 0.5], [1.0, 0.5], [0.0, 1.0]]
     """
-    boxes: list[Box] = []
+    lines: list[Line] = []
     shape = "nodes" if schedule.ranks_per_node > 1 else SHAPES.get(algorithm or "", "ring")
     if shape == "nodes":
-        points, boxes = _nodes(schedule.p // schedule.ranks_per_node, schedule.ranks_per_node)
+        points, lines = _nodes(schedule.p // schedule.ranks_per_node, schedule.ranks_per_node)
     elif shape == "star":
         points = _star(schedule.p, schedule.root or 0)
     elif shape == "tree":
@@ -56,7 +62,26 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
         points = _two_trees(parents(schedule, 0, half), parents(schedule, half, schedule.k))
     else:
         points = _ring(schedule.p)
-    return Layout(shape, points.round(4), _radius(points), boxes)
+    around = {"ring": schedule.p, "nodes": schedule.p // schedule.ranks_per_node}.get(shape, 0)
+    return Layout(shape, points.round(4), _radius(points), around if around > 2 else 0, lines)
+
+
+def bend(placed: Layout, src: int, dst: int) -> float:
+    """How far the arrow between two ranks bends to its left, as a share of its length.
+
+    It follows the circle from a rank to the next one on it. Elsewhere it bends a little, so that an answer does not
+    cover its question.
+    """
+    if placed.around and _clockwise(placed, src, dst):
+        return float(np.tan(np.pi / (2 * placed.around)))
+    return BENDS.get(placed.shape, 0.13)
+
+
+def _clockwise(placed: Layout, src: int, dst: int) -> bool:
+    x, y = (placed.points[[src, dst]] - 0.5).T
+    (here, there), (near, far) = np.arctan2(y, x), np.hypot(x, y)
+    turn = (there - here) % (2 * np.pi)
+    return bool(abs(turn - 2 * np.pi / placed.around) < 0.01 and abs(near - far) < 0.01)
 
 
 def _radius(points: Points) -> float:
@@ -127,23 +152,18 @@ def _two_trees(first: list[int], second: list[int]) -> Points:
     for tree, top, towards in ((second, 1.0, -1), (first, 0.0, 1)):
         inside = sorted(set(tree) - {-1})
         depth = _depths(tree)[inside]
-        y[inside] = top + towards * 0.42 * depth / max(1, depth.max())
+        y[inside] = top + towards * 0.37 * depth / max(1, depth.max())
     return np.stack([np.arange(len(first)) / max(1, len(first) - 1), y], axis=1)
 
 
-def _nodes(nodes: int, g: int) -> tuple[Points, list[Box]]:
-    """Nodes on a ring, each a box with its ranks in rows."""
-    columns = ceil(sqrt(g))
-    rows = ceil(g / columns)
-    centres = _ring(nodes, turn=0.5) if nodes == 4 else _ring(nodes) if nodes > 2 else _row(nodes)
-    side = min(0.4, 1.2 * np.sin(np.pi / max(3, nodes)) / (1 + 1.2 * np.sin(np.pi / max(3, nodes))))
-    room = side / columns
-    centres = side / 2 + (1 - side) * centres
-    inside = np.array([(i % columns - (columns - 1) / 2, i // columns - (rows - 1) / 2) for i in range(g)]) * room
-    points = (centres[:, None] + inside).reshape(-1, 2)
-    half = np.array([columns, rows]) * room / 2
-    return points, [(*(c - half).round(4).tolist(), *(2 * half).round(4).tolist()) for c in centres]
-
-
-def _row(count: int) -> Points:
-    return np.stack([np.linspace(0.0, 1.0, count) if count > 1 else np.full(1, 0.5), np.full(count, 0.5)], axis=1)
+def _nodes(nodes: int, g: int) -> tuple[Points, list[Line]]:
+    """Nodes round a ring, the ranks of each on a line to the middle; two nodes are columns instead."""
+    deep = np.arange(g) * min(0.3, 0.36 / max(1, g - 1))
+    if nodes > 2:
+        spokes = _ring(nodes)[:, None] - 0.5
+        points = 0.5 + spokes * (1 - 2 * deep[:, None])
+    else:
+        x, y = np.array([[0.2], [0.8]])[:nodes], np.linspace(0.1, 0.9, g)
+        points = np.stack(np.broadcast_arrays(x, y), axis=2)
+    ends = points[:, [0, -1]].reshape(-1, 4).round(4)
+    return points.reshape(-1, 2), [(a, b, c, d) for a, b, c, d in ends.tolist()]

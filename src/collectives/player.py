@@ -39,8 +39,8 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
     ranks_per_node          ranks 0, 1, … sit on nodes of so many
     one_port                false where a rank may send or receive several messages in one step
     colours                 one for each chunk
-    layout                  shape; x and y of every rank in the unit square, y downwards; the radius of a rank; boxes
-                            [x, y, width, height] for the nodes
+    layout                  shape; x and y of every rank in the unit square, y downwards; the radius of a rank; around:
+                            places on the circle, or 0; nodes: for each the line [x, y, x, y] its ranks stand on
     steps                   for each step the five columns [src, dst, chunk, count, add] (add: 1 adds, 0 replaces)
     before                  [rank, chunk, count]: so many chunks from this one on lie there, the rank's own
     asked                   [rank, chunk, count, who]: there, in the end, has to be the contribution of rank ``who``,
@@ -48,9 +48,9 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
     ======================  ==========================================================================================
 
     To play it, keep for each cell (rank, chunk) how many times each rank's contribution is in it. A step reads all its
-    rows before it writes any; a row that replaces overwrites the cell, a row that adds adds up counts, and several of them
-    all count. What lies in no run of ``before`` is junk: a contribution of nobody, that spoils what it is added to. In the end
-    every cell of ``asked`` holds exactly what is asked, once.
+    rows before it writes any; a row that replaces overwrites the cell, a row that adds adds up counts, and several of
+    them all count. What lies in no run of ``before`` is junk: a contribution of nobody that spoils what it is added to.
+    In the end every cell of ``asked`` holds exactly what is asked, once.
 
     >>> data = player_data(build("all_reduce", "recursive_doubling", 2), "recursive_doubling")
     >>> data["steps"], data["before"], data["asked"]
@@ -77,7 +77,8 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
 def _layout(schedule: Schedule, algorithm: str) -> dict[str, Any]:
     placed = layout(schedule, algorithm)
     x, y = placed.points.T.tolist()
-    return {"shape": placed.shape, "x": x, "y": y, "radius": placed.radius, "boxes": [list(box) for box in placed.boxes]}
+    kept = {name: value for name, value in placed._asdict().items() if name != "points"}
+    return {**kept, "x": x, "y": y, "nodes": [list(line) for line in placed.nodes]}
 
 
 def _columns(step: Step) -> list[list[int]]:
@@ -127,8 +128,8 @@ def shown(collective: str, algorithm: str, p: int) -> Schedule:
 def script(collective: str) -> str:
     """A script that gives the page every algorithm of a collective on 2 to 16 ranks.
 
-    It is one assignment: ``(window.schedules ??= {})["reduce"] = {"flat": {"2": …, "3": …}, …};``, the value on lines of
-    its own, each algorithm on one.
+    It is one assignment, ``(window.schedules ??= {})["reduce"] = {"flat": {"2": …, "3": …}, …};``, the value on lines
+    of its own.
     """
     algorithms = [
         f"{json.dumps(name)}: {_compact({p: player_data(shown(collective, name, p), name) for p in RANKS})}"
@@ -171,12 +172,14 @@ class Player:
 def player(collective: str, algorithm: str, p: int, *, name: str | None = None, **options: str | int) -> Player:
     """The player for a chapter's code cell: a schedule that the reader can play, step through and exchange.
 
-    Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of the buffer, 1 MiB by default).
-    ``name`` has to differ between the players of one page that start with the same schedule; links to a step contain it.
+    Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of the buffer, 1 MiB by
+    default). ``name`` is the element's id, which links to a step contain: give one where two players of a page would
+    start with the same schedule.
 
     >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
     <schedule-player id="all-reduce-recursive-doubling-2" collective="all_reduce" algorithm="recursive_doubling" p="2"
-      step="1" role="group" aria-label="Schedule player: all-reduce by recursive doubling on 2 ranks"><pre>step | rank 0 | rank 1
+    step="1" role="group" aria-label="Schedule player: all-reduce by recursive doubling on 2 ranks"><pre>step |
+    rank 0 | rank 1
        0 | +0&lt;1   | +0&lt;0</pre></schedule-player>
     """
     spoken = f"{collective.replace('_', '-')} by {algorithm.replace('_', ' ')} on {p} ranks"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
-import seaborn as sns
 from matplotlib.figure import Figure
+
+from collectives.hues import hues as hues  # the chunks' colours are part of the look
 
 Colour = tuple[float, float, float]
 
@@ -53,11 +54,6 @@ MARKS = {
 def mark(algorithm: str) -> Mark:
     """The look of an algorithm; grey for one that no figure has shown yet."""
     return MARKS.get(algorithm, Mark("#8c8c8c", "*"))
-
-
-def hues(k: int) -> list[Colour]:
-    """One hue for each of k chunks, equally bright."""
-    return [(r, g, b) for r, g, b in sns.color_palette("husl", k)]
 
 
 @dataclass(frozen=True)
