@@ -319,9 +319,11 @@
       const messages = t ? this.game.messages[t - 1] : [];
       this.small = messages.length > 24;
       this.packets = messages.map((message) => this.message(message));
-      this.arrows.replaceChildren(...this.packets.map(({ arrow }) => arrow));
+      const arrows = this.packets.map(({ arrow }) => arrow), packets = this.packets.map(({ packet }) => packet);
+      // A crowd of packets passes behind the ranks, a few go in front.
+      this.arrows.replaceChildren(...arrows, ...(this.small ? packets : []));
+      this.messages.replaceChildren(...(this.small ? [] : packets));
       this.arrows.setAttribute("class", this.small ? "sp-crowd" : "");
-      this.messages.replaceChildren(...this.packets.map(({ packet }) => packet));
       this.movePackets(s);
     }
 
