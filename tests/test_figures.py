@@ -69,7 +69,7 @@ def test_alternative_texts_say_what_is_shown() -> None:
         "6 steps, 4 chunks; messages in each step: 4, 4, 4, 4, 4, 4." in steps(ALGORITHMS["all_reduce", "ring"](4)).alt
     )
     assert "22 steps, the first 18 of them drawn" in steps(ALGORITHMS["all_reduce", "ring"](12)).alt
-    assert "every rank holds 4 chunks with a contribution of everyone" in walk(ALGORITHMS["all_reduce", "ring"](4)).alt
+    assert "every rank holds 4 complete chunks" in walk(ALGORITHMS["all_reduce", "ring"](4)).alt
     assert plot.time_against_size(rows()).alt == (
         "Measured all-reduce on 4 ranks, time in microseconds against buffer size: "
         "ring from 900 µs at 4 B to 2,000 µs at 1 MiB; gloo (its own choice) from 300 µs at 4 B to 3,000 µs at 1 MiB."

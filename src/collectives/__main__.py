@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 from collectives.algorithms import ALGORITHMS, build, own, variants
 from collectives.grid import grid
-from collectives.player import player_data
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
@@ -153,6 +152,8 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.svg:
         _save(arguments.svg, schedule, arguments.algorithm)
     if arguments.json:
+        from collectives.player import player_data
+
         print(json.dumps(player_data(schedule, arguments.algorithm), separators=(",", ":")))
     elif not arguments.svg:
         head = (

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
-from collectives.contracts import Counts, before
+from collectives.contracts import Counts, after, before
 from collectives.interpret import apply
 from collectives.layout import Layout, Points, bend, layout
 from collectives.schedule import Ints, Schedule, Step, run
@@ -51,7 +51,7 @@ def walk(schedule: Schedule, columns: int = 2) -> Picture:
 
     alt = (
         f"What each of {schedule.p} ranks holds of {schedule.k} chunks, at the start and after each of "
-        f"{schedule.nsteps} steps of {schedule.collective.replace('_', '-')}; at the end {_holdings(states[-1])}."
+        f"{schedule.nsteps} steps of {schedule.collective.replace('_', '-')}; at the end {_holdings(schedule, states[-1])}."
     )
     return picture(paint, alt, WIDTH, height=rows * (0.36 * schedule.p + 0.45))
 
@@ -79,25 +79,33 @@ def _panel(axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int
     for rank in range(p):
         axes.text(-0.15, rank + 0.5, f"{rank}", ha="right", va="center", fontsize=9, color=theme.ink)
         for chunk in range(k):
-            _cell(axes, rank, chunk, state[rank, chunk], colours[chunk], (rank, chunk) in written, theme)
+            filled = state[rank, chunk].sum() / _wanted(schedule)
+            _cell(axes, rank, chunk, state[rank, chunk], filled, colours[chunk], (rank, chunk) in written, theme)
     axes.set_xlim(-0.5, k + 0.05)
     axes.set_ylim(p + 0.05, -0.05)
 
 
-def _cell(axes: Axes, rank: int, chunk: int, counts: Counts, colour: Colour, fresh: bool, theme: Theme) -> None:
+def _cell(
+    axes: Axes, rank: int, chunk: int, counts: Counts, filled: float, colour: Colour, fresh: bool, theme: Theme
+) -> None:
     who = np.flatnonzero(counts)
-    axes.add_patch(Rectangle((chunk, rank), len(who) / len(counts), 1, color=colour, alpha=0.55, lw=0))
+    axes.add_patch(Rectangle((chunk, rank), filled, 1, color=colour, alpha=0.55, lw=0))
     edge, width = (theme.ink, 1.6) if fresh else (theme.faint, 0.6)
     axes.add_patch(Rectangle((chunk, rank), 1, 1, fill=False, ec=edge, lw=width, zorder=3 if fresh else 2))
     text = "".join(LETTERS[r] for r in who) + ("" if not len(who) else symbol(0, chunk)[1:])
     axes.text(chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=9, color=theme.ink, zorder=4)
 
 
-def _holdings(state: Counts) -> str:
-    full = (state == 1).all(axis=2).sum(axis=1)
+def _wanted(schedule: Schedule) -> int:
+    """How many contributions make a cell complete: everybody's where there is a sum, else one."""
+    return int(after(schedule).sum(axis=2).max())
+
+
+def _holdings(schedule: Schedule, state: Counts) -> str:
+    full = (state.sum(axis=2) == _wanted(schedule)).sum(axis=1)
     least, most = int(full.min()), int(full.max())
     count = f"{least}" if least == most else f"{least} to {most}"
-    return f"every rank holds {count} chunks with a contribution of everyone"
+    return f"every rank holds {count} complete chunk{'s' if most != 1 else ''}"
 
 
 def space_time(schedule: Schedule) -> Picture:
@@ -122,7 +130,7 @@ def space_time(schedule: Schedule) -> Picture:
     messages = sum(len(step) for step in schedule.steps())
     alt = (
         f"Messages of {schedule.collective.replace('_', '-')} on {schedule.p} ranks: {messages} arrows between ranks "
-        f"over {schedule.nsteps} steps, coloured by chunk ({schedule.k} chunks)."
+        f"over {schedule.nsteps} steps, coloured by chunk ({schedule.k} in all)."
     )
     return picture(paint, alt, WIDTH, height=0.9 + 0.34 * schedule.p)
 

@@ -1,12 +1,12 @@
 r"""The geometry of the binary trees: who is whose parent, and which edges may work at the same time.
 
-0                  rank 0 is the root and has one child; below it, a rank's lowest set bit says how
-|                  high it stands: odd ranks are leaves, multiples of 4 are two levels up
-4
-/   \
-        2     6               a tree is an array: parent[r] is the parent of rank r, or NO_PARENT
-/ \   / \
-      1   3 5   7
+    ranks 0 to 7        0           rank 0 is the root and has one child; below it, a rank's lowest set bit says
+                        |           how high it stands: odd ranks are leaves
+                        4
+                      /   \
+                    2       6       a tree is an array: parent[r] is the parent of rank r, or NO_PARENT
+                   / \     / \
+                  1   3   5   7
 """
 
 import numpy as np

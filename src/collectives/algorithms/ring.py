@@ -1,9 +1,9 @@
 """Everyone passes to the next: p-1 steps, each rank sending and receiving one chunk in each.
 
-0 -> 1
-^    |          rank r only ever sends to r+1 and receives from r-1
-|    v
-3 <- 2
+four ranks    0 -> 1
+              ^    |      rank r only ever sends to r+1 and receives from r-1
+              |    v
+              3 <- 2
 """
 
 import numpy as np
