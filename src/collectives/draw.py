@@ -49,9 +49,10 @@ def walk(schedule: Schedule, columns: int = 2) -> Picture:
             axes.set_title("at the start" if t == 0 else f"after step {t - 1}", fontsize=10, color=theme.ink)
             _panel(axes, schedule, state, _written(schedule, t - 1), theme)
 
+    end = _holdings(schedule, states[-1])
     alt = (
         f"What each of {schedule.p} ranks holds of {schedule.k} chunks, at the start and after each of "
-        f"{schedule.nsteps} steps of {schedule.collective.replace('_', '-')}; at the end {_holdings(schedule, states[-1])}."
+        f"{schedule.nsteps} steps of {schedule.collective.replace('_', '-')}; at the end {end}."
     )
     return picture(paint, alt, WIDTH, height=rows * (0.36 * schedule.p + 0.45))
 
@@ -75,11 +76,11 @@ def _written(schedule: Schedule, t: int) -> set[tuple[int, int]]:
 
 def _panel(axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int, int]], theme: Theme) -> None:
     p, k = schedule.p, schedule.k
-    colours = hues(k)
+    colours, wanted = hues(k), _wanted(schedule)
     for rank in range(p):
         axes.text(-0.15, rank + 0.5, f"{rank}", ha="right", va="center", fontsize=9, color=theme.ink)
         for chunk in range(k):
-            filled = state[rank, chunk].sum() / _wanted(schedule)
+            filled = state[rank, chunk].sum() / wanted
             _cell(axes, rank, chunk, state[rank, chunk], filled, colours[chunk], (rank, chunk) in written, theme)
     axes.set_xlim(-0.5, k + 0.05)
     axes.set_ylim(p + 0.05, -0.05)
