@@ -7,7 +7,7 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS, build, names, variants
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
-from collectives.bounds import COSTS, height
+from collectives.bounds import COSTS, PIPELINES, height
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
@@ -189,3 +189,24 @@ def test_what_the_ranks_of_two_trees_send() -> None:
         sent = traffic(build("all_reduce", "two_tree", p, segments=4), 800).sent
         assert (sent[[0, p - 1]] == 800).all()
         assert (sent[1 : p - 1] == 1600).all()
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), PIPELINES)
+def test_pipelined_algorithms_take_the_steps_of_their_formula(collective: str, algorithm: str) -> None:
+    for p in range(2, 70):
+        for segments in (1, 2, 9):
+            schedule, pipeline = build(collective, algorithm, p, segments=segments), PIPELINES[collective, algorithm](p)
+            assert schedule.k == segments * pipeline.share
+            promised = pipeline.fixed + pipeline.period * segments
+            assert schedule.nsteps <= promised
+            assert schedule.nsteps == promised or algorithm != "chain"
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), PIPELINES)
+def test_no_other_number_of_segments_is_better(collective: str, algorithm: str) -> None:
+    """Rounded from a real number, the best may be a neighbour of the very best, which takes hardly less."""
+    for p, n in ((3, 1e3), (8, 1e6), (64, 1e8), (1000, 1e9)):
+        pipeline = PIPELINES[collective, algorithm](p)
+        best = pipeline.seconds(n, pipeline.best(n, 5e-6, 1e-9), 5e-6, 1e-9)
+        others = [pipeline.seconds(n, s, 5e-6, 1e-9) for s in (*range(1, 200), *range(200, 20000, 50))]
+        assert best <= 1.01 * min(others)

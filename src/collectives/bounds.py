@@ -124,30 +124,69 @@ def height(p: int) -> int:
     return _log(p)
 
 
+class Pipeline(NamedTuple):
+    """A pipelined algorithm: at most ``fixed + period * s`` steps, each of one of s segments of n / share bytes."""
+
+    fixed: int
+    period: int
+    share: int
+
+    def seconds(self, n: float, segments: int, alpha: float, beta: float) -> float:
+        """The time for n bytes in so many segments (of each tree)."""
+        return (self.fixed + self.period * segments) * (alpha + beta * n / (self.share * segments))
+
+    def best(self, n: float, alpha: float, beta: float) -> int:
+        """The number of segments that takes least time: sqrt(fixed beta n / (period share alpha)), at least 1.
+
+        More segments fill the pipeline better, but each costs its own alpha; Sanders, Speck and Träff 2009 balance the
+        same two terms.
+
+        >>> PIPELINES["broadcast", "chain"](10).best(n=8e6, alpha=5e-6, beta=1e-9)
+        113
+        """
+        return max(1, round(sqrt(self.fixed * beta * n / (self.period * self.share * alpha))))
+
+
+def _trees(levels: int, trees: int) -> Pipeline:
+    """Reduce and broadcast, each with two steps a level and two a segment."""
+    return Pipeline(max(0, 4 * levels - 4), 4, trees)
+
+
+def _chain(p: int) -> Pipeline:
+    return Pipeline(max(0, p - 2), 1, 1)
+
+
+def _fed_trees(p: int) -> Pipeline:
+    """Two trees on all ranks but the root, which feeds both."""
+    return Pipeline(2 * height(max(1, p - 1)), 2, 2)
+
+
+PIPELINES: dict[tuple[str, str], Callable[[int], Pipeline]] = {
+    ("broadcast", "chain"): _chain,
+    ("reduce", "chain"): _chain,
+    ("broadcast", "two_tree"): _fed_trees,
+    ("reduce", "two_tree"): _fed_trees,
+    ("all_reduce", "tree"): lambda p: _trees(height(p), 1),
+    ("all_reduce", "two_tree"): lambda p: _trees(height(p), 2),
+}
+
+
 def pipelined_seconds(p: int, n: float, segments: int, alpha: float, beta: float, trees: int = 2) -> float:
     """All-reduce through one or two pipelined binary trees, each tree with its share of n bytes in ``segments`` pieces.
-
-    At most 2 (2h + 2s - 2) steps of one segment, h = `height`. Segments of a step have equal size.
 
     >>> round(pipelined_seconds(8, 8e6, segments=40, alpha=5e-6, beta=1e-9) * 1e3, 3)
     17.64
     """
-    if p == 1:
-        return 0.0
-    steps = 2 * (2 * height(p) + 2 * segments - 2)
-    return steps * (alpha + beta * n / (trees * segments))
+    return _trees(height(p), trees).seconds(n, segments, alpha, beta) if p > 1 else 0.0
 
 
 def best_segments(p: int, n: float, alpha: float, beta: float, trees: int = 2) -> int:
-    """The number of segments that makes `pipelined_seconds` least: sqrt((h - 1) beta n / (trees alpha)), at least 1.
-
-    Sanders, Speck and Träff 2009 balance the same two terms: more segments fill the pipeline better, but each costs
-    its own alpha.
+    """The number of segments that makes `pipelined_seconds` least.
 
     >>> best_segments(8, 8e6, alpha=5e-6, beta=1e-9)
     40
     """
-    return max(1, round(sqrt(max(0, height(p) - 1) * beta * n / (trees * alpha))))
+    return _trees(height(p), trees).best(n, alpha, beta)
 
 
 def all_reduce_bound(p: int, n: float, alpha: float, beta: float, gamma: float = 0.0) -> float:
