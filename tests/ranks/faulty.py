@@ -1,4 +1,4 @@
-"""A measurement of a ring whose last step is missing: for test_bench.py."""
+"""A measurement in which the player forgets the last step of a ring: for test_bench.py."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from collectives.algorithms import ALGORITHMS, ring
+from collectives.algorithms import build
+from collectives.backends import p2p
 from collectives.bench import measure
 from collectives.schedule import Schedule
 
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
-    ALGORITHMS["all_reduce", "ring"] = short_of_a_step
+    p2p.build = short_of_a_step
     measure.run(settings, report)
 
 
-def short_of_a_step(p: int) -> Schedule:
-    whole = ring.all_reduce(p)
-    return replace(whole, nsteps=whole.nsteps - 1)
+def short_of_a_step(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
+    whole = build(collective, algorithm, p, **options)
+    return replace(whole, nsteps=whole.nsteps - 1) if algorithm == "ring" else whole
