@@ -124,11 +124,15 @@ def before(schedule: Schedule) -> Counts:
 
 
 def after(schedule: Schedule) -> Counts:
-    """What must lie where at the end: counts of shape (p, k, p + 1). They are asked for only `where` it says."""
-    asked, shape = contract(schedule).after, (schedule.p, schedule.k)
-    return np.stack(
-        [np.broadcast_to(asked(cells(schedule, who)), shape) for who in range(schedule.p + 1)], axis=-1, dtype=np.int16
-    )
+    """What must lie at the end in the cells that are asked for: a line of p + 1 counts for each cell of `where`.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> after(ALGORITHMS["reduce", "binomial"](3)).tolist()  # one cell, at the root: all three once, and no junk
+    [[1, 1, 1, 0]]
+    """
+    asked, shape, at = contract(schedule).after, (schedule.p, schedule.k), where(schedule)
+    each = (np.broadcast_to(asked(cells(schedule, who)), shape)[at] for who in range(schedule.p + 1))
+    return np.stack(list(each), axis=-1, dtype=np.int16)
 
 
 def where(schedule: Schedule) -> Bools:

@@ -99,7 +99,7 @@ def _cell(
 
 def _wanted(schedule: Schedule) -> int:
     """How many contributions make a cell complete: everybody's where there is a sum, else one."""
-    return int(after(schedule).sum(axis=2).max())
+    return int(after(schedule).sum(axis=1).max())
 
 
 def _holdings(schedule: Schedule, state: Counts) -> str:

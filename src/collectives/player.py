@@ -97,9 +97,8 @@ def _before(schedule: Schedule) -> Iterator[Cell]:
 
 def _asked(schedule: Schedule) -> Iterator[Cell]:
     """What is asked where: (rank, chunk, the one contributor or EVERYONE)."""
-    asked = after(schedule)[..., :-1]
-    for rank, chunk in np.argwhere(where(schedule)).tolist():
-        who = asked[rank, chunk]
+    asked = after(schedule)[:, :-1]
+    for (rank, chunk), who in zip(np.argwhere(where(schedule)).tolist(), asked, strict=True):
         yield rank, chunk, EVERYONE if who.all() else int(who.argmax())
 
 

@@ -55,12 +55,14 @@ def exact(schedule: Schedule) -> bool:
 
 
 def _verify_counts(schedule: Schedule) -> None:
-    held, asked = before(schedule), after(schedule)
+    held = before(schedule)
     _play(schedule, held)
-    wrong = np.argwhere((held != asked) & where(schedule)[..., None])
+    at, asked = where(schedule), after(schedule)
+    wrong = np.argwhere(held[at] != asked)
     if wrong.size:
-        rank, chunk, who = map(int, wrong[0])
-        found, expected = int(held[rank, chunk, who]), int(asked[rank, chunk, who])
+        cell, who = map(int, wrong[0])
+        rank, chunk = map(int, np.argwhere(at)[cell])
+        found, expected = int(held[rank, chunk, who]), int(asked[cell, who])
         whose = "junk" if who == schedule.p else f"chunk {chunk} of rank {who}"
         what = f"rank {rank} holds {whose} {found} times, not {expected}"
         mark = _counted_again(schedule, who) if found > 1 else _last_write(schedule, rank, chunk)
