@@ -65,11 +65,13 @@ def _fold(state: State, cell: Ints, src: Ints, moved: State, combine: Combine) -
         return
     group = np.concatenate([np.arange(len(target)), group])
     order = np.lexsort((np.concatenate([into[0], src]), group))
-    operands, group = np.concatenate([state[into], moved])[order], group[order]
-    turn = np.arange(len(group)) - np.searchsorted(group, group)
-    total = operands[turn == 0]
-    for i in range(1, int(turn.max()) + 1):
-        total[group[turn == i]] = combine(total[group[turn == i]], operands[turn == i])
+    operands = np.concatenate([state[into], moved])[order]
+    starts = np.searchsorted(group[order], np.arange(len(target)))
+    sizes = np.diff(starts, append=len(order))
+    total = operands[starts]
+    for i in range(1, int(sizes.max())):
+        more = np.flatnonzero(sizes > i)
+        total[more] = combine(total[more], operands[starts[more] + i])
     state[into] = total
 
 
