@@ -9,6 +9,7 @@ from threading import Thread
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from collectives.algorithms import ALGORITHMS
 from test_site import DOCUMENTS, SITE, TOC, needs_site
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -110,3 +111,29 @@ def test_a_page_fits_a_telephone(page: Page, complaints: list[str], document: st
     assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]
     assert page.evaluate(WIDEST_PICTURE) <= TELEPHONE["width"]
     assert not complaints
+
+
+def test_next_leads_from_the_start_through_every_page_and_every_algorithm_from_disk(browser: Browser) -> None:
+    """The files alone, without a server or a network: all pages in order, a player for every algorithm on them."""
+    faults: list[str] = []
+    visited, playable = [], set()
+    with browser.new_context(offline=True) as context, context.new_page() as page:
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto((SITE / "index.html").as_uri())
+        page.wait_for_url("**/preface.html")
+        while len(visited) <= len(DOCUMENTS):
+            visited.append(page.url.removeprefix(SITE.as_uri() + "/").removesuffix(".html"))
+            for player in page.locator("schedule-player").all():
+                choice = player.locator("select").first
+                choice.wait_for()
+                collective = player.get_attribute("collective")
+                playable |= {
+                    (collective, value) for value in choice.evaluate("it => [...it.options].map(o => o.value)")
+                }
+            if not page.locator("a.right-next").count():
+                break
+            page.locator("a.right-next").click()
+            page.wait_for_load_state()
+    assert visited == DOCUMENTS
+    assert playable == set(ALGORITHMS)
+    assert faults == []
