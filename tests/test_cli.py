@@ -1,6 +1,7 @@
 """The command line: what it prints, and what it says about wrong input."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,3 +160,13 @@ def test_a_schedule_of_ones_own(capsys: Capture, tmp_path: Path) -> None:
     ):
         code, _, err = run(capsys, *arguments)
         assert (code, message in err) == (2, True), err
+
+
+def test_verify_all_stops_at_the_first_fault(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collectives.__main__.ProcessPoolExecutor", ThreadPoolExecutor)  # sees the planted fault
+    ring = ALGORITHMS["all_reduce", "ring"]
+    monkeypatch.setitem(
+        ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)) if p > 1 else ring(p)
+    )
+    code, _, err = run(capsys, "verify", "--all", "--max-ranks", "5")
+    assert (code, "all_reduce on 2 ranks, 2 chunks, 1 steps" in err) == (1, True)

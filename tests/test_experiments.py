@@ -130,6 +130,19 @@ def test_a_failing_notebook_keeps_its_output_and_no_result(folder: Path) -> None
     assert left == ["all-reduce-sweep.failed.ipynb"]
 
 
+def test_an_interrupted_notebook_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import papermill
+
+    def interrupted(_: str, output: str, *__: object, **___: object) -> None:
+        Path(output).write_text("half a notebook")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(papermill, "execute_notebook", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run([folder / NOTEBOOK.name], "tiny")
+    assert list((folder / "results" / "tiny").iterdir()) == []
+
+
 def test_notebooks_are_kept_without_outputs_and_know_their_parameters() -> None:
     notebook = nbformat.read(NOTEBOOK, 4)
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells)

@@ -192,8 +192,11 @@ def _verify(arguments: argparse.Namespace) -> int:
     with ProcessPoolExecutor() as workers:
         # The last ones in the table take longest: begun first, they do not keep a single core busy at the end.
         jobs = [workers.submit(_proved, *names, arguments.max_ranks) for names in reversed(ALGORITHMS)]
-        for job in as_completed(jobs):
-            _print(job.result(), _verified_line(job.result()), arguments.json)
+        try:
+            for job in as_completed(jobs):
+                _print(job.result(), _verified_line(job.result()), arguments.json)
+        finally:
+            workers.shutdown(cancel_futures=True)  # after a fault or Ctrl-C nobody waits for what has not begun
     return 0
 
 

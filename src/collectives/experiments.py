@@ -28,7 +28,6 @@ Parameters = TypeVar("Parameters", bound=BaseModel)
 # Names that IPython itself puts beside a notebook's parameters.
 IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}
 
-
 # What a parameter may be; whatever else stands in a notebook (functions, classes, modules) is none.
 SIMPLE = (str, int, float, bool, list, dict, type(None))
 
@@ -164,6 +163,9 @@ def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], inputs:
         failed = executed.with_suffix(".failed.ipynb")
         partial.replace(failed)
         raise ExperimentError(f"{notebook} failed: {error.ename}: {error.evalue}; see {failed}") from None
+    except BaseException:
+        partial.unlink(missing_ok=True)  # interrupted: half a notebook is of no use to anyone
+        raise
     done.metadata["collectives"] = {"inputs": inputs}
     papermill.iorw.write_ipynb(done, str(partial))
     partial.replace(executed)
