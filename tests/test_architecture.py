@@ -31,6 +31,11 @@ MAY_IMPORT = {
     "draw": {"schedule", "contracts", "algorithms", "interpret", "layout", *FIGURES},
     "player": {"schedule", "contracts", "algorithms", "grid", "layout", *FIGURES},
     "plot": {"bounds", "units", *FIGURES},
+    "machine": {"units", "errors"},
+    "clocks": {"schedule"},
+    "simulation": {"schedule", "machine", "clocks"},
+    "trace": {"schedule", "machine", "simulation"},
+    "scaling": {"algorithms", "bounds", "machine", "simulation"},
     "launch": {"launch"},
     "backends": {"schedule", "contracts", "algorithms", "interpret", "backends"},
     "work": set(),
@@ -97,7 +102,7 @@ def test_importing_the_package_needs_numpy_alone() -> None:
 def test_public_names() -> None:
     assert collectives.__all__ == sorted(collectives.__all__)
     assert set(collectives.__all__) == {
-        *("ALGORITHMS", "Schedule", "ScheduleError", "Step", "grid", "verify"),
+        *("ALGORITHMS", "Machine", "Schedule", "ScheduleError", "Step", "grid", "simulate", "verify"),
         *("broadcast", "scatter", "gather", "reduce", "all_reduce"),
         *("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"),
         *("all_to_all", "all_to_all_single"),

@@ -1,6 +1,7 @@
-"""Collective communication, from broadcast to two-tree all-reduce: one schedule, proved, drawn and run.
+"""Collective communication, from broadcast to two-tree all-reduce: one schedule, proved, drawn, run and simulated.
 
-Importing this needs numpy alone. The functions that move tensors import torch when they are first asked for.
+Importing this needs numpy alone. The functions that move tensors import torch when they are first asked for; `simulate`
+imports numba, and `Machine` pydantic.
 """
 
 import importlib
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
         reduce_scatter_tensor,
         scatter,
     )
+    from collectives.machine import Machine
+    from collectives.simulation import simulate
 
 __all__ = [
     "ALGORITHMS",
+    "Machine",
     "Schedule",
     "ScheduleError",
     "Step",
@@ -43,11 +47,15 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_tensor",
     "scatter",
+    "simulate",
     "verify",
 ]
+
+# What is imported only when it is asked for, as it needs more than numpy, and from where; all else is `api`.
+_LATER = {"Machine": "collectives.machine", "simulate": "collectives.simulation"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("collectives.api"), name)
+    return getattr(importlib.import_module(_LATER.get(name, "collectives.api")), name)

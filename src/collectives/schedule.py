@@ -57,9 +57,11 @@ class Step:
     def __init__(
         self, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, count: ArrayLike = 1, add: ArrayLike = False
     ) -> None:
-        columns = np.broadcast_arrays(*(_ints(a) for a in (src, dst, chunk, count)), np.asarray(add, dtype=np.bool_))
+        columns = [*(_ints(a) for a in (src, dst, chunk, count)), np.asarray(add, dtype=np.bool_)]
+        length = max((len(column) for column in columns if column.ndim), default=1)
         for name, column in zip(Step.__slots__, columns, strict=True):
-            object.__setattr__(self, name, np.atleast_1d(column))
+            whole = column if column.shape == (length,) else np.broadcast_to(column, (length,))
+            object.__setattr__(self, name, whole)
 
     def __len__(self) -> int:
         return len(self.src)
@@ -84,9 +86,9 @@ class Step:
 
 def _ints(a: ArrayLike) -> Ints:
     array = np.asarray(a)
-    if array.size and not np.issubdtype(array.dtype, np.integer):
+    if array.size and array.dtype.kind not in "iu":
         raise ScheduleError(f"ranks, chunks and counts are whole numbers, not {array.dtype}")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 def sign(add: bool) -> str:
@@ -251,19 +253,34 @@ def on(
     place, first = np.atleast_2d(_ints(ranks)), np.atleast_2d(_ints(chunks))
     if place.shape[1:] != (schedule.p,) or first.shape[1:] != (schedule.k,) or len(first) not in (1, len(place)):
         raise ScheduleError(f"{schedule.p} ranks and {schedule.k} chunks need as many places")
-    first = np.broadcast_to(first, (len(place), schedule.k))
+    copies, first = len(place), np.broadcast_to(first, (len(place), schedule.k))
     runs_stay_runs = (np.diff(first) == width).all()
+    sender, receiver = (_remembered(lambda ranks: place[:, ranks].ravel()) for _ in range(2))
 
     def make(t: int) -> Step:
         step = schedule.make(t)
-        row, chunk = (np.arange(len(step)), step.chunk) if runs_stay_runs else step.cells()
-        count = step.count * width if runs_stay_runs else np.full(len(row), width)
-        src, dst, start = place[:, step.src[row]], place[:, step.dst[row]], first[:, chunk]
-        copies = len(place)
-        return Step(src.ravel(), dst.ravel(), start.ravel(), np.tile(count, copies), np.tile(step.add[row], copies))
+        if runs_stay_runs or (step.count == 1).all():
+            count = np.tile(step.count * width, copies) if runs_stay_runs else width
+            src, dst, chunk, add = step.src, step.dst, step.chunk, step.add
+        else:
+            row, chunk = step.cells()
+            src, dst, add, count = step.src[row], step.dst[row], step.add[row], width
+        return Step(sender(src), receiver(dst), first[:, chunk].ravel(), count, np.tile(add, copies))
 
     root = None if schedule.root is None or len(place) > 1 else int(place[0, schedule.root])
     return replace(schedule, p=p, k=k, make=make, root=root, ranks_per_node=ranks_per_node)
+
+
+def _remembered(function: Callable[[Ints], Ints]) -> Callable[[Ints], Ints]:
+    """The function, computed anew only for another array than the last: a ring's senders are the same in every step."""
+    last: list[Ints] = []
+
+    def remembering(array: Ints) -> Ints:
+        if not last or last[0] is not array:
+            last[:] = array, function(array)
+        return last[1]
+
+    return remembering
 
 
 def dual(schedule: Schedule, collective: str, *, add: bool) -> Schedule:

@@ -1,10 +1,13 @@
-"""How sizes are typed and printed: 4, 64K, 1M in powers of 1024."""
+"""How quantities are typed and printed: sizes as 64K (powers of 1024), times as 5us, rates as 25GB/s (of 1000)."""
 
 from __future__ import annotations
 
 import re
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3}
+# Powers of ten.
+_SECONDS = {"ns": -9, "us": -6, "ms": -3, "s": 0}
+_RATES = {"B/s": 0, "KB/s": 3, "MB/s": 6, "GB/s": 9, "TB/s": 12}
 
 
 def parse_bytes(text: str | int) -> int:
@@ -17,6 +20,31 @@ def parse_bytes(text: str | int) -> int:
     if not match:
         raise ValueError(f"{text!r} is no size; write it as 4, 64K, 1M or 2G (powers of 1024)")
     return int(match[1]) << 10 * _POWERS[match[2]]
+
+
+def parse_seconds(text: str) -> float:
+    """A time as people type it, in seconds; raises ValueError for anything else.
+
+    >>> parse_seconds("5us"), parse_seconds("2.5 ms"), parse_seconds("0s")
+    (5e-06, 0.0025, 0.0)
+    """
+    return _quantity(text, _SECONDS, "time; write it as 500ns, 5us, 5ms or 1.5s")
+
+
+def parse_rate(text: str) -> float:
+    """A rate as people type it, in bytes a second; raises ValueError for anything else.
+
+    >>> parse_rate("25MB/s"), parse_rate("23 GB/s")
+    (25000000.0, 23000000000.0)
+    """
+    return _quantity(text, _RATES, "rate; write it as 25MB/s or 23GB/s (powers of 1000)")
+
+
+def _quantity(text: str, units: dict[str, int], otherwise: str) -> float:
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z/]+)", str(text).strip())
+    if not match or match[2] not in units:
+        raise ValueError(f"{text!r} is no {otherwise}")
+    return float(f"{match[1]}e{units[match[2]]}")
 
 
 def format_bytes(nbytes: float) -> str:

@@ -52,4 +52,10 @@ def _pass_on(p: int, direction: int) -> Schedule:
     """All-gather round the ring, to the next rank (1) or to the one before (-1)."""
     rank = np.arange(p)
     to = (rank + direction) % p
-    return Schedule("all_gather", p, p, p - 1, lambda t: Step(rank, to, (rank - direction * t) % p))
+    twice = np.concatenate([rank, rank])  # a piece of it is every rank's chunk at step t: (rank - direction * t) % p
+
+    def make(t: int) -> Step:
+        first = -direction * t % p
+        return Step(rank, to, twice[first : first + p])
+
+    return Schedule("all_gather", p, p, p - 1, make)

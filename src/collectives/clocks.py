@@ -1,0 +1,382 @@
+"""The inner loops of `simulation`, compiled: what a step's messages do to the clocks of ranks, ports and wires.
+
+`simulation` says what is modelled. Arrays are indexed by rank, by port (class * p + rank; class 0 is inside a node, 1
+the network) or by wire (what several ranks share: a node's network port, a group's uplink, each way). Times are
+seconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from collectives.schedule import Ints
+
+Floats = NDArray[np.float64]
+# What `play` and `relay` answer.
+DONE, UNSURE, UNSORTED = 0, 1, 2
+
+
+class Links(NamedTuple):
+    """The machine, as arrays: by protocol, and by class or kind of link where there is a second axis."""
+
+    limit: Floats  # bytes of a message up to which a protocol is taken
+    latency: Floats  # by class: inside, network
+    overhead: Floats
+    beta: Floats  # by kind: inside, network, levels
+    stretch: Floats  # 1 / share, by protocol
+    group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
+    wire_beta: Floats  # by level: of the wire that the group shares
+    level_latency: Floats
+    outward: Ints  # of each level: where its wires begin …
+    inward: Ints  # … and its wires the other way
+    gamma: float
+
+
+class Clocks(NamedTuple):
+    """When everything is free again, and what it has done."""
+
+    arrived: Floats  # by rank: the latest arrival of a message there …
+    first: Ints  # … and the run of chunks that it brought
+    end: Ints
+    finish: Floats  # by rank: its last message has left or arrived
+    out: Floats  # by port: what it is taken for, see `Taken`; to send …
+    into: Floats  # … and to receive
+    wire: Floats
+    busy: Floats  # by port: outward, then inward (2, 2p)
+    wire_busy: Floats
+    bytes: Ints  # by kind: inside, network, and by the highest level passed
+    messages: Ints
+
+
+class Scratch(NamedTuple):
+    """What one step adds up: loads of ports and wires, and its messages."""
+
+    out: Floats
+    into: Floats
+    adding: Floats
+    wire: Floats
+    wire_start: Floats
+    partner: Ints  # by port, the receiver of its message in this step
+    message: Ints  # by row
+    src: Ints
+    dst: Ints
+    first: Ints
+    end: Ints
+    size: Floats
+    added: Floats
+    ready: Floats
+    protocol: NDArray[np.int8]
+    kind: NDArray[np.int8]
+    start: Floats
+    left: Floats
+    arrival: Floats
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def kind_of(s: int, d: int, node: Ints, group: Ints) -> int:
+    """0 inside a node, 1 through the network, 1 + l through its level l (levels nest)."""
+    if node[s] == node[d]:
+        return 0
+    kind = 1
+    for level in range(1, len(group)):
+        if group[level, s] != group[level, d]:
+            kind = 1 + level
+    return kind
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def protocol_of(size: float, limit: Floats) -> int:
+    """The first protocol that takes messages of this size; the last takes all."""
+    q = 0
+    while size > limit[q]:
+        q += 1
+    return q
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def delay(q: int, kind: int, links: Links) -> float:
+    """Latency of a message: its class's, and that of every level it passes."""
+    total = links.latency[q, min(kind, 1)]
+    for level in range(1, kind):
+        total += links.level_latency[level]
+    return float(total)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def messages_of(
+    src: Ints, dst: Ints, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints, is_sorted: bool,
+    node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
+) -> int:  # fmt: skip
+    """Rows to messages: sizes, and when their data are there. Returns their number, or -1 UNSURE, -2 UNSORTED."""
+    p, by_cell, n = len(node), len(cells) > 0, 0
+    for i in range(len(src)):
+        s, d, c, e = src[i], dst[i], chunk[i], chunk[i] + count[i]
+        size = edges[e] - edges[c]
+        now.message[i] = -1
+        if size == 0:
+            continue
+        ready = 0.0
+        if by_cell:
+            for cell in range(c, e):
+                ready = max(ready, cells[cell, s])
+        elif clocks.arrived[s] > 0.0:
+            if e <= clocks.first[s] or c >= clocks.end[s]:
+                return -UNSURE
+            ready = clocks.arrived[s]
+        if n == 0 or now.src[n - 1] != s or now.dst[n - 1] != d:
+            kind = kind_of(s, d, node, links.group)
+            port = min(kind, 1) * p + s
+            if now.partner[port] >= 0 and not is_sorted:
+                return -UNSORTED
+            now.partner[port] = d
+            now.src[n], now.dst[n], now.first[n], now.end[n], now.kind[n] = s, d, c, e, kind
+            now.size[n], now.added[n], now.ready[n] = 0.0, 0.0, 0.0
+            n += 1
+        now.message[i] = n - 1
+        now.size[n - 1] += size
+        now.added[n - 1] += size if add[i] else 0
+        now.ready[n - 1] = max(now.ready[n - 1], ready)
+    return n
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def load(n: int, p: int, links: Links, now: Scratch) -> None:
+    """How long the step's messages occupy each port and wire together."""
+    for j in range(n):
+        s, d, kind, size = now.src[j], now.dst[j], now.kind[j], now.size[j]
+        q = protocol_of(size, links.limit)
+        now.protocol[j] = q
+        cls = min(kind, 1)
+        occupied = links.overhead[q, cls] + links.beta[q, kind] * size
+        now.out[cls * p + s] += occupied
+        now.into[cls * p + d] += occupied
+        now.adding[cls * p + d] += links.gamma * now.added[j]
+        now.partner[cls * p + s] = -1
+        for level in range(kind):
+            for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
+                now.wire[wire] += links.wire_beta[level] * links.stretch[q] * size
+
+
+# What a port or wire is taken for: free from GAP to BEGIN, taken from BEGIN to END, free after that.
+GAP, BEGIN, END = 0, 1, 2
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def free_at(taken: Floats, ready: float) -> float:
+    """When something that is ready can begin: in the gap before the last time that is taken, or after it."""
+    at = max(ready, float(taken[GAP]))
+    return at if at < taken[BEGIN] else max(ready, float(taken[END]))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def done_at(taken: Floats, begin: float, lasts: float) -> float:
+    """When it is done: what the gap is too short for goes on after the time that is taken."""
+    end = begin + lasts
+    rest = 0.0 if begin >= taken[BEGIN] or end <= taken[BEGIN] else float(taken[END] - taken[BEGIN])
+    return end + rest
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def take(taken: Floats, begin: float, end: float) -> None:
+    """Taken from begin to end; of several gaps only the last is remembered."""
+    if end <= taken[BEGIN]:
+        taken[GAP] = end
+    elif begin > taken[END]:
+        taken[GAP], taken[BEGIN], taken[END] = taken[END], begin, end
+    else:
+        taken[BEGIN], taken[END] = min(taken[BEGIN], begin), max(taken[END], end)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def start(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
+    """When each message starts and has left: it waits for its data, its ports and its wires."""
+    for j in range(n):
+        s, d, kind, q = now.src[j], now.dst[j], now.kind[j], now.protocol[j]
+        cls = min(kind, 1)
+        late = delay(q, kind, links)
+        adding = now.adding[cls * p + d]
+        begin, lasts = now.ready[j], max(now.out[cls * p + s], now.into[cls * p + d])
+        for level in range(kind):
+            for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
+                lasts = max(lasts, links.overhead[q, cls] + now.wire[wire])
+        for _ in range(2):  # what one of them puts off, the others have to look at again
+            begin = free_at(clocks.out[cls * p + s], begin)
+            begin = free_at(clocks.into[cls * p + d], begin + late) - late
+            for level in range(kind):
+                for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
+                    begin = free_at(clocks.wire[wire], begin)
+        left = max(
+            done_at(clocks.out[cls * p + s], begin, lasts),
+            done_at(clocks.into[cls * p + d], begin + late, lasts + adding) - late - adding,
+        )
+        for level in range(kind):
+            for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
+                left = max(left, done_at(clocks.wire[wire], begin, now.wire[wire]))
+                now.wire_start[wire] = min(now.wire_start[wire], begin)
+        now.start[j], now.left[j], now.arrival[j] = begin, left, left + late + adding
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def settle(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
+    """Ports and wires are taken until their messages have left; ranks know what has arrived; loads are reset."""
+    for j in range(n):
+        s, d, kind = now.src[j], now.dst[j], now.kind[j]
+        out, into = min(kind, 1) * p + s, min(kind, 1) * p + d
+        take(clocks.out[out], now.start[j], now.left[j])
+        take(clocks.into[into], now.start[j] + delay(now.protocol[j], kind, links), now.arrival[j])
+        clocks.finish[s] = max(clocks.finish[s], now.left[j])
+        clocks.finish[d] = max(clocks.finish[d], now.arrival[j])
+        clocks.busy[0, out] += now.out[out]
+        clocks.busy[1, into] += now.into[into] + now.adding[into]
+        clocks.bytes[kind] += int(now.size[j])
+        now.out[out], now.into[into], now.adding[into] = 0.0, 0.0, 0.0
+        for level in range(kind):
+            for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
+                if now.wire[wire] > 0.0:
+                    begin = now.wire_start[wire]
+                    take(clocks.wire[wire], begin, done_at(clocks.wire[wire], begin, now.wire[wire]))
+                    clocks.wire_busy[wire] += now.wire[wire]
+                now.wire[wire], now.wire_start[wire] = 0.0, np.inf
+        if now.arrival[j] >= clocks.arrived[d]:
+            clocks.arrived[d], clocks.first[d], clocks.end[d] = now.arrival[j], now.first[j], now.end[j]
+    clocks.messages[0] += n
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def play(
+    src: Ints, dst: Ints, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints, is_sorted: bool,
+    node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
+) -> int:  # fmt: skip
+    """One step. Returns the number of its messages, or -1 UNSURE (only cells can tell), -2 UNSORTED (sort by pair)."""
+    n = messages_of(src, dst, chunk, count, add, edges, is_sorted, node, links, clocks, cells, now)
+    if n < 0:
+        now.partner[:] = -1
+        return n
+    load(n, len(node), links, now)
+    start(n, len(node), links, clocks, now)
+    settle(n, len(node), links, clocks, now)
+    if len(cells) > 0:
+        for i in range(len(src)):
+            if now.message[i] >= 0:
+                for cell in range(chunk[i], chunk[i] + count[i]):
+                    cells[cell, dst[i]] = max(cells[cell, dst[i]], now.arrival[now.message[i]])
+    return n
+
+
+class Relay(NamedTuple):
+    """A step that repeats, row by row, with other chunks: everyone hands on what it got from the same rank before.
+
+    Entries from ``rows`` on stand for ranks that send but do not receive.
+    """
+
+    feeder: Ints  # by row: the row that brings what this one hands on
+    kind: Ints
+    fixed: Floats  # by row: what a message occupies its ports for, whatever its size …
+    held: Floats  # … and for each byte
+    late: Floats
+    gap: Floats  # by row, its ports: free from here …
+    since: Floats  # … to here, and taken without a pause from then on …
+    free: Floats  # … to here
+    arrived: Floats
+    last: Ints  # the chunk that arrived last
+    moved: Ints
+    sent: Ints  # messages
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def relay_from(
+    src: Ints, dst: Ints, adds: bool, q: int, node: Ints, links: Links, clocks: Clocks
+) -> tuple[bool, Relay]:
+    """Take over the clocks, if no two rows share a port or a wire; every message goes by protocol ``q``."""
+    rows, p = len(src), len(node)
+    relay = Relay(
+        np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows), np.empty(rows), np.empty(rows),
+        np.empty(rows), np.empty(rows), np.empty(rows), np.empty(2 * rows), np.full(2 * rows, -1),
+        np.zeros(rows, np.int64), np.zeros(rows, np.int64),
+    )  # fmt: skip
+    sends, receives = np.full(p, -1), np.full(p, -1)
+    taken = np.zeros(len(clocks.wire), np.bool_)
+    for i in range(rows):
+        s, d = src[i], dst[i]
+        if sends[s] >= 0 or receives[d] >= 0:
+            return False, relay
+        sends[s], receives[d] = i, i
+        kind = kind_of(s, d, node, links.group)
+        cls = min(kind, 1)
+        relay.kind[i], relay.late[i], relay.fixed[i] = kind, delay(q, kind, links), links.overhead[q, cls]
+        free = max(clocks.out[cls * p + s, END], clocks.into[cls * p + d, END] - relay.late[i])
+        beta = links.beta[q, kind]
+        for level in range(kind):
+            beta = max(beta, links.wire_beta[level] * links.stretch[q])
+            for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
+                if taken[wire]:
+                    return False, relay
+                taken[wire] = True
+                free = max(free, clocks.wire[wire, END])
+        relay.gap[i], relay.since[i] = clocks.out[cls * p + s, GAP], clocks.out[cls * p + s, BEGIN]
+        relay.free[i], relay.held[i] = free, beta + (links.gamma if adds else 0.0)
+    for i in range(rows):
+        s, d = src[i], dst[i]
+        relay.feeder[i] = receives[s] if receives[s] >= 0 else rows + i
+        relay.arrived[i], relay.arrived[rows + i] = clocks.arrived[d], clocks.arrived[s]
+        relay.last[i] = clocks.first[d] if clocks.end[d] == clocks.first[d] + 1 else -1
+        relay.last[rows + i] = clocks.first[s] if clocks.end[s] == clocks.first[s] + 1 else -1
+    return True, relay
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def hand_on(chunk: Ints, size: Ints, relay: Relay, arrived: Floats, last: Ints) -> int:
+    """One repeated step: reads ``relay``'s arrivals and writes the next ones. Returns DONE or UNSURE."""
+    unsure = False
+    for i in range(len(chunk)):
+        c, feeder = chunk[i], relay.feeder[i]
+        m = size[c]
+        ready = relay.arrived[feeder]
+        begin = ready if ready > relay.free[i] else relay.free[i]
+        free = begin + relay.fixed[i] + relay.held[i] * m
+        unsure |= (m > 0) & (ready > 0.0) & (relay.last[feeder] != c)
+        pauses = (m > 0) & (begin > relay.free[i])
+        relay.gap[i] = relay.free[i] if pauses else relay.gap[i]
+        relay.since[i] = begin if pauses else relay.since[i]
+        relay.free[i] = free if m > 0 else relay.free[i]
+        arrived[i] = free + relay.late[i] if m > 0 else relay.arrived[i]
+        last[i] = c if m > 0 else relay.last[i]
+        relay.moved[i] += m
+        relay.sent[i] += m > 0
+    return UNSURE if unsure else DONE
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def relay_to(
+    src: Ints, dst: Ints, size: Ints, adds: bool, q: int, relay: Relay, p: int, links: Links, clocks: Clocks
+) -> None:
+    """Give the clocks back, as `play` would have left them."""
+    gamma = links.gamma if adds else 0.0
+    for i in range(len(src)):
+        if relay.sent[i] == 0:
+            continue
+        s, d, kind, c = src[i], dst[i], relay.kind[i], relay.last[i]
+        cls = min(kind, 1)
+        out, into = cls * p + s, cls * p + d
+        left, arrival = relay.free[i] - gamma * size[c], relay.arrived[i]
+        begin = relay.free[i] - relay.fixed[i] - relay.held[i] * size[c]
+        since, gap, late = relay.since[i], relay.gap[i], relay.late[i]
+        clocks.out[out, GAP], clocks.out[out, BEGIN], clocks.out[out, END] = gap, since, left
+        clocks.into[into, GAP], clocks.into[into, BEGIN], clocks.into[into, END] = gap + late, since + late, arrival
+        clocks.arrived[d], clocks.first[d], clocks.end[d] = arrival, c, c + 1
+        clocks.finish[s], clocks.finish[d] = max(clocks.finish[s], left), max(clocks.finish[d], arrival)
+        occupied = relay.sent[i] * links.overhead[q, cls] + links.beta[q, kind] * relay.moved[i]
+        clocks.busy[0, out] += occupied
+        clocks.busy[1, into] += occupied + gamma * relay.moved[i]
+        clocks.bytes[kind] += relay.moved[i]
+        clocks.messages[0] += relay.sent[i]
+        for level in range(kind):
+            beta = links.wire_beta[level] * links.stretch[q]
+            for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
+                clocks.wire[wire, GAP], clocks.wire[wire, BEGIN] = begin, begin
+                clocks.wire[wire, END] = begin + beta * size[c]
+                clocks.wire_busy[wire] += beta * relay.moved[i]

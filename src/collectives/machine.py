@@ -1,0 +1,191 @@
+"""What schedules run on, as numbers: ranks on nodes, and links of several classes between them.
+
+A machine is a YAML file; the presets in ``machines/`` are such files, with their sources, and examples of all there is:
+
+    name: two-rooms
+    source: where the numbers come from
+    ranks_per_node: 8             # ranks fill the nodes in order
+    ports_per_node: 1             # network ports that a node's ranks share; left out: one for each rank
+    inside:                       # between two ranks of a node; needed where ranks_per_node is above 1
+      latency: 1us                # from the last byte's leaving to its arrival; nothing is occupied meanwhile
+      overhead: 0us               # a message occupies the ports of sender and receiver for overhead + bytes / rate
+      rate: 250GB/s
+    network: {latency: 4us, overhead: 1us, rate: 25GB/s}    # between nodes; the rate is a port's
+    levels:                       # of the network, if any, from below: what a message meets that leaves a group
+      - name: rack
+        nodes: 16                 # in a group
+        latency: 1us              # further latency
+        rate: 20GB/s              # of one message at most; left out: the port's
+        uplink: 200GB/s           # shared by all that leaves the group, and by all that enters it; left out: no limit
+    protocols:                    # if any: how messages are sent, the first that fits; otherwise the links as above
+      - name: LL
+        algorithms: [ring]        # left out: all algorithms
+        up_to: 64K                # bytes of a message; left out: any
+        startup: 10us             # once, before anything is sent
+        share: 0.5                # of every link's rate
+        inside: {latency: 0.5us, overhead: 0us}
+        network: {latency: 2us, overhead: 1us}
+    gamma: 0                      # seconds to reduce a byte
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from collectives.errors import explain, unknown
+from collectives.units import parse_bytes, parse_rate, parse_seconds
+
+
+def _typed(parse: Any) -> BeforeValidator:
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), _typed(parse_seconds)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), _typed(parse_rate)]
+Bytes = Annotated[int, Field(ge=0), _typed(parse_bytes)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Delay(_Part):
+    """What a message costs whatever its size (LogGP's L and o), in seconds."""
+
+    latency: Seconds = 0.0
+    overhead: Seconds = 0.0
+
+
+class Link(Delay):
+    """A class of links: a message of m bytes occupies both ports for overhead + m / rate and arrives latency later."""
+
+    rate: Rate
+
+    @property
+    def beta(self) -> float:
+        """Seconds for a byte."""
+        return 1 / self.rate
+
+    @property
+    def alpha(self) -> float:
+        """The textbook's start-up time of a message: overhead + latency."""
+        return self.overhead + self.latency
+
+
+class Level(_Part):
+    """One level of the network: groups of nodes, and what a message that leaves its group meets."""
+
+    name: str
+    nodes: Count
+    latency: Seconds = 0.0
+    rate: Rate | None = None
+    uplink: Rate | None = None
+
+
+class Protocol(_Part):
+    """How a library sends messages of some sizes for some algorithms, such as NCCL's LL and Simple."""
+
+    name: str
+    algorithms: tuple[str, ...] | None = None
+    up_to: Bytes | None = None
+    startup: Seconds = 0.0
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    inside: Delay = Delay()
+    network: Delay = Delay()
+
+    def fits(self, algorithm: str | None) -> bool:
+        """Whether the protocol is one for this algorithm; without a name, only what holds for all of them."""
+        return self.algorithms is None or algorithm in self.algorithms
+
+
+class Machine(_Part):
+    """Ranks on nodes and the links between them; the module's docstring explains every field.
+
+    >>> Machine(name="textbook", network=Link(overhead="5us", rate="25GB/s")).network.alpha
+    5e-06
+    """
+
+    name: str
+    source: str = ""
+    ranks_per_node: Count = 1
+    ports_per_node: Count | None = None
+    inside: Link | None = None
+    network: Link
+    levels: tuple[Level, ...] = ()
+    protocols: tuple[Protocol, ...] = ()
+    gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.ranks_per_node > 1 and self.inside is None:
+            raise ValueError(f"the link 'inside' is missing: nodes of {self.ranks_per_node} ranks need one")
+        if self.ranks_per_node % self.ports:
+            raise ValueError(f"{self.ranks_per_node} ranks of a node cannot share {self.ports} ports evenly")
+        sizes = [1, *(level.nodes for level in self.levels)]
+        if any(large <= small or large % small for small, large in pairwise(sizes)):
+            raise ValueError(
+                f"each level's groups must be made of several of the level below, not of {sizes[1:]} nodes"
+            )
+        return self
+
+    @property
+    def ports(self) -> int:
+        """Network ports of a node."""
+        return self.ports_per_node or self.ranks_per_node
+
+    def protocols_for(self, algorithm: str | None) -> tuple[Protocol, ...]:
+        """The protocols for one algorithm, in their order; the plain links come last, for whatever none is for."""
+        plain = Protocol(name="", inside=_delay(self.inside or self.network), network=_delay(self.network))
+        return (*(protocol for protocol in self.protocols if protocol.fits(algorithm)), plain)
+
+
+def _delay(link: Link) -> Delay:
+    return Delay(latency=link.latency, overhead=link.overhead)
+
+
+def presets() -> list[str]:
+    """The names of the machines that come with the package.
+
+    >>> presets()
+    ['dgx-1v', 'dgx-a100', 'dgx-h100', 'ethernet', 'summit', 'textbook']
+    """
+    return sorted(path.name.removesuffix(".yaml") for path in _folder().iterdir() if path.name.endswith(".yaml"))
+
+
+def machine(name: str) -> Machine:
+    """A preset by name, or a machine of your own by its file; ValueError says what is wrong with it.
+
+    >>> machine("summit").ranks_per_node
+    6
+    """
+    if name in presets():
+        return _read((_folder() / f"{name}.yaml").read_text(), name)
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise ValueError(f"there is no machine file {name}")
+        return _read(Path(name).read_text(), name)
+    raise ValueError(f"{unknown('machine', name, presets())}, and files NAME.yaml")
+
+
+def _folder() -> Any:
+    return resources.files("collectives") / "machines"
+
+
+def _read(text: str, name: str) -> Machine:
+    import yaml
+
+    try:
+        given = yaml.safe_load(text)
+        if not isinstance(given, dict):
+            raise ValueError(f"machine {name}: fields are wanted, such as name, network and ranks_per_node")
+        return Machine(**given)
+    except yaml.YAMLError as error:
+        raise ValueError(f"machine {name} is no YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        raise ValueError(f"machine {name}: {explain(error)}") from None

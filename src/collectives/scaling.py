@@ -1,0 +1,102 @@
+"""Simulated times as rows: a collective by many algorithms, on many numbers of ranks and sizes, on one machine."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+
+from collectives.algorithms import ALGORITHMS, build
+from collectives.bounds import algbw, busbw
+from collectives.machine import Machine
+from collectives.simulation import Simulation, simulate
+
+Row = dict[str, Any]
+
+
+class Case(NamedTuple):
+    """One simulation: ``segments`` of None are chosen so that the time is least (`segmented`)."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    bytes: int
+    machine: Machine
+    segments: int | None = None
+    root: int | None = None
+
+
+def row(case: Case) -> Row:
+    """Simulate one case; ValueError says what cannot be simulated.
+
+    >>> from collectives.machine import machine
+    >>> row(Case("all_reduce", "ring", 4, 100_000_000, machine("textbook")))["seconds"]
+    0.00603
+    """
+    segments, result = segmented(case) if case.segments is None else (case.segments, _simulated(case, case.segments))
+    where, busy = result.busiest
+    return {
+        "collective": case.collective,
+        "algorithm": case.algorithm,
+        "machine": case.machine.name,
+        "ranks": case.ranks,
+        "bytes": case.bytes,
+        "segments": segments,
+        "seconds": float(f"{result.seconds:.9g}"),
+        "algbw": algbw(case.bytes, result.seconds),
+        "busbw": busbw(case.collective, case.ranks, case.bytes, result.seconds),
+        "messages": result.messages,
+        "bytes_by_link": result.bytes,
+        "busiest_link": where,
+        "busy_seconds": float(f"{busy:.9g}"),
+    }
+
+
+def segmented(case: Case) -> tuple[int, Simulation]:
+    """The best of 1, 2, 4, … segments, tried until the time grows; 1 for an algorithm that has none."""
+    segments, best = 1, _simulated(case, 1)
+    while _has_segments(case) and 4 * segments <= case.bytes:
+        other = _simulated(case, 2 * segments)
+        if other.seconds >= best.seconds:
+            break
+        segments, best = 2 * segments, other
+    return segments, best
+
+
+def _has_segments(case: Case) -> bool:
+    make = ALGORITHMS.get((case.collective, case.algorithm))
+    return make is not None and "segments" in inspect.signature(make).parameters
+
+
+def _simulated(case: Case, segments: int) -> Simulation:
+    nodes = case.machine.ranks_per_node
+    options = {"segments": segments, "ranks_per_node": nodes, "root": case.root}
+    if case.ranks % nodes:
+        raise ValueError(
+            f"{case.ranks} ranks do not fill the nodes of {case.machine.name}, which have {nodes} each: "
+            f"take a multiple of {nodes}"
+        )
+    schedule = build(case.collective, case.algorithm, case.ranks, **options)
+    return simulate(schedule, case.machine, case.bytes, case.algorithm)
+
+
+def rows(cases: Sequence[Case], on_row: Callable[[Row], None] = lambda _: None) -> list[Row]:
+    """Simulate all cases, the largest first, on all cores; returns their rows in the cases' order."""
+    order = sorted(range(len(cases)), key=lambda i: cases[i].ranks, reverse=True)
+    found: dict[int, Row] = {}
+    for i, made in zip(order, _made([cases[i] for i in order]), strict=True):
+        found[i] = made
+        on_row(made)
+    return [found[i] for i in range(len(cases))]
+
+
+def _made(cases: Sequence[Case]) -> Iterator[Row]:
+    if len(cases) == 1:
+        yield row(cases[0])
+        return
+    with ProcessPoolExecutor() as workers:
+        try:
+            yield from workers.map(row, cases)
+        finally:
+            workers.shutdown(cancel_futures=True)
