@@ -1,4 +1,4 @@
-"""The command line: ``collectives list | show | verify | bench | run``. Data go to stdout, all else to stderr."""
+"""The command line: ``collectives list | show | verify | simulate | bench | run``. Data go to stdout, all else not."""
 
 from __future__ import annotations
 
@@ -64,9 +64,12 @@ def _parser() -> argparse.ArgumentParser:
         "--max-ranks", type=_positive, metavar="P", help="with --all: 1 to P ranks (default: 128, and more)"
     )
     check.set_defaults(command=_verify)
+    _add_simulate(verbs.add_parser("simulate", help="how long a schedule takes on a machine of any size"))
     _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
     _add_run(verbs.add_parser("run", help="run experiments (notebooks) with a preset"))
-    for verb in (listing, check):
+    speed = verbs.add_parser("bench-simulator", help="how fast `simulate` is, up to a million ranks (minutes)")
+    speed.set_defaults(command=_bench_simulator)
+    for verb in (listing, check, speed):
         verb.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
     show.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
     return parser
@@ -78,6 +81,15 @@ def _add_schedule(parser: argparse.ArgumentParser, nargs: str | None) -> None:
     parser.add_argument("-p", "--ranks", type=_positive, default=8, help="ranks (default 8)")
     parser.add_argument("--root", type=int, help="for a broadcast or a reduce")
     parser.add_argument("--segments", type=_positive, help="for a pipelined algorithm")
+
+
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    _add_schedule(parser, nargs=None)
+    parser.add_argument("--machine", default="textbook", help="a preset, or your own NAME.yaml (default textbook)")
+    parser.add_argument("--bytes", nargs="+", default=["8", "64K", "64M"], help="sizes such as 8 64K 64M")
+    parser.add_argument("--trace", metavar="FILE.json", help="every message, for chrome://tracing or ui.perfetto.dev")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
+    parser.set_defaults(command=_simulate)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -227,6 +239,42 @@ def _verified_line(row: dict[str, Any]) -> str:
         f"ok  {row['collective']:<16}{row['algorithm']:<20}{row['schedules']:>6} schedules on up to "
         f"{row['max_ranks']} ranks counted{large}"
     )
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    try:
+        from collectives.machine import machine
+        from collectives.scaling import Case, line, row, schedule
+        from collectives.trace import trace
+        from collectives.units import parse_bytes
+    except ImportError as error:
+        raise UsageError(f"simulate needs {error.name}, which is not installed") from None
+    try:
+        on, sizes = machine(arguments.machine), [parse_bytes(size) for size in arguments.bytes]
+        if arguments.trace and len(sizes) > 1:
+            raise ValueError("a trace shows one size: give one with --bytes")
+        for nbytes in sizes:
+            names = arguments.collective, arguments.algorithm
+            case = Case(*names, arguments.ranks, nbytes, on, arguments.segments, arguments.root)
+            made = row(case)
+            _print(made, line(made), arguments.json)
+            if arguments.trace:
+                trace(arguments.trace, schedule(case._replace(segments=made["segments"])), on, nbytes, names[1])
+                print(f"{arguments.trace}: open it in ui.perfetto.dev or chrome://tracing", file=sys.stderr)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
+    return 0
+
+
+def _bench_simulator(arguments: argparse.Namespace) -> int:
+    from collectives.simulator_benchmark import HEADING, benchmark, lines
+
+    if not arguments.json:
+        print(HEADING, flush=True)
+    benchmark(lambda row: _print(row, lines(row), arguments.json))
+    return 0
 
 
 def _bench(arguments: argparse.Namespace) -> int:

@@ -35,19 +35,30 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from collectives.errors import explain, unknown
 from collectives.units import parse_bytes, parse_rate, parse_seconds
 
+FILE = "file"  # the context in which a machine's file is validated
 
-def _typed(parse: Any) -> BeforeValidator:
-    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+def _typed(parse: Any, unit: str = "") -> BeforeValidator:
+    """What is typed as text is parsed; in a file, a bare number where a unit belongs is an error."""
+
+    def validated(value: Any, given: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return parse(value)
+        if unit and given.context == FILE and value != 0:
+            raise ValueError(f"a number needs its unit, such as {unit}")
+        return value
+
+    return BeforeValidator(validated)
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), _typed(parse_seconds)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), _typed(parse_rate)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), _typed(parse_seconds, "5us")]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), _typed(parse_rate, "25GB/s")]
 Bytes = Annotated[int, Field(ge=0), _typed(parse_bytes)]
 
 
@@ -184,7 +195,7 @@ def _read(text: str, name: str) -> Machine:
         given = yaml.safe_load(text)
         if not isinstance(given, dict):
             raise ValueError(f"machine {name}: fields are wanted, such as name, network and ranks_per_node")
-        return Machine(**given)
+        return Machine.model_validate(given, context=FILE)
     except yaml.YAMLError as error:
         raise ValueError(f"machine {name} is no YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:

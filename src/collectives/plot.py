@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from collectives.style import MARKS, Picture, Theme, mark, picture
-from collectives.units import format_bytes
+from collectives.units import duration, format_bytes
 
 # A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
 Rows = Any
@@ -92,18 +92,6 @@ def machine(record: dict[str, Any]) -> str:
         f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
         "all series interleaved, each sample the slowest rank's time, with 95 % intervals."
     )
-
-
-def duration(seconds: float) -> str:
-    """A time as people read it.
-
-    >>> duration(5e-6), duration(0.0123), duration(7.8)
-    ('5 µs', '12.3 ms', '7.8 s')
-    """
-    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if round(seconds * factor, 6) < 1000:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def model_time(

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from collectives.algorithms import ALGORITHMS, build
 from collectives.bounds import algbw, busbw
 from collectives.machine import Machine
+from collectives.schedule import Schedule
 from collectives.simulation import Simulation, simulate
+from collectives.units import duration, format_bytes
 
 Row = dict[str, Any]
 
@@ -70,15 +72,23 @@ def _has_segments(case: Case) -> bool:
 
 
 def _simulated(case: Case, segments: int) -> Simulation:
-    nodes = case.machine.ranks_per_node
-    options = {"segments": segments, "ranks_per_node": nodes, "root": case.root}
-    if case.ranks % nodes:
-        raise ValueError(
-            f"{case.ranks} ranks do not fill the nodes of {case.machine.name}, which have {nodes} each: "
-            f"take a multiple of {nodes}"
-        )
-    schedule = build(case.collective, case.algorithm, case.ranks, **options)
-    return simulate(schedule, case.machine, case.bytes, case.algorithm)
+    return simulate(schedule(case._replace(segments=segments)), case.machine, case.bytes, case.algorithm)
+
+
+def schedule(case: Case) -> Schedule:
+    """The schedule of a case, on nodes as the machine has them."""
+    options = {"segments": case.segments, "ranks_per_node": case.machine.ranks_per_node, "root": case.root}
+    return build(case.collective, case.algorithm, case.ranks, **options)
+
+
+def line(row: Row) -> str:
+    """A row as the terminal shows it."""
+    segments = f" in {row['segments']} segments" if row["segments"] > 1 else ""
+    return (
+        f"{row['collective']} by {row['algorithm']}{segments} on {row['ranks']:,} ranks of {row['machine']}, "
+        f"{format_bytes(row['bytes'])}: {duration(row['seconds'])} simulated, busbw {row['busbw']:.3g} GB/s; "
+        f"{row['messages']:,} messages; busiest: {row['busiest_link']} ({duration(row['busy_seconds'])})"
+    )
 
 
 def rows(cases: Sequence[Case], on_row: Callable[[Row], None] = lambda _: None) -> list[Row]:

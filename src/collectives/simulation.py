@@ -93,14 +93,15 @@ def simulate(
         raise ValueError(f"a buffer has 0 bytes or more, not {n}")
     if schedule.p % machine.ranks_per_node:
         raise ValueError(
-            f"{schedule.p} ranks do not fill the nodes of {machine.name}, which have {machine.ranks_per_node} each"
+            f"{schedule.p} ranks do not fill the nodes of {machine.name}: take a multiple of {machine.ranks_per_node}"
         )
     stage = _stage(schedule, machine, n, algorithm)
     try:
-        clocks, largest = _play(stage, on_step, by_cell=False)
+        if on_step is None:
+            return _result(stage, *_play(stage, None, by_cell=False))
     except _UnsureError:
-        clocks, largest = _play(stage, on_step, by_cell=True)
-    return _result(stage, clocks, largest)
+        pass
+    return _result(stage, *_play(stage, on_step, by_cell=True))
 
 
 class _UnsureError(Exception):
@@ -196,7 +197,7 @@ def _play(stage: _Stage, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks,
     schedule, links = stage.schedule, stage.links
     clocks, cells = _clocks(schedule.p, links), _cells(schedule, by_cell)
     scratch, largest = _scratch(schedule.p, links, rows=0), 0.0
-    relay = None if by_cell or on_step else _Relaying(stage, clocks)
+    relay = None if by_cell else _Relaying(stage, clocks)
     for t, step in enumerate(schedule.steps()):
         if relay is not None and relay.hands_on(step):
             continue

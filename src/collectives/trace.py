@@ -17,8 +17,8 @@ MOST_MESSAGES = 1_000_000
 def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Simulation:
     """Simulate, and write every message's sending and receiving to a JSON file; returns the simulation.
 
-    Each rank has two lines: what it sends, from the beginning until the message has left, and what it receives, from the
-    first byte on. Raises ValueError for more than a million messages, before anything is written.
+    Each rank has two lines: what it sends, until the message has left, and what it receives, from the first byte on.
+    Raises ValueError for more than a million messages, before anything is written.
     """
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}} for rank in range(schedule.p)

@@ -58,3 +58,15 @@ def format_bytes(nbytes: float) -> str:
             return f"{nbytes:g} {unit}"
         nbytes /= 1024
     return f"{nbytes:g} GiB"
+
+
+def duration(seconds: float) -> str:
+    """A time as people read it.
+
+    >>> duration(5e-6), duration(0.0123), duration(7.8)
+    ('5 µs', '12.3 ms', '7.8 s')
+    """
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if round(seconds * factor, 6) < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,109 @@
+import pytest
+from pydantic import ValidationError
+
+from collectives import Machine
+from collectives.machine import Level, Link, Protocol, machine, presets
+from collectives.units import parse_bytes, parse_rate, parse_seconds
+
+FILE = """
+name: two-rooms
+ranks_per_node: 2
+inside: {latency: 1us, rate: 100GB/s}
+network: {latency: 5us, overhead: 500ns, rate: 25GB/s}
+"""
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_whole_and_names_its_source(name):
+    preset = machine(name)
+    assert preset.name == name
+    assert preset.source
+
+
+def test_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(FILE)
+    mine = machine(str(path))
+    assert mine.ranks_per_node == 2
+    assert mine.ports == 2
+    assert mine.inside == Link(latency=1e-6, rate=100e9)
+    assert mine.network.alpha == pytest.approx(5.5e-6)
+    assert mine.network.beta == pytest.approx(4e-11)
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "says"),
+    [
+        ("inside: {latency: 1us, rate: 100GB/s}", "", "the link 'inside' is missing: nodes of 2 ranks need one"),
+        ("network: {latency: 5us, overhead: 500ns, rate: 25GB/s}", "", "network: Field required"),
+        ("rate: 25GB/s", "rate: 25 Gbit", "'25 Gbit' is no rate; write it as 25MB/s or 23GB/s"),
+        ("latency: 5us", "latency: 5", "network.latency: a number needs its unit, such as 5us, got 5"),
+        ("latency: 5us", "latency: -5us", "'-5us' is no time"),
+        ("rate: 25GB/s", "rate: 0GB/s", "network.rate: Input should be greater than 0, got 0.0"),
+        ("ranks_per_node: 2", "ranks_per_node: 0", "ranks_per_node: Input should be greater than or equal to 1"),
+        ("ranks_per_node: 2", "ranks_per_node: 2\nports_per_node: 3", "2 ranks of a node cannot share 3 ports evenly"),
+        ("ranks_per_node: 2", "rank_per_node: 2", "rank_per_node: Extra inputs are not permitted"),
+        ("name: two-rooms", "- name", "no YAML"),
+        (
+            "name: two-rooms",
+            "name: two-rooms\nlevels: [{name: rack, nodes: 4}, {name: row, nodes: 6}]",
+            "several of the",
+        ),
+    ],
+)
+def test_a_wrong_file_is_told_what_is_wrong(tmp_path, was, becomes, says):
+    path = tmp_path / "mine.yaml"
+    path.write_text(FILE.replace(was, becomes))
+    with pytest.raises(ValueError, match=r"mine\.yaml") as error:
+        machine(str(path))
+    assert says in str(error.value)
+
+
+def test_what_is_no_machine_at_all(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown machine 'sumit': did you mean 'summit'\?"):
+        machine("sumit")
+    with pytest.raises(ValueError, match=r"there is no machine file nowhere\.yaml"):
+        machine("nowhere.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
+    with pytest.raises(ValueError, match="fields are wanted"):
+        machine(str(tmp_path / "list.yaml"))
+
+
+def test_protocols_are_taken_in_order_and_the_links_come_last():
+    small = Protocol(name="small", up_to="1K")
+    trees = Protocol(name="trees", algorithms=("tree",))
+    of = Machine(name="x", network=Link(latency=1e-6, rate=1e9), protocols=(trees, small))
+    assert [protocol.name for protocol in of.protocols_for("tree")] == ["trees", "small", ""]
+    assert [protocol.name for protocol in of.protocols_for(None)] == ["small", ""]
+    assert of.protocols_for("ring")[-1].network.latency == 1e-6
+
+
+def test_machines_cannot_be_changed_by_accident():
+    with pytest.raises(ValidationError):
+        machine("summit").ranks_per_node = 8
+    assert Level(name="rack", nodes=4).uplink is None
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (parse_seconds, "5us", 5e-6),
+        (parse_seconds, "0.47 us", 0.47e-6),
+        (parse_seconds, "3ns", 3e-9),
+        (parse_rate, "23GB/s", 23e9),
+        (parse_rate, ".5TB/s", 0.5e12),
+        (parse_bytes, "128K", 131072),
+    ],
+)
+def test_units(parse, text, value):
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [(parse_seconds, "5"), (parse_seconds, "5 u"), (parse_seconds, "us"), (parse_rate, "25"), (parse_rate, "25Gb/s"),
+     (parse_rate, "-1GB/s"), (parse_seconds, "1e3s")],
+)  # fmt: skip
+def test_what_is_no_quantity(parse, text):
+    with pytest.raises(ValueError, match="write it as"):
+        parse(text)

@@ -1,0 +1,369 @@
+"""The simulator against a plain program, against closed forms, against itself, and against what is known."""
+
+import json
+from collections import defaultdict
+from itertools import islice, pairwise, product
+
+import numpy as np
+import pytest
+
+import collectives
+from collectives import Machine, simulation
+from collectives.algorithms import ALGORITHMS, build, variants
+from collectives.bounds import COSTS, PIPELINES, all_reduce_bound, height
+from collectives.machine import Delay, Level, Link, Protocol, machine
+from collectives.schedule import Schedule, Step
+from collectives.simulation import simulate
+from collectives.trace import trace
+from collectives.traffic import traffic
+
+ALPHA, BETA = 5e-6, 1 / 25e9
+TEXTBOOK = machine("textbook")
+
+
+# The plain program. ---------------------------------------------------------------------------------------------------
+
+
+class Busy:
+    """A port or a wire: when it is taken last, and the gap before that."""
+
+    def __init__(self):
+        self.gap = self.begin = self.end = 0.0
+
+    def free_at(self, ready):
+        at = max(ready, self.gap)
+        return at if at < self.begin else max(ready, self.end)
+
+    def done_at(self, begin, lasts):
+        interrupted = begin < self.begin < begin + lasts
+        return begin + lasts + (self.end - self.begin if interrupted else 0)
+
+    def take(self, begin, end):
+        if end <= self.begin:
+            self.gap = end
+        elif begin > self.end:
+            self.gap, self.begin, self.end = self.end, begin, end
+        else:
+            self.begin, self.end = min(self.begin, begin), max(self.end, end)
+
+
+def plain(schedule, on, n, algorithm=None):
+    """What `simulation` says, message by message and in the order in which it says it; the last rank's finish."""
+    g, edges, protocols = on.ranks_per_node, schedule.cut(n).tolist(), on.protocols_for(algorithm)
+    ready, busy, finish, largest = defaultdict(float), defaultdict(Busy), 0.0, 0
+
+    def path(s, d):
+        """Ports, wires with their betas, kind of link, slowest beta, and further latency."""
+        a, b = s // g, d // g
+        if a == b:
+            return ("inside", "out", s), ("inside", "in", d), {}, on.inside.beta, 0.0
+        share = g // on.ports
+        wires = {("port", "out", s // share): on.network.beta, ("port", "in", d // share): on.network.beta}
+        beta, late = on.network.beta, 0.0
+        for level in on.levels:
+            if a // level.nodes != b // level.nodes:
+                uplink = 1 / level.uplink if level.uplink else 0.0
+                wires |= {(level.name, "out", a // level.nodes): uplink, (level.name, "in", b // level.nodes): uplink}
+                beta, late = max(beta, 1 / level.rate if level.rate else 0.0), late + level.latency
+        return ("network", "out", s), ("network", "in", d), wires, beta, late
+
+    for step in schedule.steps():
+        messages, loads = {}, defaultdict(float)
+        columns = step.src, step.dst, step.chunk, step.count, step.add
+        for s, d, c, m, add in zip(*(a.tolist() for a in columns), strict=True):
+            if size := edges[c + m] - edges[c]:
+                one = messages.setdefault((s, d), {"size": 0, "added": 0, "cells": [], "ready": 0.0})
+                one["size"] += size
+                one["added"] += size * add
+                one["cells"] += [(d, cell) for cell in range(c, c + m)]
+                one["ready"] = max([one["ready"], *(ready[s, cell] for cell in range(c, c + m))])
+        for (s, d), one in messages.items():
+            size = one["size"]
+            q = next(q for q in protocols if q.up_to is None or size <= q.up_to)
+            out, into, wires, beta, late = path(s, d)
+            delay = q.inside if out[0] == "inside" else q.network
+            one |= {"path": (out, into, wires), "overhead": delay.overhead, "late": delay.latency + late}
+            loads[out] += delay.overhead + beta / q.share * size
+            loads[into] += delay.overhead + beta / q.share * size
+            loads["adding", d, into[0]] += on.gamma * one["added"]
+            for wire, wire_beta in wires.items():
+                loads[wire] += wire_beta / q.share * size
+            if size > largest:
+                largest, startup = size, q.startup
+        first = {}
+        for (_, d), one in messages.items():
+            (out, into, wires), late = one["path"], one["late"]
+            adding = loads["adding", d, into[0]]
+            lasts = max([loads[out], loads[into], *(one["overhead"] + loads[wire] for wire in wires)])
+            begin = one["ready"]
+            for _ in range(2):
+                begin = busy[out].free_at(begin)
+                begin = busy[into].free_at(begin + late) - late
+                for wire in wires:
+                    begin = busy[wire].free_at(begin)
+            left = max(
+                busy[out].done_at(begin, lasts), busy[into].done_at(begin + late, lasts + adding) - late - adding,
+                *(busy[wire].done_at(begin, loads[wire]) for wire in wires), 0.0,
+            )  # fmt: skip
+            one |= {"begin": begin, "left": left, "arrival": left + late + adding}
+            for wire in wires:
+                first[wire] = min(first.get(wire, begin), begin)
+        for one in messages.values():
+            (out, into, _), late = one["path"], one["late"]
+            busy[out].take(one["begin"], one["left"])
+            busy[into].take(one["begin"] + late, one["arrival"])
+            finish = max(finish, one["arrival"])
+        for wire, begin in first.items():
+            if loads[wire] > 0:
+                busy[wire].take(begin, busy[wire].done_at(begin, loads[wire]))
+        for one in messages.values():
+            for cell in one["cells"]:
+                ready[cell] = max(ready[cell], one["arrival"])
+    return finish + (startup if largest else 0.0)
+
+
+def some_machine(rng):
+    g = int(rng.choice([1, 2, 3, 4]))
+
+    def seconds():
+        return float(rng.choice([0, 1e-6, 2.5e-6, 7e-6]))
+
+    def rate():
+        return float(rng.choice([1e9, 2.3e9, 1e10]))
+
+    def link():
+        return Link(latency=seconds(), overhead=seconds(), rate=rate())
+
+    def delay():
+        return Delay(latency=seconds(), overhead=seconds())
+
+    levels = [
+        Level(name=f"level {i}", nodes=2 << i, latency=seconds(), rate=rate(), uplink=rate())
+        for i in range(rng.integers(0, 3))
+    ]
+    protocols = [Protocol(name="small", up_to=64, startup=1e-6, share=0.5, inside=delay(), network=delay())]
+    return Machine(
+        name="random",
+        ranks_per_node=g,
+        ports_per_node=int(rng.choice([d for d in (1, 2, 3, 4) if g % d == 0])),
+        inside=link(),
+        network=link(),
+        levels=tuple(levels),
+        protocols=tuple(protocols[: rng.integers(0, 2)]),
+        gamma=float(rng.choice([0, 1e-10])),
+    )
+
+
+def some_cases(seed, count, most=24):
+    """(schedule, machine, bytes): every algorithm in turn, on machines of any shape."""
+    rng, every = np.random.default_rng(seed), list(ALGORITHMS)
+    for i in range(count):
+        on = some_machine(rng)
+        p = on.ranks_per_node * int(rng.integers(1, 1 + most // on.ranks_per_node))
+        choices = list(islice(variants(*every[i % len(every)], p), 24))
+        yield choices[rng.integers(len(choices))], on, int(rng.choice([0, 1, 3, 7, 100, 1000, 99_999]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_equals_the_plain_program(seed):
+    for schedule, on, n in some_cases(seed, 60):
+        assert simulate(schedule, on, n).seconds == pytest.approx(plain(schedule, on, n), rel=1e-9), (schedule, on, n)
+
+
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_one_clock_for_a_rank_equals_one_for_every_chunk(seed):
+    """Also the fast path for steps that repeat: whatever it may be taken for, it leaves all clocks the same."""
+    sure = 0
+    every = list(some_cases(seed, 60))
+    every += [(build("all_reduce", name, s.p), on, n) for s, on, n in every for name in ("ring",)]
+    for schedule, on, n in every:
+        stage = simulation._stage(schedule, on, n, None)
+        try:
+            fast, _ = simulation._play(stage, None, by_cell=False)
+        except simulation._UnsureError:
+            continue
+        slow, _ = simulation._play(stage, None, by_cell=True)
+        for name in ("finish", "arrived", "bytes", "messages", "busy", "wire_busy"):
+            assert np.allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9, atol=1e-15), (name, schedule, on, n)
+        sure += 1
+    assert sure > 60
+
+
+# Closed forms. --------------------------------------------------------------------------------------------------------
+
+# On any p, or where p is a power of two: there every rank is busy in every step, and nobody can be ahead.
+EVERYWHERE = {
+    "flat", "direct", "pairwise", "exchange", "root", "parameter_server", "ring", "binomial", "chain",
+    "recursive_doubling", "halving_doubling",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("collective", "name"), [names for names in COSTS if names != ("all_reduce", "hierarchical_ring")]
+)
+def test_without_latency_it_is_the_closed_form(collective, name):
+    for p in (1, 2, 4, 8, 16, 3, 5, 6, 7, 13):
+        schedule = build(collective, name, p)
+        n = 840 * schedule.k * (p if collective == "all_to_all" else 1)
+        formula = COSTS[collective, name](p).seconds(n, ALPHA, BETA)
+        found = simulate(schedule, TEXTBOOK, n).seconds
+        if p & (p - 1) == 0 or name in EVERYWHERE:
+            assert found == pytest.approx(formula, rel=1e-9, abs=1e-12), p
+        else:  # who has nothing to wait for is ahead of the lock step that the formula assumes
+            assert found <= formula * (1 + 1e-9), p
+
+
+def test_reducing_costs_gamma_a_byte():
+    with_gamma = TEXTBOOK.model_copy(update={"gamma": 3e-11})
+    for name, p in product(("ring", "root", "exchange", "recursive_doubling", "halving_doubling"), (2, 4, 8, 16)):
+        n = 840 * p
+        formula = COSTS["all_reduce", name](p).seconds(n, ALPHA, BETA, 3e-11)
+        assert simulate(build("all_reduce", name, p), with_gamma, n).seconds == pytest.approx(formula, rel=1e-9)
+
+
+@pytest.mark.parametrize(("collective", "name"), list(PIPELINES))
+def test_pipelines_take_at_most_their_formula(collective, name):
+    for p, segments in product((2, 3, 8, 13, 32), (1, 2, 7, 24)):
+        n = 840 * segments * 2
+        formula = PIPELINES[collective, name](p).seconds(n, segments, ALPHA, BETA)
+        found = simulate(build(collective, name, p, segments=segments), TEXTBOOK, n).seconds
+        assert found <= formula * (1 + 1e-9)
+        if name == "chain":
+            assert found == pytest.approx(formula)
+
+
+def test_two_classes_of_links_have_their_own_closed_form():
+    """2 (g-1) steps inside and 2 (N-1) outside, where the ranks of a node share its port."""
+    for nodes, g in product((2, 3, 8), (2, 4)):
+        inside, outside = Link(overhead=1e-6, rate=250e9), Link(overhead=5e-6, rate=25e9)
+        on = Machine(name="x", ranks_per_node=g, ports_per_node=1, inside=inside, network=outside)
+        n = 840 * nodes * g
+        rows = 2 * (g - 1) * (1e-6 + n / g / 250e9)
+        columns = 2 * (nodes - 1) * (5e-6 + n / nodes / 25e9)
+        schedule = build("all_reduce", "hierarchical_ring", nodes * g, ranks_per_node=g)
+        assert simulate(schedule, on, n).seconds == pytest.approx(rows + columns)
+
+
+def test_nothing_beats_the_lower_bound():
+    for (collective, name), p in product(ALGORITHMS, (2, 5, 16)):
+        if collective == "all_reduce":
+            for schedule, n in product(variants(collective, name, p), (8, 40_000_000)):
+                bound = all_reduce_bound(p, n, 0.0, BETA)
+                assert simulate(schedule, TEXTBOOK, n).seconds >= bound * (1 - 1e-9)
+
+
+# What the model promises. ---------------------------------------------------------------------------------------------
+
+
+def test_latencies_of_messages_in_flight_overlap():
+    """A chain of s segments pays each hop's latency once, not once a segment."""
+    on = Machine(name="x", network=Link(latency=1e-3, rate=1e9))
+    seconds = simulate(build("broadcast", "chain", 5, segments=10), on, 10_000).seconds
+    assert seconds == pytest.approx(4 * 1e-3 + (4 + 9) * 1e-6)
+
+
+def test_a_ring_waits_only_for_its_neighbour():
+    """Inside links are quick: a chunk's way costs what its hops cost, not always the slowest."""
+    on = Machine(
+        name="x", ranks_per_node=4, inside=Link(latency=1e-6, rate=1e12), network=Link(latency=9e-6, rate=1e12)
+    )
+    seconds = simulate(build("all_reduce", "ring", 8), on, 8).seconds
+    assert seconds == pytest.approx(10 * 1e-6 + 4 * 9e-6, rel=1e-3)  # of 14 hops in a row, at most 4 leave a node
+
+
+def test_a_shared_port_is_shared():
+    alone = Machine(name="x", ranks_per_node=4, inside=Link(rate=1e12), network=Link(rate=1e9))
+    shared = alone.model_copy(update={"ports_per_node": 1})
+    schedule = build("all_to_all", "direct", 8)
+    fast, slow = (simulate(schedule, on, 80_000) for on in (alone, shared))
+    assert slow.seconds == pytest.approx(4 * fast.seconds)
+    assert "network port" in slow.busiest[0]
+
+
+def test_an_uplink_is_shared_and_a_message_is_limited():
+    one = {"name": "x", "network": Link(rate=1e9)}
+    racks = Machine(**one, levels=(Level(name="rack", nodes=4, latency=2e-6, rate=5e8),))
+    tight = Machine(**one, levels=(Level(name="rack", nodes=4, uplink=1e9),))
+    across = Step([0, 1, 2, 3], [4, 5, 6, 7], 0)
+    schedule = Schedule("broadcast", 8, 1, 1, lambda _: across, root=0)
+    assert simulate(schedule, racks, 1000).seconds == pytest.approx(2e-6 + 2e-6)
+    assert simulate(schedule, tight, 1000).seconds == pytest.approx(4e-6)
+    assert simulate(schedule, tight, 1000).busiest == ("uplink of rack 0, outward", pytest.approx(4e-6))
+
+
+def test_protocols_go_by_the_size_of_the_message():
+    quick = Protocol(name="LL", up_to=1000, startup=1e-3, share=0.5, network=Delay(overhead=1e-6))
+    on = Machine(name="x", network=Link(overhead=10e-6, rate=1e9), protocols=(quick,))
+    swap = build("all_reduce", "recursive_doubling", 2)
+    assert simulate(swap, on, 1000).seconds == pytest.approx(1e-3 + 1e-6 + 2e-6)
+    assert simulate(swap, on, 1001).seconds == pytest.approx(10e-6 + 1.001e-6)
+    only = on.model_copy(update={"protocols": (quick.model_copy(update={"algorithms": ("ring",)}),)})
+    assert simulate(swap, only, 1000, "recursive_doubling").seconds == pytest.approx(11e-6)
+    assert simulate(swap, only, 1000, "ring").seconds == pytest.approx(1.003e-3)
+
+
+def test_empty_messages_are_neither_sent_nor_charged():
+    ring = build("all_reduce", "ring", 64)
+    assert simulate(ring, TEXTBOOK, 0).seconds == 0
+    assert simulate(ring, TEXTBOOK, 0).messages == 0
+    one = simulate(ring, TEXTBOOK, 1)
+    assert one.messages == 2 * 63
+    assert one.seconds == pytest.approx(2 * 63 * (ALPHA + BETA))
+
+
+def test_what_moved_is_what_the_traffic_says():
+    for name in ("ring", "hierarchical_ring", "hierarchical_tree", "halving_doubling"):
+        schedule = build("all_reduce", name, 48, ranks_per_node=6, segments=4)
+        result, sent = simulate(schedule, machine("summit"), 123_457), traffic(schedule, 123_457)
+        assert result.messages == sent.messages_sent.sum()
+        assert sum(result.bytes.values()) == sent.sent.sum()
+        assert len(result.finish) == 48
+
+
+def test_rows_of_one_pair_are_one_message_wherever_they_stand():
+    rows = Step([0, 2, 0], [1, 3, 1], [0, 0, 1])
+    schedule = Schedule("broadcast", 4, 2, 1, lambda _: rows, root=0)
+    result = simulate(schedule, TEXTBOOK, 2000)
+    assert result.messages == 2
+    assert result.seconds == pytest.approx(ALPHA + 2000 * BETA)
+
+
+@pytest.mark.parametrize(
+    ("p", "n", "says"),
+    [(10, 8, "10 ranks do not fill the nodes of summit: take a multiple of 6"), (12, -1, "0 bytes or more, not -1")],
+)
+def test_what_cannot_be_simulated(p, n, says):
+    with pytest.raises(ValueError, match=says):
+        simulate(build("all_reduce", "ring", p), machine("summit"), n)
+
+
+def test_too_many_clocks_are_refused_before_they_are_made():
+    with pytest.raises(ValueError, match="need 16 GiB for their clocks"):
+        simulate(build("all_to_all", "bruck", 1280), TEXTBOOK, 1 << 30)
+
+
+def test_it_is_a_public_name():
+    assert collectives.simulate is simulate
+    assert collectives.simulate(
+        build("all_reduce", "ring", 4), collectives.Machine(name="x", network=Link(rate=1e9)), 0
+    )
+
+
+def test_a_trace_has_every_message_twice(tmp_path):
+    path = tmp_path / "trace.json"
+    schedule = build("all_reduce", "two_tree", 8, segments=2)
+    result = trace(path, schedule, TEXTBOOK, 4000)
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert len(events) == 2 * result.messages
+    assert max(event["ts"] + event["dur"] for event in events) == pytest.approx(result.seconds * 1e6)
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
+    for rank, line in product(range(8), (0, 1)):  # a port does one thing at a time
+        mine = sorted((e["ts"], e["dur"]) for e in events if (e["pid"], e["tid"]) == (rank, line))
+        assert all(a + b <= c + 1e-6 for (a, b), (c, _) in pairwise(mine))
+
+
+def test_the_two_trees_depth_is_seen():
+    """With nothing but latency, an all-reduce through trees takes up and down what the tree is high."""
+    on = Machine(name="x", network=Link(latency=1.0, rate=1e18))
+    for p in (2, 3, 8, 9, 64, 100):
+        assert simulate(build("all_reduce", "tree", p), on, 1).seconds == pytest.approx(2 * height(p))
