@@ -44,7 +44,8 @@ class Busy:
         elif begin > self.end:
             self.gap, self.begin, self.end = self.end, begin, end
         else:
-            self.begin, self.end = min(self.begin, begin), max(self.end, end)
+            self.gap = self.begin = min(self.begin, begin)
+            self.end = max(self.end, end)
 
 
 def plain(schedule, on, n, algorithm=None):

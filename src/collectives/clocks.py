@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from collectives.schedule import Ints
 
 Floats = NDArray[np.float64]
+Small = NDArray[np.int32]
+Tiny = NDArray[np.int8]
+
+compiled = njit(cache=True, error_model="numpy")
 # What `play` and `relay` answer.
 DONE, UNSURE, UNSORTED = 0, 1, 2
 
@@ -69,14 +73,14 @@ class Scratch(NamedTuple):
     size: Floats
     added: Floats
     ready: Floats
-    protocol: NDArray[np.int8]
-    kind: NDArray[np.int8]
+    protocol: Tiny
+    kind: Tiny
     start: Floats
     left: Floats
     arrival: Floats
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def kind_of(s: int, d: int, node: Ints, group: Ints) -> int:
     """0 inside a node, 1 through the network, 1 + l through its level l (levels nest)."""
     if node[s] == node[d]:
@@ -88,7 +92,7 @@ def kind_of(s: int, d: int, node: Ints, group: Ints) -> int:
     return kind
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def protocol_of(size: float, limit: Floats) -> int:
     """The first protocol that takes messages of this size; the last takes all."""
     q = 0
@@ -97,7 +101,7 @@ def protocol_of(size: float, limit: Floats) -> int:
     return q
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def delay(q: int, kind: int, links: Links) -> float:
     """Latency of a message: its class's, and that of every level it passes."""
     total = links.latency[q, min(kind, 1)]
@@ -106,7 +110,7 @@ def delay(q: int, kind: int, links: Links) -> float:
     return float(total)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def messages_of(
     src: Ints, dst: Ints, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints, is_sorted: bool,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
@@ -143,7 +147,7 @@ def messages_of(
     return n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def load(n: int, p: int, links: Links, now: Scratch) -> None:
     """How long the step's messages occupy each port and wire together."""
     for j in range(n):
@@ -165,14 +169,14 @@ def load(n: int, p: int, links: Links, now: Scratch) -> None:
 GAP, BEGIN, END = 0, 1, 2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def free_at(taken: Floats, ready: float) -> float:
     """When something that is ready can begin: in the gap before the last time that is taken, or after it."""
     at = max(ready, float(taken[GAP]))
     return at if at < taken[BEGIN] else max(ready, float(taken[END]))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def done_at(taken: Floats, begin: float, lasts: float) -> float:
     """When it is done: what the gap is too short for goes on after the time that is taken."""
     end = begin + lasts
@@ -180,18 +184,19 @@ def done_at(taken: Floats, begin: float, lasts: float) -> float:
     return end + rest
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def take(taken: Floats, begin: float, end: float) -> None:
     """Taken from begin to end; of several gaps only the last is remembered."""
     if end <= taken[BEGIN]:
         taken[GAP] = end
     elif begin > taken[END]:
         taken[GAP], taken[BEGIN], taken[END] = taken[END], begin, end
-    else:
-        taken[BEGIN], taken[END] = min(taken[BEGIN], begin), max(taken[END], end)
+    else:  # a gap is forgotten when work goes on after it without a pause
+        taken[GAP] = taken[BEGIN] = min(taken[BEGIN], begin)
+        taken[END] = max(taken[END], end)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def start(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
     """When each message starts and has left: it waits for its data, its ports and its wires."""
     for j in range(n):
@@ -220,7 +225,7 @@ def start(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
         now.start[j], now.left[j], now.arrival[j] = begin, left, left + late + adding
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def settle(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
     """Ports and wires are taken until their messages have left; ranks know what has arrived; loads are reset."""
     for j in range(n):
@@ -246,7 +251,7 @@ def settle(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
     clocks.messages[0] += n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def play(
     src: Ints, dst: Ints, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints, is_sorted: bool,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
@@ -273,31 +278,36 @@ class Relay(NamedTuple):
     Entries from ``rows`` on stand for ranks that send but do not receive.
     """
 
-    feeder: Ints  # by row: the row that brings what this one hands on
-    kind: Ints
-    fixed: Floats  # by row: what a message occupies its ports for, whatever its size …
+    feeder: Small  # by row: the row that brings what this one hands on
+    kind: Tiny
+    fixed: Floats  # by kind: what a message occupies its ports for, whatever its size …
     held: Floats  # … and for each byte
     late: Floats
-    gap: Floats  # by row, its ports: free from here …
-    since: Floats  # … to here, and taken without a pause from then on …
-    free: Floats  # … to here
+    before: Floats  # by row: its ports and wires were free before its last message …
+    free: Floats  # … and are after it
     arrived: Floats
-    last: Ints  # the chunk that arrived last
+    last: Small  # the chunk that arrived last
     moved: Ints
-    sent: Ints  # messages
+    sent: Small  # messages
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def relay_from(
     src: Ints, dst: Ints, adds: bool, q: int, node: Ints, links: Links, clocks: Clocks
 ) -> tuple[bool, Relay]:
     """Take over the clocks, if no two rows share a port or a wire; every message goes by protocol ``q``."""
-    rows, p = len(src), len(node)
+    rows, p, kinds = len(src), len(node), 1 + len(links.group)
     relay = Relay(
-        np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows), np.empty(rows), np.empty(rows),
-        np.empty(rows), np.empty(rows), np.empty(rows), np.empty(2 * rows), np.full(2 * rows, -1),
-        np.zeros(rows, np.int64), np.zeros(rows, np.int64),
+        np.empty(rows, np.int32), np.empty(rows, np.int8), np.empty(kinds), np.empty(kinds), np.empty(kinds),
+        np.empty(rows), np.empty(rows), np.empty(2 * rows), np.full(2 * rows, -1, np.int32),
+        np.zeros(rows, np.int64), np.zeros(rows, np.int32),
     )  # fmt: skip
+    for kind in range(kinds):
+        beta = links.beta[q, kind]
+        for level in range(kind):
+            beta = max(beta, links.wire_beta[level] * links.stretch[q])
+        relay.fixed[kind], relay.late[kind] = links.overhead[q, min(kind, 1)], delay(q, kind, links)
+        relay.held[kind] = beta + (links.gamma if adds else 0.0)
     sends, receives = np.full(p, -1), np.full(p, -1)
     taken = np.zeros(len(clocks.wire), np.bool_)
     for i in range(rows):
@@ -307,18 +317,14 @@ def relay_from(
         sends[s], receives[d] = i, i
         kind = kind_of(s, d, node, links.group)
         cls = min(kind, 1)
-        relay.kind[i], relay.late[i], relay.fixed[i] = kind, delay(q, kind, links), links.overhead[q, cls]
-        free = max(clocks.out[cls * p + s, END], clocks.into[cls * p + d, END] - relay.late[i])
-        beta = links.beta[q, kind]
+        free = max(clocks.out[cls * p + s, END], clocks.into[cls * p + d, END] - relay.late[kind])
         for level in range(kind):
-            beta = max(beta, links.wire_beta[level] * links.stretch[q])
             for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
                 if taken[wire]:
                     return False, relay
                 taken[wire] = True
                 free = max(free, clocks.wire[wire, END])
-        relay.gap[i], relay.since[i] = clocks.out[cls * p + s, GAP], clocks.out[cls * p + s, BEGIN]
-        relay.free[i], relay.held[i] = free, beta + (links.gamma if adds else 0.0)
+        relay.kind[i], relay.before[i], relay.free[i] = kind, free, free
     for i in range(rows):
         s, d = src[i], dst[i]
         relay.feeder[i] = receives[s] if receives[s] >= 0 else rows + i
@@ -328,29 +334,47 @@ def relay_from(
     return True, relay
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def hand_on(chunk: Ints, size: Ints, relay: Relay, arrived: Floats, last: Ints) -> int:
-    """One repeated step: reads ``relay``'s arrivals and writes the next ones. Returns DONE or UNSURE."""
+@compiled
+def hand_on_all(chunk: Ints, size: Ints, relay: Relay, arrived: Floats, last: Small) -> int:
+    """One repeated step without an empty message: reads ``relay`` and writes what arrives next. DONE or UNSURE.
+
+    ``before`` is written, and ``free`` read: the caller exchanges the two.
+    """
     unsure = False
     for i in range(len(chunk)):
-        c, feeder = chunk[i], relay.feeder[i]
-        m = size[c]
+        c, feeder, kind, free = chunk[i], relay.feeder[i], relay.kind[i], relay.free[i]
         ready = relay.arrived[feeder]
-        begin = ready if ready > relay.free[i] else relay.free[i]
-        free = begin + relay.fixed[i] + relay.held[i] * m
-        unsure |= (m > 0) & (ready > 0.0) & (relay.last[feeder] != c)
-        pauses = (m > 0) & (begin > relay.free[i])
-        relay.gap[i] = relay.free[i] if pauses else relay.gap[i]
-        relay.since[i] = begin if pauses else relay.since[i]
-        relay.free[i] = free if m > 0 else relay.free[i]
-        arrived[i] = free + relay.late[i] if m > 0 else relay.arrived[i]
-        last[i] = c if m > 0 else relay.last[i]
-        relay.moved[i] += m
-        relay.sent[i] += m > 0
+        begin = ready if ready > free else free
+        free = begin + relay.fixed[kind] + relay.held[kind] * size[c]
+        unsure |= (ready > 0.0) & (relay.last[feeder] != c)
+        relay.before[i], arrived[i], last[i] = free, free + relay.late[kind], c
+        relay.moved[i] += size[c]
     return UNSURE if unsure else DONE
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled
+def hand_on_some(chunk: Ints, size: Ints, relay: Relay, rows: Small, arrived: Floats) -> int:
+    """One repeated step of which most messages are empty; all of ``relay`` is up to date afterwards. DONE or UNSURE."""
+    n = 0
+    for i in range(len(chunk)):
+        if size[chunk[i]] == 0:
+            continue
+        feeder, kind, m = relay.feeder[i], relay.kind[i], size[chunk[i]]
+        if relay.arrived[feeder] > 0.0 and relay.last[feeder] != chunk[i]:
+            return UNSURE
+        begin = max(relay.arrived[feeder], relay.free[i])
+        relay.before[i] = relay.free[i]
+        relay.free[i] = begin + relay.fixed[kind] + relay.held[kind] * m
+        relay.moved[i] += m
+        relay.sent[i] += 1
+        rows[n], arrived[n] = i, relay.free[i] + relay.late[kind]
+        n += 1
+    for j in range(n):
+        relay.arrived[rows[j]], relay.last[rows[j]] = arrived[j], chunk[rows[j]]
+    return DONE
+
+
+@compiled
 def relay_to(
     src: Ints, dst: Ints, size: Ints, adds: bool, q: int, relay: Relay, p: int, links: Links, clocks: Clocks
 ) -> None:
@@ -362,11 +386,11 @@ def relay_to(
         s, d, kind, c = src[i], dst[i], relay.kind[i], relay.last[i]
         cls = min(kind, 1)
         out, into = cls * p + s, cls * p + d
-        left, arrival = relay.free[i] - gamma * size[c], relay.arrived[i]
-        begin = relay.free[i] - relay.fixed[i] - relay.held[i] * size[c]
-        since, gap, late = relay.since[i], relay.gap[i], relay.late[i]
-        clocks.out[out, GAP], clocks.out[out, BEGIN], clocks.out[out, END] = gap, since, left
-        clocks.into[into, GAP], clocks.into[into, BEGIN], clocks.into[into, END] = gap + late, since + late, arrival
+        late, left, arrival = relay.late[kind], relay.free[i] - gamma * size[c], relay.arrived[i]
+        begin = relay.free[i] - relay.fixed[kind] - relay.held[kind] * size[c]
+        gap = min(begin, relay.before[i])  # begin, where nothing paused
+        clocks.out[out, GAP], clocks.out[out, BEGIN], clocks.out[out, END] = gap, begin, left
+        clocks.into[into, GAP], clocks.into[into, BEGIN], clocks.into[into, END] = gap + late, begin + late, arrival
         clocks.arrived[d], clocks.first[d], clocks.end[d] = arrival, c, c + 1
         clocks.finish[s], clocks.finish[d] = max(clocks.finish[s], left), max(clocks.finish[d], arrival)
         occupied = relay.sent[i] * links.overhead[q, cls] + links.beta[q, kind] * relay.moved[i]

@@ -254,7 +254,9 @@ class _Relaying:
         self.before: Step | None = None
         self.refused: Ints | None = None
         self.relay: Relay | None = None
-        self.arrived, self.last = np.empty(0), np.empty(0, dtype=np.int64)  # what the next step writes
+        self.steps = 0
+        self.all = bool(self.size.all())
+        self.arrived, self.last = np.empty(0), np.empty(0, dtype=np.int32)  # what the next step writes
 
     def _the_protocol(self) -> int:
         """The one that all chunks go by, or -1 if there are several."""
@@ -268,14 +270,21 @@ class _Relaying:
             self.end()
         elif self.relay is None:
             self._begin(step)
-        self.before, relay = step, self.relay
-        if relay is None:
+        self.before = step
+        if self.relay is None:
             return False
-        if inner.hand_on(step.chunk, self.size, relay, self.arrived, self.last) == inner.UNSURE:
+        if self._hand_on(step, self.relay) == inner.UNSURE:
             raise _UnsureError
-        self.relay = relay._replace(arrived=self.arrived, last=self.last)
-        self.arrived, self.last = relay.arrived, relay.last
         return True
+
+    def _hand_on(self, step: Step, relay: Relay) -> int:
+        if not self.all:
+            return int(inner.hand_on_some(step.chunk, self.size, relay, self.last, self.arrived))
+        done = inner.hand_on_all(step.chunk, self.size, relay, self.arrived, self.last)
+        self.relay = relay._replace(before=relay.free, free=relay.before, arrived=self.arrived, last=self.last)
+        self.arrived, self.last = relay.arrived, relay.last
+        self.steps += 1
+        return int(done)
 
     def _repeats(self, step: Step) -> bool:
         """Same senders and receivers (the very arrays), one chunk a row, all adding or none."""
@@ -289,7 +298,7 @@ class _Relaying:
         stage, adds = self.stage, bool(step.add[0])
         fits, relay = inner.relay_from(step.src, step.dst, adds, self.protocol, stage.node, stage.links, self.clocks)
         if fits:
-            self.relay, self.arrived, self.last = relay, relay.arrived.copy(), relay.last.copy()
+            self.relay, self.steps, self.arrived, self.last = relay, 0, relay.arrived.copy(), relay.last.copy()
         else:
             self.refused = step.src
 
@@ -297,6 +306,7 @@ class _Relaying:
         """Bring the clocks in order."""
         if self.relay is not None and self.before is not None:
             step, adds, stage = self.before, bool(self.before.add[0]), self.stage
+            self.relay.sent[:] += self.steps  # those of `hand_on_all`, in which everyone sends
             given = step.src, step.dst, self.size, adds, self.protocol, self.relay
             inner.relay_to(*given, stage.schedule.p, stage.links, self.clocks)
             self.relay = None
