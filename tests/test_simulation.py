@@ -58,8 +58,9 @@ def plain(schedule, on, n, algorithm=None):
         a, b = s // g, d // g
         if a == b:
             return ("inside", "out", s), ("inside", "in", d), {}, on.inside.beta, 0.0
-        share = g // on.ports
-        wires = {("port", "out", s // share): on.network.beta, ("port", "in", d // share): on.network.beta}
+        share, wires = g // on.ports, {}
+        if share > 1:
+            wires = {("port", "out", s // share): on.network.beta, ("port", "in", d // share): on.network.beta}
         beta, late = on.network.beta, 0.0
         for level in on.levels:
             if a // level.nodes != b // level.nodes:

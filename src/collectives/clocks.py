@@ -32,6 +32,7 @@ class Links(NamedTuple):
     overhead: Floats
     beta: Floats  # by kind: inside, network, levels
     stretch: Floats  # 1 / share, by protocol
+    lowest: int  # the first level whose wires count: 1 where each rank has a network port of its own
     group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
     wire_beta: Floats  # by level: of the wire that the group shares
     level_latency: Floats
@@ -160,7 +161,7 @@ def load(n: int, p: int, links: Links, now: Scratch) -> None:
         now.into[cls * p + d] += occupied
         now.adding[cls * p + d] += links.gamma * now.added[j]
         now.partner[cls * p + s] = -1
-        for level in range(kind):
+        for level in range(links.lowest, kind):
             for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
                 now.wire[wire] += links.wire_beta[level] * links.stretch[q] * size
 
@@ -205,20 +206,20 @@ def start(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
         late = delay(q, kind, links)
         adding = now.adding[cls * p + d]
         begin, lasts = now.ready[j], max(now.out[cls * p + s], now.into[cls * p + d])
-        for level in range(kind):
+        for level in range(links.lowest, kind):
             for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
                 lasts = max(lasts, links.overhead[q, cls] + now.wire[wire])
         for _ in range(2):  # what one of them puts off, the others have to look at again
             begin = free_at(clocks.out[cls * p + s], begin)
             begin = free_at(clocks.into[cls * p + d], begin + late) - late
-            for level in range(kind):
+            for level in range(links.lowest, kind):
                 for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
                     begin = free_at(clocks.wire[wire], begin)
         left = max(
             done_at(clocks.out[cls * p + s], begin, lasts),
             done_at(clocks.into[cls * p + d], begin + late, lasts + adding) - late - adding,
         )
-        for level in range(kind):
+        for level in range(links.lowest, kind):
             for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
                 left = max(left, done_at(clocks.wire[wire], begin, now.wire[wire]))
                 now.wire_start[wire] = min(now.wire_start[wire], begin)
@@ -239,7 +240,7 @@ def settle(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
         clocks.busy[1, into] += now.into[into] + now.adding[into]
         clocks.bytes[kind] += int(now.size[j])
         now.out[out], now.into[into], now.adding[into] = 0.0, 0.0, 0.0
-        for level in range(kind):
+        for level in range(links.lowest, kind):
             for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
                 if now.wire[wire] > 0.0:
                     begin = now.wire_start[wire]
@@ -318,7 +319,7 @@ def relay_from(
         kind = kind_of(s, d, node, links.group)
         cls = min(kind, 1)
         free = max(clocks.out[cls * p + s, END], clocks.into[cls * p + d, END] - relay.late[kind])
-        for level in range(kind):
+        for level in range(links.lowest, kind):
             for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
                 if taken[wire]:
                     return False, relay
@@ -398,7 +399,7 @@ def relay_to(
         clocks.busy[1, into] += occupied + gamma * relay.moved[i]
         clocks.bytes[kind] += relay.moved[i]
         clocks.messages[0] += relay.sent[i]
-        for level in range(kind):
+        for level in range(links.lowest, kind):
             beta = links.wire_beta[level] * links.stretch[q]
             for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
                 clocks.wire[wire, GAP], clocks.wire[wire, BEGIN] = begin, begin

@@ -141,6 +141,7 @@ def _links(machine: Machine, node: Ints, protocols: tuple[Protocol, ...]) -> Lin
         overhead=np.array([[protocol.inside.overhead, protocol.network.overhead] for protocol in protocols]),
         beta=np.array([inside.beta, *np.maximum.accumulate([machine.network.beta, *slowest])]) / share[:, None],
         stretch=1 / share,
+        lowest=int(machine.ports == g),
         group=group,
         wire_beta=np.array([machine.network.beta, *uplinks]),
         level_latency=np.array([0.0, *(level.latency for level in machine.levels)]),

@@ -200,12 +200,15 @@ def double_down(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedu
 def _down(parent: Ints, arrival: Ints, segments: int, period: int) -> Schedule:
     """Broadcast down a tree: segment j reaches rank r at step arrival[r] + period * j, from its parent."""
     ranks = np.flatnonzero(parent != NO_PARENT)
-    first = arrival[ranks]
-    nsteps = int(first.max()) + period * (segments - 1) + 1 if ranks.size else 0
+    ranks = ranks[np.argsort(arrival[ranks], kind="stable")]
+    turns = [ranks[arrival[ranks] % period == turn] for turn in range(period)]  # who receives in such steps
+    above, first = [parent[turn] for turn in turns], [arrival[turn] for turn in turns]
+    nsteps = int(arrival[ranks].max()) + period * (segments - 1) + 1 if ranks.size else 0
 
     def make(t: int) -> Step:
-        segment, wait = np.divmod(t - first, period)
-        due = (wait == 0) & (segment >= 0) & (segment < segments)
-        return Step(parent[ranks[due]], ranks[due], segment[due])
+        turn = t % period
+        begin, end = np.searchsorted(first[turn], [t - period * (segments - 1), t + 1])
+        due = slice(begin, end)
+        return Step(above[turn][due], turns[turn][due], (t - first[turn][due]) // period)
 
     return Schedule("broadcast", len(parent), segments, nsteps, make, int(np.argmin(parent)))
