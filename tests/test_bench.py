@@ -17,7 +17,7 @@ from collectives.bench import DTYPES, OPS, Settings
 from collectives.bench.data import reduced, values
 from collectives.bench.statistics import median_interval
 from collectives.errors import explain
-from collectives.launch.loopback import launch
+from collectives.launch import launch
 
 ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives.algorithms import ALGORITHMS, build
 from collectives.backends import BACKENDS
-from collectives.launch.loopback import launch
+from collectives.launch import launch
 from collectives.schedule import parts
 from collectives.verify import verify
 
