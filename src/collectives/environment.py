@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -24,6 +26,17 @@ def record() -> dict[str, Any]:
         "commit": _commit(),
         **{package: importlib.metadata.version(package) for package in PACKAGES},
     }
+
+
+def digest(value: Any) -> str:
+    """A number, in 64 hexadecimal digits, that is the same for the same JSON value and for no other."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """`digest` of a JSON value, this package's code and the versions that it runs with."""
+    sources = [path.read_text(encoding="utf8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    return digest([value, sources, platform.python_version(), *map(importlib.metadata.version, PACKAGES)])
 
 
 def _processor() -> str:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives.algorithms import ALGORITHMS, build
 from collectives.backends import BACKENDS
-from collectives.launch import launch
+from collectives.launch import WHERE, launch
 from collectives.schedule import parts
 from collectives.verify import verify
 
@@ -40,6 +40,7 @@ class Settings(BaseModel):
     algorithms: list[str] = ["auto"]
     backends: list[str] = ["p2p"]
     ranks: Positive = 4
+    where: str = "loopback"
     bytes: list[Whole] = [4, 64 << 10, 1 << 20]
     dtype: str = "float32"
     op: str = "sum"
@@ -54,6 +55,7 @@ class Settings(BaseModel):
         for what, values, known in (
             ("collective", [self.collective], MEASURED),
             ("backend", self.backends, tuple(BACKENDS)),
+            ("where", [self.where], tuple(WHERE)),
             ("dtype", [self.dtype], tuple(DTYPES)),
             ("op", [self.op], OPS),
         ):
@@ -98,7 +100,7 @@ class Measurement(NamedTuple):
 
 
 def bench(settings: Settings, on_event: Callable[[Row], None] = lambda _: None) -> Measurement:
-    """Launch the ranks on this machine, measure, and return the rows. Raises RankError if a rank fails or time is up.
+    """Launch the ranks, measure, and return the rows. Raises RankError if a rank fails or time is up.
 
     Events on the way: ``{"row": …}``, ``{"environment": […]}`` and ``{"done": rounds, "of": rounds}``.
     """
@@ -106,6 +108,7 @@ def bench(settings: Settings, on_event: Callable[[Row], None] = lambda _: None) 
         "collectives.bench.measure",
         settings.model_dump(),
         settings.ranks,
+        where=settings.where,
         timeout=settings.timeout,
         on_event=on_event,
     )

@@ -147,7 +147,7 @@ def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list
         "collective": wanted.collective,
         "algorithm": p2p.choose(wanted.collective, nbytes, algorithm),
         "backend": name,
-        "where": "loopback",
+        "where": wanted.where,
         "ranks": wanted.ranks,
         "bytes": nbytes,
         "count": n // wanted.ranks if parts(wanted.collective, wanted.ranks) > 1 else n,

@@ -20,7 +20,7 @@ HEAD = (
 def heading(settings: Settings) -> str:
     """Two lines above the rows: what is measured, how, and what each column is."""
     return (
-        f"# {settings.collective} on {settings.ranks} ranks, loopback: median of {settings.repetitions} after "
+        f"# {settings.collective} on {settings.ranks} ranks, {settings.where}: median of {settings.repetitions} after "
         f"{settings.warmups} warm-ups, each the slowest rank's time\n{HEAD}"
     )
 
