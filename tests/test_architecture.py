@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "player": {"schedule", "contracts", "algorithms", "grid", "layout", *FIGURES},
     "plot": {"bounds", "units", *FIGURES},
     "launch": {"launch"},
-    "backends": {"schedule", "contracts", "algorithms", "interpret", "backends"},
+    "backends": {"schedule", "contracts", "algorithms", "interpret", "launch", "backends"},
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},

