@@ -18,7 +18,8 @@ from collectives.backends import Call
 def perform(call: Call) -> None:
     """Perform the collective by Horovod's function of that name. Raises ValueError for one that it has not."""
     hvd = _started()
-    name = f"{call.collective} {call.some().numel()} {call.some().dtype} {call.op} {call.root}"
+    size = call.some().numel() if call.splits is None else "splits"  # with splits it is not the same on every rank
+    name = f"{call.collective} {size} {call.some().dtype} {call.op} {call.root}"
     match call.collective:
         case "all_reduce":
             hvd.allreduce_(call.wanted(), op=_op(hvd, call.op), name=name)

@@ -38,7 +38,7 @@ def perform(call: Call) -> None:
             world.Alltoall(call.given().numpy(), call.wanted().numpy())
         case "all_to_all":
             sent, received = call.splits or ((), ())
-            world.Alltoallv([call.given().numpy(), sent], [call.wanted().numpy(), received])
+            world.Alltoallv([call.given().numpy(), list(sent)], [call.wanted().numpy(), list(received)])
         case _:
             raise ValueError(f"mpi does not perform {call.collective!r}")
 
