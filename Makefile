@@ -29,7 +29,9 @@ help: ## Show this list
 	@echo "  make env PYTHON=PATH           another Python, 3.11 or newer"
 	@echo "  make serve PORT=NUMBER         another port than 8000"
 
-env: $(INSTALLED) ## Create .venv and install the locked packages
+# Horovod is built here, because it is published as source only; where that cannot be done, the reason is one line.
+env: $(INSTALLED) ## Create .venv, install the locked packages, build Horovod once
+	@$(BIN)/python .ci/build_horovod.py
 	@echo "==> 1/3 environment: ready in $(VENV)"
 
 $(BIN)/python:

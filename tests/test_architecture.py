@@ -32,11 +32,11 @@ MAY_IMPORT = {
     "player": {"schedule", "contracts", "algorithms", "grid", "layout", *FIGURES},
     "plot": {"bounds", "units", *FIGURES},
     "launch": {"launch"},
-    "backends": {"schedule", "contracts", "algorithms", "interpret", "backends"},
+    "backends": {"schedule", "contracts", "algorithms", "interpret", "launch", "backends"},
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
-    "sweep": {"environment", "results", "bench", "launch"},
+    "sweep": {"units", "environment", "results", "bench", "launch"},
     "experiments": {"units", "errors", "bench", "sweep"},
     "execute": {"errors", "results", "environment", "experiments"},
 }

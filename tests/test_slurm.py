@@ -128,7 +128,7 @@ def test_papermill_on_one_node_runs_ranks_on_all(inside: Inside, folder: Path) -
     notebook = "experiments/all-reduce-sweep.ipynb"
     job, state, log = submit(inside, folder, *script, notebook, "slurm-cpu", *SMALL)
     assert state == "COMPLETED 0:0", log
-    assert "4 ranks: 64 KiB measured, 2 of 2" in log
+    assert "4 ranks by slurm: 64 KiB measured, 2 of 2" in log
     experiment(folder, f"slurm-cpu-{job}", "slurm", 4)
 
 

@@ -33,7 +33,7 @@ class Ranks:
                 raise failure
             for backend, algorithm in settings.configurations():
                 on_event({"row": {"backend": backend, "algorithm": algorithm, "bytes": nbytes, "wrong": 0}})
-            on_event({"done": nth, "of": len(settings.bytes)})
+            on_event({"done": nth, "of": len(settings.bytes), "where": settings.where})
         return Measurement([], [])
 
 

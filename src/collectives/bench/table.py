@@ -10,9 +10,9 @@ from collectives.bench import Row, Settings
 from collectives.units import format_bytes
 
 HEAD = (
-    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<19}{'backend':<8}"
+    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<19}{'backend':<9}{'where':<11}"
     f"{'time':>10} {'95% interval':>19} {'algbw':>8} {'busbw':>8} {'#wrong':>7}\n"
-    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<19}{'':<8}"
+    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<19}{'':<9}{'':<11}"
     f"{'(us)':>10} {'(us)':>19} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
 )
 
@@ -20,8 +20,19 @@ HEAD = (
 def heading(settings: Settings) -> str:
     """Two lines above the rows: what is measured, how, and what each column is."""
     return (
-        f"# {settings.collective} on {settings.ranks} ranks, {settings.where}: median of {settings.repetitions} after "
+        f"# {settings.collective} on {settings.ranks} ranks: median of {settings.repetitions} after "
         f"{settings.warmups} warm-ups, each the slowest rank's time\n{HEAD}"
+    )
+
+
+def note(settings: Settings) -> str | None:
+    """What has to be known of rows that were not measured together; None where all were."""
+    launches = [", ".join(one.backends) for one in settings.launches()]
+    if len(launches) < 2:
+        return None
+    return (
+        f"{len(launches)} launches, one after the other: {'; '.join(launches)}. Rows of different launches were not "
+        "interleaved: what disturbed one of them need not have disturbed the others"
     )
 
 
@@ -30,8 +41,8 @@ def line(row: Row) -> str:
     interval = f"{row['low_us']:.1f} – {row['high_us']:.1f}"
     return (
         f"  {row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}  {row['algorithm']:<19}"
-        f"{row['backend']:<8}{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} "
-        f"{row['wrong']:>7}"
+        f"{row['backend']:<9}{row['where']:<11}"
+        f"{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} {row['wrong']:>7}"
     )
 
 
@@ -55,7 +66,7 @@ def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
         def update(event: Row) -> None:
             if "done" in event:
                 at = settings.bytes[min(event["done"] * len(settings.bytes) // event["of"], len(settings.bytes) - 1)]
-                text = f"{settings.ranks} ranks, {format_bytes(at)}"
+                text = f"{settings.ranks} ranks by {event['where']}, {format_bytes(at)}"
                 bar.update(task, description=text, completed=event["done"], total=event["of"])
 
         yield update
@@ -64,7 +75,6 @@ def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
 def _say(settings: Settings, event: Row) -> None:
     if "done" in event and event["done"] * len(settings.bytes) % event["of"] == 0:
         nth = event["done"] * len(settings.bytes) // event["of"]
-        text = (
-            f"{settings.ranks} ranks: {format_bytes(settings.bytes[nth - 1])} measured, {nth} of {len(settings.bytes)}"
-        )
+        at = format_bytes(settings.bytes[nth - 1])
+        text = f"{settings.ranks} ranks by {event['where']}: {at} measured, {nth} of {len(settings.bytes)}"
         print(text, file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from collectives.launch.command import launch_by
 from collectives.launch.watch import Event
 
-MISSING = "Horovod is not installed; `make env` builds it where a compiler and cmake are"
+MISSING = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
 
 
 def launch(
@@ -28,12 +28,9 @@ def launch(
     on_event: Callable[[Event], None],
 ) -> list[Event]:
     """`collectives.launch.launch`, by horovodrun. Raises ImportError where there is none."""
-    if importlib.util.find_spec("horovod") is None:
-        raise ImportError(MISSING)
     hosts = os.environ.get("HOROVODRUN_HOSTS")
-    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     return launch_by(
-        [horovodrun, "--gloo", "-np", str(ranks), *(["-H", hosts] if hosts else [])],
+        [need(), "--gloo", "-np", str(ranks), *(["-H", hosts] if hosts else [])],
         module,
         settings,
         ranks,
@@ -42,3 +39,11 @@ def launch(
         environment=environment,
         on_event=on_event,
     )
+
+
+def need() -> str:
+    """The horovodrun beside this Python; ImportError where Horovod is not installed."""
+    horovodrun = Path(sys.executable).with_name("horovodrun")
+    if importlib.util.find_spec("horovod") is None or not horovodrun.exists():
+        raise ImportError(MISSING)
+    return str(horovodrun)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,16 +42,26 @@ def launch(
 
 def command(ranks: int, environment: Mapping[str, str]) -> list[str]:
     """Mpirun and its options; more ranks than cores are allowed, and the environment goes along to other hosts."""
-    found = mpirun()
-    if found is None:
-        raise ImportError(MISSING)
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     names = [*environment, *(name for name in ("PYTHONPATH",) if name in os.environ)]
     carried = [word for name in names for word in ("-x", name)]
-    return [found, *as_root, "--oversubscribe", "--bind-to", "none", *carried, "-n", str(ranks)]
+    return [need(), *as_root, "--oversubscribe", "--bind-to", "none", *carried, "-n", str(ranks)]
 
 
-def mpirun() -> str | None:
-    """The mpirun beside this Python, as the wheel installs it, or the one on the PATH."""
+def need() -> str:
+    """The mpirun beside this Python, as the wheel installs it, or on the PATH; ImportError where there is none."""
     beside = Path(sys.executable).parent
-    return shutil.which("mpirun", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+    found = shutil.which("mpirun", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise ImportError(MISSING)
+    return found
+
+
+def version() -> str:
+    """What mpirun says it is.
+
+    >>> version().split(".")[0]
+    'Open MPI 5'
+    """
+    said = subprocess.run([need(), "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return " ".join(re.findall(r"Open MPI|\d+(?:\.\d+)+", said)[:2])
