@@ -57,7 +57,7 @@ $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 
 experiments: env ## Run the notebooks in experiments/ (PRESET=quick)
 	@echo "==> 2/3 experiments: preset $(PRESET)"
-	@$(BIN)/collectives run experiments/*.ipynb --preset $(PRESET)
+	@$(BIN)/collectives run experiments/*.ipynb --preset $(PRESET) --replace
 
 # The pages show the results of the quick preset, whatever PRESET says.
 # The schedules that the pages' player reads are part of what the site is made of; files that stay the same are not touched.

@@ -36,7 +36,9 @@ MAY_IMPORT = {
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
-    "experiments": {"units", "errors", "results", "environment", "bench"},
+    "sweep": {"environment", "results", "bench", "launch"},
+    "experiments": {"units", "errors", "bench", "sweep"},
+    "execute": {"errors", "results", "environment", "experiments"},
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}
 ALWAYS = {"numpy", "collectives"}

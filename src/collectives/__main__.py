@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -91,8 +92,10 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         default=["p2p"],
         help="`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm (default p2p)",
     )
-    parser.add_argument("--where", default="loopback", help="what starts the ranks, but Horovod's and MPI's")
     parser.add_argument("--ranks", nargs="+", type=_positive, default=[4], help="one launch for each (default 4)")
+    parser.add_argument(
+        "--where", default="loopback", help="what starts ranks, but Horovod's and MPI's (default loopback)"
+    )
     parser.add_argument("--bytes", nargs="+", default=["4", "64K", "1M"], help="sizes such as 4 64K 1M")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--op", default="sum")
@@ -108,7 +111,33 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--preset", default="quick", help="a file in the notebooks' folder presets/ (default quick)")
+    parser.add_argument(
+        *("-p", "--parameter"),
+        action="append",
+        default=[],
+        type=_assignment,
+        metavar="NAME=VALUE",
+        help="a value in place of the preset's, as in YAML: -p ranks=8 -p 'sizes=[4, 64K]'",
+    )
+    parser.add_argument(
+        "--output", metavar="NAME", help="results go to results/NAME (default: the preset's name, and a number with -p)"
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="overwrite what other parameters or other code left there"
+    )
     parser.set_defaults(command=_run)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+    try:
+        return name.strip(), yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise argparse.ArgumentTypeError(f"{value!r}, given for {name}, is no YAML value") from None
 
 
 def _positive(text: str) -> int:
@@ -278,7 +307,7 @@ def _settings(arguments: argparse.Namespace, ranks: int) -> Any:
     from collectives.errors import explain
     from collectives.units import parse_bytes
 
-    same = ("where", "collective", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
+    same = ("collective", "where", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
     try:
         return Settings(
             ranks=ranks,
@@ -294,13 +323,19 @@ def _settings(arguments: argparse.Namespace, ranks: int) -> Any:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from collectives.experiments import ExperimentError, run
+    from collectives.execute import run
+    from collectives.experiments import ExperimentError
 
+    if arguments.output is not None and not re.fullmatch(r"\w[\w.=,-]*", arguments.output):
+        raise UsageError(f"--output {arguments.output!r}: a name of letters, digits and . _ - = , for results/NAME")
+    overrides = dict(arguments.parameter)
     try:
-        run(arguments.notebooks, arguments.preset)
+        failed = run(arguments.notebooks, arguments.preset, overrides, arguments.output, replace=arguments.replace)
     except ExperimentError as error:
         raise UsageError(str(error)) from None
-    return 0
+    if failed:
+        print(f"collectives: {failed} rows failed; the same command measures them again", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -31,6 +33,17 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def digest(value: Any) -> str:
+    """A number, in 64 hexadecimal digits, that is the same for the same JSON value and for no other."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """`digest` of a JSON value, this package's code and the versions that it runs with."""
+    sources = [path.read_text(encoding="utf8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    return digest([value, sources, platform.python_version(), *map(_version, PACKAGES)])
 
 
 def _processor() -> str:

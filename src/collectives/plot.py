@@ -83,15 +83,32 @@ def table(rows: Rows) -> Rows:
     return wide[list(dict.fromkeys(named.series))]
 
 
+# Where ranks were, as a sentence goes on; whatever starts them on a cluster, these are its own words.
+WHERE = {
+    "loopback": "processes on one machine, joined over loopback",
+    "horovodrun": "started by horovodrun",
+    "mpirun": "started by mpirun",
+    "torchrun": "started by torchrun",
+    "slurm": "started by srun on the nodes of a Slurm job",
+}
+
+
 def machine(record: dict[str, Any]) -> str:
     """One sentence about where the rows come from, out of their record."""
     settings, first = record["settings"], record["environment"][0]
     return (
-        f"Measured on {settings['ranks']} ranks (processes on one machine, joined over loopback; {first['processor']}, "
+        f"Measured on {settings['ranks']} ranks ({WHERE[settings['where']]}; {first['processor']}, "
         f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "
         f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
         "all series interleaved, each sample the slowest rank's time, with 95 % intervals."
     )
+
+
+def outcome(rows: Rows) -> str:
+    """Sentences about what came out: how many elements were wrong, and which sizes failed, each with its reason."""
+    failed = rows[rows.error.notna()].drop_duplicates("bytes")
+    reasons = [f"{format_bytes(row.bytes)} failed ({row.error.splitlines()[0]})." for row in failed.itertuples()]
+    return " ".join([f"Wrong elements: {int(rows.wrong.sum())}.", *reasons])
 
 
 def duration(seconds: float) -> str:

@@ -45,8 +45,8 @@ class Settings(BaseModel):
     collective: str = "all_reduce"
     algorithms: list[str] = ["auto"]
     backends: list[str] = ["p2p"]
-    where: str = "loopback"
     ranks: Positive = 4
+    where: str = "loopback"
     bytes: list[Whole] = [4, 64 << 10, 1 << 20]
     dtype: str = "float32"
     op: str = "sum"
@@ -115,6 +115,13 @@ class Settings(BaseModel):
         return n - n % self.ranks if parts(self.collective, self.ranks) > 1 else n
 
 
+def need_all(settings: Settings) -> None:
+    """Raise ImportError, with the reason, where a back end is absent of those whose ranks would be on this machine."""
+    for name in dict(map(named, settings.backends)):
+        if settings.where == "loopback" or BACKENDS[name].where:
+            need(name)
+
+
 class Measurement(NamedTuple):
     """Rows, one per size and configuration, and a record of every rank's environment in every launch."""
 
@@ -129,9 +136,7 @@ def bench(settings: Settings, on_event: Callable[[Row], None] = lambda _: None) 
     ImportError, before the first launch, where a back end is absent. Events on the way: ``{"row": …}``,
     ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …}``, the last of the launch under way.
     """
-    for name in dict(map(named, settings.backends)):
-        if settings.where == "loopback" or BACKENDS[name].where:  # else its ranks may live on other machines
-            need(name)
+    need_all(settings)
     measured = Measurement([], [])
     for one in settings.launches():
         events = launch(

@@ -20,6 +20,8 @@ WHERE = {
     "loopback": "collectives.launch.loopback",
     "horovodrun": "collectives.launch.horovodrun",
     "mpirun": "collectives.launch.mpirun",
+    "torchrun": "collectives.launch.torchrun",
+    "slurm": "collectives.launch.slurm",
 }
 
 

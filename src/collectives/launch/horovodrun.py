@@ -1,8 +1,13 @@
-"""Ranks started by Horovod's horovodrun, with gloo as what its ranks agree over."""
+"""Ranks started by Horovod's horovodrun, with gloo as what its ranks agree over.
+
+They are on this machine, or on the hosts that the variable HOROVODRUN_HOSTS names as horovodrun's option -H does
+(`n1:2,n2:2`), which it reaches by ssh.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,8 +28,9 @@ def launch(
     on_event: Callable[[Event], None],
 ) -> list[Event]:
     """`collectives.launch.launch`, by horovodrun. Raises ImportError where there is none."""
+    hosts = os.environ.get("HOROVODRUN_HOSTS")
     return launch_by(
-        [need(), "--gloo", "-np", str(ranks)],
+        [need(), "--gloo", "-np", str(ranks), *(["-H", hosts] if hosts else [])],
         module,
         settings,
         ranks,
