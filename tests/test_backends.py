@@ -55,7 +55,7 @@ def test_open_mpi_really_takes_the_algorithm_that_is_asked_for(algorithm: str, o
 
 def test_all_back_ends_in_one_table() -> None:
     backends = ["p2p", "gloo", "horovod", "mpi", *(f"mpi:{algorithm}" for algorithm in OPEN_MPI[-2:])]
-    measured = bench(Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1))
+    measured = bench([Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1)])
     assert [(row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows] == [
         (name, where, nbytes, 0)
         for names, where in (
@@ -112,7 +112,7 @@ def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.Monkey
         assert presence(name).absent == missing
         for act in (
             lambda name=name: need(name),
-            lambda name=name: bench(Settings(backends=["p2p", name])),
+            lambda name=name: bench([Settings(backends=["p2p", name])]),
         ):
             with pytest.raises(ImportError, match=f"^{name} is absent: {re.escape(missing)}$"):
                 act()
@@ -124,7 +124,7 @@ def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.Monkey
 def test_without_a_gpu_nccl_says_so() -> None:
     for name in ("nccl", "p2p_nccl"):
         with pytest.raises(ImportError, match=f"{name} is absent: torch .* (is built without CUDA|finds no GPU)"):
-            bench(Settings(backends=[name]))
+            bench([Settings(backends=[name])])
 
 
 @pytest.mark.gpu
@@ -145,6 +145,6 @@ def test_nccl_on_all_gpus(name: str) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_rows_of_nccl_s_algorithms() -> None:
     backends = ["p2p_nccl", "nccl:Ring/Simple", "nccl:Tree/Simple"]
-    measured = bench(Settings(ranks=2, backends=backends, algorithms=["ring", "two_tree"], bytes=[4, 1 << 20]))
+    measured = bench([Settings(ranks=2, backends=backends, algorithms=["ring", "two_tree"], bytes=[4, 1 << 20])])
     assert [row["wrong"] for row in measured.rows] == [0] * 8
     assert {row["device"] for row in measured.rows} == {"cuda"}

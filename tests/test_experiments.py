@@ -85,7 +85,7 @@ def test_an_experiment_runs_once_and_again_when_its_preset_changes(
     assert rows.wrong.sum() == 0
     assert [len(samples) for samples in rows.samples] == [3] * 4
     assert len(record["environment"]) == 2
-    assert record["settings"]["repetitions"] == 3
+    assert record["settings"][0]["repetitions"] == 3
     executed = nbformat.read(results / NOTEBOOK.name, 4)
     assert executed.metadata.papermill.exception is None
     assert not list(results.glob(".*"))

@@ -162,7 +162,7 @@ def test_ranks_are_spread_evenly_and_a_lost_one_ends_the_job(inside: Inside, fol
     _, state, log = submit(inside, folder, *wrap, PYTHONPATH=str(ROOT / "tests" / "ranks"))
     assert "{'nodes': ['n1', 'n1', 'n2', 'n3', 'n4']}" in log
     assert state == "FAILED 1:0"
-    assert "RankError: rank 2 of 5: Killed" in log
+    assert "RankError: rank 2 of 5 was lost: Killed" in log
     assert time.monotonic() - began < JOB_SECONDS / 2, "nobody waited for a timeout"
 
 

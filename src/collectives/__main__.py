@@ -84,7 +84,7 @@ def _add_schedule(parser: argparse.ArgumentParser, nargs: str | None) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--collective", default="all_reduce")
+    parser.add_argument("--collective", nargs="+", default=["all_reduce"])
     parser.add_argument("--algorithm", nargs="+", default=["auto"], help="ours, or FILE.py:FUNCTION (default auto)")
     parser.add_argument(
         "--backend",
@@ -92,8 +92,10 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         default=["p2p"],
         help="`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm (default p2p)",
     )
-    parser.add_argument("--where", default="loopback", help="what starts the ranks, but Horovod's and MPI's")
     parser.add_argument("--ranks", nargs="+", type=_positive, default=[4], help="one launch for each (default 4)")
+    parser.add_argument(
+        "--where", default="loopback", help="what starts ranks, but Horovod's and MPI's (default loopback)"
+    )
     parser.add_argument("--bytes", nargs="+", default=["4", "64K", "1M"], help="sizes such as 4 64K 1M")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--op", default="sum")
@@ -279,41 +281,46 @@ def _bench(arguments: argparse.Namespace) -> int:
     from collectives.bench.table import heading, line, note, progress
 
     wrong = 0
-    for settings in [_settings(arguments, ranks) for ranks in arguments.ranks]:
+    for wanted in [_settings(arguments, ranks) for ranks in arguments.ranks]:
         if not arguments.json:
-            print(heading(settings), flush=True)
-        if said := note(settings):
+            print(heading(wanted), flush=True)
+        if said := note(wanted):
             print(f"collectives: {said}", file=sys.stderr, flush=True)
-        with progress(settings) as show_progress:
+        with progress(wanted) as show_progress:
 
             def on_event(event: Row, show_progress: Any = show_progress) -> None:
                 show_progress(event)
                 if "row" in event:
                     _print(event["row"], line(event["row"]), arguments.json)
 
-            measured = bench(settings, on_event)
+            measured = bench(wanted, on_event)
         wrong += sum(row["wrong"] for row in measured.rows)
     if wrong:
         print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def _settings(arguments: argparse.Namespace, ranks: int) -> Any:
+def _settings(arguments: argparse.Namespace, ranks: int) -> list[Any]:
+    """What to measure on so many ranks: one for each collective."""
     from pydantic import ValidationError
 
     from collectives.bench import Settings
     from collectives.errors import explain
     from collectives.units import parse_bytes
 
-    same = ("where", "collective", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
+    same = ("where", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
     try:
-        return Settings(
-            ranks=ranks,
-            algorithms=arguments.algorithm,
-            backends=arguments.backend,
-            bytes=[parse_bytes(size) for size in arguments.bytes],
-            **{name: getattr(arguments, name) for name in same},
-        )
+        return [
+            Settings(
+                collective=collective,
+                ranks=ranks,
+                algorithms=arguments.algorithm,
+                backends=arguments.backend,
+                bytes=[parse_bytes(size) for size in arguments.bytes],
+                **{name: getattr(arguments, name) for name in same},
+            )
+            for collective in arguments.collective
+        ]
     except ValidationError as error:
         raise UsageError(explain(error)) from None
     except ValueError as error:

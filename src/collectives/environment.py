@@ -28,6 +28,13 @@ def record() -> dict[str, Any]:
     }
 
 
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def digest(value: Any) -> str:
     """A number, in 64 hexadecimal digits, that is the same for the same JSON value and for no other."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
@@ -37,13 +44,6 @@ def fingerprint(value: Any) -> str:
     """`digest` of a JSON value, this package's code and the versions that it runs with."""
     sources = [path.read_text(encoding="utf8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
     return digest([value, sources, platform.python_version(), *map(_version, PACKAGES)])
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _processor() -> str:

@@ -89,4 +89,4 @@ def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters
 
 def measure(parameters: Sweep) -> None:
     """Measure on real ranks; rows and their record go to ``parameters.output`` (`collectives.sweep.sweep`)."""
-    sweep(parameters.settings(), parameters.output)
+    sweep([parameters.settings()], parameters.output)

@@ -95,7 +95,7 @@ WHERE = {
 
 def machine(record: dict[str, Any]) -> str:
     """One sentence about where the rows come from, out of their record."""
-    settings, first = record["settings"], record["environment"][0]
+    settings, first = record["settings"][0], record["environment"][0]
     return (
         f"Measured on {settings['ranks']} ranks ({WHERE[settings['where']]}; {first['processor']}, "
         f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "

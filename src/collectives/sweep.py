@@ -8,50 +8,54 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from collectives.bench import DTYPES, Row, Settings, bench, need_all
+from collectives.bench import DTYPES, OURS, Row, Settings, bench, launches, need_all
 from collectives.bench.table import progress
 from collectives.environment import fingerprint
 from collectives.launch import RankError
 from collectives.results import read, write
-from collectives.units import format_bytes
 
 
-def sweep(settings: Settings, stem: str | Path) -> None:
+def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
     """Measure what is not yet measured, and write all rows and their record to ``stem`` (`results.write`).
 
-    Rows are in the order of the sizes and have one more column, ``error``: where ranks fail, the rows of that size say
-    why and have no times, and new ranks go on with the next size. The next call measures what failed again. Raises
-    RankError where the ranks do not even start, ImportError where a back end is absent, and FileExistsError where other
-    rows stand at ``stem``.
+    Rows are in the order of the settings and their sizes, and have one more column, ``error``: where ranks fail, the
+    rows of that size say why and have no times, and new ranks go on with what follows. The next call measures what
+    failed again. Raises RankError where the ranks do not even start, ImportError where a back end is absent, and
+    FileExistsError where other rows stand at ``stem``.
     """
-    made_of, path = fingerprint(settings.model_dump()), partial(settings, stem)
+    need_all(wanted)
+    made_of, path = fingerprint([each.model_dump() for each in wanted]), partial(wanted, stem)
     if Path(f"{stem}.parquet").exists():
         if read(stem)[1].get("fingerprint") != made_of:
             raise FileExistsError(f"{stem}.parquet has other rows, which stay there; name another output")
         if not path.exists():
             return
-    need_all(settings)
     events = [event for event in _read(path) if not event.get("row", {}).get("error")]
+    parts = [one for alike in launches(wanted) for one in alike]
+    sizes = sum(len(one.bytes) for one in parts)
+    if done := sizes - sum(len(one.bytes) for one in _left(parts, events)):
+        print(f"{done} of {sizes} sizes were measured before", file=sys.stderr)
     with path.open("a", encoding="utf8") as file:
 
         def keep(event: Row) -> None:
             events.append(event)
             print(json.dumps(event), file=file, flush=True)
 
-        for nth, launch in enumerate(settings.launches()):
-            _launch(launch, nth, events, keep)
-    rows = _rows(settings, events)
-    write(stem, rows, {"settings": settings.model_dump(), "environment": _environment(events), "fingerprint": made_of})
+        while left := _left(parts, events):
+            _measure(launches(left)[0], keep)
+    rows = _rows(wanted, events)
+    settings = [each.model_dump() for each in wanted]
+    write(stem, rows, {"settings": settings, "environment": _environment(events), "fingerprint": made_of})
     if not any(row["error"] for row in rows):
         path.unlink()
 
 
-def partial(settings: Settings, stem: str | Path) -> Path:
+def partial(wanted: Sequence[Settings], stem: str | Path) -> Path:
     """Where the rows of a measurement lie until it is complete."""
-    asked = settings.model_dump(exclude={"bytes"})
+    asked = [each.model_dump(exclude={"bytes"}) for each in wanted]
     return Path(f"{stem}.{fingerprint(asked)[:8]}.partial.jsonl")
 
 
@@ -68,24 +72,26 @@ def _bytes(settings: Settings, nbytes: int) -> int:
     return settings.elements(nbytes) * DTYPES[settings.dtype][0]
 
 
-def _left(settings: Settings, nth: int, events: list[Row]) -> list[int]:
-    """The sizes of which this launch has no rows."""
-    done = {event["row"]["bytes"] for event in events if "row" in event and event["launch"] == nth}
-    return [nbytes for nbytes in settings.bytes if _bytes(settings, nbytes) not in done]
+def _series(collective: str, backend: str, algorithm: str) -> tuple[str, str, str]:
+    """What tells the rows of one part from those of others: all of our algorithms are measured together."""
+    return collective, backend, "" if backend in OURS else algorithm
 
 
-def _launch(settings: Settings, nth: int, events: list[Row], keep: Callable[[Row], None]) -> None:
-    """Measure the sizes that are left of what is measured together; each that fails costs a launch more."""
-    left = _left(settings, nth, events)
-    if done := len(settings.bytes) - len(left):
-        print(f"{done} of {len(settings.bytes)} sizes were measured before ({settings.where})", file=sys.stderr)
-    while left:
-        _measure(settings.model_copy(update={"bytes": left}), nth, keep)
-        left = _left(settings, nth, events)
+def _left(parts: Sequence[Settings], events: list[Row]) -> list[Settings]:
+    """What there are no rows of yet: the parts with the sizes that are left of them."""
+    rows = [event["row"] for event in events if "row" in event]
+    left = [one.model_copy(update={"bytes": _sizes_left(one, rows)}) for one in parts]
+    return [one for one in left if one.bytes]
 
 
-def _measure(settings: Settings, nth: int, keep: Callable[[Row], None]) -> None:
-    """Measure these sizes, until one fails."""
+def _sizes_left(one: Settings, rows: list[Row]) -> list[int]:
+    mine = {_series(one.collective, *configuration) for configuration in one.configurations()}
+    done = {row["bytes"] for row in rows if _series(row["collective"], row["backend"], row["algorithm"]) in mine}
+    return [nbytes for nbytes in one.bytes if _bytes(one, nbytes) not in done]
+
+
+def _measure(alike: Sequence[Settings], keep: Callable[[Row], None]) -> None:
+    """Measure by one launch, until a size fails."""
     kept: list[Row] = []
 
     def on_event(event: Row) -> None:
@@ -93,31 +99,31 @@ def _measure(settings: Settings, nth: int, keep: Callable[[Row], None]) -> None:
         if "row" in event:
             event = {"row": event["row"] | {"error": None}}
         if "done" not in event:
-            kept.append(event | {"launch": nth})
-            keep(kept[-1])
+            kept.append(event)
+            keep(event)
 
-    with progress(settings) as show:
+    with progress(alike) as show:
         try:
-            bench(settings, on_event)
+            bench(alike, on_event)
         except RankError as error:
             if not kept:
                 raise
-            failed = _left(settings, nth, kept)[0]
-            print(f"{format_bytes(failed)} failed: {error}", file=sys.stderr)
-            for row in _failed(settings, failed, str(error)):
-                keep({"row": row, "launch": nth})
+            failed = _left(alike, kept)[0]
+            print(f"{failed.collective} of {failed.bytes[0]} bytes failed: {error}", file=sys.stderr)
+            for row in _failed(failed, _bytes(failed, failed.bytes[0]), str(error)):
+                keep({"row": row})
 
 
 def _failed(settings: Settings, nbytes: int, error: str) -> Iterator[Row]:
     same = settings.model_dump(include={"collective", "where", "ranks", "dtype", "op"})
     for backend, algorithm in settings.configurations():
-        size = _bytes(settings, nbytes)
-        yield same | {"backend": backend, "algorithm": algorithm, "bytes": size, "samples": [], "error": error}
+        yield same | {"backend": backend, "algorithm": algorithm, "bytes": nbytes, "samples": [], "error": error}
 
 
-def _rows(settings: Settings, events: list[Row]) -> list[Row]:
-    order = [_bytes(settings, nbytes) for nbytes in settings.bytes]
-    return sorted((event["row"] for event in events if "row" in event), key=lambda row: order.index(row["bytes"]))
+def _rows(wanted: Sequence[Settings], events: list[Row]) -> list[Row]:
+    order = [(each.collective, _bytes(each, nbytes)) for each in wanted for nbytes in each.bytes]
+    rows = [event["row"] for event in events if "row" in event]
+    return sorted(rows, key=lambda row: order.index((row["collective"], row["bytes"])))
 
 
 def _environment(events: list[Row]) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -45,8 +45,8 @@ class Settings(BaseModel):
     collective: str = "all_reduce"
     algorithms: list[str] = ["auto"]
     backends: list[str] = ["p2p"]
-    where: str = "loopback"
     ranks: Positive = 4
+    where: str = "loopback"
     bytes: list[Whole] = [4, 64 << 10, 1 << 20]
     dtype: str = "float32"
     op: str = "sum"
@@ -115,6 +115,22 @@ class Settings(BaseModel):
         return n - n % self.ranks if parts(self.collective, self.ranks) > 1 else n
 
 
+def launches(wanted: Sequence[Settings]) -> list[list[Settings]]:
+    """What is measured by the same ranks: the parts of all these settings whose ranks are started alike."""
+    together: dict[tuple[str, int, frozenset[tuple[str, str]]], list[Settings]] = {}
+    for one in (one for settings in wanted for one in settings.launches()):
+        together.setdefault((one.where, one.ranks, frozenset(one.variables().items())), []).append(one)
+    return list(together.values())
+
+
+def need_all(wanted: Sequence[Settings]) -> None:
+    """Raise ImportError, with the reason, where a back end is absent of those whose ranks would be on this machine."""
+    for settings in wanted:
+        for name in dict(map(named, settings.backends)):
+            if settings.where == "loopback" or BACKENDS[name].where:
+                need(name)
+
+
 class Measurement(NamedTuple):
     """Rows, one per size and configuration, and a record of every rank's environment in every launch."""
 
@@ -122,30 +138,24 @@ class Measurement(NamedTuple):
     environment: list[Row]
 
 
-def need_all(settings: Settings) -> None:
-    """Nothing where all back ends are here that have to be; ImportError with the reason where one is absent."""
-    for name in dict(map(named, settings.backends)):
-        if settings.where == "loopback" or BACKENDS[name].where:  # else its ranks may live on other machines
-            need(name)
+def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _: None) -> Measurement:
+    """Launch ranks, measure, and return the rows. Raises RankError if a rank fails or time is up.
 
-
-def bench(settings: Settings, on_event: Callable[[Row], None] = lambda _: None) -> Measurement:
-    """Launch the ranks, measure, and return the rows. Raises RankError if a rank fails or time is up.
-
-    Back ends whose ranks are started alike are measured in one launch, in turn; each other needs one of its own. Raises
-    ImportError, before the first launch, where a back end is absent. Events on the way: ``{"row": …}``,
-    ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …}``, the last of the launch under way.
+    Whatever is started alike is measured in one launch, and its back ends in turn; the launches come one after the
+    other. Raises ImportError, before the first one, where a back end is absent. Events on the way: ``{"row": …}``,
+    ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …, "collective": …}``.
     """
-    need_all(settings)
+    need_all(wanted)
     measured = Measurement([], [])
-    for one in settings.launches():
+    for alike in launches(wanted):
+        first = alike[0]
         events = launch(
             "collectives.bench.measure",
-            one.model_dump(),
-            one.ranks,
-            where=one.where,
-            timeout=one.timeout,
-            environment=one.variables(),
+            {"measure": [one.model_dump() for one in alike]},
+            first.ranks,
+            where=first.where,
+            timeout=sum(one.timeout for one in alike),
+            environment=first.variables(),
             on_event=on_event,
         )
         measured.rows.extend(event["row"] for event in events if "row" in event)

@@ -10,6 +10,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends import BACKENDS, Call, backend, nccl, p2p
+from collectives.backends.tuning import named
 from collectives.bench import DTYPES, Row, Settings
 from collectives.bench.data import reduced, values
 from collectives.bench.statistics import median_interval
@@ -27,23 +28,25 @@ OPS = {
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Measure everything that the settings name; rank 0 reports the environment, progress and rows."""
+    """Measure everything that the settings under "measure" name; rank 0 reports the environment, progress and rows."""
     torch.set_num_threads(1)
-    wanted = Settings(**settings)
-    records: list[Row] = [{} for _ in range(wanted.ranks)]
-    mine = {"where": wanted.where, "backends": wanted.backends, "set": wanted.variables()}
-    dist.all_gather_object(records, record() | mine | _gpu(wanted))
+    everything = [Settings(**each) for each in settings["measure"]]
+    records: list[Row] = [{} for _ in range(everything[0].ranks)]
+    dist.all_gather_object(records, record() | _launched(everything))
     report({"environment": records})
-    for nth, nbytes in enumerate(wanted.bytes):
-        for row in _measure(wanted, nbytes, nth, report):
-            report({"row": row})
+    for wanted in everything:
+        for nth, nbytes in enumerate(wanted.bytes):
+            for row in _measure(wanted, nbytes, nth, report):
+                report({"row": row})
 
 
-def _gpu(wanted: Settings) -> Row:
-    """Which GPU this rank has, where it has one."""
-    if not any(_on_gpu(name) for name, _ in wanted.configurations()):
-        return {}
-    return {"gpu": torch.cuda.get_device_name(nccl.device()), "nccl": nccl.version()}
+def _launched(everything: list[Settings]) -> Row:
+    """How this rank was launched and for what, and which GPU it has if one is wanted."""
+    names = list(dict.fromkeys(backend for wanted in everything for backend in wanted.backends))
+    mine: Row = {"where": everything[0].where, "backends": names, "set": everything[0].variables()}
+    if any(_on_gpu(named(name)[0]) for name in names):
+        mine |= {"gpu": torch.cuda.get_device_name(nccl.device()), "nccl": nccl.version()}
+    return mine
 
 
 def _on_gpu(name: str) -> bool:
@@ -119,7 +122,8 @@ def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], No
             wrong[which] += errors
             if i >= wanted.warmups:
                 times[which, i - wanted.warmups] = seconds
-        report({"done": nth * rounds + i + 1, "of": len(wanted.bytes) * rounds, "where": wanted.where})
+        done = {"done": nth * rounds + i + 1, "of": len(wanted.bytes) * rounds}
+        report(done | {"where": wanted.where, "collective": wanted.collective})
     dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a collective has ended when its last rank has
     dist.all_reduce(wrong)
     return [

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from collectives.bench import Row, Settings
+from collectives.bench import Row, Settings, launches
 from collectives.units import format_bytes
 
 HEAD = (
@@ -17,21 +17,21 @@ HEAD = (
 )
 
 
-def heading(settings: Settings) -> str:
+def heading(wanted: Sequence[Settings]) -> str:
     """Two lines above the rows: what is measured, how, and what each column is."""
     return (
-        f"# {settings.collective} on {settings.ranks} ranks: median of {settings.repetitions} after "
-        f"{settings.warmups} warm-ups, each the slowest rank's time\n{HEAD}"
+        f"# {', '.join(each.collective for each in wanted)} on {wanted[0].ranks} ranks: median of "
+        f"{wanted[0].repetitions} after {wanted[0].warmups} warm-ups, each the slowest rank's time\n{HEAD}"
     )
 
 
-def note(settings: Settings) -> str | None:
+def note(wanted: Sequence[Settings]) -> str | None:
     """What has to be known of rows that were not measured together; None where all were."""
-    launches = [", ".join(one.backends) for one in settings.launches()]
-    if len(launches) < 2:
+    parts = [", ".join(dict.fromkeys(name for one in alike for name in one.backends)) for alike in launches(wanted)]
+    if len(parts) < 2:
         return None
     return (
-        f"{len(launches)} launches, one after the other: {'; '.join(launches)}. Rows of different launches were not "
+        f"{len(parts)} launches, one after the other: {'; '.join(parts)}. Rows of different launches were not "
         "interleaved: what disturbed one of them need not have disturbed the others"
     )
 
@@ -47,12 +47,12 @@ def line(row: Row) -> str:
 
 
 @contextmanager
-def progress(settings: Settings) -> Iterator[Callable[[Row], None]]:
+def progress(wanted: Sequence[Settings]) -> Iterator[Callable[[Row], None]]:
     """Show how far a measurement is, on standard error: a bar on a terminal, else a line per size."""
     if sys.stderr.isatty():
-        yield from _bar(settings)
+        yield from _bar(wanted[0])
     else:
-        yield lambda event: _say(settings, event)
+        yield lambda event: _say(wanted, event)
 
 
 def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
@@ -66,15 +66,18 @@ def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
         def update(event: Row) -> None:
             if "done" in event:
                 at = settings.bytes[min(event["done"] * len(settings.bytes) // event["of"], len(settings.bytes) - 1)]
-                text = f"{settings.ranks} ranks by {event['where']}, {format_bytes(at)}"
+                text = f"{event['collective']} on {settings.ranks} ranks by {event['where']}, {format_bytes(at)}"
                 bar.update(task, description=text, completed=event["done"], total=event["of"])
 
         yield update
 
 
-def _say(settings: Settings, event: Row) -> None:
-    if "done" in event and event["done"] * len(settings.bytes) % event["of"] == 0:
-        nth = event["done"] * len(settings.bytes) // event["of"]
-        at = format_bytes(settings.bytes[nth - 1])
-        text = f"{settings.ranks} ranks by {event['where']}: {at} measured, {nth} of {len(settings.bytes)}"
-        print(text, file=sys.stderr, flush=True)
+def _say(wanted: Sequence[Settings], event: Row) -> None:
+    """A line for each size that is done; of several collectives, a line for each of them."""
+    sizes = len(wanted[0].bytes)
+    if "done" not in event or event["done"] * (sizes if len(wanted) == 1 else 1) % event["of"]:
+        return
+    nth = event["done"] * sizes // event["of"]
+    at = f"{format_bytes(wanted[0].bytes[nth - 1])} measured, {nth} of {sizes}" if len(wanted) == 1 else "measured"
+    text = f"{event['collective']} on {wanted[0].ranks} ranks by {event['where']}: {at}"
+    print(text, file=sys.stderr, flush=True)
