@@ -39,7 +39,7 @@ def launch_by(
     """`collectives.launch.launch` by a command that takes the ranks' own command as its last arguments.
 
     ``where`` names the row of `collectives.launch.rank.VARIABLES` in which a rank finds its number. ``lost`` matches
-    how the command tells of a bad end, with the groups ``rank`` and, where that rank could not say why itself, ``how``.
+    how the command tells of a rank that could not say itself why it ended, with the groups ``rank`` and ``how``.
     """
     with ExitStack() as stack:
         host, token = _host(), secrets.token_hex(16)
@@ -99,10 +99,10 @@ def _taking(store: Any, process: Any) -> Callable[[float], list[Event] | None]:
 
 
 def _lost(log: Log, lost: re.Pattern[str] | None, ranks: int) -> str:
-    """The rank that was killed, if that is the first bad end that the command tells of: others' are its consequence."""
+    """The rank that was killed, if the command tells of one: what others say is but the consequence."""
     log.seek(0)
     found = lost and lost.search(log.read().decode(errors="replace"))
-    return f"rank {found['rank']} of {ranks} was lost: {found['how']}\n" if found and found["how"] else ""
+    return f"rank {found['rank']} of {ranks} was lost: {found['how']}\n" if found else ""
 
 
 def _told(store: Any, ranks: int) -> str:

@@ -17,8 +17,9 @@ from collectives.launch.watch import Event
 MISSING = "there is no srun: this machine is no part of a Slurm cluster"
 OUTSIDE = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
 
-# How srun tells of a task, which is a rank, that ended badly: `srun: error: n3: task 2: Killed`.
-LOST = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?:Exited with.*|(?P<how>.*))")
+# How srun tells of a task, which is a rank, that a signal ended: `srun: error: n3: task 2: Killed`. A task that merely
+# exited could say itself why, and those that are "Terminated" srun has ended because of another.
+LOST = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)")
 
 
 def launch(

@@ -28,7 +28,7 @@ from collectives.launch.command import launch_by
 from collectives.launch.watch import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
-LOST = re.compile(r"rank (?P<rank>\d+) (?:ended with.*|(?P<how>SIG\w+))")
+LOST = re.compile(r"rank (?P<rank>\d+) (?P<how>SIG\w+)")
 POLL_SECONDS = 0.1
 STORE_TIMEOUT = timedelta(seconds=60)
 
