@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
-    "sweep": {"environment", "results", "bench", "launch"},
+    "sweep": {"units", "environment", "results", "bench", "launch"},
     "experiments": {"units", "errors", "bench", "sweep"},
     "execute": {"errors", "results", "environment", "experiments"},
 }

@@ -124,12 +124,12 @@ def experiment(folder: Path, name: str, where: str, ranks: int) -> None:
 
 
 def test_papermill_on_one_node_runs_ranks_on_all(inside: Inside, folder: Path) -> None:
-    script = ["--nodes=4", "--ntasks-per-node=2", "experiments/slurm/papermill.sbatch"]
+    script = ["--nodes=4", "--ntasks-per-node=1", "experiments/slurm/papermill.sbatch"]
     notebook = "experiments/all-reduce-sweep.ipynb"
     job, state, log = submit(inside, folder, *script, notebook, "slurm-cpu", *SMALL)
     assert state == "COMPLETED 0:0", log
-    assert "8 ranks: 64 KiB measured, 2 of 2" in log
-    experiment(folder, f"slurm-cpu-{job}", "slurm", 8)
+    assert "4 ranks by slurm: 64 KiB measured, 2 of 2" in log
+    experiment(folder, f"slurm-cpu-{job}", "slurm", 4)
 
 
 def test_torchrun_with_one_task_a_node(inside: Inside, folder: Path) -> None:
