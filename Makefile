@@ -14,7 +14,7 @@ SCHEDULES := chapters/_static/schedules
 BUILT_FROM := _build/.built-from
 
 # What the site is made of. Contents count, not dates: a fresh checkout or a touched file rebuilds nothing.
-SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments/results
+SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments
 CHECKSUM = find $(SITE_INPUTS) -type f ! -name '*.pyc' ! -name '.DS_Store' | LC_ALL=C sort | xargs cksum | cksum
 
 .PHONY: help env experiments book serve check format test lock clean

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
-    "sweep": {"units", "environment", "results", "bench", "launch"},
+    "sweep": {"environment", "results", "bench", "launch"},
     "experiments": {"backends", "units", "errors", "bench", "sweep"},
     "execute": {"errors", "results", "environment", "experiments"},
 }

@@ -64,6 +64,11 @@ def test_the_mpijob_has_documented_fields_only() -> None:
         assert not unknown_to(kubernetes.IoK8sApiCoreV1PodTemplateSpec, replica["template"])
 
 
+def test_the_pod_to_copy_from_is_one() -> None:
+    (pod,) = manifests("results.yaml")
+    assert not unknown_to(kubernetes.IoK8sApiCoreV1Pod, pod)
+
+
 def test_parameters_and_volume_are_kubernetes_objects() -> None:
     parameters, volume = manifests("parameters.yaml")
     assert not unknown_to(kubernetes.IoK8sApiCoreV1ConfigMap, parameters)

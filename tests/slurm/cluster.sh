@@ -1,13 +1,13 @@
 #!/bin/bash
-# A Slurm cluster of four nodes on one machine, for tests/slurm/__init__.py: the first process of namespaces of its own.
+# A Slurm cluster of four nodes on one machine, for tests/test_slurm.py: the first process of namespaces of its own.
 # Processes, ports, host names and /run are private to it, so that all of it is gone when this process is.
 set -euo pipefail
 nodes=(n1 n2 n3 n4)
 
 mount -t tmpfs slurm /run
 mkdir -m 755 /run/munge /run/slurm
-hostname slurm
-{ echo 127.0.0.1 localhost; printf '192.0.2.%d %s\n' 9 slurm 1 n1 2 n2 3 n3 4 n4; } > /run/hosts
+hostname controller
+{ echo 127.0.0.1 localhost; printf '192.0.2.%d %s\n' 9 controller 1 n1 2 n2 3 n3 4 n4; } > /run/hosts
 mount --bind /run/hosts /etc/hosts
 
 # Slurm resolves no name where loopback is the only network.
@@ -26,7 +26,7 @@ as_munge=(setpriv --reuid munge --regid munge --clear-groups)
 
 cat > /run/slurm.conf <<'CONF'
 ClusterName=four
-SlurmctldHost=slurm
+SlurmctldHost=controller
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket=/run/munge/munge.socket.2
@@ -49,7 +49,7 @@ CompleteWait=0
 KillWait=5
 CONF
 for i in 1 2 3 4; do
-    echo "NodeName=n$i NodeHostname=slurm NodeAddr=n$i Port=$((17000 + i)) CPUs=8" >> /run/slurm.conf
+    echo "NodeName=n$i NodeHostname=controller NodeAddr=n$i Port=$((17000 + i)) CPUs=8" >> /run/slurm.conf
 done
 echo 'PartitionName=all Nodes=n[1-4] Default=YES MaxTime=1:00:00 State=UP' >> /run/slurm.conf
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -33,10 +34,12 @@ def launch_by(
     timeout: float,
     environment: Mapping[str, str],
     on_event: Callable[[Event], None],
+    lost: re.Pattern[str] | None = None,
 ) -> list[Event]:
     """`collectives.launch.launch` by a command that takes the ranks' own command as its last arguments.
 
-    ``where`` names the row of `collectives.launch.rank.VARIABLES` in which a rank finds its number.
+    ``where`` names the row of `collectives.launch.rank.VARIABLES` in which a rank finds its number. ``lost`` matches
+    how the command tells of a rank that could not say itself why it ended, with the groups ``rank`` and ``how``.
     """
     with ExitStack() as stack:
         host, token = _host(), secrets.token_hex(16)
@@ -54,7 +57,7 @@ def launch_by(
                 seen.append(event)
                 on_event(event)
         except RankError as error:
-            raise RankError(f"{_told(store, ranks)}{error}") from None
+            raise RankError(f"{_lost(log, lost, ranks)}{_told(store, ranks)}{error}") from None
         return seen
 
 
@@ -93,6 +96,13 @@ def _taking(store: Any, process: Any) -> Callable[[float], list[Event] | None]:
         return None if ended and not found else found
 
     return events
+
+
+def _lost(log: Log, lost: re.Pattern[str] | None, ranks: int) -> str:
+    """The rank that was killed, if the command tells of one: what others say is but the consequence."""
+    log.seek(0)
+    found = lost and lost.search(log.read().decode(errors="replace"))
+    return f"rank {found['rank']} of {ranks} was lost: {found['how']}\n" if found else ""
 
 
 def _told(store: Any, ranks: int) -> str:

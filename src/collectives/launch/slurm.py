@@ -12,13 +12,14 @@ import shutil
 from collections.abc import Callable, Mapping
 
 from collectives.launch.command import launch_by
-from collectives.launch.watch import Event, RankError
+from collectives.launch.watch import Event
 
 MISSING = "there is no srun: this machine is no part of a Slurm cluster"
 OUTSIDE = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
 
-# How srun tells of a task (a rank) that ended badly: `srun: error: n3: task 2: Killed`.
-BAD_END = re.compile(r"srun: error: \S+: tasks? (\d+)\S*: (.*)")
+# How srun tells of a task, which is a rank, that a signal ended: `srun: error: n3: task 2: Killed`. A task that merely
+# exited could say itself why, and those that are "Terminated" srun has ended because of another.
+LOST = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)")
 
 
 def launch(
@@ -31,21 +32,17 @@ def launch(
     on_event: Callable[[Event], None],
 ) -> list[Event]:
     """`collectives.launch.launch`, by srun. Raises ImportError where there is none, or no job to run it in."""
-    try:
-        return launch_by(
-            command(ranks),
-            module,
-            settings,
-            ranks,
-            where="slurm",
-            timeout=timeout,
-            environment=environment,
-            on_event=on_event,
-        )
-    except RankError as error:
-        if found := BAD_END.search(str(error)):
-            raise RankError(f"rank {found[1]} of {ranks}: {found[2]}") from None
-        raise
+    return launch_by(
+        command(ranks),
+        module,
+        settings,
+        ranks,
+        where="slurm",
+        timeout=timeout,
+        environment=environment,
+        on_event=on_event,
+        lost=LOST,
+    )
 
 
 def command(ranks: int) -> list[str]:

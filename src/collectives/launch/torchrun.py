@@ -13,6 +13,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ from collectives.launch.command import launch_by
 from collectives.launch.watch import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
+LOST = re.compile(r"rank (?P<rank>\d+) (?P<how>SIG\w+)")
 POLL_SECONDS = 0.1
 STORE_TIMEOUT = timedelta(seconds=60)
 
@@ -53,6 +56,7 @@ def launch(
         timeout=timeout,
         environment={},
         on_event=on_event,
+        lost=LOST,
     )
 
 
@@ -65,9 +69,9 @@ def everywhere(ranks: int, environment: dict[str, str], command: list[str]) -> s
     nth = _announce(store, {"ranks": ranks, "environment": environment, "command": command})
     while int(store.add(f"ended/{nth}", 0)) < ranks:
         if store.check([f"failed/{nth}"]):
-            return str(store.get(f"failed/{nth}").decode())
+            break
         time.sleep(POLL_SECONDS)
-    return None
+    return str(store.get(f"failed/{nth}").decode()) if store.check([f"failed/{nth}"]) else None
 
 
 def serve(command: list[str]) -> int:
@@ -118,7 +122,8 @@ def _run(store: Any, nth: int, rank: int, work: dict[str, Any]) -> None:
     environment = os.environ | work["environment"] | {"WORLD_SIZE": str(work["ranks"])}
     code = subprocess.run(_leashed(work["command"]), env=environment, check=False).returncode
     if code:
-        store.compare_set(f"failed/{nth}", "", f"rank {rank} of {work['ranks']} ended with exit code {code}")
+        how = signal.Signals(-code).name if code < 0 else f"ended with exit code {code}"
+        store.compare_set(f"failed/{nth}", "", f"rank {rank} {how}")
     store.add(f"ended/{nth}", 1)
 
 
