@@ -31,13 +31,14 @@ MAY_IMPORT = {
     "draw": {"schedule", "contracts", "algorithms", "interpret", "layout", *FIGURES},
     "player": {"schedule", "contracts", "algorithms", "grid", "layout", *FIGURES},
     "plot": {"bounds", "units", *FIGURES},
+    "panels": {"plot", "units", *FIGURES},
     "launch": {"launch"},
     "backends": {"schedule", "contracts", "algorithms", "interpret", "launch", "backends"},
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
     "sweep": {"environment", "results", "bench", "launch"},
-    "experiments": {"units", "errors", "bench", "sweep"},
+    "experiments": {"backends", "units", "errors", "bench", "sweep"},
     "execute": {"errors", "results", "environment", "experiments"},
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from collectives.backends import BACKENDS, backend, lacking
+from collectives.backends import BACKENDS, backend, lacking, nccl
 from collectives.backends.presence import need, presence
 from collectives.backends.tuning import OPEN_MPI, environment
 from collectives.bench import MEASURED, Settings, bench
@@ -120,11 +120,22 @@ def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.Monkey
             launch("backend_cases", {}, 2, where=where, timeout=20)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so NCCL is not absent")
-def test_without_a_gpu_nccl_says_so() -> None:
-    for name in ("nccl", "p2p_nccl"):
-        with pytest.raises(ImportError, match=f"{name} is absent: torch .* (is built without CUDA|finds no GPU)"):
-            bench([Settings(backends=[name])])
+@pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
+def test_nccl_is_there_where_a_gpu_is_and_else_says_why(name: str) -> None:
+    if torch.cuda.is_available():
+        assert presence(name).version.startswith("NCCL ")
+    else:
+        with pytest.raises(ImportError, match=rf"^{name} is absent: torch \S+ (is built without CUDA|finds no GPU)"):
+            bench([Settings(backends=["p2p", name])])
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(
+        RuntimeError, match="NCCL needs a GPU for each rank: this is rank 2 of its machine, which has 2"
+    ):
+        nccl.device()
 
 
 @pytest.mark.gpu

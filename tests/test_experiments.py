@@ -11,8 +11,10 @@ import nbformat
 import pytest
 import yaml
 
+from collectives.bench import launches
 from collectives.execute import folder_name, planned, run
-from collectives.experiments import EXPERIMENTS, ExperimentError, Sweep, checked
+from collectives.experiments import EXPERIMENTS, CollectivesSweep, ExperimentError, Sweep, checked
+from collectives.launch import horovodrun
 from collectives.results import read, write
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +34,7 @@ GOOD: dict[str, Any] = {
 
 def test_good_parameters_pass() -> None:
     sweep = checked(Sweep, GOOD | {"_i": "x", "In": ["x"], "checked": checked})
-    assert sweep.settings().bytes == [4, 1024]
+    assert sweep.settings()[0].bytes == [4, 1024]
 
 
 @pytest.mark.parametrize(
@@ -215,3 +217,46 @@ def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rows.json").read_text()) == {"why": "because"}
     with pytest.raises(FileNotFoundError, match="`make experiments` makes them"):
         read(tmp_path / "nothing")
+
+
+EIGHT = GOOD | {"collectives": ["gather", "all_reduce"], "backends": ["p2p", "horovod", "mpi"]}
+del EIGHT["algorithms"]
+
+
+def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
+    wanted = checked(CollectivesSweep, EIGHT).settings()
+    assert [(each.collective, each.backends) for each in wanted] == [
+        ("gather", ["p2p", "mpi"]),
+        ("all_reduce", ["p2p", "horovod", "mpi"]),
+    ]
+    assert [[(one.where, one.collective) for one in alike] for alike in launches(wanted)] == [
+        [("loopback", "gather"), ("loopback", "all_reduce")],
+        [("mpirun", "gather"), ("mpirun", "all_reduce")],
+        [("horovodrun", "all_reduce")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"collectives": ["allreduce"]}, "unknown collective 'allreduce'"),
+        ({"collectives": []}, "collectives: List should have at least 1 item"),
+        ({"collectives": ["gather"], "backends": ["horovod"]}, "horovod has no 'gather'"),
+        ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
+        ({"backends": ["mpi:ring"]}, "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather"),
+    ],
+)
+def test_wrong_parameters_of_many_collectives_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        checked(CollectivesSweep, EIGHT | given)
+    assert message in str(caught.value)
+
+
+def test_an_absent_back_end_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
+    asked = checked(CollectivesSweep, EIGHT)
+    assert asked.present().backends == ["p2p", "mpi"]
+    assert [found.absent for found in asked.presence()] == [None, horovodrun.MISSING, None]
+    alone = checked(CollectivesSweep, EIGHT | {"backends": ["horovod"], "collectives": ["all_reduce"]})
+    with pytest.raises(ImportError, match="horovod is absent: Horovod is not installed"):
+        alone.present()

@@ -11,7 +11,10 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from collectives.bench import Positive, Settings
+from collectives.backends import BACKENDS, lacking
+from collectives.backends.presence import Presence, presence
+from collectives.backends.tuning import named
+from collectives.bench import Positive, Settings, needed_here
 from collectives.errors import explain, unknown
 from collectives.sweep import sweep
 from collectives.units import parse_bytes
@@ -21,6 +24,9 @@ Parameters = TypeVar("Parameters", bound=BaseModel)
 # Names that IPython itself puts beside a notebook's parameters.
 IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}
 
+# What sweeps measure with, where nothing else is said: op and dtype.
+PLAIN = ("sum", "float32")
+
 # What a parameter may be; whatever else stands in a notebook (functions, classes, modules) is none.
 SIMPLE = (str, int, float, bool, list, dict, type(None))
 
@@ -29,14 +35,13 @@ class ExperimentError(ValueError):
     """An experiment that cannot be run as asked, or that failed."""
 
 
-class Sweep(BaseModel):
-    """The parameters of ``all-reduce-sweep``."""
+class Measured(BaseModel):
+    """What every measurement is told."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     ranks: Positive
     sizes: Annotated[list[str | int], Field(min_length=1)]
-    algorithms: list[str]
     backends: Annotated[list[str], Field(min_length=1)]
     repetitions: Positive
     where: str
@@ -50,22 +55,69 @@ class Sweep(BaseModel):
             raise ValueError(explain(error)) from None
         return self
 
-    def settings(self) -> Settings:
-        """What to measure; raises ValueError where the parameters do not fit together."""
+    def settings(self) -> list[Settings]:
+        """What to measure, one for each collective; raises ValueError where the parameters do not fit together."""
+        raise NotImplementedError
+
+    def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
         return Settings(
-            collective="all_reduce",
+            collective=collective,
             ranks=self.ranks,
             where=self.where,
             bytes=[parse_bytes(size) for size in self.sizes],
-            algorithms=self.algorithms,
-            backends=self.backends,
+            algorithms=algorithms,
+            backends=backends,
             repetitions=self.repetitions,
             timeout=1800,
         )
 
 
+class Sweep(Measured):
+    """The parameters of ``all-reduce-sweep``."""
+
+    algorithms: list[str]
+
+    def settings(self) -> list[Settings]:
+        """One all-reduce, by all algorithms and back ends."""
+        return [self._of("all_reduce", self.algorithms, self.backends)]
+
+
+class CollectivesSweep(Measured):
+    """The parameters of ``collectives-sweep``."""
+
+    collectives: Annotated[list[str], Field(min_length=1)]
+
+    def settings(self) -> list[Settings]:
+        """Each collective, by the back ends that have it."""
+        return [self._of(collective, ["auto"], self._having(collective)) for collective in self.collectives]
+
+    def present(self) -> CollectivesSweep:
+        """The same without the back ends that are absent here; raises ImportError where none is left."""
+        found = dict(zip(self.backends, self.presence(), strict=True))
+        left = [name for name in self.backends if not found[name].absent]
+        if not left:
+            raise ImportError("; ".join(f"{name} is absent: {found[name].absent}" for name in self.backends))
+        return self.model_copy(update={"backends": left})
+
+    def presence(self) -> list[Presence]:
+        """What this machine has of each back end; of those whose ranks are elsewhere only their names are known."""
+        names = [named(backend)[0] for backend in self.backends]
+        return [
+            presence(name) if needed_here(self.where, name) else Presence(name, devices=f"started by {self.where}")
+            for name in names
+        ]
+
+    def _having(self, collective: str) -> list[str]:
+        """The back ends that have it; all of them, so that Settings says why not, where none has."""
+        return [each for each in self.backends if _has(named(each)[0], collective)] or self.backends
+
+
+def _has(name: str, collective: str) -> bool:
+    return name not in BACKENDS or not lacking(name, collective, *PLAIN)
+
+
 # Name of a notebook -> the model of its parameters. An experiment of your own is one more line.
-EXPERIMENTS: dict[str, type[BaseModel]] = {"all-reduce-sweep": Sweep}
+EXPERIMENTS: dict[str, type[BaseModel]] = {"all-reduce-sweep": Sweep, "collectives-sweep": CollectivesSweep}
 
 
 def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters:
@@ -87,6 +139,6 @@ def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters
         raise ExperimentError(explain(error)) from None
 
 
-def measure(parameters: Sweep) -> None:
+def measure(parameters: Measured) -> None:
     """Measure on real ranks; rows and their record go to ``parameters.output`` (`collectives.sweep.sweep`)."""
-    sweep([parameters.settings()], parameters.output)
+    sweep(parameters.settings(), parameters.output)

@@ -127,8 +127,13 @@ def need_all(wanted: Sequence[Settings]) -> None:
     """Raise ImportError, with the reason, where a back end is absent of those whose ranks would be on this machine."""
     for settings in wanted:
         for name in dict(map(named, settings.backends)):
-            if settings.where == "loopback" or BACKENDS[name].where:
+            if needed_here(settings.where, name):
                 need(name)
+
+
+def needed_here(where: str, name: str) -> bool:
+    """Whether this machine must have a back end: not where its ranks may live on others."""
+    return where == "loopback" or BACKENDS[name].where is not None
 
 
 class Measurement(NamedTuple):
