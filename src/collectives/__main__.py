@@ -277,11 +277,13 @@ def _backends(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from collectives.bench import Row, bench
+    from collectives.bench import Row, bench, need_all
     from collectives.bench.table import heading, line, note, progress
 
     wrong = 0
-    for wanted in [_settings(arguments, ranks) for ranks in arguments.ranks]:
+    everything = [_settings(arguments, ranks) for ranks in arguments.ranks]
+    need_all([settings for wanted in everything for settings in wanted])
+    for wanted in everything:
         if not arguments.json:
             print(heading(wanted), flush=True)
         if said := note(wanted):

@@ -191,8 +191,9 @@ def in_batches(check: Check, rank: int, p: int) -> None:
     """The player for NCCL, here over gloo: one batch a step gives the same bits as messages one by one."""
     for (collective, algorithm), n in itertools.product(ALGORITHMS, (1, 3 * p, 1000)):
         schedule = build(collective, algorithm, p, segments=2)
-        made = plan(schedule, rank, schedule.cut(n))
-        one, other = (torch.randn(n, generator=torch.Generator().manual_seed(rank)) for _ in range(2))
+        edges = schedule.cut(n)
+        made, whole = plan(schedule, rank, edges), int(edges[-1])  # in an all-to-all the buffers of all ranks
+        one, other = (torch.randn(whole, generator=torch.Generator().manual_seed(rank)) for _ in range(2))
         for player, tensor in ((play, one), (play_in_batches, other)):
             player(made, tensor, torch.empty(made.scratch), dist.group.WORLD, dist.ReduceOp.SUM, p)
         check(f"{collective} {algorithm} float32 in batches {n}", torch.equal(one, other))

@@ -59,36 +59,36 @@ def play_in_batches(
     given, so nothing is gained by giving it early. Waiting makes the stream wait, not this process.
     """
     _first_collective(group, tensor.device)
-    view, due, batch = _viewer(tensor, scratch), defaultdict[int, list[Post]](list), list[Send | Post]()
+    view = _viewer(tensor, scratch)
+    due: dict[int, list[Post]] = defaultdict(list)  # step -> its receives, not handed over yet
+    posted: dict[int, int] = {}  # number of a receive -> its step
+    sends: list[Send] = []  # of one step
 
-    def hand_over() -> None:
-        if batch:
-            batch.extend(due.pop(batch[0].step, []))
-            _exchange(batch, view, group)
-            batch.clear()
+    def hand_over(step: int | None) -> None:
+        """The sends so far with their step's receives, and then those of this step, if it is another."""
+        for t in dict.fromkeys([*(send.step for send in sends), *([] if step is None else [step])]):
+            _exchange([*(send for send in sends if send.step == t), *due.pop(t, [])], view, group)
+        sends.clear()
 
-    posted: dict[int, Post] = {}
     for do in made.program:
         match do:
             case Post():
                 due[do.step].append(do)
-                posted[do.number] = do
+                posted[do.number] = do.step
             case Send():
-                if batch and batch[0].step != do.step:
-                    hand_over()
-                batch.append(do)
+                if sends and sends[0].step != do.step:
+                    hand_over(None)
+                sends.append(do)
             case Wait(number):
-                if not batch and number in posted and posted[number].step in due:
-                    batch.extend(due.pop(posted[number].step))
-                hand_over()
+                hand_over(posted.get(number))
             case _:
-                hand_over()
                 _compute(do, view, op, p)
-    hand_over()
 
 
 def _exchange(batch: list[Send | Post], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
-    """One batch of sends and receives, done for whatever follows on the same stream."""
+    """One batch of sends and receives, done for whatever follows on the same stream; without any, nothing."""
+    if not batch:
+        return
     messages = [
         dist.P2POp(dist.irecv, view(do.into), group=group, group_peer=do.peer, tag=FIRST_TAG + do.step)
         if isinstance(do, Post)
