@@ -14,7 +14,7 @@ SCHEDULES := chapters/_static/schedules
 BUILT_FROM := _build/.built-from
 
 # What the site is made of. Contents count, not dates: a fresh checkout or a touched file rebuilds nothing.
-SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments/results
+SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments
 CHECKSUM = find $(SITE_INPUTS) -type f ! -name '*.pyc' ! -name '.DS_Store' | LC_ALL=C sort | xargs cksum | cksum
 
 .PHONY: help env experiments book serve check format test lock clean
@@ -29,7 +29,9 @@ help: ## Show this list
 	@echo "  make env PYTHON=PATH           another Python, 3.11 or newer"
 	@echo "  make serve PORT=NUMBER         another port than 8000"
 
-env: $(INSTALLED) ## Create .venv and install the locked packages
+# Horovod is built here, because it is published as source only; where that cannot be done, the reason is one line.
+env: $(INSTALLED) ## Create .venv, install the locked packages, build Horovod once
+	@$(BIN)/python .ci/build_horovod.py
 	@echo "==> 1/3 environment: ready in $(VENV)"
 
 $(BIN)/python:
@@ -55,7 +57,7 @@ $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 
 experiments: env ## Run the notebooks in experiments/ (PRESET=quick)
 	@echo "==> 2/3 experiments: preset $(PRESET)"
-	@$(BIN)/collectives run experiments/*.ipynb --preset $(PRESET)
+	@$(BIN)/collectives run experiments/*.ipynb --preset $(PRESET) --replace
 
 # The pages show the results of the quick preset, whatever PRESET says.
 # The schedules that the pages' player reads are part of what the site is made of; files that stay the same are not touched.

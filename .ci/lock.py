@@ -45,11 +45,12 @@ def resolve(requirements: list[str]) -> dict[str, str]:
 
 def pip_part(versions: dict[str, str]) -> str:
     """The pip section of environment.yml: the direct dependencies at the lock's versions."""
-    lines = []
+    lines: list[str] = []
     for group, requirements in groups().items():
         lines.append(f"      # {group}")
         names = [re.split(r"[<>=!~\[ ;]", requirement)[0] for requirement in requirements]
-        lines += [f"      - {name}=={versions[normal(name)]}" for name in names]
+        pins = [f"      - {name}=={versions[normal(name)]}" for name in names]
+        lines += [pin for pin in pins if pin not in lines]  # a package may serve two extras
     return "\n".join(lines) + "\n"
 
 

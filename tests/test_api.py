@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collectives.algorithms import ALGORITHMS
-from collectives.launch.loopback import launch
+from collectives.launch import launch
 
 
 @pytest.mark.parametrize("p", range(1, 9))

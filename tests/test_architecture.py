@@ -37,12 +37,15 @@ MAY_IMPORT = {
     "trace": {"schedule", "machine", "simulation"},
     "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
     "simulator_benchmark": {"machine", "scaling"},
+    "panels": {"plot", "units", *FIGURES},
     "launch": {"launch"},
-    "backends": {"schedule", "contracts", "algorithms", "interpret", "backends"},
+    "backends": {"schedule", "contracts", "algorithms", "interpret", "launch", "backends"},
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
-    "experiments": {"units", "errors", "results", "environment", "bench"},
+    "sweep": {"environment", "results", "bench", "launch"},
+    "experiments": {"backends", "units", "errors", "bench", "sweep"},
+    "execute": {"errors", "results", "environment", "experiments"},
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}
 ALWAYS = {"numpy", "collectives"}

@@ -17,11 +17,11 @@ from collectives.bench import DTYPES, OPS, Settings
 from collectives.bench.data import reduced, values
 from collectives.bench.statistics import median_interval
 from collectives.errors import explain
-from collectives.launch.loopback import launch
+from collectives.launch import launch
 
 ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
-    *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong"),
+    *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
 }
 
 
@@ -39,7 +39,15 @@ ROW = {
         ({"dtype": "float8"}, "unknown dtype 'float8'"),
         ({"op": "mean"}, "unknown op 'mean'"),
         ({"collective": "reduce", "root": 4}, "root 4 is not one of the ranks 0 to 3"),
-        ({"op": "avg", "backends": ["p2p", "gloo"]}, "gloo has no op 'avg'"),
+        ({"op": "avg", "backends": ["p2p", "gloo"]}, "gloo has no 'avg'; it lacks avg"),
+        ({"backends": ["mpi:rnig"]}, "unknown algorithm 'mpi:rnig'; known are basic_linear, nonoverlapping"),
+        ({"backends": ["mpi:ring"], "collective": "reduce"}, "mpi takes an algorithm for all_reduce only"),
+        ({"backends": ["nccl:Tree/LL12"]}, "unknown algorithm 'nccl:Tree/LL12'; it is Ring|Tree|"),
+        ({"backends": ["gloo:ring"]}, "gloo has no algorithms to choose from, so not 'gloo:ring'; mpi and nccl have"),
+        ({"backends": ["horovod"], "collective": "gather"}, "horovod has no 'gather'; it lacks reduce, scatter"),
+        ({"backends": ["horovod"], "collective": "reduce_scatter", "op": "max"}, "no 'reduce_scatter max'"),
+        ({"backends": ["p2p", "mpi"], "dtype": "bfloat16"}, "mpi has no 'bfloat16'"),
+        ({"where": "moon"}, "unknown where 'moon'; known are loopback"),
         ({"dtype": "bfloat16", "ranks": 300}, "bfloat16 counts exactly to 256 only"),
     ],
 )
@@ -129,7 +137,7 @@ def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring whose last step is dropped (tests/ranks/faulty.py) gives rows with wrong elements."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "ranks"))
     settings = Settings(ranks=4, algorithms=["ring", "tree"], bytes=[4096], repetitions=5, warmups=1)
-    events = launch("faulty", settings.model_dump(), 4, timeout=60)
+    events = launch("faulty", {"measure": [settings.model_dump()]}, 4, timeout=60)
     wrong = {event["row"]["algorithm"]: event["row"]["wrong"] for event in events if "row" in event}
     assert wrong["tree"] == 0
     assert wrong["ring"] > 4 * 6 * 200  # each rank misses one chunk of 256 elements in each of 6 calls
@@ -141,7 +149,8 @@ def test_bad_arguments_are_refused_before_anything_runs() -> None:
         (["--bytes", "5"], "5 bytes are no whole number of float32"),
         (["--algorithm", "rnig"], "no algorithm 'rnig' for 'all_reduce'"),
         (["--ranks", "none"], "'none' is not a whole number from 1 on"),
-        (["--op", "avg", "--backend", "gloo"], "gloo has no op 'avg'"),
+        (["--op", "avg", "--backend", "gloo"], "gloo has no 'avg'"),
+        (["--backend", "p2p", "mpi:rnig"], "unknown algorithm 'mpi:rnig'"),
         (["--timeout", "0"], "timeout: Input should be greater than 0"),
     ):
         done = bench(*arguments)

@@ -9,6 +9,7 @@ import pytest
 
 from collectives.__main__ import main
 from collectives.algorithms import ALGORITHMS
+from collectives.launch import horovodrun
 from collectives.player import player_data
 from collectives.schedule import Schedule
 
@@ -160,6 +161,20 @@ def test_a_schedule_of_ones_own(capsys: Capture, tmp_path: Path) -> None:
     ):
         code, _, err = run(capsys, *arguments)
         assert (code, message in err) == (2, True), err
+
+
+def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
+    code, out, _ = run(capsys, "backends", "--json")
+    rows = {row["backend"]: row for row in map(json.loads, out.splitlines())}
+    assert (code, list(rows)) == (0, ["p2p", "gloo", "p2p_nccl", "nccl", "horovod", "mpi"])
+    assert rows["p2p"]["version"].startswith("torch ")
+    assert rows["horovod"]["absent"] == horovodrun.MISSING
+    assert f"horovod   absent: {horovodrun.MISSING}\n" in run(capsys, "backends")[1]
+    code, out, err = run(capsys, "bench", "--backend", "p2p", "horovod")
+    assert (code, out, err) == (1, "", f"collectives: horovod is absent: {horovodrun.MISSING}\n")
 
 
 def test_verify_all_stops_at_the_first_fault(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

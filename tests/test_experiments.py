@@ -9,11 +9,17 @@ from typing import Any
 
 import nbformat
 import pytest
+import yaml
 
-from collectives.experiments import ExperimentError, Sweep, checked, run
+from collectives.bench import launches
+from collectives.execute import folder_name, planned, run
+from collectives.experiments import EXPERIMENTS, CollectivesSweep, ExperimentError, Sweep, checked
+from collectives.launch import horovodrun
 from collectives.results import read, write
 
 ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "experiments").glob("*.ipynb"))
+PRESETS = sorted((ROOT / "experiments" / "presets").glob("*.yaml"))
 NOTEBOOK = ROOT / "experiments" / "all-reduce-sweep.ipynb"
 GOOD: dict[str, Any] = {
     "ranks": 2,
@@ -28,7 +34,7 @@ GOOD: dict[str, Any] = {
 
 def test_good_parameters_pass() -> None:
     sweep = checked(Sweep, GOOD | {"_i": "x", "In": ["x"], "checked": checked})
-    assert sweep.settings().bytes == [4, 1024]
+    assert sweep.settings()[0].bytes == [4, 1024]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +50,7 @@ def test_good_parameters_pass() -> None:
         ({"sizes": [6]}, "6 bytes are no whole number of float32"),
         ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
         ({"backends": ["nccl2"]}, "unknown backend 'nccl2'"),
-        ({"where": "moon"}, "where: Input should be 'loopback', got 'moon'"),
+        ({"where": "moon"}, "unknown where 'moon'; known are loopback, "),
         ({"repetitions": 0}, "repetitions: Input should be greater than or equal to 1, got 0"),
     ],
 )
@@ -81,7 +87,7 @@ def test_an_experiment_runs_once_and_again_when_its_preset_changes(
     assert rows.wrong.sum() == 0
     assert [len(samples) for samples in rows.samples] == [3] * 4
     assert len(record["environment"]) == 2
-    assert record["settings"]["repetitions"] == 3
+    assert record["settings"][0]["repetitions"] == 3
     executed = nbformat.read(results / NOTEBOOK.name, 4)
     assert executed.metadata.papermill.exception is None
     assert not list(results.glob(".*"))
@@ -92,7 +98,10 @@ def test_an_experiment_runs_once_and_again_when_its_preset_changes(
     (folder / "presets" / "tiny.yaml").write_text(
         "all-reduce-sweep: {ranks: 1, sizes: [4], algorithms: [ring], repetitions: 1}\n"
     )
-    run([notebook], "tiny")
+    with pytest.raises(ExperimentError, match="was made with other parameters or other code; name another folder"):
+        run([notebook], "tiny")
+    assert read(results / "all-reduce-sweep")[0].ranks.tolist() == [2] * 4
+    run([notebook], "tiny", replace=True)
     assert read(results / "all-reduce-sweep")[0].ranks.tolist() == [1, 1]
 
 
@@ -101,11 +110,38 @@ def test_a_preset_is_checked_before_anything_runs(folder: Path) -> None:
     with pytest.raises(ExperimentError, match="unknown preset 'tinny': did you mean 'tiny'"):
         run([notebook], "tinny")
     (folder / "presets" / "tiny.yaml").write_text("all-reduce-sweep: {rnaks: 2}\n")
-    with pytest.raises(ExperimentError, match="preset tiny: unknown parameter 'rnaks': did you mean 'ranks'"):
+    with pytest.raises(ExperimentError, match="with preset tiny: unknown parameter 'rnaks': did you mean 'ranks'"):
+        run([notebook], "tiny")
+    (folder / "presets" / "tiny.yaml").write_text("all-reduce-swep: {ranks: 2}\n")
+    with pytest.raises(ExperimentError, match="preset tiny: unknown experiment 'all-reduce-swep': did you mean"):
+        run([notebook], "tiny")
+    (folder / "presets" / "tiny.yaml").write_text("")
+    with pytest.raises(ExperimentError, match="preset tiny has nothing for any of these notebooks"):
         run([notebook], "tiny")
     with pytest.raises(ExperimentError, match="there is no notebook"):
         run([folder / "none.ipynb"], "tiny")
     assert not (folder / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [(["-p", "rnaks", "2"], "did you mean 'ranks'"), (["-p", "ranks", "two"], "should be a valid integer, got 'two'")],
+)
+def test_values_in_place_of_the_presets_are_checked_too(folder: Path, wrong: list[str], message: str) -> None:
+    _, name, value = wrong
+    with pytest.raises(ExperimentError, match="all-reduce-sweep with preset tiny: .*" + message):
+        run([folder / NOTEBOOK.name], "tiny", {name: value})
+    assert not (folder / "results").exists()
+
+
+def test_what_runs_with_other_values_lies_elsewhere(folder: Path) -> None:
+    notebook, seen = folder / NOTEBOOK.name, set()
+    for overrides, name in (({}, None), ({"ranks": 3}, None), ({"ranks": 5}, None), ({"ranks": 5}, "mine")):
+        (planned_run,) = planned([notebook], "tiny", overrides, folder_name("tiny", overrides, name))
+        assert planned_run.parameters["ranks"] == overrides.get("ranks", 2)
+        seen.add(planned_run.executed.parent.name)
+    assert len(seen) == 4
+    assert {"tiny", "mine"} < seen
 
 
 @pytest.mark.parametrize(
@@ -123,8 +159,10 @@ def test_plain_papermill_refuses_too(folder: Path, wrong: list[str], message: st
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_failing_notebook_keeps_its_output_and_no_result(folder: Path) -> None:
-    (folder / "presets" / "tiny.yaml").write_text("all-reduce-sweep: {sizes: [64Q]}\n")
-    with pytest.raises(ExperimentError, match=r"failed: ExperimentError: .*64Q.*see .*failed\.ipynb"):
+    notebook = nbformat.read(folder / NOTEBOOK.name, 4)
+    notebook.cells[5].source = "raise ValueError('planted')"
+    nbformat.write(notebook, folder / NOTEBOOK.name)
+    with pytest.raises(ExperimentError, match=r"failed: ValueError: planted; see .*failed\.ipynb"):
         run([folder / NOTEBOOK.name], "tiny")
     left = sorted(path.name for path in (folder / "results" / "tiny").iterdir())
     assert left == ["all-reduce-sweep.failed.ipynb"]
@@ -143,22 +181,27 @@ def test_an_interrupted_notebook_leaves_nothing(folder: Path, monkeypatch: pytes
     assert list((folder / "results" / "tiny").iterdir()) == []
 
 
-def test_notebooks_are_kept_without_outputs_and_know_their_parameters() -> None:
-    notebook = nbformat.read(NOTEBOOK, 4)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_kept_without_outputs_and_know_their_parameters(path: Path) -> None:
+    notebook = nbformat.read(path, 4)
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells)
     (parameters,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
     namespace: dict[str, Any] = {}
     exec(parameters.source, namespace)
-    assert checked(Sweep, namespace).where == "loopback"
+    assert checked(EXPERIMENTS[path.stem], namespace)
 
 
-def test_presets_fit_their_notebooks() -> None:
-    import yaml
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_a_preset_fits_every_notebook_it_is_for(preset: Path) -> None:
+    assert preset.read_text().startswith("# "), "the first line says what the preset is for"
+    assert {each.notebook.stem for each in planned(NOTEBOOKS, preset.stem, {}, "x")} == set(
+        yaml.safe_load(preset.read_text())
+    )
 
-    for preset in (ROOT / "experiments" / "presets").glob("*.yaml"):
-        for name, parameters in yaml.safe_load(preset.read_text()).items():
-            assert (ROOT / "experiments" / f"{name}.ipynb").exists()
-            assert Sweep(**parameters, output="x").settings()
+
+def test_every_notebook_has_a_model_and_is_in_the_quick_preset() -> None:
+    assert {notebook.stem for notebook in NOTEBOOKS} == set(EXPERIMENTS)
+    assert {each.notebook.stem for each in planned(NOTEBOOKS, "quick", {}, "x")} == set(EXPERIMENTS)
 
 
 def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -174,3 +217,46 @@ def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rows.json").read_text()) == {"why": "because"}
     with pytest.raises(FileNotFoundError, match="`make experiments` makes them"):
         read(tmp_path / "nothing")
+
+
+EIGHT = GOOD | {"collectives": ["gather", "all_reduce"], "backends": ["p2p", "horovod", "mpi"]}
+del EIGHT["algorithms"]
+
+
+def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
+    wanted = checked(CollectivesSweep, EIGHT).settings()
+    assert [(each.collective, each.backends) for each in wanted] == [
+        ("gather", ["p2p", "mpi"]),
+        ("all_reduce", ["p2p", "horovod", "mpi"]),
+    ]
+    assert [[(one.where, one.collective) for one in alike] for alike in launches(wanted)] == [
+        [("loopback", "gather"), ("loopback", "all_reduce")],
+        [("mpirun", "gather"), ("mpirun", "all_reduce")],
+        [("horovodrun", "all_reduce")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"collectives": ["allreduce"]}, "unknown collective 'allreduce'"),
+        ({"collectives": []}, "collectives: List should have at least 1 item"),
+        ({"collectives": ["gather"], "backends": ["horovod"]}, "horovod has no 'gather'"),
+        ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
+        ({"backends": ["mpi:ring"]}, "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather"),
+    ],
+)
+def test_wrong_parameters_of_many_collectives_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        checked(CollectivesSweep, EIGHT | given)
+    assert message in str(caught.value)
+
+
+def test_an_absent_back_end_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
+    asked = checked(CollectivesSweep, EIGHT)
+    assert asked.present().backends == ["p2p", "mpi"]
+    assert [found.absent for found in asked.presence()] == [None, horovodrun.MISSING, None]
+    alone = checked(CollectivesSweep, EIGHT | {"backends": ["horovod"], "collectives": ["all_reduce"]})
+    with pytest.raises(ImportError, match="horovod is absent: Horovod is not installed"):
+        alone.present()

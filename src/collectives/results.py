@@ -24,10 +24,12 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
 
     if not rows:
         raise ValueError("there are no rows to write")
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows])
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     _replace(stem.with_suffix(".json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
-    _replace(stem.with_suffix(".parquet"), lambda path: parquet.write_table(pa.Table.from_pylist(rows), path))
+    _replace(stem.with_suffix(".parquet"), lambda path: parquet.write_table(table, path))
 
 
 def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:

@@ -60,7 +60,13 @@ MARKS = {
     "rabenseifner": Mark("#882255", "p"),
     "hierarchical_ring": Mark("#332288", "h"),
     "hierarchical_tree": Mark("#117733", ">"),
-    "default": Mark("#8c8c8c", "P"),
+    # Libraries that choose for themselves, and ours beside them.
+    "p2p": Mark("#0072B2", "o"),
+    "p2p_nccl": Mark("#56B4E9", "X"),
+    "gloo": Mark("#8c8c8c", "P"),
+    "nccl": Mark("#009E73", "D"),
+    "horovod": Mark("#E69F00", "^"),
+    "mpi": Mark("#D55E00", "s"),
 }
 
 

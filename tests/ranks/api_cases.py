@@ -17,8 +17,8 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import ALGORITHMS, build, names
-from collectives.backends import p2p
 from collectives.backends.plan import plan
+from collectives.backends.play import play, play_in_batches
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
@@ -47,6 +47,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     lists(check, rank, p)
     in_the_background(check, rank, p)
     step_by_step(check, rank, p)
+    in_batches(check, rank, p)
     half_types(check, rank, p)
     same_bits(check, rank, p)
     shapes(check, rank, p)
@@ -179,11 +180,23 @@ def step_by_step(check: Check, rank: int, p: int) -> None:
         for step in whole.steps():
             alone = plan(replace(whole, nsteps=1, make=lambda _, step=step: step), rank, edges)
             scratch = torch.empty(alone.scratch, dtype=tensor.dtype)
-            p2p._play(alone, tensor, scratch, dist.group.WORLD, dist.ReduceOp.SUM, p)
+            play(alone, tensor, scratch, dist.group.WORLD, dist.ReduceOp.SUM, p)
             apply(step, state)
             held = [torch.from_numpy(state[rank, c, : edges[c + 1] - edges[c]]) for c in range(whole.k)]
             agrees &= torch.equal(tensor.double(), torch.cat(held))
         check(f"{collective} {algorithm} {name} step by step", agrees)
+
+
+def in_batches(check: Check, rank: int, p: int) -> None:
+    """The player for NCCL, here over gloo: one batch a step gives the same bits as messages one by one."""
+    for (collective, algorithm), n in itertools.product(ALGORITHMS, (1, 3 * p, 1000)):
+        schedule = build(collective, algorithm, p, segments=2)
+        edges = schedule.cut(n)
+        made, whole = plan(schedule, rank, edges), int(edges[-1])  # in an all-to-all the buffers of all ranks
+        one, other = (torch.randn(whole, generator=torch.Generator().manual_seed(rank)) for _ in range(2))
+        for player, tensor in ((play, one), (play_in_batches, other)):
+            player(made, tensor, torch.empty(made.scratch), dist.group.WORLD, dist.ReduceOp.SUM, p)
+        check(f"{collective} {algorithm} float32 in batches {n}", torch.equal(one, other))
 
 
 def half_types(check: Check, rank: int, p: int) -> None:

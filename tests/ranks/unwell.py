@@ -1,4 +1,4 @@
-"""Ranks that do what ranks should not: for test_loopback.py."""
+"""Ranks that do what ranks should not: for test_launch.py."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import collectives
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     me = dist.get_rank() == settings.get("rank")
-    everyone: list[int | None] = [None] * dist.get_world_size()
+    everyone: list[object] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, os.getpid())
     report({"pids": everyone})
+    dist.barrier()  # so that the report is in before anything happens
     match settings["do"]:
         case "raise" if me:
             raise ValueError("a bug on purpose")
@@ -27,6 +28,10 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             os.kill(os.getpid(), signal.SIGKILL)
         case "leave":
             lose_a_peer(me, settings["algorithm"], report)
+        case "environment":
+            own = (os.environ[settings["name"]], os.environ["LOCAL_RANK"])
+            dist.all_gather_object(everyone, own)
+            report({"everyone": everyone})
         case "sleep":
             child = subprocess.Popen(["sleep", "600"])
             report({"child": child.pid})

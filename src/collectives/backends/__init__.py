@@ -1,20 +1,62 @@
 """Whoever can perform a collective on tensors: one function, ``perform(call)``, in a module each.
 
-A back end is imported only when it is asked for. One that is not there says why, in one line.
+A back end is imported only when it is asked for. One that is not there says why, in one line (`presence`).
 """
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
 
-# Name on the command line and in every row -> the module that performs it.
-BACKENDS = {"p2p": "collectives.backends.p2p", "gloo": "collectives.backends.torch_native"}
+
+class Entry(NamedTuple):
+    """A back end: its module, what its messages travel by, what alone can start its ranks, and what it cannot do."""
+
+    module: str
+    transport: str
+    where: str | None = None  # None: whatever starts processes, as all meet in a process group of torch
+    lacks: tuple[str, ...] = ()  # collectives, ops, dtypes, or a collective and an op
+
+
+# Name on the command line and in every row.
+BACKENDS = {
+    "p2p": Entry("collectives.backends.p2p", "gloo"),
+    "gloo": Entry("collectives.backends.torch_native", "gloo", lacks=("avg",)),
+    "p2p_nccl": Entry("collectives.backends.p2p", "nccl"),
+    "nccl": Entry("collectives.backends.torch_native", "nccl", lacks=("avg",)),
+    "horovod": Entry(
+        "collectives.backends.horovod",
+        "horovod",
+        "horovodrun",
+        (
+            *("reduce", "scatter", "gather", "bfloat16", "avg"),
+            *("reduce_scatter prod", "reduce_scatter max", "reduce_scatter min"),
+        ),
+    ),
+    "mpi": Entry("collectives.backends.mpi", "mpi", "mpirun", ("float16", "bfloat16", "avg")),
+}
+REDUCING = ("reduce", "reduce_scatter", "all_reduce")
+
+
+def lacking(name: str, collective: str, op: str, dtype: str) -> str | None:
+    """What a back end cannot do of this, in one line; None where it can.
+
+    "avg" is lacking also where a library multiplies by 1/p instead of dividing by p: rounded twice, it would not pass
+    for right.
+
+    >>> lacking("horovod", "gather", "sum", "float32")
+    "horovod has no 'gather'; it lacks reduce, scatter, gather, bfloat16, avg, reduce_scatter prod, \
+reduce_scatter max, reduce_scatter min"
+    """
+    lacks, reduces = BACKENDS[name].lacks, collective in REDUCING
+    asked = [collective, dtype, *([op, f"{collective} {op}"] if reduces else [])]
+    found = next((what for what in asked if what in lacks), None)
+    return found and f"{name} has no {found!r}; it lacks {', '.join(lacks)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +110,8 @@ class Backend(Protocol):
 
 
 def backend(name: str) -> Backend:
-    """The back end's module; ValueError for an unknown name, ImportError with a reason for an absent one."""
+    """The back end's module; ValueError for an unknown name, ImportError where its library is absent."""
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; known are {', '.join(BACKENDS)}")
-    module: Backend = importlib.import_module(BACKENDS[name])
+    module: Backend = importlib.import_module(BACKENDS[name].module)
     return module

@@ -6,9 +6,7 @@ A plan is made once for each schedule and size and kept, and so is scratch memor
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +15,8 @@ from torch import distributed as dist
 from collectives.algorithms import build
 from collectives.backends import Call
 from collectives.backends.plan import compact, plan
-from collectives.backends.program import Finish, Fold, Plan, Post, Send, Span, Wait
+from collectives.backends.play import COMBINE, HALF, MessageError, play, play_in_batches
+from collectives.backends.program import Plan
 from collectives.schedule import Ints
 
 # Collectives that are played on the caller's own tensor, and those in which a rank holds but a part of the whole
@@ -25,20 +24,12 @@ from collectives.schedule import Ints
 IN_PLACE = ("all_reduce", "broadcast", "reduce", "all_gather")
 COMPACT = ("scatter", "gather", "all_to_all")
 
-# Our messages carry tags from here on (plus the step), apart from the user's own.
-FIRST_TAG = 1 << 20
+# What each kind of process group moves.
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 
 # Plans kept: a training step uses a handful of sizes.
 PLANS = 64
 
-COMBINE: dict[Any, Callable[..., torch.Tensor]] = {
-    dist.ReduceOp.SUM: torch.add,
-    dist.ReduceOp.AVG: torch.add,
-    dist.ReduceOp.PRODUCT: torch.mul,
-    dist.ReduceOp.MAX: torch.maximum,
-    dist.ReduceOp.MIN: torch.minimum,
-}
-HALF = (torch.float16, torch.bfloat16)
 DTYPES = (*HALF, torch.float32, torch.float64, torch.int32, torch.int64)
 
 # What "auto" takes up to SMALL_BYTES, where steps count most, and beyond, where bytes do.
@@ -76,8 +67,9 @@ def perform(call: Call) -> None:
     made, edges = _made(call.collective, algorithm, p, call.root, segments, rank, n, call.splits)
     work, scratch = _enter(call, made, edges, rank, p)
     try:
-        _play(made, work, scratch, group, call.op, p)
-    except _MessageError as error:
+        player = play_in_batches if dist.get_backend(group) == "nccl" else play
+        player(made, work, scratch, group, call.op, p)
+    except MessageError as error:
         raise RuntimeError(f"{call.collective} by {algorithm} failed on rank {rank}, {error}") from error
     _leave(call, work, edges, rank, p)
 
@@ -109,9 +101,11 @@ def _group(call: Call) -> dist.ProcessGroup:
 
 def _check(call: Call, group: dist.ProcessGroup) -> None:
     tensors = [tensor for tensor in (call.input, call.output) if tensor is not None]
-    if dist.get_backend(group) != "gloo" or any(tensor.device.type != "cpu" for tensor in tensors):
+    over, devices = dist.get_backend(group), {tensor.device.type for tensor in tensors}
+    if devices != {DEVICES.get(over)}:
         raise ValueError(
-            f"p2p plays over gloo, on CPU tensors, not over {dist.get_backend(group)} on {call.some().device.type}"
+            f"p2p plays over gloo on CPU tensors, or over nccl on CUDA tensors, not over {over} on "
+            f"{' and '.join(sorted(devices))}"
         )
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
@@ -205,67 +199,3 @@ def _memory(n: int, like: torch.Tensor) -> torch.Tensor:
     if block is None or len(block) < n:
         block = _kept.blocks[like.dtype, like.device] = torch.empty(n, dtype=like.dtype, device=like.device)
     return block[:n]
-
-
-class _MessageError(RuntimeError):
-    """A message that did not arrive or could not be sent: in which step, to or from whom, and why."""
-
-
-def _play(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.ProcessGroup, op: Any, p: int) -> None:
-    """Carry out the program, instruction by instruction."""
-    waiting: dict[int, tuple[dist.Work | None, Send | Post]] = {}
-
-    def view(span: Span) -> torch.Tensor:
-        return (scratch if span.scratch else tensor)[span.start : span.stop]
-
-    for do in made.program:
-        match do:
-            case Fold(into, operands):
-                _fold(view(into), [view(span) for span in operands], op)
-            case Finish(span):
-                if op == dist.ReduceOp.AVG:
-                    _divide(view(span), p)
-            case Wait(number):
-                _wait(*waiting.pop(number))
-            case _:
-                waiting[do.number] = _start(do, view, group), do
-
-
-def _start(do: Send | Post, view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> dist.Work | None:
-    try:
-        if isinstance(do, Post):
-            return dist.irecv(view(do.into), group=group, group_src=do.peer, tag=FIRST_TAG + do.step)
-        data = view(do.spans[0]) if len(do.spans) == 1 else torch.cat([view(span) for span in do.spans])
-        return dist.isend(data, group=group, group_dst=do.peer, tag=FIRST_TAG + do.step)
-    except RuntimeError as error:
-        raise _message_error(do, error) from error
-
-
-def _wait(work: dist.Work | None, what: Send | Post) -> None:
-    try:
-        if work is not None:  # None only where this process is no member of the group, which is refused earlier
-            work.wait()
-    except RuntimeError as error:
-        raise _message_error(what, error) from error
-
-
-def _message_error(what: Send | Post, error: RuntimeError) -> _MessageError:
-    verb = "sending to" if isinstance(what, Send) else "receiving from"
-    return _MessageError(f"in step {what.step}, {verb} rank {what.peer}: {error}")
-
-
-def _divide(span: torch.Tensor, p: int) -> None:
-    span.div_(p, rounding_mode=None if span.is_floating_point() else "trunc")
-
-
-def _fold(into: torch.Tensor, operands: list[torch.Tensor], op: Any) -> None:
-    """Combine in the order given; half types in float32, rounded once."""
-    if len(operands) == 1:
-        into.copy_(operands[0])
-    elif len(operands) == 2:
-        COMBINE[op](*operands, out=into)
-    else:
-        total = operands[0].to(torch.float32 if into.dtype in HALF else into.dtype, copy=True)
-        for operand in operands[1:]:
-            COMBINE[op](total, operand, out=total)
-        into.copy_(total)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives.algorithms import ALGORITHMS, build
-from collectives.backends import BACKENDS
-from collectives.launch.loopback import launch
+from collectives.backends import BACKENDS, lacking
+from collectives.backends.presence import need
+from collectives.backends.tuning import environment, named
+from collectives.launch import WHERE, launch
 from collectives.schedule import parts
 from collectives.verify import verify
 
@@ -27,12 +29,16 @@ DTYPES = {
     "int64": (8, (1 << 62) - 1),
 }
 OPS = ("sum", "avg", "prod", "max", "min")
-REDUCING = ("reduce", "reduce_scatter", "all_reduce")
+OURS = tuple(name for name, entry in BACKENDS.items() if entry.module.endswith(".p2p"))
 MEASURED = tuple(dict.fromkeys(collective for collective, _ in ALGORITHMS))
 
 
 class Settings(BaseModel):
-    """One measurement on one set of ranks; what is wrong in it is said before anything is started."""
+    """One measurement on so many ranks; what is wrong in it is said before anything is started.
+
+    A back end may carry an algorithm of its library, as "mpi:ring" or "nccl:Tree/Simple". ``where`` is what starts the
+    ranks of those that meet in a torch process group; Horovod's and MPI's are started by their own.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,6 +46,7 @@ class Settings(BaseModel):
     algorithms: list[str] = ["auto"]
     backends: list[str] = ["p2p"]
     ranks: Positive = 4
+    where: str = "loopback"
     bytes: list[Whole] = [4, 64 << 10, 1 << 20]
     dtype: str = "float32"
     op: str = "sum"
@@ -53,13 +60,15 @@ class Settings(BaseModel):
     def _known(self) -> Self:
         for what, values, known in (
             ("collective", [self.collective], MEASURED),
-            ("backend", self.backends, tuple(BACKENDS)),
+            ("where", [self.where], tuple(WHERE)),
             ("dtype", [self.dtype], tuple(DTYPES)),
             ("op", [self.op], OPS),
         ):
             for value in values:
                 if value not in known:
                     raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+        for backend in self.backends:
+            environment(backend, self.collective)
         for algorithm in self.algorithms:
             if algorithm != "auto":
                 verify(build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments))
@@ -70,8 +79,9 @@ class Settings(BaseModel):
         size, exact = DTYPES[self.dtype]
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
-        if "gloo" in self.backends and self.op == "avg" and self.collective in REDUCING:
-            raise ValueError("gloo has no op 'avg'; measure it with the backend p2p alone, or take op 'sum'")
+        for name in dict(map(named, self.backends)):
+            if missing := lacking(name, self.collective, self.op, self.dtype):
+                raise ValueError(missing)
         if self.ranks > exact:
             raise ValueError(f"{self.dtype} counts exactly to {exact} only, too few to check {self.ranks} ranks")
         for nbytes in self.bytes:
@@ -80,9 +90,24 @@ class Settings(BaseModel):
         return self
 
     def configurations(self) -> list[tuple[str, str]]:
-        """(backend, algorithm) in the rows' order: ours with each algorithm; a library's is called "default"."""
-        ours = [("p2p", algorithm) for algorithm in self.algorithms if "p2p" in self.backends]
-        return ours + [(backend, "default") for backend in self.backends if backend != "p2p"]
+        """(backend, algorithm) in the rows' order: ours with each algorithm; a library's own choice is "default"."""
+        ours = [(name, algorithm) for name in self.backends if name in OURS for algorithm in self.algorithms]
+        return ours + [named(backend) for backend in self.backends if backend not in OURS]
+
+    def launches(self) -> list[Self]:
+        """What is measured together: one of these for each way to start ranks and each set of variables."""
+        together: dict[tuple[str, frozenset[tuple[str, str]]], list[str]] = {}
+        for backend in dict.fromkeys(self.backends):
+            where = BACKENDS[named(backend)[0]].where or self.where
+            variables = frozenset(environment(backend, self.collective).items())
+            together.setdefault((where, variables), []).append(backend)
+        return [
+            self.model_copy(update={"where": where, "backends": backends}) for (where, _), backends in together.items()
+        ]
+
+    def variables(self) -> dict[str, str]:
+        """What has to be set before the ranks of one launch start."""
+        return environment(self.backends[0], self.collective)
 
     def elements(self, nbytes: int) -> int:
         """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""
@@ -90,24 +115,54 @@ class Settings(BaseModel):
         return n - n % self.ranks if parts(self.collective, self.ranks) > 1 else n
 
 
+def launches(wanted: Sequence[Settings]) -> list[list[Settings]]:
+    """What is measured by the same ranks: the parts of all these settings whose ranks are started alike."""
+    together: dict[tuple[str, int, frozenset[tuple[str, str]]], list[Settings]] = {}
+    for one in (one for settings in wanted for one in settings.launches()):
+        together.setdefault((one.where, one.ranks, frozenset(one.variables().items())), []).append(one)
+    return list(together.values())
+
+
+def need_all(wanted: Sequence[Settings]) -> None:
+    """Raise ImportError, with the reason, where a back end is absent of those whose ranks would be on this machine."""
+    for settings in wanted:
+        for name in dict(map(named, settings.backends)):
+            if needed_here(settings.where, name):
+                need(name)
+
+
+def needed_here(where: str, name: str) -> bool:
+    """Whether this machine must have a back end: not where its ranks may live on others."""
+    return where == "loopback" or BACKENDS[name].where is not None
+
+
 class Measurement(NamedTuple):
-    """Rows, one per size and configuration, and an environment record of every rank."""
+    """Rows, one per size and configuration, and a record of every rank's environment in every launch."""
 
     rows: list[Row]
     environment: list[Row]
 
 
-def bench(settings: Settings, on_event: Callable[[Row], None] = lambda _: None) -> Measurement:
-    """Launch the ranks on this machine, measure, and return the rows. Raises RankError if a rank fails or time is up.
+def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _: None) -> Measurement:
+    """Launch ranks, measure, and return the rows. Raises RankError if a rank fails or time is up.
 
-    Events on the way: ``{"row": …}``, ``{"environment": […]}`` and ``{"done": rounds, "of": rounds}``.
+    Whatever is started alike is measured in one launch, and its back ends in turn; the launches come one after the
+    other. Raises ImportError, before the first one, where a back end is absent. Events on the way: ``{"row": …}``,
+    ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …, "collective": …}``.
     """
-    events = launch(
-        "collectives.bench.measure",
-        settings.model_dump(),
-        settings.ranks,
-        timeout=settings.timeout,
-        on_event=on_event,
-    )
-    rows = [event["row"] for event in events if "row" in event]
-    return Measurement(rows, next(event["environment"] for event in events if "environment" in event))
+    need_all(wanted)
+    measured = Measurement([], [])
+    for alike in launches(wanted):
+        first = alike[0]
+        events = launch(
+            "collectives.bench.measure",
+            {"measure": [one.model_dump() for one in alike]},
+            first.ranks,
+            where=first.where,
+            timeout=sum(one.timeout for one in alike),
+            environment=first.variables(),
+            on_event=on_event,
+        )
+        measured.rows.extend(event["row"] for event in events if "row" in event)
+        measured.environment.extend(next(event["environment"] for event in events if "environment" in event))
+    return measured

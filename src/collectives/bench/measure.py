@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
-from collectives.backends import Call, backend, p2p
+from collectives.backends import BACKENDS, Call, backend, nccl, p2p
+from collectives.backends.tuning import named
 from collectives.bench import DTYPES, Row, Settings
 from collectives.bench.data import reduced, values
 from collectives.bench.statistics import median_interval
@@ -27,15 +28,29 @@ OPS = {
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Measure everything that the settings name; rank 0 reports the environment, progress and rows."""
+    """Measure everything that the settings under "measure" name; rank 0 reports the environment, progress and rows."""
     torch.set_num_threads(1)
-    wanted = Settings(**settings)
-    records: list[Row] = [{} for _ in range(wanted.ranks)]
-    dist.all_gather_object(records, record())
+    everything = [Settings(**each) for each in settings["measure"]]
+    records: list[Row] = [{} for _ in range(everything[0].ranks)]
+    dist.all_gather_object(records, record() | _launched(everything))
     report({"environment": records})
-    for nth, nbytes in enumerate(wanted.bytes):
-        for row in _measure(wanted, nbytes, nth, report):
-            report({"row": row})
+    for wanted in everything:
+        for nth, nbytes in enumerate(wanted.bytes):
+            for row in _measure(wanted, nbytes, nth, report):
+                report({"row": row})
+
+
+def _launched(everything: list[Settings]) -> Row:
+    """How this rank was launched and for what, and which GPU it has if one is wanted."""
+    names = list(dict.fromkeys(backend for wanted in everything for backend in wanted.backends))
+    mine: Row = {"where": everything[0].where, "backends": names, "set": everything[0].variables()}
+    if any(_on_gpu(named(name)[0]) for name in names):
+        mine |= {"gpu": torch.cuda.get_device_name(nccl.device()), "nccl": nccl.version()}
+    return mine
+
+
+def _on_gpu(name: str) -> bool:
+    return BACKENDS[name].transport == "nccl"
 
 
 class _Case(NamedTuple):
@@ -47,16 +62,16 @@ class _Case(NamedTuple):
     expected: torch.Tensor | None
 
 
-def _case(wanted: Settings, n: int) -> _Case:
-    """N elements of the whole buffer, as nccl-tests counts them."""
+def _case(wanted: Settings, n: int, device: torch.device) -> _Case:
+    """N elements of the whole buffer, as nccl-tests counts them, on a device."""
     rank, p, dtype = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype)
     exact, part = DTYPES[wanted.dtype][1], n // p
 
     def data(of: int, length: int) -> torch.Tensor:
-        return torch.from_numpy(values(of, length, wanted.op, p, exact)).to(dtype)
+        return torch.from_numpy(values(of, length, wanted.op, p, exact)).to(device, dtype)
 
     def total() -> torch.Tensor:
-        result = torch.from_numpy(reduced(n, wanted.op, p, exact)).to(dtype)
+        result = torch.from_numpy(reduced(n, wanted.op, p, exact)).to(device, dtype)
         if wanted.op == "avg":
             result.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
         return result
@@ -94,22 +109,26 @@ def _in_place(mine: torch.Tensor, expected: torch.Tensor | None) -> _Case:
 
 def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
     """All configurations at one size, interleaved: round after round, each once, and each round begins with another."""
-    case, configurations = _case(wanted, wanted.elements(nbytes)), wanted.configurations()
+    configurations = wanted.configurations()
+    devices = [nccl.device() if _on_gpu(name) else torch.device("cpu") for name, _ in configurations]
+    cases = {device: _case(wanted, wanted.elements(nbytes), device) for device in dict.fromkeys(devices)}
     rounds = wanted.warmups + wanted.repetitions
     times = torch.zeros(len(configurations), wanted.repetitions, dtype=torch.float64)
     wrong = torch.zeros(len(configurations), dtype=torch.int64)
     for i in range(rounds):
         for turn in range(len(configurations)):
             which = (i + turn) % len(configurations)
-            seconds, errors = _once(wanted, configurations[which], case)
+            seconds, errors = _once(wanted, configurations[which], cases[devices[which]])
             wrong[which] += errors
             if i >= wanted.warmups:
                 times[which, i - wanted.warmups] = seconds
-        report({"done": nth * rounds + i + 1, "of": len(wanted.bytes) * rounds})
+        done = {"done": nth * rounds + i + 1, "of": len(wanted.bytes) * rounds}
+        report(done | {"where": wanted.where, "collective": wanted.collective})
     dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a collective has ended when its last rank has
     dist.all_reduce(wrong)
     return [
         _row(wanted, wanted.elements(nbytes), configuration, times[which].tolist(), int(wrong[which]))
+        | {"device": devices[which].type}
         for which, configuration in enumerate(configurations)
     ]
 
@@ -127,16 +146,34 @@ def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tupl
         case.input,
         OPS[wanted.op],
         wanted.root,
-        algorithm=algorithm,
-        segments=wanted.segments,
+        nccl.group() if _on_gpu(name) else None,
+        algorithm,
+        wanted.segments,
     )
-    dist.barrier()
-    start = time.perf_counter()
-    backend(name).perform(call)
-    seconds = time.perf_counter() - start
+    perform = backend(name).perform
+    seconds = (_on_the_gpu_s_clock if _on_gpu(name) else _on_the_clock)(lambda: perform(call))
     if case.output is None or case.expected is None:
         return seconds, 0
     return seconds, int((case.output != case.expected).sum())
+
+
+def _on_the_clock(act: Callable[[], None]) -> float:
+    dist.barrier()
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def _on_the_gpu_s_clock(act: Callable[[], None]) -> float:
+    """From when an idle GPU gets its first piece of work until it has done the last; the stream keeps the order."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    dist.barrier()
+    begin.record()
+    act()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3
 
 
 def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list[float], wrong: int) -> Row:
@@ -147,7 +184,7 @@ def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list
         "collective": wanted.collective,
         "algorithm": p2p.choose(wanted.collective, nbytes, algorithm),
         "backend": name,
-        "where": "loopback",
+        "where": wanted.where,
         "ranks": wanted.ranks,
         "bytes": nbytes,
         "count": n // wanted.ranks if parts(wanted.collective, wanted.ranks) > 1 else n,

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from collectives.bench import Row, Settings
+from collectives.bench import Row, Settings, launches
 from collectives.units import format_bytes
 
 HEAD = (
-    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<19}{'backend':<8}"
+    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<19}{'backend':<9}{'where':<11}"
     f"{'time':>10} {'95% interval':>19} {'algbw':>8} {'busbw':>8} {'#wrong':>7}\n"
-    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<19}{'':<8}"
+    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<19}{'':<9}{'':<11}"
     f"{'(us)':>10} {'(us)':>19} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
 )
 
 
-def heading(settings: Settings) -> str:
+def heading(wanted: Sequence[Settings]) -> str:
     """Two lines above the rows: what is measured, how, and what each column is."""
     return (
-        f"# {settings.collective} on {settings.ranks} ranks, loopback: median of {settings.repetitions} after "
-        f"{settings.warmups} warm-ups, each the slowest rank's time\n{HEAD}"
+        f"# {', '.join(each.collective for each in wanted)} on {wanted[0].ranks} ranks: median of "
+        f"{wanted[0].repetitions} after {wanted[0].warmups} warm-ups, each the slowest rank's time\n{HEAD}"
+    )
+
+
+def note(wanted: Sequence[Settings]) -> str | None:
+    """What has to be known of rows that were not measured together; None where all were."""
+    parts = [", ".join(dict.fromkeys(name for one in alike for name in one.backends)) for alike in launches(wanted)]
+    if len(parts) < 2:
+        return None
+    return (
+        f"{len(parts)} launches, one after the other: {'; '.join(parts)}. Rows of different launches were not "
+        "interleaved: what disturbed one of them need not have disturbed the others"
     )
 
 
@@ -30,18 +41,18 @@ def line(row: Row) -> str:
     interval = f"{row['low_us']:.1f} – {row['high_us']:.1f}"
     return (
         f"  {row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}  {row['algorithm']:<19}"
-        f"{row['backend']:<8}{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} "
-        f"{row['wrong']:>7}"
+        f"{row['backend']:<9}{row['where']:<11}"
+        f"{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} {row['wrong']:>7}"
     )
 
 
 @contextmanager
-def progress(settings: Settings) -> Iterator[Callable[[Row], None]]:
+def progress(wanted: Sequence[Settings]) -> Iterator[Callable[[Row], None]]:
     """Show how far a measurement is, on standard error: a bar on a terminal, else a line per size."""
     if sys.stderr.isatty():
-        yield from _bar(settings)
+        yield from _bar(wanted[0])
     else:
-        yield lambda event: _say(settings, event)
+        yield lambda event: _say(wanted, event)
 
 
 def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
@@ -55,16 +66,18 @@ def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
         def update(event: Row) -> None:
             if "done" in event:
                 at = settings.bytes[min(event["done"] * len(settings.bytes) // event["of"], len(settings.bytes) - 1)]
-                text = f"{settings.ranks} ranks, {format_bytes(at)}"
+                text = f"{event['collective']} on {settings.ranks} ranks by {event['where']}, {format_bytes(at)}"
                 bar.update(task, description=text, completed=event["done"], total=event["of"])
 
         yield update
 
 
-def _say(settings: Settings, event: Row) -> None:
-    if "done" in event and event["done"] * len(settings.bytes) % event["of"] == 0:
-        nth = event["done"] * len(settings.bytes) // event["of"]
-        text = (
-            f"{settings.ranks} ranks: {format_bytes(settings.bytes[nth - 1])} measured, {nth} of {len(settings.bytes)}"
-        )
-        print(text, file=sys.stderr, flush=True)
+def _say(wanted: Sequence[Settings], event: Row) -> None:
+    """A line for each size that is done; of several collectives, a line for each of them."""
+    sizes = len(wanted[0].bytes)
+    if "done" not in event or event["done"] * (sizes if len(wanted) == 1 else 1) % event["of"]:
+        return
+    nth = event["done"] * sizes // event["of"]
+    at = f"{format_bytes(wanted[0].bytes[nth - 1])} measured, {nth} of {sizes}" if len(wanted) == 1 else "measured"
+    text = f"{event['collective']} on {wanted[0].ranks} ranks by {event['where']}: {at}"
+    print(text, file=sys.stderr, flush=True)

@@ -1,71 +1,134 @@
-"""One rank's process: dies with its launcher, joins the group, runs the module it was given."""
+"""One rank's process, whatever started it: learns its job and its number, joins the group, runs its module.
+
+python -m collectives.launch.rank JOB                      started by `loopback`: all of it stands in the argument
+python -m collectives.launch.rank WHERE HOST PORT TOKEN    started by a command: the job is in the launcher's store
+"""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-PR_SET_PDEATHSIG = 1
+from collectives.launch.leash import die_with
+
+Event = dict[str, Any]
+
+# Where what starts the ranks tells each of them its number, how many there are, and its number on its machine.
+VARIABLES = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+}
 
 
-def main(job: dict[str, Any]) -> None:
+class Link(NamedTuple):
+    """What joins a rank to the others and to its launcher."""
+
+    job: Event
+    rank: int
+    store: Any
+    report: Callable[[Event], None]
+    failed: Callable[[list[str]], None]
+
+
+def main(arguments: list[str]) -> None:
     """Run ``job["module"].run(settings, report)`` as one rank; only rank 0's reports go anywhere."""
-    die_with(job["launcher"])
+    link = _by_argument(*arguments) if len(arguments) == 1 else _by_store(*arguments)
+    try:
+        _run(link)
+    except BaseException:
+        # Leave at once: the library's threads would abort an orderly exit and hide what went wrong.
+        traceback.print_exc()
+        sys.stderr.flush()
+        link.failed(traceback.format_exc().splitlines())
+        os._exit(1)
+
+
+def _run(link: Link) -> None:
     from torch import distributed as dist
 
-    timeout = timedelta(seconds=job["timeout"])
+    job, timeout = link.job, timedelta(seconds=link.job["timeout"])
+    dist.init_process_group("gloo", store=link.store, rank=link.rank, world_size=job["ranks"], timeout=timeout)
+    importlib.import_module(job["module"]).run(job["settings"], link.report)
+    dist.barrier()  # whoever keeps the meeting point may not leave before all are done
+    dist.destroy_process_group()
+
+
+def _by_argument(text: str) -> Link:
+    from torch import distributed as dist
+
+    job = json.loads(text)
+    die_with(job["launcher"])
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
         "127.0.0.1",
         job["port"],
         job["ranks"],
         is_master=job["rank"] == 0,
-        timeout=timeout,
+        timeout=timedelta(seconds=job["timeout"]),
         master_listen_fd=job.get("listener"),
     )
-    dist.init_process_group("gloo", store=store, rank=job["rank"], world_size=job["ranks"], timeout=timeout)
-    importlib.import_module(job["module"]).run(job["settings"], _reporter(job.get("events")))
-    dist.barrier()  # rank 0 keeps the meeting point: nobody may leave before all are done
-    dist.destroy_process_group()
+    return Link(job, job["rank"], store, _writer(job.get("events")), lambda _: None)
 
 
-def die_with(launcher: int) -> None:
-    """Have this process killed when the launcher ends, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_poll_parent, args=(launcher,), daemon=True).start()
-    if os.getppid() != launcher:  # it ended before we asked
-        sys.exit("the launcher is gone")
-
-
-def _poll_parent(launcher: int) -> None:
-    while os.getppid() == launcher:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _reporter(events: int | None) -> Callable[[dict[str, Any]], None]:
+def _writer(events: int | None) -> Callable[[Event], None]:
     if events is None:
         return lambda _: None
     stream = os.fdopen(events, "w", buffering=1)
     return lambda event: print(json.dumps(event), file=stream)
 
 
-if __name__ == "__main__":
+def _by_store(where: str, host: str, port: str, token: str) -> Link:
+    rank, ranks, local = (int(os.environ[name]) for name in VARIABLES[where])
+    os.environ["LOCAL_RANK"] = str(local)
+    threading.Thread(target=_end_with, args=(_connect(host, port, token, 10**9),), daemon=True).start()
+    store = _connect(host, port, token, 60)
+    job = json.loads(store.get("job"))
+    if ranks != job["ranks"]:
+        raise RuntimeError(f"{where} started {ranks} ranks, not {job['ranks']}")
+    store.set_timeout(timedelta(seconds=job["timeout"]))
+
+    def failed(lines: list[str]) -> None:
+        store.compare_set("failed", "", json.dumps({"rank": rank, "lines": lines}))
+
+    return Link(job, rank, store, _numbered(store) if rank == 0 else lambda _: None, failed)
+
+
+def _connect(host: str, port: str, token: str, seconds: int) -> Any:
+    from torch import distributed as dist
+
+    store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=seconds))  # type: ignore[attr-defined]
+    return dist.PrefixStore(token, store)  # type: ignore[attr-defined]
+
+
+def _end_with(store: Any) -> None:
+    """End this process and its children when the launcher says so, or is gone."""
     try:
-        main(json.loads(sys.argv[1]))
-    except Exception:
-        # Leave at once: the library's threads would abort an orderly exit and hide what went wrong.
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
+        store.wait(["end"])
+    finally:
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # what starts ranks gives each a group of its own
+
+
+def _numbered(store: Any) -> Callable[[Event], None]:
+    """Leave each event in the store under the next number, and see that it is there."""
+    count = 0
+
+    def report(event: Event) -> None:
+        nonlocal count
+        store.set(f"event/{count}", json.dumps(event))
+        store.check([f"event/{count}"])  # an answer comes only after the event itself is in
+        count += 1
+
+    return report
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

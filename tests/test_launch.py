@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from collectives.launch.loopback import RankError, launch
+from collectives.launch import RankError, launch
 
 RANKS = str(Path(__file__).parent / "ranks")
+COMMANDS = ["mpirun", "horovodrun"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,15 @@ def is_gone(pid: int) -> bool:
         except ProcessLookupError:
             return True
         if Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_empty(folder: Path) -> bool:
+    """Within ten seconds: an orphaned mpirun clears away what it had after its launcher has gone."""
+    for _ in range(200):
+        if not list(folder.iterdir()):
             return True
         time.sleep(0.05)
     return False
@@ -69,10 +79,42 @@ def test_a_lost_peer_ends_the_collective_with_an_error_that_names_it(algorithm: 
     )
 
 
-def test_ranks_that_take_too_long_are_ended_with_their_children() -> None:
+@pytest.mark.parametrize("where", COMMANDS)
+def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
-    with pytest.raises(RankError, match="rank 0 of 2 is not done in time") as caught:
-        launch("unwell", {"do": "sleep"}, 2, timeout=12, on_event=seen.append)
+    with pytest.raises(RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:") as caught:
+        launch("unwell", {"do": "raise", "rank": 2}, 3, where=where, timeout=60, on_event=seen.append)
+    assert "ValueError: a bug on purpose" in str(caught.value)
+    assert f"\n{where} ended with exit code" in str(caught.value)
+    assert all(is_gone(pid) for pid in pids(seen))
+
+
+@pytest.mark.parametrize("where", COMMANDS)
+def test_a_killed_rank_ends_the_command_and_all_others(where: str) -> None:
+    seen: list[dict[str, list[int]]] = []
+    with pytest.raises(RankError, match=rf"{where} ended with exit code \d+; its last lines:"):
+        launch("unwell", {"do": "killed", "rank": 1}, 3, where=where, timeout=60, on_event=seen.append)
+    assert all(is_gone(pid) for pid in pids(seen))
+
+
+def test_what_is_set_for_the_ranks_is_there_and_each_knows_its_place() -> None:
+    for where in ("loopback", *COMMANDS):
+        job = {"do": "environment", "name": "NCCL_ALGO"}
+        events = launch("unwell", job, 2, where=where, timeout=60, environment={"NCCL_ALGO": "Tree"})
+        assert [event["everyone"] for event in events if "everyone" in event] == [[["Tree", "0"], ["Tree", "1"]]]
+
+
+def test_an_unknown_where_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown where 'moon'; known are loopback, horovodrun, mpirun"):
+        launch("unwell", {}, 2, where="moon", timeout=1)
+
+
+@pytest.mark.parametrize("where", ["loopback", *COMMANDS])
+def test_ranks_that_take_too_long_are_ended_with_their_children(where: str) -> None:
+    seen: list[dict[str, list[int]]] = []
+    late = "rank 0 of 2" if where == "loopback" else where
+    with pytest.raises(RankError, match=f"{late} is not done in time; its last lines:") as caught:
+        launch("unwell", {"do": "sleep"}, 2, where=where, timeout=12, on_event=seen.append)
     assert "going to sleep" in str(caught.value)
     child = next(event["child"] for event in seen if "child" in event)
     assert all(is_gone(pid) for pid in [*pids(seen), child])
@@ -85,20 +127,33 @@ def test_there_is_at_least_one_rank() -> None:
 
 LAUNCHER = """
 from collectives.__main__ import _terminated
-from collectives.launch.loopback import launch
-import signal
+from collectives.launch import launch
+import signal, sys
 signal.signal(signal.SIGTERM, _terminated)
-launch("unwell", {"do": "sleep"}, 2, timeout=60, on_event=lambda event: print(event.get("pids", ""), flush=True))
+say = lambda event: print(event.get("pids", ""), flush=True)
+launch("unwell", {"do": "sleep"}, 2, where=sys.argv[1], timeout=60, on_event=say)
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_ranks_end_with_their_launcher(how: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [
+        ("loopback", signal.SIGKILL),
+        ("loopback", signal.SIGTERM),
+        ("loopback", signal.SIGINT),
+        ("mpirun", signal.SIGKILL),
+        ("mpirun", signal.SIGINT),
+        ("horovodrun", signal.SIGKILL),
+        ("horovodrun", signal.SIGTERM),
+    ],
+)
+def test_ranks_end_with_their_launcher(where: str, how: signal.Signals, tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE, env=environment) as launcher:
+    command = [sys.executable, "-c", LAUNCHER, where]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as launcher:
         assert launcher.stdout is not None
         ranks = [int(pid) for pid in launcher.stdout.readline().decode().strip("[]\n").split(",")]
         launcher.send_signal(how)
         assert launcher.wait(timeout=20) != 0
     assert all(is_gone(pid) for pid in ranks)
-    assert list(tmp_path.iterdir()) == []
+    assert is_empty(tmp_path)

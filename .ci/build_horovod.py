@@ -1,0 +1,158 @@
+"""Build Horovod for this Python and this torch, once a machine, and install it (`make env` does; so may conda users).
+
+Horovod is published as source only, and asks for C++14 where torch's headers need more: the standard is raised before
+it is compiled. The wheel is kept outside the checkout, under $XDG_CACHE_HOME or ~/.cache. What is missing or goes wrong
+is said in a line, and is no error: everything else works without Horovod.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+VERSION = "0.28.1"
+STANDARD = "20"
+LIMIT_SECONDS = 1800
+WHERE_STANDARD_IS = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
+OPTIONS = {
+    "HOROVOD_WITH_PYTORCH": "1",
+    "HOROVOD_WITHOUT_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # cmake 4 refuses older projects without it
+}
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+class BuildError(RuntimeError):
+    """Horovod cannot be built; the message is one line that says why."""
+
+
+def main() -> None:
+    """Build if need be, install, and say in a line what became of it."""
+    try:
+        if not is_installed():
+            install(wheel(cache(), build))
+            say(f"Horovod {VERSION} is installed")
+    except BuildError as error:
+        say(f"no Horovod: {error}")
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"==> 1/3 environment: {text}", flush=True)
+
+
+def cache() -> Path:
+    """Where wheels are kept from one checkout to the next."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collective-communication"
+
+
+def key() -> str:
+    """What a wheel fits: versions, the platform, and what Horovod shall do on GPUs (HOROVOD_GPU_OPERATIONS)."""
+    parts = [VERSION, sysconfig.get_config_var("SOABI"), "torch", metadata.version("torch"), platform.machine()]
+    return "-".join(["horovod", *parts, *filter(None, [os.environ.get("HOROVOD_GPU_OPERATIONS")])])
+
+
+def is_installed() -> bool:
+    """Whether the wheel of this very key is installed; pip notes where a package came from."""
+    try:
+        origin = metadata.distribution("horovod").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return False
+    return f"/{key()}/" in (origin or "").replace("%2B", "+")
+
+
+def wheel(kept: Path, builder: Callable[[Path, Path], None]) -> Path:
+    """The wheel in the cache; built first where there is none. Raises BuildError.
+
+    The finished folder is renamed into place, so that a build that was cut off leaves nothing that looks done. After
+    one that failed its log stands there, and it is not tried again until that is removed.
+    """
+    place, log = kept / key(), kept / f"{key()}.log"
+    if not place.exists():
+        if log.exists():
+            raise BuildError(f"the build failed before; remove {log}, which says how, to try again")
+        need_tools()
+        kept.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept, prefix=".building-") as scratch:
+            say(f"building Horovod {VERSION}, once, for this Python and torch (two to five minutes)")
+            _built(builder, Path(scratch), log)
+            if not place.exists():  # another build may have been quicker
+                (Path(scratch) / "wheel").rename(place)
+    return next(place.glob("*.whl"))
+
+
+def _built(builder: Callable[[Path, Path], None], scratch: Path, log: Path) -> None:
+    written = scratch / "log"
+    try:
+        builder(scratch, written)
+    except (OSError, subprocess.SubprocessError, BuildError) as error:
+        if written.exists():
+            written.replace(log)
+        reason = str(error) if isinstance(error, BuildError) else f"the build failed ({type(error).__name__})"
+        raise BuildError(f"{reason}; see {log}" if log.exists() else reason) from None
+
+
+def need_tools() -> None:
+    """Raise BuildError with what to install, where something that builds is missing."""
+    wanted = {"a C++ compiler": os.environ.get("CXX", "c++"), "cmake": "cmake", "make": "make"}
+    missing = [name for name, program in wanted.items() if shutil.which(program.split()[0]) is None]
+    if missing:
+        raise BuildError(
+            f"{' and '.join(missing)} not found (Debian, Ubuntu: apt-get install g++ cmake make; macOS: "
+            "xcode-select --install, brew install cmake); then `make env` again. The rest works without it"
+        )
+
+
+def build(scratch: Path, log: Path) -> None:
+    """Download, raise the standard, compile: ``scratch/wheel`` holds the wheel."""
+    pip(log, "download", "--no-deps", "--no-build-isolation", "--no-binary=:all:", "-d", scratch, f"horovod=={VERSION}")
+    with tarfile.open(next(scratch.glob("horovod-*.tar.gz"))) as archive:
+        archive.extractall(scratch, filter="data")
+    source = scratch / f"horovod-{VERSION}"
+    for name in WHERE_STANDARD_IS:
+        raise_standard(source / name)
+    pip(log, "wheel", "--no-build-isolation", "--no-deps", "-w", scratch / "wheel", source)
+
+
+def raise_standard(path: Path) -> None:
+    """Ask for a newer C++ in a CMake file; BuildError where it does not ask for one."""
+    text, changed = re.subn(r"(?m)^([ \t]*set\(CMAKE_CXX_STANDARD )14\)", rf"\g<1>{STANDARD})", path.read_text())
+    if changed != 1:
+        raise BuildError(f"{path.name} of Horovod {VERSION} sets no CMAKE_CXX_STANDARD 14")
+    path.write_text(text)
+
+
+def pip(log: Path, *arguments: str | Path) -> None:
+    """One pip command, all its output into the log."""
+    with log.open("a") as output:
+        subprocess.run(
+            [*PIP, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=os.environ | OPTIONS,
+            timeout=LIMIT_SECONDS,
+            check=True,
+        )
+
+
+def install(path: Path) -> None:
+    """Install the wheel; what it needs stands in the lock."""
+    done = subprocess.run([*PIP, "install", "--quiet", "--no-deps", "--force-reinstall", str(path)], check=False)
+    if done.returncode:
+        raise BuildError(f"pip could not install {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Horovod's collectives, on ranks that horovodrun started; it has five of the eight.
+
+Each call has a name, the same on every rank and from one call to the next: only then does Horovod recognise a tensor
+that it has agreed on before, as it does in training. Where Horovod does not work in place it returns a new tensor, and
+a copy into the caller's is part of the time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch import distributed as dist
+
+from collectives.backends import Call
+
+
+def perform(call: Call) -> None:
+    """Perform the collective by Horovod's function of that name. Raises ValueError for one that it has not."""
+    hvd = _started()
+    size = call.some().numel() if call.splits is None else "splits"  # with splits it is not the same on every rank
+    name = f"{call.collective} {size} {call.some().dtype} {call.op} {call.root}"
+    match call.collective:
+        case "all_reduce":
+            hvd.allreduce_(call.wanted(), op=_op(hvd, call.op), name=name)
+        case "broadcast":
+            hvd.broadcast_(call.wanted(), call.root, name=name)
+        case "all_gather":
+            call.wanted().copy_(hvd.allgather(call.given(), name=name))
+        case "reduce_scatter":
+            call.wanted().copy_(hvd.reducescatter(call.given(), op=_op(hvd, call.op), name=name))
+        case "all_to_all":
+            call.wanted().copy_(_all_to_all(hvd, call, name))
+        case _:
+            raise ValueError(f"horovod has no {call.collective!r}")
+
+
+@cache
+def _started() -> Any:
+    import horovod.torch as hvd
+
+    hvd.init()
+    return hvd
+
+
+def _op(hvd: Any, op: Any) -> Any:
+    ops = {
+        dist.ReduceOp.SUM: hvd.Sum,
+        dist.ReduceOp.AVG: hvd.Average,
+        dist.ReduceOp.PRODUCT: hvd.Product,
+        dist.ReduceOp.MAX: hvd.Max,
+        dist.ReduceOp.MIN: hvd.Min,
+    }
+    if op not in ops:
+        raise ValueError(f"op is SUM, AVG, PRODUCT, MAX or MIN, not {op}")
+    return ops[op]
+
+
+def _all_to_all(hvd: Any, call: Call, name: str) -> Any:
+    if call.splits is None:
+        return hvd.alltoall(call.given(), name=name)
+    import torch
+
+    received, _ = hvd.alltoall(call.given(), splits=torch.tensor(call.splits[0], dtype=torch.int32), name=name)
+    return received

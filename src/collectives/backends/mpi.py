@@ -1,0 +1,62 @@
+"""MPI's collectives through mpi4py, on ranks that mpirun started and on CPU tensors; it has all eight."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch import distributed as dist
+
+from collectives.backends import Call
+
+
+def perform(call: Call) -> None:
+    """Perform the collective by MPI's function of that name, among all ranks; the library picks the algorithm.
+
+    Which one Open MPI takes for an all-reduce can be set before the ranks start (`collectives.backends.tuning`).
+    """
+    mpi = _started()
+    world, root = mpi.COMM_WORLD, call.root
+    match call.collective:
+        case "all_reduce":
+            world.Allreduce(mpi.IN_PLACE, call.wanted().numpy(), _op(mpi, call.op))
+        case "broadcast":
+            world.Bcast(call.wanted().numpy(), root)
+        case "reduce":
+            mine = call.given().numpy()
+            given, wanted = (mpi.IN_PLACE, mine) if world.rank == root else (mine, None)
+            world.Reduce(given, wanted, _op(mpi, call.op), root)
+        case "scatter":
+            world.Scatter(call.given().numpy() if world.rank == root else None, call.wanted().numpy(), root)
+        case "gather":
+            world.Gather(call.given().numpy(), call.wanted().numpy() if world.rank == root else None, root)
+        case "all_gather":
+            world.Allgather(call.given().numpy(), call.wanted().numpy())
+        case "reduce_scatter":
+            world.Reduce_scatter_block(call.given().numpy(), call.wanted().numpy(), _op(mpi, call.op))
+        case "all_to_all" if call.splits is None:
+            world.Alltoall(call.given().numpy(), call.wanted().numpy())
+        case "all_to_all":
+            sent, received = call.splits or ((), ())
+            world.Alltoallv([call.given().numpy(), list(sent)], [call.wanted().numpy(), list(received)])
+        case _:
+            raise ValueError(f"mpi does not perform {call.collective!r}")
+
+
+@cache
+def _started() -> Any:
+    from mpi4py import MPI  # initialises MPI, and has it finalised when the process ends
+
+    return MPI
+
+
+def _op(mpi: Any, op: Any) -> Any:
+    ops = {
+        dist.ReduceOp.SUM: mpi.SUM,
+        dist.ReduceOp.PRODUCT: mpi.PROD,
+        dist.ReduceOp.MAX: mpi.MAX,
+        dist.ReduceOp.MIN: mpi.MIN,
+    }
+    if op not in ops:
+        raise ValueError(f"op is SUM, PRODUCT, MAX or MIN, not {op}")
+    return ops[op]

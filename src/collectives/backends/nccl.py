@@ -1,0 +1,33 @@
+"""Where NCCL's ranks have their tensors, and the process group in which they meet, beside gloo's."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import torch
+from torch import distributed as dist
+
+
+def device() -> torch.device:
+    """The GPU with this rank's number on its machine, made the current one. RuntimeError where there is none."""
+    local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local >= count:
+        raise RuntimeError(f"NCCL needs a GPU for each rank: this is rank {local} of its machine, which has {count}")
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
+
+
+@cache
+def group() -> dist.ProcessGroup:
+    """All ranks over NCCL; made once, by all of them."""
+    device()
+    made = dist.new_group(backend="nccl")
+    if not isinstance(made, dist.ProcessGroup):
+        raise RuntimeError("this process is no member of the group of all ranks")
+    return made
+
+
+def version() -> str:
+    """NCCL's version, as torch brings it."""
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

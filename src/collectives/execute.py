@@ -1,0 +1,174 @@
+"""Run experiments: notebooks with parameters, executed by papermill, each checked before anything is launched.
+
+A preset is a YAML file beside the notebooks, ``presets/NAME.yaml``, with the parameters of each notebook that it is
+for under the notebook's name. An executed notebook goes to ``results/NAME/`` with the rows it wrote. One that is up to
+date is not run again, one that was cut off goes on where it was, and results of anything else are not overwritten.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from collectives.environment import digest, fingerprint, record
+from collectives.errors import unknown
+from collectives.experiments import EXPERIMENTS, ExperimentError, checked
+from collectives.results import read
+
+
+class Run(NamedTuple):
+    """One notebook to execute, where to, with which parameters, and a fingerprint of all that the outcome rests on."""
+
+    notebook: Path
+    executed: Path
+    parameters: dict[str, Any]
+    inputs: str
+
+
+def run(
+    notebooks: list[Path],
+    preset: str,
+    overrides: dict[str, Any] | None = None,
+    folder: str | None = None,
+    *,
+    replace: bool = False,
+) -> int:
+    """Execute the notebooks with a preset, one by one; returns how many rows failed.
+
+    ``overrides`` go before the preset's parameters. Results lie in ``results/FOLDER``, which is the preset's name where
+    none is given, with a number made of the overrides if there are any. With ``replace`` what other parameters or other
+    code left there makes way. Raises ExperimentError before any notebook is started in vain.
+    """
+    overrides = overrides or {}
+    folder = folder_name(preset, overrides, folder)
+    runs = planned(notebooks, preset, overrides, folder)
+    for each in runs:
+        if not replace and each.executed.exists() and _inputs_of(each.executed) != each.inputs:
+            raise ExperimentError(
+                f"{each.executed} was made with other parameters or other code; name another folder with --output, or "
+                "overwrite it with --replace"
+            )
+    for nth, each in enumerate(runs, start=1):
+        name = f"[{nth}/{len(runs)}] {each.notebook.stem} ({folder})"
+        if _is_current(each):
+            print(f"{name}: up to date", file=sys.stderr)
+        else:
+            print(f"{name}: running", file=sys.stderr, flush=True)
+            if replace:
+                _make_way(each)
+            _execute(each)
+    return sum(_failed_rows(each.executed) for each in runs)
+
+
+def folder_name(preset: str, overrides: dict[str, Any], name: str | None = None) -> str:
+    """Where results go if not to the folder ``name``: the same overrides to the same folder, others to another."""
+    return name or (f"{preset}-{digest(overrides)[:8]}" if overrides else preset)
+
+
+def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folder: str) -> list[Run]:
+    """What `run` would run: the notebooks that the preset is for, every parameter of theirs checked."""
+    runs = []
+    for notebook in notebooks:
+        given = _preset(notebook, preset)
+        if given is None:
+            print(f"{notebook.stem}: preset {preset} has nothing for it", file=sys.stderr)
+            continue
+        parameters = {**given, **overrides, "output": f"results/{folder}/{notebook.stem}"}
+        try:
+            checked(EXPERIMENTS[notebook.stem], _defaults(notebook) | parameters)
+        except ExperimentError as error:
+            raise ExperimentError(f"{notebook.stem} with preset {preset}: {error}") from None
+        executed = notebook.parent / "results" / folder / notebook.name
+        runs.append(Run(notebook, executed, parameters, _inputs(notebook, parameters)))
+    if not runs:
+        raise ExperimentError(f"preset {preset} has nothing for any of these notebooks")
+    return runs
+
+
+def _preset(notebook: Path, preset: str) -> dict[str, Any] | None:
+    """The preset's parameters for this notebook; None where it is not for it."""
+    import yaml
+
+    if not notebook.is_file():
+        raise ExperimentError(f"there is no notebook {notebook}")
+    if notebook.stem not in EXPERIMENTS:
+        raise ExperimentError(unknown("experiment", notebook.stem, EXPERIMENTS))
+    path = notebook.parent / "presets" / f"{preset}.yaml"
+    if not path.is_file():
+        raise ExperimentError(unknown("preset", preset, sorted(path.stem for path in path.parent.glob("*.yaml"))))
+    presets: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text()) or {}
+    for name in presets:
+        if name not in EXPERIMENTS:
+            raise ExperimentError(f"preset {preset}: {unknown('experiment', name, EXPERIMENTS)}")
+    return presets.get(notebook.stem)
+
+
+def _defaults(notebook: Path) -> dict[str, Any]:
+    """The values that stand in the notebook itself."""
+    import papermill
+
+    known = papermill.inspect_notebook(str(notebook))
+    return {name: ast.literal_eval(parameter["default"]) for name, parameter in known.items()}
+
+
+def _inputs(notebook: Path, parameters: dict[str, Any]) -> str:
+    """A fingerprint of everything the outcome depends on: notebook, parameters, code, versions and machine."""
+    machine = {name: value for name, value in record().items() if name != "commit"}
+    return fingerprint([parameters, machine, notebook.read_text(encoding="utf8")])
+
+
+def _inputs_of(executed: Path) -> str | None:
+    """The fingerprint that an executed notebook was made from."""
+    inputs: str | None = json.loads(executed.read_text())["metadata"].get("collectives", {}).get("inputs")
+    return inputs
+
+
+def _is_current(run: Run) -> bool:
+    made = run.executed.exists() and run.executed.with_suffix(".parquet").exists()
+    return made and _inputs_of(run.executed) == run.inputs and not _failed_rows(run.executed)
+
+
+def _make_way(run: Run) -> None:
+    """Remove rows that other parameters or other code left, which no notebook overwrites."""
+    if not run.executed.exists() or _inputs_of(run.executed) != run.inputs:
+        for suffix in (".parquet", ".json"):
+            run.executed.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _failed_rows(executed: Path) -> int:
+    rows, _ = read(executed.with_suffix(""))
+    return int(rows.error.notna().sum()) if "error" in rows else 0
+
+
+def _execute(run: Run) -> None:
+    """Execute into a file beside the final one, and move it there only if every cell ended well."""
+    import papermill
+
+    executed = run.executed
+    executed.parent.mkdir(parents=True, exist_ok=True)
+    partial = executed.with_name(f".{executed.name}")
+    try:
+        done = papermill.execute_notebook(
+            str(run.notebook),
+            str(partial),
+            run.parameters,
+            cwd=str(run.notebook.parent),
+            kernel_name="python3",
+            progress_bar=False,  # nearly all the time passes in one cell, which says itself how far it is
+            stderr_file=sys.stderr,
+            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        )
+    except papermill.PapermillExecutionError as error:
+        failed = executed.with_suffix(".failed.ipynb")
+        partial.replace(failed)
+        raise ExperimentError(f"{run.notebook} failed: {error.ename}: {error.evalue}; see {failed}") from None
+    except BaseException:
+        partial.unlink(missing_ok=True)  # interrupted: half a notebook is of no use to anyone
+        raise
+    done.metadata["collectives"] = {"inputs": run.inputs}
+    papermill.iorw.write_ipynb(done, str(partial))
+    partial.replace(executed)
+    executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)

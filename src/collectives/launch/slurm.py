@@ -1,0 +1,56 @@
+"""Ranks started by Slurm's srun, spread evenly over the nodes of the job that this process runs in.
+
+The job is made by sbatch, which runs this process on the job's first node, or by salloc. One srun starts all ranks and
+ends them all when one of them ends badly; it hands on this process's environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+
+from collectives.launch.command import launch_by
+from collectives.launch.watch import Event
+
+MISSING = "there is no srun: this machine is no part of a Slurm cluster"
+OUTSIDE = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
+
+# How srun tells of a task, which is a rank, that a signal ended: `srun: error: n3: task 2: Killed`. A task that merely
+# exited could say itself why, and those that are "Terminated" srun has ended because of another.
+LOST = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)")
+
+
+def launch(
+    module: str,
+    settings: Event,
+    ranks: int,
+    *,
+    timeout: float,
+    environment: Mapping[str, str],
+    on_event: Callable[[Event], None],
+) -> list[Event]:
+    """`collectives.launch.launch`, by srun. Raises ImportError where there is none, or no job to run it in."""
+    return launch_by(
+        command(ranks),
+        module,
+        settings,
+        ranks,
+        where="slurm",
+        timeout=timeout,
+        environment=environment,
+        on_event=on_event,
+        lost=LOST,
+    )
+
+
+def command(ranks: int) -> list[str]:
+    """Srun and its options. Ranks that follow one another are on one node, as far as they fit there."""
+    if shutil.which("srun") is None:
+        raise ImportError(MISSING)
+    if "SLURM_JOB_ID" not in os.environ:
+        raise ImportError(OUTSIDE)
+    nodes = min(ranks, int(os.environ["SLURM_JOB_NUM_NODES"]))
+    spread = [f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={-(-ranks // nodes)}"]
+    return ["srun", *spread, "--distribution=block", "--kill-on-bad-exit=1", "--input=none"]

@@ -1,0 +1,78 @@
+"""Measured rows of several collectives: a small panel for each, a line in it for each back end."""
+
+from __future__ import annotations
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from collectives.plot import OURS, WIDTH, Rows, draw_series, plain, size_axis
+from collectives.style import Picture, Theme, picture
+from collectives.units import duration, format_bytes
+
+
+def time_against_size(rows: Rows) -> Picture:
+    """Median time of each back end against the size of the buffer, all panels to one scale."""
+    names = list(dict.fromkeys(rows.collective))
+    lines = -(-len(names) // 2)
+
+    def paint(figure: Figure, _: Theme) -> None:
+        panels = figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat
+        legend: dict[str, Artist] = {}
+        for axes, name in zip(panels, names, strict=False):
+            for backend, series in _by_backend(rows[rows.collective == name]):
+                values = series.median_us, series.low_us, series.high_us
+                draw_series(axes, "default", series, *values, name=_whose(backend))
+            axes.set_title(plain(series), fontsize=10)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: duration(us * 1e-6)))
+            size_axis(axes, sorted(rows.bytes.unique()))
+            handles, labels = axes.get_legend_handles_labels()
+            legend |= dict(zip(labels, handles, strict=True))
+        for axes in panels:  # one is left over where the number is odd
+            axes.set_visible(False)
+        figure.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=2)
+        figure.supxlabel("buffer", fontsize=10)
+        figure.supylabel("time", fontsize=10)
+
+    parts = [f"{plain(of)}: {_ends(of)}" for of in (rows[rows.collective == name] for name in names)]
+    head = f"Measured on {rows.ranks.iloc[0]} ranks, time against buffer size from {_span(rows)}"
+    return picture(paint, f"{head}. {'. '.join(parts)}.", WIDTH, 1.0 + 1.5 * lines)
+
+
+def table(rows: Rows, nbytes: int) -> Rows:
+    """Median times in microseconds at one size: a line per collective, a column per back end, "none" if it has none."""
+    of = rows[rows.bytes == nbytes]
+    named = of.assign(series=of.backend.map(_whose), collective=of.collective.str.replace("_", "-"))
+    wide = named.pivot(index="collective", columns="series", values="median_us")
+    written = wide.map("{:,.0f}".format).where(wide.notna(), "none")
+    return written[list(dict.fromkeys(named.series))].loc[list(dict.fromkeys(named.collective))]
+
+
+def winners(rows: Rows) -> str:
+    """A sentence for the smallest and one for the largest size: whose median was lowest in how many collectives."""
+    return " ".join(_winners(rows[rows.bytes == nbytes]) for nbytes in (rows.bytes.min(), rows.bytes.max()))
+
+
+def _winners(rows: Rows) -> str:
+    first = rows.loc[rows.groupby("collective").median_us.idxmin()].backend.map(_whose).value_counts()
+    counts = ", ".join(f"{name} in {count}" for name, count in first.items())
+    return f"At {format_bytes(rows.bytes.iloc[0])}, of {first.sum()} collectives, the lowest median had: {counts}."
+
+
+def _by_backend(rows: Rows) -> list[tuple[str, Rows]]:
+    return [(name, group.sort_values("bytes")) for name, group in rows.groupby("backend", sort=False)]
+
+
+def _whose(backend: str) -> str:
+    return f"ours{OURS[backend]}" if backend in OURS else backend
+
+
+def _ends(rows: Rows) -> str:
+    """Each back end's time at the smallest and at the largest size."""
+    ends = [(_whose(name), series.median_us.iloc[[0, -1]] * 1e-6) for name, series in _by_backend(rows)]
+    return "; ".join(f"{name} from {' to '.join(map(duration, seconds))}" for name, seconds in ends)
+
+
+def _span(rows: Rows) -> str:
+    return f"{format_bytes(rows.bytes.min())} to {format_bytes(rows.bytes.max())}"

@@ -1,0 +1,161 @@
+"""Every back end against expected values: one launch for each and each number of ranks, hundreds of checks in it."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from collectives.backends import BACKENDS, backend, lacking, nccl
+from collectives.backends.presence import need, presence
+from collectives.backends.tuning import OPEN_MPI, environment
+from collectives.bench import MEASURED, Settings, bench
+from collectives.launch import horovodrun, launch, mpirun
+
+
+@pytest.fixture(autouse=True)
+def _cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "ranks"))
+
+
+def checks(name: str, p: int) -> Counter[str]:
+    """How many checks passed of each collective; any that failed fails here."""
+    events = launch("backend_cases", {"backend": name}, p, where=BACKENDS[name].where or "loopback", timeout=200)
+    assert [event["case"] for event in events if not event["ok"]] == []
+    return Counter(event["case"].split()[0] for event in events)
+
+
+@pytest.mark.parametrize("p", [1, 3, 4])
+@pytest.mark.parametrize("name", ["gloo", "horovod", "mpi"])
+def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
+    counted = checks(name, p)
+    has = {collective for collective in MEASURED if collective not in BACKENDS[name].lacks}
+    assert set(counted) == has
+    assert min(counted.values()) >= 12
+    assert len(has) == (5 if name == "horovod" else 8)
+
+
+def bits(algorithm: str) -> set[str]:
+    """Which orders of adding explain every bit of what Open MPI's algorithm returns on four ranks."""
+    variables = environment(f"mpi:{algorithm}", "all_reduce")
+    job = {"backend": "mpi", "do": "order"}
+    events = launch("backend_cases", job, 4, where="mpirun", timeout=60, environment=variables)
+    return {event["case"] for event in events if event["ok"]}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "order"),
+    [("basic_linear", "in turn"), ("recursive_doubling", "by halves"), ("ring", "around a ring")],
+)
+def test_open_mpi_really_takes_the_algorithm_that_is_asked_for(algorithm: str, order: str) -> None:
+    """Each adds in an order of its own, which shows in how sums of floats are rounded."""
+    assert bits(algorithm) == {order}
+
+
+def test_all_back_ends_in_one_table() -> None:
+    backends = ["p2p", "gloo", "horovod", "mpi", *(f"mpi:{algorithm}" for algorithm in OPEN_MPI[-2:])]
+    measured = bench([Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1)])
+    assert [(row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows] == [
+        (name, where, nbytes, 0)
+        for names, where in (
+            (["p2p", "gloo"], "loopback"),
+            (["horovod"], "horovodrun"),
+            *[(["mpi"], "mpirun")] * 3,
+        )
+        for nbytes in (4, 3000)
+        for name in names
+    ]
+    algorithms = [row["algorithm"] for row in measured.rows if row["backend"] == "mpi" and row["bytes"] == 4]
+    assert algorithms == ["default", "segmented_ring", "rabenseifner"]
+    assert {row["device"] for row in measured.rows} == {"cpu"}
+    assert len(measured.environment) == 3 * 5
+    assert [record["set"].get("OMPI_MCA_coll_tuned_allreduce_algorithm") for record in measured.environment[::3]] == [
+        *(None, None, None),
+        *("segmented_ring", "rabenseifner"),
+    ]
+
+
+def test_launches_are_as_few_as_can_be() -> None:
+    settings = Settings(backends=["mpi", "p2p", "nccl:Ring/LL", "nccl:Tree", "horovod", "nccl", "gloo"], where="mpirun")
+    assert [(one.where, one.backends, one.variables()) for one in settings.launches()] == [
+        ("mpirun", ["mpi", "p2p", "nccl", "gloo"], {}),
+        ("mpirun", ["nccl:Ring/LL"], {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}),
+        ("mpirun", ["nccl:Tree"], {"NCCL_ALGO": "Tree"}),
+        ("horovodrun", ["horovod"], {}),
+    ]
+    assert settings.launches()[1].configurations() == [("nccl", "Ring/LL")]
+    both = Settings(backends=["p2p", "p2p_nccl", "nccl"], algorithms=["ring", "tree"]).configurations()
+    assert both == [
+        *(("p2p", "ring"), ("p2p", "tree"), ("p2p_nccl", "ring"), ("p2p_nccl", "tree")),
+        ("nccl", "default"),
+    ]
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_a_back_end_lacks_what_it_says_and_performs_nothing_else(name: str) -> None:
+    module = backend(name)
+    assert callable(module.perform)
+    for what in BACKENDS[name].lacks:
+        collective, _, op = what.partition(" ")
+        if collective in MEASURED:
+            assert f"{name} has no {what!r}" in (lacking(name, collective, op or "sum", "float32") or "")
+
+
+def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(mpirun.shutil, "which", lambda *_, **__: None)
+    for name, missing, where in (
+        ("horovod", horovodrun.MISSING, "horovodrun"),
+        ("mpi", mpirun.MISSING, "mpirun"),
+    ):
+        assert presence(name).absent == missing
+        for act in (
+            lambda name=name: need(name),
+            lambda name=name: bench([Settings(backends=["p2p", name])]),
+        ):
+            with pytest.raises(ImportError, match=f"^{name} is absent: {re.escape(missing)}$"):
+                act()
+        with pytest.raises(ImportError, match=f"^{re.escape(missing)}$"):
+            launch("backend_cases", {}, 2, where=where, timeout=20)
+
+
+@pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
+def test_nccl_is_there_where_a_gpu_is_and_else_says_why(name: str) -> None:
+    if torch.cuda.is_available():
+        assert presence(name).version.startswith("NCCL ")
+    else:
+        with pytest.raises(ImportError, match=rf"^{name} is absent: torch \S+ (is built without CUDA|finds no GPU)"):
+            bench([Settings(backends=["p2p", name])])
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(
+        RuntimeError, match="NCCL needs a GPU for each rank: this is rank 2 of its machine, which has 2"
+    ):
+        nccl.device()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
+def test_nccl_on_one_gpu(name: str) -> None:
+    assert len(checks(name, 1)) == len(MEASURED)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
+def test_nccl_on_all_gpus(name: str) -> None:
+    assert len(checks(name, torch.cuda.device_count())) == len(MEASURED)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_rows_of_nccl_s_algorithms() -> None:
+    backends = ["p2p_nccl", "nccl:Ring/Simple", "nccl:Tree/Simple"]
+    measured = bench([Settings(ranks=2, backends=backends, algorithms=["ring", "two_tree"], bytes=[4, 1 << 20])])
+    assert [row["wrong"] for row in measured.rows] == [0] * 8
+    assert {row["device"] for row in measured.rows} == {"cuda"}

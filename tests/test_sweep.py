@@ -1,0 +1,144 @@
+"""A measurement that is cut off goes on where it was, and what fails becomes rows; no ranks are started here."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectives import sweep as module
+from collectives.bench import Measurement, Settings
+from collectives.launch import RankError
+from collectives.plot import outcome
+from collectives.results import read
+from collectives.sweep import partial, sweep
+
+SETTINGS = Settings(algorithms=["ring", "tree"], backends=["p2p", "gloo"], bytes=[4, 64, 1024], repetitions=1)
+
+
+class Ranks:
+    """Stand in for `bench`: measure sizes until one is to fail, each launch on another machine."""
+
+    def __init__(self) -> None:
+        self.launches: list[list[int]] = []
+        self.failures: dict[int | str, BaseException] = {}
+
+    def bench(self, wanted: list[Settings], on_event: Callable[[dict[str, Any]], None]) -> Measurement:
+        self.launches.append([nbytes for settings in wanted for nbytes in settings.bytes])
+        if failure := self.failures.pop(-1, None) or self.failures.get(wanted[0].where):
+            raise failure
+        on_event({"environment": [{"processor": f"number {len(self.launches)}"}] * wanted[0].ranks})
+        for settings in wanted:
+            self.measure(settings, on_event)
+        return Measurement([], [])
+
+    def measure(self, settings: Settings, on_event: Callable[[dict[str, Any]], None]) -> None:
+        same = {"collective": settings.collective, "where": settings.where}
+        for nth, nbytes in enumerate(settings.bytes, start=1):
+            if failure := self.failures.get(nbytes):
+                raise failure
+            for backend, algorithm in settings.configurations():
+                on_event({"row": same | {"backend": backend, "algorithm": algorithm, "bytes": nbytes, "wrong": 0}})
+            on_event({"done": nth, "of": len(settings.bytes), **same})
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    ranks = Ranks()
+    monkeypatch.setattr(module, "bench", ranks.bench)
+    monkeypatch.setattr(module, "need_all", lambda _: None)
+    return ranks
+
+
+def series(stem: Path) -> list[tuple[int, str, bool]]:
+    rows, _ = read(stem)
+    return list(zip(rows.bytes, rows.algorithm, rows.error.notna(), strict=True))
+
+
+def all_of(nbytes: int, failed: bool = False) -> list[tuple[int, str, bool]]:
+    return [(nbytes, algorithm, failed) for algorithm in ("ring", "tree", "default")]
+
+
+def test_a_measurement_that_is_done_is_not_done_again(ranks: Ranks, tmp_path: Path) -> None:
+    for _ in range(2):
+        sweep([SETTINGS], tmp_path / "rows")
+    assert ranks.launches == [[4, 64, 1024]]
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
+
+
+def test_after_a_cut_only_what_is_missing_is_measured(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.failures = {64: KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        sweep([SETTINGS], tmp_path / "rows")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
+    with partial([SETTINGS], tmp_path / "rows").open("a") as file:
+        file.write('{"row": {"bytes": 64, "algo')  # cut off while writing
+    ranks.failures = {}
+    sweep([SETTINGS], tmp_path / "rows")
+    assert ranks.launches == [[4, 64, 1024], [64, 1024]]
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
+    assert [rank["processor"] for rank in read(tmp_path / "rows")[1]["environment"]] == ["number 1"] * 4 + [
+        "number 2"
+    ] * 4
+
+
+def test_what_fails_becomes_rows_and_is_tried_again(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.failures = {64: RankError("rank 2 of 4 was killed by SIGKILL\nlast words")}
+    sweep([SETTINGS], tmp_path / "rows")
+    assert ranks.launches == [[4, 64, 1024], [1024]]
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64, failed=True), *all_of(1024)]
+    assert outcome(read(tmp_path / "rows")[0]) == (
+        "Wrong elements: 0. 64 B failed (rank 2 of 4 was killed by SIGKILL)."
+    )
+    ranks.failures = {}
+    sweep([SETTINGS], tmp_path / "rows")
+    assert ranks.launches[2:] == [[64]]
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
+    assert outcome(read(tmp_path / "rows")[0]) == "Wrong elements: 0."
+
+
+def test_what_one_launch_has_measured_is_not_taken_for_the_next_one_s(ranks: Ranks, tmp_path: Path) -> None:
+    both = SETTINGS.model_copy(update={"backends": ["gloo", "mpi", "mpi:ring"]})
+    ranks.failures = {"mpirun": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        sweep([both], tmp_path / "rows")
+    ranks.failures = {}
+    sweep([both], tmp_path / "rows")
+    assert ranks.launches == [[4, 64, 1024]] * 4  # gloo's once, mpi's begun once in vain
+    rows, _ = read(tmp_path / "rows")
+    named = list(zip(rows.backend, rows.algorithm, strict=True))
+    assert named == [("gloo", "default"), ("mpi", "default"), ("mpi", "ring")] * 3
+
+
+def test_collectives_go_on_each_where_it_was(ranks: Ranks, tmp_path: Path) -> None:
+    other = SETTINGS.model_copy(update={"collective": "reduce", "algorithms": ["flat"], "bytes": [8, 16]})
+    ranks.failures = {16: RankError("no")}
+    sweep([SETTINGS, other], tmp_path / "rows")
+    ranks.failures = {}
+    sweep([SETTINGS, other], tmp_path / "rows")
+    assert ranks.launches == [[4, 64, 1024, 8, 16], [16]]
+    rows, record = read(tmp_path / "rows")
+    assert list(rows.collective) == ["all_reduce"] * 9 + ["reduce"] * 4
+    assert [settings["collective"] for settings in record["settings"]] == ["all_reduce", "reduce"]
+
+
+def test_ranks_that_do_not_start_are_an_error(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.failures = {-1: RankError("there is no such host")}
+    with pytest.raises(RankError, match="no such host"):
+        sweep([SETTINGS], tmp_path / "rows")
+    assert not (tmp_path / "rows.parquet").exists()
+
+
+def test_other_rows_are_not_overwritten(ranks: Ranks, tmp_path: Path) -> None:
+    sweep([SETTINGS], tmp_path / "rows")
+    with pytest.raises(FileExistsError, match="has other rows, which stay there; name another output"):
+        sweep([SETTINGS.model_copy(update={"ranks": 8})], tmp_path / "rows")
+    assert len(ranks.launches) == 1
+
+
+def test_measurements_with_other_settings_have_rows_of_their_own(tmp_path: Path) -> None:
+    fewer = SETTINGS.model_copy(update={"bytes": [4]})
+    other = SETTINGS.model_copy(update={"ranks": 8})
+    assert partial([fewer], tmp_path / "rows") == partial([SETTINGS], tmp_path / "rows")
+    assert partial([other], tmp_path / "rows") != partial([SETTINGS], tmp_path / "rows")

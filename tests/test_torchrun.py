@@ -1,0 +1,61 @@
+"""Two nodes that torchrun joins as in the pods of a TrainJob: rank 0's process drives, all of them run its ranks."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+DRIVE = """
+import json
+from collectives.launch import RankError, launch
+print(json.dumps(launch("unwell", {"do": "nothing"}, 3, where="torchrun", timeout=60)))
+for rank, do in ((1, "killed"), (2, "raise")):
+    try:
+        launch("unwell", {"do": do, "rank": rank}, 3, where="torchrun", timeout=60)
+    except RankError as error:
+        print(json.dumps(str(error)))
+try:
+    launch("unwell", {}, 9, where="torchrun", timeout=60)
+except ValueError as error:
+    print(json.dumps(str(error)))
+raise SystemExit(5)
+"""
+
+
+def nodes() -> list[subprocess.Popen[str]]:
+    """Two nodes with two processes each, told where they are by the variables that Kubeflow Trainer sets."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    same = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+    same |= {"PYTHONPATH": str(Path(__file__).parent / "ranks"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "-m", "collectives.launch.torchrun"]
+    return [
+        subprocess.Popen(
+            [*command, sys.executable, "-c", DRIVE],
+            env=os.environ | same | {"PET_NODE_RANK": str(node)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+
+
+def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> None:
+    first, second = nodes()
+    try:
+        (out, err), _ = first.communicate(timeout=120), second.communicate(timeout=60)
+    finally:
+        for node in (first, second):
+            node.kill()
+            node.wait()
+    events, killed, raised, too_many = (json.loads(line) for line in out.splitlines() if line[:1] in '["')
+    assert len(set(next(event["pids"] for event in events if "pids" in event))) == 3
+    assert killed.startswith("rank 1 of 3 was lost: SIGKILL")
+    assert "rank 2 of 3 ended with exit code 1" in raised
+    assert "ValueError: a bug on purpose" in raised
+    assert too_many == "torchrun has 4 processes, too few for 9 ranks"
+    assert first.returncode == 1
+    assert "exitcode  : 5" in err
