@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "trace": {"schedule", "machine", "simulation"},
     "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
     "simulator_benchmark": {"machine", "scaling"},
+    "calibration": {"environment", "launch", "machine"},
     "panels": {"plot", "units", *FIGURES},
     "launch": {"launch"},
     "backends": {"schedule", "contracts", "algorithms", "interpret", "launch", "backends"},

@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(verbs.add_parser("simulate", help="how long a schedule takes on a machine of any size"))
     speed = verbs.add_parser("bench-simulator", help="how fast `simulate` is, up to a million ranks (minutes)")
     speed.set_defaults(command=_bench_simulator)
+    _add_calibrate(verbs.add_parser("calibrate", help="measure a link between two ranks: a machine for `simulate`"))
     backends = verbs.add_parser("backends", help="which back ends are here, and why one is not")
     backends.set_defaults(command=_backends)
     _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
@@ -93,6 +94,15 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE.json", help="every message, for chrome://tracing or ui.perfetto.dev")
     parser.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
     parser.set_defaults(command=_simulate)
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", default="calibrated", help="the machine's name (default calibrated)")
+    parser.add_argument("--where", default="loopback", help="what starts the ranks (default loopback)")
+    parser.add_argument("--ranks", type=_positive, default=2, help="the first and the last are measured (default 2)")
+    parser.add_argument("--repetitions", type=_positive, default=50, help="(default 50)")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds (default 600)")
+    parser.set_defaults(command=_calibrate)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -302,6 +312,26 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from collectives.calibration import SIZES, deviations, machine_of, measured, text
+    from collectives.units import duration, format_bytes
+
+    if arguments.ranks < 2:
+        raise UsageError("a link needs two ranks, not 1")
+    try:
+        rows = measured(arguments.where, arguments.ranks, SIZES, arguments.repetitions, arguments.timeout)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    made = machine_of(rows, arguments.name, arguments.where)
+    for row in deviations(rows, made.network):
+        one_way = (
+            f"{format_bytes(row['bytes']):>8} {duration(row['one_way']):>8} one way, {duration(row['each']):>8} each"
+        )
+        print(f"{one_way} in a burst; the fit: {duration(row['fit']):>8} ({row['off']:+.0%})", file=sys.stderr)
+    print(text(made), end="")
     return 0
 
 

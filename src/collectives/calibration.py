@@ -1,0 +1,83 @@
+"""A machine made from a measurement: latency, overhead and rate, fitted to messages between two real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from collectives.environment import record
+from collectives.launch import launch
+from collectives.machine import Link, Machine
+
+Row = dict[str, Any]
+
+SIZES = (8, 64, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
+
+
+def measured(where: str, ranks: int, sizes: Sequence[int], repetitions: int, timeout: float) -> list[Row]:
+    """Medians for messages of each size between the first and the last of ``ranks`` ranks (`bench.ping_pong`)."""
+    settings = {"bytes": list(sizes), "repetitions": repetitions}
+    events = launch("collectives.bench.ping_pong", settings, ranks, where=where, timeout=timeout)
+    return [event["row"] for event in events if "row" in event]
+
+
+def link(rows: Sequence[Row]) -> Link:
+    """The link that fits best, every size's relative error counting alike.
+
+    In a burst each message takes overhead + bytes / rate; alone, latency more. Raises ValueError for fewer than two
+    sizes, from which nothing can be fitted.
+
+    >>> rows = [{"bytes": m, "one_way": 7e-6 + m / 1e9, "each": 2e-6 + m / 1e9} for m in (8, 1000, 100_000)]
+    >>> fitted = link(rows)
+    >>> round(fitted.latency * 1e6, 3), round(fitted.overhead * 1e6, 3), round(fitted.rate / 1e9, 3)
+    (5.0, 2.0, 1.0)
+    """
+    if len({row["bytes"] for row in rows}) < 2:
+        raise ValueError("a link is fitted on two sizes of messages or more")
+    sizes = np.array([row["bytes"] for row in rows], dtype=float)
+    each, one_way = (np.array([row[name] for row in rows]) for name in ("each", "one_way"))
+    overhead, beta = _line(sizes, np.maximum(each, 1e-9))
+    latency = float(np.median(np.maximum(one_way - overhead - beta * sizes, 0)[: 1 + len(sizes) // 2]))
+    return Link(latency=latency, overhead=overhead, rate=1 / beta)
+
+
+def _line(sizes: Any, seconds: Any) -> tuple[float, float]:
+    """Start and slope of the line with the least relative errors; a start below zero is none."""
+    start, slope = np.linalg.lstsq(np.stack([1 / seconds, sizes / seconds], axis=1), np.ones_like(sizes), rcond=None)[0]
+    if start < 0:
+        start, slope = 0.0, float(np.sum(sizes / seconds) / np.sum((sizes / seconds) ** 2))
+    return float(start), float(max(slope, 1e-15))
+
+
+def machine_of(rows: Sequence[Row], name: str, where: str) -> Machine:
+    """One rank a node, joined by the fitted link; its source says where it was measured."""
+    here = record()
+    source = (
+        f"messages between two ranks ({where}; {here['processor']}, {here['usable_cores']} cores, {here['system']})"
+    )
+    return Machine(name=name, source=source, network=link(rows))
+
+
+def deviations(rows: Sequence[Row], fitted: Link) -> list[Row]:
+    """Each size: one way measured and by the fit, and how far the fit is off."""
+    made = [fitted.alpha + fitted.beta * row["bytes"] for row in rows]
+    return [row | {"fit": fit, "off": fit / row["one_way"] - 1} for row, fit in zip(rows, made, strict=True)]
+
+
+def text(machine: Machine) -> str:
+    """The machine as the file that `collectives.machine` reads.
+
+    >>> print(text(Machine(name="mine", source="a test", network=Link(latency=5e-6, rate=25e9))), end="")
+    name: mine
+    source: a test
+    network: {latency: 5us, overhead: 0us, rate: 25GB/s}
+    """
+    net = machine.network
+    network = f"{{latency: {_us(net.latency)}, overhead: {_us(net.overhead)}, rate: {net.rate / 1e9:.6g}GB/s}}"
+    return f"name: {machine.name}\nsource: {machine.source}\nnetwork: {network}\n"
+
+
+def _us(seconds: float) -> str:
+    return f"{round(seconds * 1e6, 4):.15g}us"
