@@ -34,6 +34,10 @@ MAY_IMPORT = {
     "machine": {"units", "errors"},
     "clocks": {"schedule"},
     "simulation": {"schedule", "machine", "clocks"},
+    "published": set(),
+    "nccl": set(),
+    "regimes": {"machine", "scaling"},
+    "plot_scale": {"plot", "published", "units", *FIGURES},
     "trace": {"schedule", "machine", "simulation"},
     "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
     "simulator_benchmark": {"machine", "scaling"},
@@ -42,7 +46,10 @@ MAY_IMPORT = {
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
-    "experiments": {"units", "errors", "results", "environment", "bench"},
+    "experiments": {
+        *("units", "errors", "results", "environment", "bench"),
+        *("algorithms", "machine", "scaling", "regimes", "nccl"),
+    },
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}
 ALWAYS = {"numpy", "collectives"}

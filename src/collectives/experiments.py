@@ -16,11 +16,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from collectives.algorithms import ALGORITHMS, names
 from collectives.bench import Measurement, Positive, Settings, bench
 from collectives.bench.table import progress
 from collectives.environment import record
 from collectives.errors import explain, unknown
+from collectives.machine import Machine, machine
+from collectives.nccl import segments
+from collectives.regimes import regimes
 from collectives.results import write
+from collectives.scaling import Case, Row, line, rows
 from collectives.units import parse_bytes
 
 Parameters = TypeVar("Parameters", bound=BaseModel)
@@ -62,6 +67,50 @@ class Sweep(BaseModel):
         )
 
 
+class Scale(BaseModel):
+    """The parameters of ``massive-scale``: two sizes on many numbers of ranks, and a map of which algorithm wins."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    machine: str
+    ranks: Annotated[list[Positive], Field(min_length=1)]
+    algorithms: Annotated[list[str], Field(min_length=1)]
+    small: str | int
+    large: str | int
+    map_machines: list[str]
+    map_nodes: list[Annotated[int, Field(ge=2)]]
+    map_sizes: list[str | int]
+    map_algorithms: list[str]
+    output: str
+
+    def settings(self) -> list[Case]:
+        """What the figures simulate; raises ValueError where the parameters do not fit together."""
+        for name in (*self.algorithms, *self.map_algorithms):
+            if ("all_reduce", name) not in ALGORITHMS:
+                raise ValueError(unknown("algorithm", name, names("all_reduce")))
+        self.map_settings()
+        on, sizes = machine(self.machine), (parse_bytes(self.small), parse_bytes(self.large))
+        return [
+            Case("all_reduce", name, ranks, size, on, _cut(name, ranks, size, on))
+            for ranks in self.ranks
+            for name in self.algorithms
+            for size in sizes
+        ]
+
+    def map_settings(self) -> tuple[list[Machine], list[int], list[int], list[str]]:
+        """What the map takes: machines, nodes, sizes and algorithms."""
+        sizes = [parse_bytes(size) for size in self.map_sizes]
+        return [machine(name) for name in self.map_machines], self.map_nodes, sizes, self.map_algorithms
+
+
+def _cut(algorithm: str, ranks: int, size: int, on: Machine) -> int | None:
+    """Trees in chains as NCCL cuts them, others so that they are fastest; ValueError for nodes that are not full."""
+    if ranks % on.ranks_per_node:
+        raise ValueError(f"{ranks} ranks do not fill the nodes of {on.name}, which have {on.ranks_per_node} each")
+    nodes = ranks // on.ranks_per_node
+    return segments(size, on.ranks_per_node, nodes) if algorithm == "hierarchical_tree" else None
+
+
 def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters:
     """The notebook's parameters (``globals()`` of a notebook that has nothing else yet), checked by name and type.
 
@@ -77,7 +126,7 @@ def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters
             raise ExperimentError(unknown("parameter", name, model.model_fields))
     try:
         parameters = model(**given)
-        if isinstance(parameters, Sweep):
+        if isinstance(parameters, Sweep | Scale):
             parameters.settings()
     except ValidationError as error:
         raise ExperimentError(explain(error)) from None
@@ -93,6 +142,24 @@ def measure(sweep: Sweep) -> Measurement:
         measured = bench(settings, on_event)
     write(sweep.output, measured.rows, {"settings": settings.model_dump(), "environment": measured.environment})
     return measured
+
+
+def simulate(scale: Scale) -> list[Row]:
+    """Simulate what the figures and the map show, and write rows and record under ``scale.output``."""
+    cases, mapped = scale.settings(), scale.map_settings()
+    print(f"{len(cases)} simulations for the figures", file=sys.stderr, flush=True)
+    found = [row | {"part": "figures"} for row in rows(cases, _say)]
+    print("and for the map", file=sys.stderr, flush=True)
+    found += [row | {"part": "map"} for row in regimes(*mapped, on_row=_say)]
+    machines = {one.name: one.model_dump() for one in (machine(scale.machine), *mapped[0])}
+    write(scale.output, found, {"parameters": scale.model_dump(), "machines": machines, "environment": [record()]})
+    return found
+
+
+def _say(row: Row) -> None:
+    """A large simulation takes seconds; say so when it is done."""
+    if row["messages"] > 100_000_000:
+        print(line(row), file=sys.stderr, flush=True)
 
 
 def run(notebooks: list[Path], preset: str) -> None:

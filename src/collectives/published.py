@@ -1,13 +1,14 @@
 """What others have published and we compare with: the points of Jeaugey 2019, and how they were read.
 
-The article's figures 3 and 4 show NCCL 2.3's rings and NCCL 2.4's trees on up to 24,576 GPUs (4,096 nodes of six). Their
-values are not printed: they were read off the pixels, to within 2 % in figure 3 and 150 MB/s in figure 4, at five of
-the nine numbers of GPUs. Figure 5 prints its values on its bars; these are exact.
+The article's figures 3 and 4 show NCCL 2.3's rings and NCCL 2.4's trees on up to 24,576 GPUs (4,096 nodes of six).
+Their values are not printed: they were read off the pixels, to within 2 % in figure 3 and 150 MB/s in figure 4, at five
+of the nine numbers of GPUs. Figure 5 prints its values on its bars; these are exact.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 # How a legend names these points; simulated and published values never share a mark.
 LABEL = "published (Jeaugey 2019)"
@@ -38,6 +39,9 @@ POINTS = (
     Point(24576, 248e-6, 44400e-6, 12.79, 1.82),
 )
 
+# The sizes of figures 3 and 4, in bytes.
+SMALL, LARGE = 8, 64 << 20
+
 # The article's names for what it measured, as our algorithms are called.
 SERIES = {"hierarchical_tree": "tree", "ring": "ring"}
 
@@ -65,6 +69,20 @@ def bandwidths(algorithm: str) -> dict[int, float]:
     19.07
     """
     return _column(algorithm, "busbw")
+
+
+def compare(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each simulated row that has a published point: both values and the error, a share of the published one.
+
+    >>> [one["error"] for one in compare([{"algorithm": "ring", "ranks": 96, "bytes": 8, "seconds": 179e-6}])]
+    [0.0]
+    """
+    for row in rows:
+        what, points = ("busbw", bandwidths) if row["bytes"] == LARGE else ("seconds", latencies)
+        point = points(row["algorithm"]).get(row["ranks"])
+        if row["bytes"] in (SMALL, LARGE) and point is not None:
+            same = {name: row[name] for name in ("algorithm", "ranks", "bytes")}
+            yield same | {"published": point, "simulated": row[what], "error": row[what] / point - 1}
 
 
 def _column(algorithm: str, what: str) -> dict[int, float]:

@@ -8,6 +8,7 @@ from typing import Any
 from collectives.machine import Machine
 from collectives.scaling import Case, Row, rows
 
+
 def regimes(
     machines: Sequence[Machine],
     nodes: Sequence[int],
@@ -17,8 +18,8 @@ def regimes(
 ) -> list[Row]:
     """All-reduce by each algorithm wherever it may be the fastest, in its best number of segments.
 
-    Left out is what cannot win: more bytes take no less time, so an algorithm that already takes longer for the smallest
-    size than another one for this size. Algorithms are tried in the given order; the quick ones first save most.
+    Left out is what cannot win: more bytes take no less time, so an algorithm that already takes longer for fewer bytes
+    than another one for this size. Algorithms are tried in the given order; the quick ones first save most.
     """
     found: list[Row] = []
     sizes = sorted(sizes)
