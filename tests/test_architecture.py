@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
     "experiments": {
         *("units", "errors", "results", "environment", "bench"),
-        *("algorithms", "machine", "scaling", "regimes", "nccl"),
+        *("algorithms", "machine", "scaling", "regimes", "nccl", "simulator_benchmark"),
     },
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}

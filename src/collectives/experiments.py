@@ -26,6 +26,7 @@ from collectives.nccl import segments
 from collectives.regimes import regimes
 from collectives.results import write
 from collectives.scaling import Case, Row, line, rows
+from collectives.simulator_benchmark import benchmark, lines
 from collectives.units import parse_bytes
 
 Parameters = TypeVar("Parameters", bound=BaseModel)
@@ -103,6 +104,14 @@ class Scale(BaseModel):
         return [machine(name) for name in self.map_machines], self.map_nodes, sizes, self.map_algorithms
 
 
+class Speed(BaseModel):
+    """The parameters of ``bench-simulator``: it has none but where its rows go."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    output: str
+
+
 def _cut(algorithm: str, ranks: int, size: int, on: Machine) -> int | None:
     """Trees in chains as NCCL cuts them, others so that they are fastest; ValueError for nodes that are not full."""
     if ranks % on.ranks_per_node:
@@ -151,8 +160,15 @@ def simulate(scale: Scale) -> list[Row]:
     found = [row | {"part": "figures"} for row in rows(cases, _say)]
     print("and for the map", file=sys.stderr, flush=True)
     found += [row | {"part": "map"} for row in regimes(*mapped, on_row=_say)]
-    machines = {one.name: one.model_dump() for one in (machine(scale.machine), *mapped[0])}
+    machines = {name: machine(name).model_dump() for name in (scale.machine, *scale.map_machines)}
     write(scale.output, found, {"parameters": scale.model_dump(), "machines": machines, "environment": [record()]})
+    return found
+
+
+def time_simulator(speed: Speed) -> list[Row]:
+    """Measure how fast the simulator is on this machine, and write rows and record under ``speed.output``."""
+    found = benchmark(lambda row: print(lines(row), file=sys.stderr, flush=True))
+    write(speed.output, found, {"environment": [record()]})
     return found
 
 

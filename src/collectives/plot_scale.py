@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullFormatter, NullLocator
 
 from collectives import published
 from collectives.plot import WIDTH, Rows
-from collectives.style import Picture, Theme, mark, picture
+from collectives.style import DARK, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
 Points = Callable[[str], Mapping[int, float]]
@@ -41,6 +41,7 @@ def bandwidth(rows: Rows) -> Picture:
 
     def shape(axes: Axes) -> None:
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(MultipleLocator(5))
         axes.set_ylabel("bus bandwidth (GB/s)")
 
     points = published.bandwidths if _is_published(rows, published.LARGE) else _nothing
@@ -64,9 +65,10 @@ def _against_ranks(
         axes = figure.subplots()
         for algorithm, group in series.items():
             look, there = mark(algorithm), points(algorithm)
-            axes.plot(group.ranks, group[column], color=look.colour, lw=1.8, label=f"{algorithm} (simulated)")
+            colour = _visible(look.colour, theme)
+            axes.plot(group.ranks, group[column], color=colour, lw=1.8, label=f"{algorithm} (simulated)")
             at, values = list(there), list(there.values())
-            axes.plot(at, values, marker=look.marker, mfc="none", mec=look.colour, mew=1.5, ms=7, ls="", zorder=3)
+            axes.plot(at, values, marker=look.marker, mfc="none", mec=colour, mew=1.5, ms=7, ls="", zorder=3)
         _ranks_axis(axes, sorted(rows.ranks.unique()))
         shape(axes)
         handles = axes.get_legend_handles_labels()[0]
@@ -75,6 +77,13 @@ def _against_ranks(
         figure.legend(handles=handles, loc="outside upper left", ncols=2)
 
     return picture(paint, _alt(rows, series, column, form, points, what), WIDTH, 4.2)
+
+
+def _visible(colour: str, theme: Theme) -> str:
+    """On a dark ground the darkest colours are mixed with white."""
+    lighter = 0.45 if theme is DARK and _luminance(colour) < 0.15 else 0.0
+    red, green, blue = (part + lighter * (1 - part) for part in mpl.colors.to_rgb(colour))
+    return mpl.colors.to_hex((red, green, blue))
 
 
 def _ranks_axis(axes: Axes, counts: list[int]) -> None:
@@ -139,12 +148,16 @@ def initials(algorithm: str) -> str:
 
 
 def _readable_on(colour: str) -> str:
-    """Black or white, whichever contrasts more (WCAG's relative luminance)."""
+    """Black or white, whichever contrasts more."""
+    return "black" if _luminance(colour) > 0.179 else "white"
+
+
+def _luminance(colour: str) -> float:
+    """WCAG's relative luminance, 0 to 1."""
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in mpl.colors.to_rgb(colour)
     ]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "black" if luminance > 0.179 else "white"
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def _shown(best: Rows) -> list[str]:
