@@ -34,6 +34,10 @@ MAY_IMPORT = {
     "machine": {"units", "errors"},
     "clocks": {"schedule"},
     "simulation": {"schedule", "machine", "clocks"},
+    "published": set(),
+    "nccl": set(),
+    "regimes": {"machine", "scaling"},
+    "plot_scale": {"plot", "published", "units", *FIGURES},
     "trace": {"schedule", "machine", "simulation"},
     "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
     "simulator_benchmark": {"machine", "scaling"},
@@ -44,8 +48,12 @@ MAY_IMPORT = {
     "work": set(),
     "api": {"backends", "work"},
     "bench": {"schedule", "algorithms", "verify", "bounds", "units", "environment", "backends", "launch", "bench"},
+    "simulated": {
+        *("units", "errors", "results", "environment", "algorithms"),
+        *("machine", "scaling", "regimes", "nccl", "simulator_benchmark"),
+    },
     "sweep": {"environment", "results", "bench", "launch"},
-    "experiments": {"backends", "units", "errors", "bench", "sweep"},
+    "experiments": {"backends", "units", "errors", "bench", "sweep", "simulated"},
     "execute": {"errors", "results", "environment", "experiments"},
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}

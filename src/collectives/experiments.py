@@ -16,6 +16,7 @@ from collectives.backends.presence import Presence, presence
 from collectives.backends.tuning import named
 from collectives.bench import Positive, Settings, needed_here
 from collectives.errors import explain, unknown
+from collectives.simulated import Scale, Speed
 from collectives.sweep import sweep
 from collectives.units import parse_bytes
 
@@ -117,7 +118,12 @@ def _has(name: str, collective: str) -> bool:
 
 
 # Name of a notebook -> the model of its parameters. An experiment of your own is one more line.
-EXPERIMENTS: dict[str, type[BaseModel]] = {"all-reduce-sweep": Sweep, "collectives-sweep": CollectivesSweep}
+EXPERIMENTS: dict[str, type[BaseModel]] = {
+    "all-reduce-sweep": Sweep,
+    "collectives-sweep": CollectivesSweep,
+    "massive-scale": Scale,
+    "bench-simulator": Speed,
+}
 
 
 def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters:

@@ -1,0 +1,148 @@
+"""What NCCL itself expects of its rings and trees: the formulas by which it chooses, as a second opinion on ours.
+
+Two of its models are here. NCCL 2.4, which the article of 2019 measured, has one number for each kind of hop (init.cc).
+NCCL 2.7 has a table of latencies for each algorithm and protocol (tuning.cc). Both say how long a whole all-reduce
+takes; neither follows a message. Sizes in bytes, times in seconds, on nodes of g GPUs joined by NVLink.
+
+What we take, as neither is in the article: four channels of 5 GB/s, the rate that 2.4 assumes for a channel; of 2.7's
+protocols LL and Simple, without LL128, which 2.4 did not have.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+CHANNELS = 4
+CHANNEL_RATE = 5e9
+
+# NCCL 2.4's trees cut the buffer into chunks of 512 KiB or less: (least chunk, chunks of a channel per depth).
+CHUNK = 512 << 10
+CHUNK_RULE = ((128 << 10, 8), (64 << 10, 4), (32 << 10, 1))
+
+
+class Hops(NamedTuple):
+    """NCCL 2.7's latencies for one algorithm and protocol, in µs: once, by NVLink, by network."""
+
+    base: float
+    inside: float
+    network: float
+
+
+# tuning.cc of NCCL 2.7, rows NVLINK and NET.
+LATENCIES_2_7 = {
+    ("ring", "LL"): Hops(3.6, 0.47, 2.7),
+    ("ring", "Simple"): Hops(8.4, 3.4, 9.6),
+    ("tree", "LL"): Hops(4.4, 0.52, 5.0),
+    ("tree", "Simple"): Hops(0.0, 28.0, 50.0),
+}
+# The share of the bus bandwidth that each reaches. (Trees are also limited to 80 GB/s, which four channels never meet.)
+SHARES_2_7 = {
+    ("ring", "LL"): 1 / 4,
+    ("ring", "Simple"): 1.0,
+    ("tree", "LL"): 0.9 / 3.8,
+    ("tree", "Simple"): 0.9,
+}
+# By how much a tree's rate falls short of the model: for 64 B, 128 B, ... 128 MiB; beyond, not at all.
+CORRECTIONS_2_7 = {
+    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1),
+    "Simple": (*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 6, 0.6, 0.6, 0.7, 0.8, 0.9),
+}
+
+
+def segments(n: int, ranks_per_node: int, nodes: int, channels: int = CHANNELS) -> int:
+    """Into how many segments NCCL 2.4.8's rule cuts each of the two trees' halves of n bytes.
+
+    A chunk is 512 KiB, and halved while a channel would have too few of them for the depth of its tree. Half of the
+    channels serve each tree, side by side, so that one segment of ours is a chunk of each of them.
+
+    >>> segments(64 << 20, ranks_per_node=6, nodes=4096), segments(8, ranks_per_node=6, nodes=4096)
+    (128, 1)
+    """
+    depth, chunk = ranks_per_node + _log2(nodes), CHUNK
+    for least, wanted in CHUNK_RULE:
+        while chunk > least and n / (channels * chunk) < depth * wanted:
+            chunk //= 2
+    return max(1, ceil(n / (channels * chunk)))
+
+
+def latency_2_4(algorithm: str, ranks: int, ranks_per_node: int) -> float:
+    """NCCL 2.4's latency of a ``ring`` (6 µs a GPU) or a ``tree`` (15 µs a level of nodes, 4 µs a GPU of the chain).
+
+    >>> latency_2_4("tree", ranks=24576, ranks_per_node=6)
+    0.0002
+    """
+    if algorithm == "ring":
+        return 6 * (ranks - 1) / 1e6
+    return (15 * _log2(ranks // ranks_per_node) + 4 * (ranks_per_node - 1)) / 1e6
+
+
+def rate_2_4(algorithm: str, nodes: int, channels: int = CHANNELS) -> float:
+    """NCCL 2.4's rate, buffer by time: a tree has 3/4 of a ring's, and twice that between two nodes."""
+    ring = channels * CHANNEL_RATE
+    return ring if algorithm == "ring" else ring * 3 / 4 * (2 if nodes == 2 else 1)
+
+
+def seconds_2_4(algorithm: str, n: int, ranks: int, ranks_per_node: int) -> float:
+    """Latency plus bytes by rate: the model whose two lines meet at `threshold_2_4`."""
+    rate = rate_2_4(algorithm, ranks // ranks_per_node)
+    return latency_2_4(algorithm, ranks, ranks_per_node) + n / rate
+
+
+def threshold_2_4(ranks: int, ranks_per_node: int) -> float:
+    """Up to how many bytes NCCL 2.4 takes its trees: 0 on one node, endless where a tree has the higher rate.
+
+    >>> round(threshold_2_4(ranks=96, ranks_per_node=6) / 1e6, 1)  # MB
+    29.4
+    """
+    nodes = ranks // ranks_per_node
+    ring, tree = rate_2_4("ring", nodes), rate_2_4("tree", nodes)
+    ahead = latency_2_4("ring", ranks, ranks_per_node) - latency_2_4("tree", ranks, ranks_per_node)
+    if nodes < 2 or ahead <= 0:
+        return 0.0
+    return float("inf") if tree > ring else ring * tree / (ring - tree) * ahead
+
+
+def seconds_2_7(algorithm: str, protocol: str, n: int, ranks: int, ranks_per_node: int) -> float:
+    """NCCL 2.7's time of a ``ring`` or a ``tree`` by ``LL`` or ``Simple``, on two nodes or more.
+
+    >>> round(seconds_2_7("tree", "LL", 8, ranks=24576, ranks_per_node=6) * 1e6)
+    134
+    """
+    rate = CHANNELS * CHANNEL_RATE * SHARES_2_7[algorithm, protocol]
+    if algorithm == "ring":
+        return _ring_latency_2_7(protocol, n, ranks, ranks_per_node) + n / (rate * ranks / (2 * (ranks - 1)))
+    size, corrections = _log2(n // 64), CORRECTIONS_2_7[protocol]
+    correction = corrections[size] if size < len(corrections) else 1.0
+    return _tree_latency_2_7(protocol, ranks, ranks_per_node) + n / (rate / 2 * correction)
+
+
+def best_2_7(algorithm: str, n: int, ranks: int, ranks_per_node: int) -> tuple[float, str]:
+    """The least of the protocols' times, and which protocol's it is; NCCL 2.7 chooses so.
+
+    >>> best_2_7("ring", 64 << 20, ranks=96, ranks_per_node=6)[1]
+    'Simple'
+    """
+    return min((seconds_2_7(algorithm, protocol, n, ranks, ranks_per_node), protocol) for protocol in ("LL", "Simple"))
+
+
+def _ring_latency_2_7(protocol: str, n: int, ranks: int, ranks_per_node: int) -> float:
+    hops, outside = LATENCIES_2_7["ring", protocol], 2 * (ranks // ranks_per_node - 1)
+    plateau = 1.9 if protocol == "Simple" and n >= 4096 * ranks else 1.0  # as the source calls it
+    steps = (2 * (ranks - 1) - outside) * _inside(hops, protocol) + outside * hops.network
+    return plateau * (hops.base + steps) / 1e6
+
+
+def _tree_latency_2_7(protocol: str, ranks: int, ranks_per_node: int) -> float:
+    hops, levels = LATENCIES_2_7["tree", protocol], _log2(ranks // ranks_per_node)
+    return (hops.base + 2 * ((ranks_per_node - 1) * _inside(hops, protocol) + levels * hops.network)) / 1e6
+
+
+def _inside(hops: Hops, protocol: str) -> float:
+    """Between several nodes a hop inside one takes longer by LL."""
+    return hops.inside * (1.8 if protocol == "LL" else 1.0)
+
+
+def _log2(n: int) -> int:
+    """Rounded down, and 0 for 0, as NCCL counts."""
+    return max(0, n.bit_length() - 1)
