@@ -1,6 +1,7 @@
 """The manifests say what Kubernetes and its operators know, and the image has what the lock says. None is run here."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import kubeflow_trainer_api.models as kubernetes
 import pytest
 import yaml
 
-from collectives.experiments import EXPERIMENTS
+from collectives.execute import planned
 from test_packaging import lock
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "kubernetes"
@@ -75,14 +76,18 @@ def test_parameters_and_volume_are_kubernetes_objects() -> None:
     assert not unknown_to(kubernetes.IoK8sApiCoreV1PersistentVolumeClaim, volume)
 
 
-def test_the_parameters_fit_the_notebooks_and_the_jobs() -> None:
-    preset = yaml.safe_load(manifests("parameters.yaml")[0]["data"]["kubernetes.yaml"])
+def test_the_parameters_fit_the_notebooks_and_the_jobs(tmp_path: Path) -> None:
+    """Put where a pod mounts them, they are a preset like others."""
+    shutil.copytree(FOLDER.parent, tmp_path / "experiments", ignore=shutil.ignore_patterns("results"))
+    preset = manifests("parameters.yaml")[0]["data"]["kubernetes.yaml"]
+    (tmp_path / "experiments" / "presets" / "kubernetes.yaml").write_text(preset)
+    runs = planned(sorted((tmp_path / "experiments").glob("*.ipynb")), "kubernetes", {}, "x")
+    assert {run.notebook.stem for run in runs} == set(yaml.safe_load(preset))
     (train,), (mpi,) = manifests("trainjob.yaml"), manifests("mpijob.yaml")
     trainer, workers = train["spec"]["trainer"], mpi["spec"]["mpiReplicaSpecs"]["Worker"]
-    for name, parameters in preset.items():
-        assert EXPERIMENTS[name](**parameters, output="x")
-        assert parameters["ranks"] == trainer["numNodes"] * trainer["numProcPerNode"]
-        assert parameters["ranks"] == workers["replicas"] * mpi["spec"]["slotsPerWorker"]
+    for run in runs:
+        assert run.parameters["ranks"] == trainer["numNodes"] * trainer["numProcPerNode"]
+        assert run.parameters["ranks"] == workers["replicas"] * mpi["spec"]["slotsPerWorker"]
 
 
 @pytest.mark.parametrize("name", ["trainjob.yaml", "mpijob.yaml"])
