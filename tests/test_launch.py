@@ -43,6 +43,22 @@ def is_empty(folder: Path) -> bool:
     return False
 
 
+def nobody_has(variable: str) -> bool:
+    """Within ten seconds no process on this machine has this in its environment: the command itself has gone, too."""
+    for _ in range(200):
+        if not any(variable in environment(path) for path in Path("/proc").glob("[0-9]*/environ")):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def environment(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode(errors="replace").split("\0")
+    except OSError:  # gone by now, or another user's
+        return []
+
+
 def pids(events: list[dict[str, list[int]]]) -> list[int]:
     return next(event["pids"] for event in events if "pids" in event)
 
@@ -148,12 +164,13 @@ launch("unwell", {"do": "sleep"}, 2, where=sys.argv[1], timeout=60, on_event=say
     ],
 )
 def test_ranks_end_with_their_launcher(where: str, how: signal.Signals, tmp_path: Path) -> None:
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", LAUNCHER, where]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as launcher:
+    own = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as launcher:
         assert launcher.stdout is not None
         ranks = [int(pid) for pid in launcher.stdout.readline().decode().strip("[]\n").split(",")]
         launcher.send_signal(how)
         assert launcher.wait(timeout=20) != 0
     assert all(is_gone(pid) for pid in ranks)
     assert is_empty(tmp_path)
+    assert nobody_has(f"TMPDIR={tmp_path}")

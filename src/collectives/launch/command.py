@@ -21,7 +21,10 @@ from datetime import timedelta
 from typing import Any
 
 from collectives.launch import leash
-from collectives.launch.watch import GRACE_SECONDS, Event, Log, RankError, end, indented, start, watch
+from collectives.launch.watch import GRACE_SECONDS, Event, Log, Process, RankError, end, indented, start, watch
+
+# How long ranks have to end themselves.
+DISMISS_SECONDS = 0.5
 
 
 def launch_by(
@@ -50,7 +53,7 @@ def launch_by(
         leashed = [sys.executable, leash.__file__, str(os.getpid()), *command, *rank]
         process = start(leashed, log, dict(environment), [])
         stack.callback(end, [process], GRACE_SECONDS)
-        stack.callback(store.set, "end", "")  # whoever is left at the end of this block ends now
+        stack.callback(_dismiss, store, process)
         seen = []
         try:
             for event in watch([where], [process], [log], _taking(store, process), time.monotonic() + timeout):
@@ -59,6 +62,13 @@ def launch_by(
         except RankError as error:
             raise RankError(f"{_lost(log, lost, ranks)}{_told(store, ranks)}{error}") from None
         return seen
+
+
+def _dismiss(store: Any, process: Process) -> None:
+    """End the ranks that are left, with their children, a moment before the command is told to end."""
+    store.set("end", "")
+    if process.poll() is None:
+        time.sleep(DISMISS_SECONDS)
 
 
 def _host() -> str:

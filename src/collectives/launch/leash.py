@@ -14,24 +14,59 @@ import threading
 import time
 
 PR_SET_PDEATHSIG = 1
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 5.0
 
 
-def die_with(parent: int, how: signal.Signals = signal.SIGKILL) -> None:
-    """Have this process sent a signal when its parent ends, however it ends."""
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent ends, however it ends."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, how)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
-        threading.Thread(target=_poll_parent, args=(parent, how), daemon=True).start()
+        threading.Thread(target=_poll_parent, args=(parent,), daemon=True).start()
     if os.getppid() != parent:  # it ended before we asked
         sys.exit("the launcher is gone")
 
 
-def _poll_parent(parent: int, how: signal.Signals) -> None:
+def _poll_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(0.5)
-    os.kill(os.getpid(), how)
+        time.sleep(POLL_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def guard(parent: int, command: int) -> None:
+    """Have a process beside us end the command when its parent has ended; returns at once.
+
+    The command is asked first, so that it clears away what it has on disk. It may hang instead, as horovodrun does
+    when its ranks have gone before it: then our whole group is killed. The process beside us is no child of the
+    command, which would not know what to do with one.
+    """
+    if os.fork():
+        os.wait()
+        return
+    if os.fork():
+        os._exit(0)
+    while is_alive(parent) and is_alive(command):
+        time.sleep(POLL_SECONDS)
+    if is_alive(command):
+        os.kill(command, signal.SIGTERM)
+    until = time.monotonic() + GRACE_SECONDS
+    while is_alive(command):
+        if time.monotonic() > until:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    os._exit(0)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 if __name__ == "__main__":
-    die_with(int(sys.argv[1]), signal.SIGTERM)  # which lets the command clear away what it has on disk
-    os.execvp(sys.argv[2], sys.argv[2:])  # what Linux was asked to do outlives this; elsewhere a thread does not
+    guard(int(sys.argv[1]), os.getpid())
+    os.execvp(sys.argv[2], sys.argv[2:])
