@@ -1,23 +1,21 @@
 """What was published, what NCCL expects, what we simulate: the accuracy that the chapter claims, and its figures."""
 
-import json
 from math import inf
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pandas as pd
 import pytest
 
 from collectives import nccl, plot_scale, published
-from collectives.experiments import ExperimentError, Scale, Speed, checked, simulate, time_simulator
+from collectives.experiments import ExperimentError, checked
 from collectives.machine import machine
 from collectives.regimes import fastest, regimes
 from collectives.results import read
 from collectives.scaling import Case, row, rows
+from collectives.simulated import Scale, Speed, simulate, time_simulator
 from collectives.simulator_benchmark import Goal
 
-ROOT = Path(__file__).parent.parent
 GOOD: dict[str, Any] = {
     "machine": "summit",
     "ranks": [12, 24],
@@ -167,16 +165,6 @@ def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert record["environment"]
 
 
-@pytest.mark.parametrize(("name", "model"), [("massive-scale", Scale), ("bench-simulator", Speed)])
-def test_notebooks_are_kept_without_outputs_and_know_their_parameters(name: str, model: type[Any]) -> None:
-    notebook = nbformat.read(ROOT / "experiments" / f"{name}.ipynb", 4)
-    assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in notebook.cells)
-    (parameters,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
-    namespace: dict[str, Any] = {}
-    exec(parameters.source, namespace)
-    assert checked(model, namespace).output == f"results/mine/{name}"
-
-
 def test_only_what_cannot_win_is_left_out() -> None:
     """Every field's winner is the one that simulating everything gives, and something is saved."""
     machines, nodes, sizes = [machine("summit")], [2, 16, 64], [8, 4096, 256 << 10, 4 << 20]
@@ -232,12 +220,3 @@ def test_a_map_names_its_winners() -> None:
         "on 96 GPUs ring from 8 B; on 192 GPUs two_tree from 8 B."
     )
     assert plot_scale.regime_map(best) == plot_scale.regime_map(best)
-
-
-def test_presets_fit() -> None:
-    import yaml
-
-    preset = yaml.safe_load((ROOT / "experiments" / "presets" / "quick.yaml").read_text())["massive-scale"]
-    scale = Scale(**preset, output="x")
-    assert len(scale.settings()) == 9 * 5 * 2
-    assert json.dumps(scale.model_dump())
