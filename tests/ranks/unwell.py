@@ -42,6 +42,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
 
 def lose_a_peer(me: bool, algorithm: str, report: Callable[[dict[str, Any]], None]) -> None:
     """One rank goes away instead of taking part; what do the others see?"""
+    collectives.all_reduce(torch.ones(4), algorithm=algorithm)  # so that all of it is there when it matters
     if me:
         os._exit(3)
     try:

@@ -17,6 +17,9 @@ Process = subprocess.Popen[bytes]
 LAST_LINES = 20
 POLL_SECONDS = 0.05
 
+# How long the others are listened to when one has failed.
+LINGER_SECONDS = 1.0
+
 # How long a process that starts ranks may take to end them before it is killed.
 GRACE_SECONDS = 5.0
 
@@ -56,8 +59,19 @@ def watch(
         yield from come or []
         if not is_open:
             time.sleep(POLL_SECONDS)
+        if any(process.poll() for process in processes):
+            yield from _last_words(events, is_open)
         _need_well(names, processes, logs, deadline)
     _need_well(names, processes, logs, deadline)
+
+
+def _last_words(events: Callable[[float], list[Event] | None], is_open: bool) -> Iterator[Event]:
+    """What still comes when a process has failed: the others notice, and have a moment to say so."""
+    until = time.monotonic() + LINGER_SECONDS
+    while is_open and time.monotonic() < until:
+        come = events(POLL_SECONDS)
+        is_open = come is not None
+        yield from come or []
 
 
 def _need_well(names: list[str], processes: list[Process], logs: list[Log], deadline: float) -> None:
