@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
     "simulator_benchmark": {"machine", "scaling"},
     "panels": {"plot", "units", *FIGURES},
-    "launch": {"launch"},
+    "launch": {"units", "launch"},
     "backends": {"schedule", "contracts", "algorithms", "interpret", "launch", "backends"},
     "work": set(),
     "api": {"backends", "work"},

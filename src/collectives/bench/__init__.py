@@ -11,7 +11,7 @@ from collectives.algorithms import ALGORITHMS, build
 from collectives.backends import BACKENDS, lacking
 from collectives.backends.presence import need
 from collectives.backends.tuning import environment, named
-from collectives.launch import WHERE, launch
+from collectives.launch import launch, need_where
 from collectives.schedule import parts
 from collectives.verify import verify
 
@@ -60,13 +60,13 @@ class Settings(BaseModel):
     def _known(self) -> Self:
         for what, values, known in (
             ("collective", [self.collective], MEASURED),
-            ("where", [self.where], tuple(WHERE)),
             ("dtype", [self.dtype], tuple(DTYPES)),
             ("op", [self.op], OPS),
         ):
             for value in values:
                 if value not in known:
                     raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+        need_where(self.where, self.ranks)
         for backend in self.backends:
             environment(backend, self.collective)
         for algorithm in self.algorithms:
@@ -133,7 +133,7 @@ def need_all(wanted: Sequence[Settings]) -> None:
 
 def needed_here(where: str, name: str) -> bool:
     """Whether this machine must have a back end: not where its ranks may live on others."""
-    return where == "loopback" or BACKENDS[name].where is not None
+    return where.startswith(("loopback", "cluster")) or BACKENDS[name].where is not None
 
 
 class Measurement(NamedTuple):
