@@ -18,7 +18,8 @@ def arrivals(network: Network) -> list[tuple[float, int, bytes]]:
 
 
 def send(network: Network, source: int, target: int, size: int, now: float = 0.0, flow: int = 0) -> None:
-    network.send(source, target, bytes([source, target, flow]) + bytes(size - 3), bytes([source, target, flow]), now)
+    data = bytes([source, target, flow])
+    network.send(source, target, data, size, data, now)
 
 
 def test_a_lone_packet_pays_latency_and_size_once() -> None:

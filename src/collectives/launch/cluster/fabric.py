@@ -17,11 +17,13 @@ from contextlib import suppress
 from typing import Any
 
 from collectives.launch.cluster import hosts as namespaces
-from collectives.launch.cluster.hosts import Host, address
+from collectives.launch.cluster.hosts import OFFLOAD_HEADER, Host, address
 from collectives.launch.cluster.network import Link, Network, Port
 from collectives.launch.leash import die_with
 
 PACKET = 1 << 16
+FLOW = slice(OFFLOAD_HEADER + 12, OFFLOAD_HEADER + 24)
+TARGET = slice(OFFLOAD_HEADER + 16, OFFLOAD_HEADER + 20)
 AT_ONCE = 16  # packets read from one device before others have their turn
 PR_SET_TIMERSLACK = 29
 
@@ -87,15 +89,15 @@ def _sleep_until(moment: float, poll: select.epoll) -> None:
 
 
 def _read(network: Network, device: int, source: int, target: dict[bytes, int]) -> None:
-    """Take what a host sends. Bytes 12 to 24 are both addresses and both ports: a flow."""
+    """Take what a host sends. Bytes 12 to 24 of a packet are both addresses and both ports: a flow."""
     for _ in range(AT_ONCE):
         try:
             data = os.read(device, PACKET)
         except BlockingIOError:
             return
-        to = target.get(data[16:20])
-        if to is not None and data[0] >> 4 == 4:
-            network.send(source, to, data, data[12:24], time.monotonic())
+        to = target.get(data[TARGET])
+        if to is not None and data[OFFLOAD_HEADER] >> 4 == 4:
+            network.send(source, to, data, len(data) - OFFLOAD_HEADER, data[FLOW], time.monotonic())
 
 
 def _write(arrived: list[tuple[Port, bytes]], outlet: dict[Port, int]) -> None:

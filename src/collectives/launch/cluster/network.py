@@ -51,10 +51,10 @@ class Port:
 class Packet:
     """Some bytes, the ports that they still have to pass, and when the last of them reaches the first of these."""
 
-    __slots__ = ("complete", "data", "flow", "hop", "route")
+    __slots__ = ("complete", "data", "flow", "hop", "route", "size")
 
-    def __init__(self, data: bytes, flow: bytes, route: tuple[Port, ...], now: float) -> None:
-        self.data, self.flow, self.route = data, flow, route
+    def __init__(self, data: bytes, size: int, flow: bytes, route: tuple[Port, ...], now: float) -> None:
+        self.data, self.size, self.flow, self.route = data, size, flow, route
         self.hop, self.complete = 0, now
 
 
@@ -109,10 +109,10 @@ class Network:
         """When something happens next; infinity when nothing is on its way."""
         return self._events[0][0] if self._events else math.inf
 
-    def send(self, source: int, target: int, data: bytes, flow: bytes, now: float) -> None:
-        """Have a packet set out."""
+    def send(self, source: int, target: int, data: bytes, size: int, flow: bytes, now: float) -> None:
+        """Have a packet set out, which counts as so many bytes."""
         route = self.route(source, target)
-        self._come(now, route[0], Packet(data, flow, route, now))
+        self._come(now, route[0], Packet(data, size, flow, route, now))
 
     def advance(self, now: float) -> list[tuple[Port, bytes]]:
         """Let everything happen that is due; returns what has arrived, and by which port."""
@@ -142,7 +142,7 @@ class Network:
 
     def _begin(self, now: float, port: Port, packet: Packet) -> None:
         """A port is free for a packet: it sends on from now on, until at the earliest it has all of it."""
-        end = max(now + len(packet.data) / port.rate, packet.complete)
+        end = max(now + packet.size / port.rate, packet.complete)
         heappush(self._events, (end, next(self._count), port, None))
         packet.hop += 1
         if packet.hop < len(packet.route):
