@@ -205,11 +205,14 @@ def test_ranks_live_there_and_a_failing_one_is_named(allowed: None, monkeypatch:
 
 
 def test_collectives_are_right_there(allowed: None) -> None:
-    wanted = Settings(
-        ranks=3, where=WHERE, algorithms=["ring", "two_tree"], backends=["p2p", "gloo"], bytes=[4, 1 << 18]
-    )
-    rows = bench([wanted.model_copy(update={"repetitions": 1, "warmups": 0})]).rows
-    assert [(row["where"], row["wrong"]) for row in rows] == [(WHERE, 0)] * 6
+    once = {"bytes": [4, 1 << 18], "repetitions": 1, "warmups": 0}
+    wanted = Settings(ranks=3, where=WHERE, algorithms=["ring"], backends=["p2p", "gloo", "horovod"], **once)
+    assert [one.backends for one in wanted.launches()] == [["p2p", "gloo"], ["horovod"]]
+    rows = bench([wanted]).rows
+    assert [(row["backend"], row["where"], row["wrong"]) for row in rows] == [
+        *[(backend, WHERE, 0) for backend in ("p2p", "gloo") * 2],
+        *[("horovod", WHERE, 0)] * 2,
+    ]
 
 
 PARENT = """

@@ -96,13 +96,14 @@ class Settings(BaseModel):
 
     def launches(self) -> list[Self]:
         """What is measured together: one of these for each way to start ranks and each set of variables."""
-        together: dict[tuple[str, frozenset[tuple[str, str]]], list[str]] = {}
+        together: dict[tuple[str, str | None, frozenset[tuple[str, str]]], list[str]] = {}
         for backend in dict.fromkeys(self.backends):
-            where = BACKENDS[named(backend)[0]].where or self.where
+            name = named(backend)[0]
             variables = frozenset(environment(backend, self.collective).items())
-            together.setdefault((where, variables), []).append(backend)
+            together.setdefault((starter(name, self.where), BACKENDS[name].where, variables), []).append(backend)
         return [
-            self.model_copy(update={"where": where, "backends": backends}) for (where, _), backends in together.items()
+            self.model_copy(update={"where": where, "backends": backends})
+            for (where, _, _), backends in together.items()
         ]
 
     def variables(self) -> dict[str, str]:
@@ -117,9 +118,10 @@ class Settings(BaseModel):
 
 def launches(wanted: Sequence[Settings]) -> list[list[Settings]]:
     """What is measured by the same ranks: the parts of all these settings whose ranks are started alike."""
-    together: dict[tuple[str, int, frozenset[tuple[str, str]]], list[Settings]] = {}
+    together: dict[tuple[Any, ...], list[Settings]] = {}
     for one in (one for settings in wanted for one in settings.launches()):
-        together.setdefault((one.where, one.ranks, frozenset(one.variables().items())), []).append(one)
+        own = BACKENDS[named(one.backends[0])[0]].where  # Horovod's ranks talk all the time, also while others measure
+        together.setdefault((one.where, own, one.ranks, frozenset(one.variables().items())), []).append(one)
     return list(together.values())
 
 
@@ -129,6 +131,12 @@ def need_all(wanted: Sequence[Settings]) -> None:
         for name in dict(map(named, settings.backends)):
             if needed_here(settings.where, name):
                 need(name)
+
+
+def starter(name: str, where: str) -> str:
+    """What starts the ranks of a back end: its own launcher, but on emulated hosts Horovod's meet in torch's group."""
+    on_cluster = name == "horovod" and where.startswith("cluster")
+    return where if on_cluster else BACKENDS[name].where or where
 
 
 def needed_here(where: str, name: str) -> bool:
