@@ -20,7 +20,7 @@ Row = dict[str, Any]
 ROUND_TRIPS = 50
 SETTLE_SECONDS = 0.3
 LEAST_BYTES = 1 << 20  # of a stream: with fewer packets it would only be starting
-SECONDS = 2.0  # how long a stream takes at the set rate
+SECONDS = 3.0  # how long a stream takes at the set rate
 LIMIT_SECONDS = 120.0
 HEADING = f"{'what':<26}{'set':>12}{'measured':>12}{'off by':>9}"
 
@@ -28,7 +28,8 @@ HEADING = f"{'what':<26}{'set':>12}{'measured':>12}{'off by':>9}"
 def check(cluster: Cluster, latency: float, report: Callable[[Row], None]) -> list[Row]:
     """Measure a cluster whose links are all alike; rows of what was set, what was measured, and the error of that.
 
-    ``load`` is what else kept the machine busy: the error means little where it is near the number of cores or above.
+    A rate is that from the agreed start to the last byte: what connections need to grow to their speed is part of it.
+    ``load`` is what kept the machine busy: the error means little where it is near the number of cores or above.
     Raises TimeoutError where a measurement does not end.
     """
     last, rate = cluster.hosts - 1, cluster.rate

@@ -1,11 +1,11 @@
 """The emulated network as a value: ports with a rate, a latency and fair queues, and packets on their way through them.
 
-It knows no clock and no device: whoever drives it says what time it is. A packet leaves a port at
+It knows no clock and no device: whoever drives it says what time it is. A packet has left a port at
 
-    max(when its last byte came + nothing, when the port was free + size / rate)
+    max(when its last byte came, when the port began with it + size / rate)
 
-which is cut-through: a port passes a packet's first byte on before it has its last, so that a packet which meets no
-other pays for its size once, not once a port. A port sends one packet at a time and takes its flows in turn, one packet
+and a port begins as soon as it is free and the first byte is there. That is cut-through: a packet which meets no other
+pays for its size once, not once a port. A port sends one packet at a time and takes its flows in turn, one packet
 of each. Nothing is lost but by a cut: as on InfiniBand, queues grow where a port is too slow.
 """
 

@@ -14,7 +14,6 @@ from typing import Any
 
 PORT = 5001
 PIECE = 1 << 20
-WARM_UP = 0.2  # of all bytes: until then connections are still growing to their speed
 CONNECT_SECONDS = 30.0
 
 
@@ -58,7 +57,11 @@ def echo(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[sock
 
 
 def stream(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]) -> dict[str, Any]:
-    """Send and receive on all connections at once: this host's rate after the warm-up, and how even the shares are."""
+    """Send and receive on all connections at once: this host's rate, and how even the shares were at half of it all.
+
+    The rate is that of all bytes, from the agreed start to the last of them. Whatever came before a host got round to
+    reading counts with the time that it took; a measurement from the first byte read would be faster than the link.
+    """
     left = {to.fileno(): (to, job["bytes"]) for to in outgoing}
     got = {of.fileno(): 0 for of in incoming}
     sockets = {of.fileno(): of for of in incoming}
@@ -67,8 +70,9 @@ def stream(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[so
         poll.register(number, select.EPOLLOUT if number in left else select.EPOLLIN)
     for each in outgoing + incoming:
         each.setblocking(False)
-    total, seen, whole = 0, [(time.monotonic(), 0)], job["bytes"] * len(got)
+    total, whole = 0, job["bytes"] * len(got)
     shares: list[int] = []
+    end = job["at"]
     while left or total < whole:
         for number, _ in poll.poll(job["limit"]):
             if number in left:
@@ -81,22 +85,15 @@ def stream(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[so
                 received = sockets[number].recv_into(into)
                 got[number] += received
                 total += received
-                seen.append((time.monotonic(), total))
+                end = time.monotonic()
         if not shares and 2 * total >= whole:
             shares = list(got.values())
-    return {"rate": _rate(seen, whole), "evenness": _evenness(shares)}
+    return {"rate": whole / (end - job["at"]) if whole else None, "evenness": _evenness(shares)}
 
 
 def _evenness(shares: list[int]) -> float | None:
     """Jain's index: 1 when all have the same, 1 / n when one of n has everything."""
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)) if shares else None
-
-
-def _rate(seen: list[tuple[float, int]], whole: int) -> float | None:
-    if not whole:
-        return None
-    start, before = next(pair for pair in seen if pair[1] >= WARM_UP * whole)
-    return (whole - before) / (seen[-1][0] - start)
 
 
 if __name__ == "__main__":
