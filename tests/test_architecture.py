@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "simulator_benchmark": {"machine", "scaling"},
     "calibration": {"environment", "launch", "machine"},
     "panels": {"plot", "units", *FIGURES},
-    "launch": {"launch"},
+    "launch": {"units", "launch"},
     "backends": {"schedule", "contracts", "algorithms", "interpret", "launch", "backends"},
     "work": set(),
     "api": {"backends", "work"},

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from collectives.algorithms import ALGORITHMS, build, own, variants
 from collectives.grid import grid
+from collectives.launch.cluster import command as cluster
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
@@ -72,8 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     backends = verbs.add_parser("backends", help="which back ends are here, and why one is not")
     backends.set_defaults(command=_backends)
     _add_bench(verbs.add_parser("bench", help="measure collectives on real ranks, in nccl-tests' columns"))
+    hosts = verbs.add_parser("cluster", help="a cluster in slow motion: a command on each of its emulated hosts")
+    cluster.add_arguments(hosts)
+    hosts.set_defaults(command=_cluster)
     _add_run(verbs.add_parser("run", help="run experiments (notebooks) with a preset"))
-    for verb in (listing, check, speed, backends):
+    for verb in (listing, check, speed, backends, hosts):
         verb.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
     show.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
     return parser
@@ -116,7 +120,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ranks", nargs="+", type=_positive, default=[4], help="one launch for each (default 4)")
     parser.add_argument(
-        "--where", default="loopback", help="what starts ranks, but Horovod's and MPI's (default loopback)"
+        "--where",
+        default="loopback",
+        help="what starts ranks, but Horovod's and MPI's: loopback, slurm, cluster:5ms,25MB/s … (default loopback)",
     )
     parser.add_argument("--bytes", nargs="+", default=["4", "64K", "1M"], help="sizes such as 4 64K 1M")
     parser.add_argument("--dtype", default="float32")
@@ -352,6 +358,15 @@ def _backends(arguments: argparse.Namespace) -> int:
         here = f"{found.version} on {found.devices}" if found.absent is None else f"absent: {found.absent}"
         _print(found._asdict(), f"{found.backend:<10}{here}", arguments.json)
     return 0
+
+
+def _cluster(arguments: argparse.Namespace) -> int:
+    try:
+        return cluster.run(arguments, lambda row, text: _print(row, text, arguments.json))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise RuntimeError(str(error)) from None
 
 
 def _bench(arguments: argparse.Namespace) -> int:

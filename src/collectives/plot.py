@@ -95,6 +95,7 @@ WHERE = {
     "mpirun": "started by mpirun",
     "torchrun": "started by torchrun",
     "slurm": "started by srun on the nodes of a Slurm job",
+    "cluster": "emulated hosts on one machine, joined by slow links",
 }
 
 
@@ -102,7 +103,7 @@ def machine(record: dict[str, Any]) -> str:
     """One sentence about where the rows come from, out of their record."""
     settings, first = record["settings"][0], record["environment"][0]
     return (
-        f"Measured on {settings['ranks']} ranks ({WHERE[settings['where']]}; {first['processor']}, "
+        f"Measured on {settings['ranks']} ranks ({WHERE[settings['where'].partition(':')[0]]}; {first['processor']}, "
         f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "
         f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
         f"{_interleaved(record['environment'])}, each sample the slowest rank's time, with 95 % intervals."

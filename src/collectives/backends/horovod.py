@@ -1,4 +1,4 @@
-"""Horovod's collectives, on ranks that horovodrun started; it has five of the eight.
+"""Horovod's collectives, on ranks that horovodrun started or that meet in torch's group; it has five of the eight.
 
 Each call has a name, the same on every rank and from one call to the next: only then does Horovod recognise a tensor
 that it has agreed on before, as it does in training. Where Horovod does not work in place it returns a new tensor, and
@@ -7,6 +7,9 @@ a copy into the caller's is part of the time.
 
 from __future__ import annotations
 
+import atexit
+import os
+import socket
 from functools import cache
 from typing import Any
 
@@ -39,8 +42,30 @@ def perform(call: Call) -> None:
 def _started() -> Any:
     import horovod.torch as hvd
 
+    if "HOROVOD_RANK" not in os.environ:
+        os.environ.update(_meet())
     hvd.init()
     return hvd
+
+
+def _meet() -> dict[str, str]:
+    """What horovodrun would set: rank 0 keeps the meeting point, where torch's ranks become Horovod's."""
+    from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+    from horovod.runner.http.http_server import RendezvousServer
+
+    names: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(names, socket.gethostname())
+    plan = get_host_assignments([HostInfo(host, names.count(host)) for host in dict.fromkeys(names)], len(names))
+    where: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        server = RendezvousServer()
+        where = [socket.gethostbyname(socket.gethostname()), server.start()]
+        server.init(plan)
+        atexit.register(server.stop)
+    dist.broadcast_object_list(where)
+    run = create_run_env_vars(where[0], [os.environ["GLOO_SOCKET_IFNAME"]], where[1])
+    return {name: str(value) for name, value in (run | create_slot_env_vars(plan[dist.get_rank()])).items()}
 
 
 def _op(hvd: Any, op: Any) -> Any:

@@ -11,7 +11,7 @@ from collectives.algorithms import ALGORITHMS, build
 from collectives.backends import BACKENDS, lacking
 from collectives.backends.presence import need
 from collectives.backends.tuning import environment, named
-from collectives.launch import WHERE, launch
+from collectives.launch import launch, need_where
 from collectives.schedule import parts
 from collectives.verify import verify
 
@@ -60,13 +60,13 @@ class Settings(BaseModel):
     def _known(self) -> Self:
         for what, values, known in (
             ("collective", [self.collective], MEASURED),
-            ("where", [self.where], tuple(WHERE)),
             ("dtype", [self.dtype], tuple(DTYPES)),
             ("op", [self.op], OPS),
         ):
             for value in values:
                 if value not in known:
                     raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+        need_where(self.where, self.ranks)
         for backend in self.backends:
             environment(backend, self.collective)
         for algorithm in self.algorithms:
@@ -96,13 +96,14 @@ class Settings(BaseModel):
 
     def launches(self) -> list[Self]:
         """What is measured together: one of these for each way to start ranks and each set of variables."""
-        together: dict[tuple[str, frozenset[tuple[str, str]]], list[str]] = {}
+        together: dict[tuple[str, str | None, frozenset[tuple[str, str]]], list[str]] = {}
         for backend in dict.fromkeys(self.backends):
-            where = BACKENDS[named(backend)[0]].where or self.where
+            name = named(backend)[0]
             variables = frozenset(environment(backend, self.collective).items())
-            together.setdefault((where, variables), []).append(backend)
+            together.setdefault((starter(name, self.where), BACKENDS[name].where, variables), []).append(backend)
         return [
-            self.model_copy(update={"where": where, "backends": backends}) for (where, _), backends in together.items()
+            self.model_copy(update={"where": where, "backends": backends})
+            for (where, _, _), backends in together.items()
         ]
 
     def variables(self) -> dict[str, str]:
@@ -117,9 +118,10 @@ class Settings(BaseModel):
 
 def launches(wanted: Sequence[Settings]) -> list[list[Settings]]:
     """What is measured by the same ranks: the parts of all these settings whose ranks are started alike."""
-    together: dict[tuple[str, int, frozenset[tuple[str, str]]], list[Settings]] = {}
+    together: dict[tuple[Any, ...], list[Settings]] = {}
     for one in (one for settings in wanted for one in settings.launches()):
-        together.setdefault((one.where, one.ranks, frozenset(one.variables().items())), []).append(one)
+        own = BACKENDS[named(one.backends[0])[0]].where  # Horovod's ranks talk all the time, also while others measure
+        together.setdefault((one.where, own, one.ranks, frozenset(one.variables().items())), []).append(one)
     return list(together.values())
 
 
@@ -131,9 +133,15 @@ def need_all(wanted: Sequence[Settings]) -> None:
                 need(name)
 
 
+def starter(name: str, where: str) -> str:
+    """What starts the ranks of a back end: its own launcher, but on emulated hosts Horovod's meet in torch's group."""
+    on_cluster = name == "horovod" and where.startswith("cluster")
+    return where if on_cluster else BACKENDS[name].where or where
+
+
 def needed_here(where: str, name: str) -> bool:
     """Whether this machine must have a back end: not where its ranks may live on others."""
-    return where == "loopback" or BACKENDS[name].where is not None
+    return where.startswith(("loopback", "cluster")) or BACKENDS[name].where is not None
 
 
 class Measurement(NamedTuple):

@@ -10,9 +10,9 @@ from collectives.bench import Row, Settings, launches
 from collectives.units import format_bytes
 
 HEAD = (
-    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<19}{'backend':<9}{'where':<11}"
+    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<19}{'backend':<9}{'where':<22}"
     f"{'time':>10} {'95% interval':>19} {'algbw':>8} {'busbw':>8} {'#wrong':>7}\n"
-    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<19}{'':<9}{'':<11}"
+    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<19}{'':<9}{'':<22}"
     f"{'(us)':>10} {'(us)':>19} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
 )
 
@@ -41,7 +41,7 @@ def line(row: Row) -> str:
     interval = f"{row['low_us']:.1f} – {row['high_us']:.1f}"
     return (
         f"  {row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}  {row['algorithm']:<19}"
-        f"{row['backend']:<9}{row['where']:<11}"
+        f"{row['backend']:<9}{row['where']:<22}"
         f"{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} {row['wrong']:>7}"
     )
 

@@ -47,7 +47,7 @@ def launch(
         listener.close()
         seen = []
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
-        for event in watch(names, processes, logs, _reading(events), time.monotonic() + timeout):
+        for event in watch(names, processes, logs, reading(events), time.monotonic() + timeout):
             seen.append(event)
             on_event(event)
         return seen
@@ -59,8 +59,8 @@ def _start(job: Event, log: Log, environment: dict[str, str]) -> Process:
     return start(command, log, own | environment, [job[name] for name in ("listener", "events") if name in job])
 
 
-def _reading(stream: IO[bytes]) -> Callable[[float], list[Event] | None]:
-    """Events out of lines of JSON; None at their end."""
+def reading(stream: IO[bytes]) -> Callable[[float], list[Event] | None]:
+    """A function that gives events, out of lines of JSON, as `watch` asks for them; None at their end."""
     rest = b""
 
     def events(seconds: float) -> list[Event] | None:

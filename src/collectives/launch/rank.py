@@ -1,6 +1,6 @@
 """One rank's process, whatever started it: learns its job and its number, joins the group, runs its module.
 
-python -m collectives.launch.rank JOB                      started by `loopback`: all of it stands in the argument
+python -m collectives.launch.rank JOB                      started by `loopback` or `cluster`: all of it is the argument
 python -m collectives.launch.rank WHERE HOST PORT TOKEN    started by a command: the job is in the launcher's store
 """
 
@@ -67,9 +67,10 @@ def _by_argument(text: str) -> Link:
     from torch import distributed as dist
 
     job = json.loads(text)
-    die_with(job["launcher"])
+    if "launcher" in job:  # a process on an emulated host cannot see its launcher, and ends with its host
+        die_with(job["launcher"])
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
-        "127.0.0.1",
+        job.get("host", "127.0.0.1"),
         job["port"],
         job["ranks"],
         is_master=job["rank"] == 0,

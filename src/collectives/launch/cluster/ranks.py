@@ -1,0 +1,96 @@
+"""Ranks on a cluster in slow motion, joined by gloo over its links: ``where="cluster:5ms,25MB/s"``.
+
+What follows the colon is the links' latency and rate and, where a host has more than one rank, how many; "cluster"
+alone is 5ms, 25MB/s and one rank on each host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from collectives.launch.cluster import Cluster, address, cluster
+from collectives.launch.loopback import reading
+from collectives.launch.watch import Event, Log, Process, end, watch
+from collectives.units import parse_rate, parse_seconds
+
+PORT = 29500  # nobody else is on a fresh host
+
+
+class Options(NamedTuple):
+    """What stands behind the colon."""
+
+    latency: str = "5ms"
+    rate: str = "25MB/s"
+    ranks_per_host: int = 1
+
+
+def parse(text: str, ranks: int) -> Options:
+    """The network of so many ranks; raises ValueError for anything else.
+
+    >>> parse("", 4)
+    Options(latency='5ms', rate='25MB/s', ranks_per_host=1)
+    >>> parse("20ms,6.25MB/s,2", 4)
+    Options(latency='20ms', rate='6.25MB/s', ranks_per_host=2)
+    """
+    words = text.split(",") if text else []
+    if len(words) > len(Options._fields) or not all(word.isdecimal() for word in words[2:]):
+        raise ValueError(f"{text!r} is no network; write it as cluster:5ms,25MB/s or cluster:5ms,25MB/s,RANKS_PER_HOST")
+    given = dict(zip(Options._fields, words, strict=False))
+    options = Options(**given | {"ranks_per_host": int(given.get("ranks_per_host", 1))})  # type: ignore[arg-type]
+    parse_seconds(options.latency), parse_rate(options.rate)
+    if options.ranks_per_host < 1 or ranks % options.ranks_per_host:
+        raise ValueError(f"{ranks} ranks are no whole number of hosts with {options.ranks_per_host} ranks each")
+    return options
+
+
+def launch(
+    module: str,
+    settings: Event,
+    ranks: int,
+    *,
+    timeout: float,
+    environment: Mapping[str, str],
+    on_event: Callable[[Event], None],
+    options: str = "",
+) -> list[Event]:
+    """`collectives.launch.launch`, on hosts that exist only meanwhile. Raises OSError where that is not allowed."""
+    latency, rate, ranks_per_host = parse(options, ranks)
+    with ExitStack() as stack:
+        hosts = stack.enter_context(cluster(ranks // ranks_per_host, latency, rate))
+        reader, writer = os.pipe()
+        events = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
+        logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
+        processes: list[Process] = []
+        stack.callback(end, processes)
+        with os.fdopen(writer, "wb"):
+            for rank, log in enumerate(logs):
+                job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}
+                job |= {"rank": rank, "ranks": ranks} | ({"events": writer} if rank == 0 else {})
+                processes.append(_start(hosts, job, ranks_per_host, log, environment))
+        seen = []
+        names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
+        for event in watch(names, processes, logs, reading(events), time.monotonic() + timeout):
+            seen.append(event)
+            on_event(event)
+        return seen
+
+
+def _start(hosts: Cluster, job: Event, ranks_per_host: int, log: Log, environment: Mapping[str, str]) -> Process:
+    """One rank, in a group of its own; it needs no leash, as its host ends with the launcher."""
+    rank = job["rank"]
+    variables = {"OMP_NUM_THREADS": "1"} | hosts.variables(rank, ranks_per_host) | dict(environment)
+    return hosts.popen(
+        rank // ranks_per_host,
+        [sys.executable, "-m", "collectives.launch.rank", json.dumps(job)],
+        environment=variables,
+        stdout=log,
+        stderr=log,
+        pass_fds=[job["events"]] if "events" in job else [],
+    )

@@ -1,0 +1,327 @@
+"""Emulated hosts have their own names, addresses and processes, reach each other, and leave nothing behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collectives.bench import Settings, bench
+from collectives.launch import RankError, launch
+from collectives.launch.cluster import Cluster, address, cluster, name
+
+RANKS = str(Path(__file__).parent / "ranks")
+NETWORK = {"latency": "1ms", "rate": "100MB/s"}
+WHERE = "cluster:1ms,100MB/s"
+COMMAND = [sys.executable, "-m", "collectives", "cluster"]
+
+
+@pytest.fixture(scope="module")
+def allowed() -> None:
+    """Skip where this machine allows no hosts, or none but Linux's."""
+    try:
+        with cluster(1, **NETWORK):
+            pass
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def hosts(allowed: None) -> Iterator[Cluster]:
+    with cluster(4, **NETWORK) as made:
+        yield made
+
+
+def said(hosts: Cluster, host: int, *command: str) -> str:
+    with hosts.popen(host, list(command), stdout=subprocess.PIPE) as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    return str(out.decode())
+
+
+def is_gone(pid: int) -> bool:
+    """Within five seconds; a process that nobody has waited for yet is gone, too."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def networks() -> set[str]:
+    """Every network namespace that some process is in."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found.add(str(link.readlink()))
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+NAMES = """
+import json, socket
+own = socket.gethostname()
+print(json.dumps([own, socket.gethostbyname(own), [socket.gethostbyname(f"host{i}") for i in range(4)]]))
+"""
+
+
+def test_every_host_has_a_name_that_leads_to_its_own_address(hosts: Cluster) -> None:
+    for host in range(4):
+        everyone = [address(each) for each in range(4)]
+        assert json.loads(said(hosts, host, sys.executable, "-c", NAMES)) == [name(host), address(host), everyone]
+    assert socket.gethostname() != name(3)
+    assert "10.77.0." not in Path("/etc/hosts").read_text()
+
+
+def test_a_host_sees_only_its_own_network_processes_and_memory(hosts: Cluster) -> None:
+    lines = said(hosts, 1, "cat", "/proc/net/dev").splitlines()[2:]
+    assert sorted(line.split(":")[0].strip() for line in lines) == ["eth0", "lo"]
+    assert len([entry for entry in said(hosts, 1, "ls", "/proc").split() if entry.isdecimal()]) == 2
+    said(hosts, 1, "touch", "/dev/shm/mine")
+    assert said(hosts, 1, "ls", "/dev/shm") == "mine\n"
+    assert said(hosts, 2, "ls", "/dev/shm") == ""
+    assert not Path("/dev/shm/mine").exists()
+    assert said(hosts, 2, "pwd") == f"{Path.cwd()}\n"
+
+
+# Every rank sends a different number of different bytes to each other one, and says what it got.
+EXCHANGE = """
+import os, random, socket, threading
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+data = lambda a, b: random.Random(100 * a + b).randbytes(1 + 70_001 * (a + 2 * b))
+server = socket.create_server(("", 4000 + rank), backlog=size)
+def send(to):
+    while True:
+        try:
+            with socket.create_connection((f"host{to * 4 // size}", 4000 + to), 20) as out:
+                return out.sendall(bytes([rank]) + data(rank, to))
+        except ConnectionRefusedError:
+            pass
+for to in range(size):
+    threading.Thread(target=send, args=(to,)).start()
+for _ in range(size):
+    got = server.accept()[0].makefile("rb").read()
+    assert got[1:] == data(got[0], rank), f"from {got[0]} to {rank}"
+"""
+
+
+@pytest.mark.parametrize("ranks_per_host", [1, 2])
+def test_what_is_sent_arrives(hosts: Cluster, ranks_per_host: int) -> None:
+    assert hosts.run([sys.executable, "-c", EXCHANGE], ranks_per_host=ranks_per_host, timeout=60) == 0
+
+
+def test_the_first_failure_ends_the_others(hosts: Cluster) -> None:
+    assert hosts.run(["sh", "-c", 'test "$RANK" != 2 || exit 3; sleep 1000'], timeout=60) == 3
+    with pytest.raises(TimeoutError, match=r"sleep is not done on all hosts within 0\.2 s"):
+        hosts.run(["sleep", "1000"], timeout=0.2)
+    assert "sleep" not in said(hosts, 1, "sh", "-c", "cat /proc/[0-9]*/comm")
+
+
+TALK = """
+import socket, sys
+socket.create_connection((sys.argv[1], 5000), 1.0).close()
+"""
+LISTEN = "import socket; s = socket.create_server(('', 5000)); print(flush=True); [s.accept() for _ in range(9)]"
+
+
+def reaches(hosts: Cluster, source: int, target: str) -> bool:
+    command = [sys.executable, "-S", "-c", TALK, target]
+    return hosts.popen(source, command, stderr=subprocess.DEVNULL).wait(timeout=60) == 0
+
+
+def test_a_cut_host_is_out_of_reach_until_it_is_healed(hosts: Cluster) -> None:
+    with hosts.popen(3, [sys.executable, "-c", LISTEN], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        hosts.set(3, rate="50MB/s", latency="2ms")
+        assert reaches(hosts, 0, "host3")
+        hosts.cut(3)
+        assert not reaches(hosts, 0, "host3")
+        hosts.heal(3)
+        assert reaches(hosts, 0, "host3")
+        hosts.cut(0, 3)
+        assert not reaches(hosts, 0, "host3")
+        assert reaches(hosts, 1, "host3")
+        hosts.heal(0, 3)
+        assert reaches(hosts, 0, "host3")
+        with cluster(4, racks=2, uplink="10MB/s", **NETWORK) as other:  # another one has the same addresses
+            assert not reaches(other, 0, "host3")
+            other.cut(3)
+            assert reaches(hosts, 0, "host3")
+        os.killpg(server.pid, signal.SIGKILL)
+
+
+LOST = """
+import os
+from datetime import timedelta
+import torch
+from torch import distributed as dist
+dist.init_process_group("gloo", timeout=timedelta(seconds=4))
+print("ready", flush=True)
+try:
+    while True:
+        dist.all_reduce(torch.ones(100_000))
+except RuntimeError as error:
+    print(type(error).__name__, flush=True)
+    os._exit(0)
+"""
+
+
+def test_ranks_that_lose_a_host_end_with_an_error_and_new_ones_work(hosts: Cluster) -> None:
+    ranks = [
+        hosts.popen(rank, [sys.executable, "-c", LOST], environment=hosts.variables(rank), stdout=subprocess.PIPE)
+        for rank in range(4)
+    ]
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == b"ready\n"
+    hosts.cut(2)
+    for rank in ranks:
+        out, _ = rank.communicate(timeout=60)
+        assert out.endswith(b"Error\n")
+    hosts.heal(2)
+    assert hosts.run([sys.executable, "-c", EXCHANGE], timeout=60) == 0
+
+
+def test_ranks_live_there_and_a_failing_one_is_named(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([RANKS, *sys.path]))
+    job = {"do": "environment", "name": "NCCL_ALGO"}
+    events = launch("unwell", job, 4, where=f"{WHERE},2", timeout=60, environment={"NCCL_ALGO": "Tree"})
+    expected = [["Tree", "0"], ["Tree", "1"]] * 2
+    assert [event["everyone"] for event in events if "everyone" in event] == [expected]
+    with pytest.raises(RankError, match="rank 1 of 2 ended with exit code 1") as caught:
+        launch("unwell", {"do": "raise", "rank": 1}, 2, where=WHERE, timeout=60)
+    assert "ValueError: a bug on purpose" in str(caught.value)
+
+
+def test_collectives_are_right_there(allowed: None) -> None:
+    once = {"bytes": [4, 1 << 18], "repetitions": 1, "warmups": 0}
+    wanted = Settings(ranks=3, where=WHERE, algorithms=["ring"], backends=["p2p", "gloo", "horovod"], **once)
+    assert [one.backends for one in wanted.launches()] == [["p2p", "gloo"], ["horovod"]]
+    rows = bench([wanted]).rows
+    assert [(row["backend"], row["where"], row["wrong"]) for row in rows] == [
+        *[(backend, WHERE, 0) for backend in ("p2p", "gloo") * 2],
+        *[("horovod", WHERE, 0)] * 2,
+    ]
+
+
+PARENT = """
+import sys, time
+from collectives.launch.cluster import cluster
+with cluster(3, "1ms", "100MB/s") as hosts:
+    sleepers = [hosts.popen(host, ["sh", "-c", "sleep 1000 & exec sleep 1000"]) for host in range(3)]
+    time.sleep(0.5)
+    print(*hosts.pids, *(each.pid for each in sleepers), flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_killed_launcher(allowed: None, how: signal.Signals) -> None:
+    allowed_before = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text()
+    mounts, interfaces = Path("/proc/self/mounts").read_text(), os.listdir("/sys/class/net")  # noqa: PTH208
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as launcher:
+        assert launcher.stdout is not None
+        pids = [int(pid) for pid in launcher.stdout.readline().split()]
+        assert len(pids) == 6
+        ours = {os.readlink(f"/proc/{pid}/ns/net") for pid in pids[:3]}  # noqa: PTH115
+        assert len(ours) == 3
+        assert ours <= networks()
+        launcher.send_signal(how)
+        assert launcher.wait(timeout=20) != 0
+    assert all(is_gone(pid) for pid in pids)
+    assert not ours & networks()
+    assert Path("/proc/self/mounts").read_text() == mounts
+    assert os.listdir("/sys/class/net") == interfaces  # noqa: PTH208
+    assert Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text() == allowed_before
+
+
+def test_hosts_end_with_the_fabric_and_the_launcher_is_told(allowed: None) -> None:
+    with cluster(2, **NETWORK) as hosts:
+        (fabric,) = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in hosts.pids}
+        os.kill(fabric, signal.SIGKILL)
+        assert all(is_gone(pid) for pid in hosts.pids)
+        with pytest.raises((RuntimeError, OSError)):
+            hosts.cut(1)
+
+
+# Without the rights of root: in a user namespace of somebody else's making, and in one that the cluster makes itself.
+@pytest.mark.parametrize(
+    "without",
+    [["unshare", "--user", "--map-root-user"], ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]],
+)
+def test_user_namespaces_do_without_root(allowed: None, without: list[str]) -> None:
+    if subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("user namespaces are not allowed here")
+    command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", "hostname; getent hosts $(hostname)"]
+    done = subprocess.run([*without, *command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["10.77.0.1", "10.77.0.2", "host0", "host0", "host1", "host1"]
+
+
+def test_the_command_checks_itself(allowed: None) -> None:
+    command = [*COMMAND, "--hosts", "3", "--rate", "5MB/s", "--check", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["what"] for row in rows][:3] == ["round trip", "one way", "all to one"]
+    assert all(row["measured"] > 0 and row["hosts"] == 3 for row in rows)
+    assert rows[0]["set"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hosts", "0", "--", "true"], "hosts must be 1 to 254, not 0"),
+        (["--hosts", "255", "--", "true"], "hosts must be 1 to 254, not 255"),
+        (["--latency", "soon", "--", "true"], "'soon' is no time; write it as 500ns, 5us, 5ms or 1.5s"),
+        (["--rate", "0MB/s", "--", "true"], "a rate must be above 0, not '0MB/s'"),
+        (["--racks", "2", "--", "true"], "racks and the rate of their uplink go together"),
+        (["--racks", "9", "--uplink", "1MB/s", "--", "true"], "racks must be 1 to 8, as many as hosts, not 9"),
+        (["--ranks-per-host", "0", "--", "true"], "--ranks-per-host must be at least 1, not 0"),
+        (["--timeout", "0", "--", "true"], "--timeout must be above 0, not 0"),
+        (["--check", "--", "true"], "cluster takes either --check or -- COMMAND"),
+        ([], "cluster takes either --check or -- COMMAND"),
+        (["--check", "--hosts", "1"], "--check needs two hosts or more, in one rack"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from collectives.__main__ import main
+
+    assert main(["cluster", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"collectives: {said}")
+
+
+def test_there_is_no_such_host(hosts: Cluster) -> None:
+    with pytest.raises(ValueError, match="there is no host 4; hosts are 0 to 3"):
+        hosts.cut(4)
+    with pytest.raises(ValueError, match="between host 1 and itself there is no link"):
+        hosts.cut(1, 1)
+    with pytest.raises(ValueError, match=r"'fast' is no rate; write it as 25MB/s"):
+        hosts.set(1, rate="fast")
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("cluster:soon", "'soon' is no time"),
+        ("cluster:5ms,fast", "'fast' is no rate"),
+        ("cluster:5ms,25MB/s,3", "4 ranks are no whole number of hosts with 3 ranks each"),
+        ("cluster:5ms,25MB/s,1,1", "is no network; write it as cluster:5ms,25MB/s"),
+        ("loopback:5ms", "unknown where 'loopback:5ms'; known are loopback"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused(where: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Settings(ranks=4, where=where)
