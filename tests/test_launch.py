@@ -121,7 +121,7 @@ def test_what_is_set_for_the_ranks_is_there_and_each_knows_its_place() -> None:
 
 
 def test_an_unknown_where_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown where 'moon'; known are loopback, horovodrun, mpirun"):
+    with pytest.raises(ValueError, match="unknown where 'moon'; known are loopback, cluster, horovodrun, mpirun"):
         launch("unwell", {}, 2, where="moon", timeout=1)
 
 

@@ -96,11 +96,11 @@ class Settings(BaseModel):
 
     def launches(self) -> list[Self]:
         """What is measured together: one of these for each way to start ranks and each set of variables."""
-        together: dict[tuple[str, str | None, frozenset[tuple[str, str]]], list[str]] = {}
+        together: dict[tuple[str, bool, frozenset[tuple[str, str]]], list[str]] = {}
         for backend in dict.fromkeys(self.backends):
             name = named(backend)[0]
             variables = frozenset(environment(backend, self.collective).items())
-            together.setdefault((starter(name, self.where), BACKENDS[name].where, variables), []).append(backend)
+            together.setdefault((starter(name, self.where), _is_restless(name), variables), []).append(backend)
         return [
             self.model_copy(update={"where": where, "backends": backends})
             for (where, _, _), backends in together.items()
@@ -120,8 +120,8 @@ def launches(wanted: Sequence[Settings]) -> list[list[Settings]]:
     """What is measured by the same ranks: the parts of all these settings whose ranks are started alike."""
     together: dict[tuple[Any, ...], list[Settings]] = {}
     for one in (one for settings in wanted for one in settings.launches()):
-        own = BACKENDS[named(one.backends[0])[0]].where  # Horovod's ranks talk all the time, also while others measure
-        together.setdefault((one.where, own, one.ranks, frozenset(one.variables().items())), []).append(one)
+        restless = _is_restless(named(one.backends[0])[0])
+        together.setdefault((one.where, restless, one.ranks, frozenset(one.variables().items())), []).append(one)
     return list(together.values())
 
 
@@ -131,6 +131,11 @@ def need_all(wanted: Sequence[Settings]) -> None:
         for name in dict(map(named, settings.backends)):
             if needed_here(settings.where, name):
                 need(name)
+
+
+def _is_restless(name: str) -> bool:
+    """Horovod's ranks talk all the time, also while others measure: they get a launch of their own."""
+    return name == "horovod"
 
 
 def starter(name: str, where: str) -> str:
