@@ -81,7 +81,7 @@ def simulate(
     The plain program it equals: for every step, for every message, ``start = max(data, ports, wires)``, as above.
     ``algorithm`` is its name, where the machine has protocols for some algorithms only. ``on_step`` sees the
     messages of every step. Raises ValueError where n is negative, ranks do not fill the nodes, or more is asked than
-    memory allows. Cost: some 5 ns a message where steps repeat, as a ring's do, and 150 ns where they do not, as in trees.
+    memory allows. Cost: some 5 ns a message where steps repeat, as a ring's do, and 150 ns elsewhere, as in trees.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> from collectives.machine import machine
