@@ -4,43 +4,46 @@ import math
 
 import pytest
 
-from collectives.launch.cluster.network import Link, Network
+from collectives.launch.cluster import network as model
+from collectives.launch.cluster.network import NONE, Link, Network, advance, change, network, next_event, release, room
 
 RATE, LATENCY = 1000.0, 0.5
 
 
-def arrivals(network: Network) -> list[tuple[float, int, bytes]]:
+def arrivals(net: Network) -> list[tuple[float, int, bytes]]:
     """Everything that is still to come: when, at which host, what."""
     found = []
-    while (now := network.next_event()) < math.inf:
-        found += [(now, network.into.index(port), data) for port, data in network.advance(now)]
+    while (now := next_event(net)) < math.inf:
+        while (packet := advance(net, now)) != NONE:
+            found.append((now, int(net.target[packet]), net.data[packet, :3].tobytes()))
+            release(net, packet)
     return found
 
 
-def send(network: Network, source: int, target: int, size: int, now: float = 0.0, flow: int = 0) -> None:
-    data = bytes([source, target, flow])
-    network.send(source, target, data, size, data, now)
+def send(net: Network, source: int, target: int, size: int, now: float = 0.0, flow: int = 0) -> None:
+    net.data[room(net), :3] = source, target, flow
+    model.send(net, source, target, size, flow, now)
 
 
 def test_a_lone_packet_pays_latency_and_size_once() -> None:
-    network = Network(2, Link(RATE, LATENCY))
-    send(network, 0, 1, 100, now=7.0)
-    assert [(time, host) for time, host, _ in arrivals(network)] == [(pytest.approx(7 + LATENCY + 0.1), 1)]
+    net = network(2, Link(RATE, LATENCY))
+    send(net, 0, 1, 100, now=7.0)
+    assert [(time, host) for time, host, _ in arrivals(net)] == [(pytest.approx(7 + LATENCY + 0.1), 1)]
 
 
 @pytest.mark.parametrize("size", [3, 100, 2000])
 def test_a_long_packet_too_though_its_head_arrives_while_its_tail_is_here(size: int) -> None:
-    network = Network(3, Link(RATE, LATENCY))
-    send(network, 0, 2, size)
-    assert [time for time, _, _ in arrivals(network)] == [pytest.approx(LATENCY + size / RATE)]
+    net = network(3, Link(RATE, LATENCY))
+    send(net, 0, 2, size)
+    assert [time for time, _, _ in arrivals(net)] == [pytest.approx(LATENCY + size / RATE)]
 
 
 def test_a_port_sends_one_after_the_other_and_in_both_directions_at_once() -> None:
-    network = Network(2, Link(RATE, LATENCY))
+    net = network(2, Link(RATE, LATENCY))
     for _ in range(3):
-        send(network, 0, 1, 100)
-        send(network, 1, 0, 100)
-    found = arrivals(network)
+        send(net, 0, 1, 100)
+        send(net, 1, 0, 100)
+    found = arrivals(net)
     for host in (0, 1):
         times = [time for time, at, _ in found if at == host]
         assert times == [pytest.approx(LATENCY + 0.1 * nth) for nth in (1, 2, 3)]
@@ -48,11 +51,11 @@ def test_a_port_sends_one_after_the_other_and_in_both_directions_at_once() -> No
 
 @pytest.mark.parametrize("hosts", [2, 3, 8])
 def test_all_to_one_takes_as_long_as_the_one_needs(hosts: int) -> None:
-    network = Network(hosts, Link(RATE, LATENCY))
+    net = network(hosts, Link(RATE, LATENCY))
     for source in range(1, hosts):
         for _ in range(5):
-            send(network, source, 0, 100)
-    found = arrivals(network)
+            send(net, source, 0, 100)
+    found = arrivals(net)
     assert len(found) == 5 * (hosts - 1)
     assert found[-1][0] == pytest.approx(LATENCY + 0.1 * len(found))
     first_round = [data[0] for _, _, data in found[: hosts - 1]]
@@ -60,43 +63,43 @@ def test_all_to_one_takes_as_long_as_the_one_needs(hosts: int) -> None:
 
 
 def test_a_short_flow_does_not_wait_for_all_of_a_long_one() -> None:
-    network = Network(2, Link(RATE, LATENCY))
+    net = network(2, Link(RATE, LATENCY))
     for _ in range(50):
-        send(network, 0, 1, 100, flow=1)
-    send(network, 0, 1, 10, flow=2)
-    order = [data[2] for _, _, data in arrivals(network)]
+        send(net, 0, 1, 100, flow=1)
+    send(net, 0, 1, 10, flow=2)
+    order = [data[2] for _, _, data in arrivals(net)]
     assert order.index(2) == 2  # behind the one that is being sent and the one whose turn it is
     assert len(order) == 51
 
 
 def test_the_slower_port_sets_the_pace() -> None:
-    network = Network(3, Link(RATE, LATENCY))
-    network.change(2, None, "rate", RATE / 10)
+    net = network(3, Link(RATE, LATENCY))
+    change(net, 2, None, "rate", RATE / 10)
     for _ in range(3):
-        send(network, 0, 2, 100)
-    assert [time for time, _, _ in arrivals(network)] == [pytest.approx(LATENCY + nth) for nth in (1, 2, 3)]
+        send(net, 0, 2, 100)
+    assert [time for time, _, _ in arrivals(net)] == [pytest.approx(LATENCY + nth) for nth in (1, 2, 3)]
 
 
 def test_a_slow_sender_does_not_keep_a_fast_receiver_from_the_end() -> None:
-    network = Network(2, Link(RATE, LATENCY))
-    network.change(0, None, "rate", RATE / 10)
-    send(network, 0, 1, 100)
-    assert [time for time, _, _ in arrivals(network)] == [pytest.approx(LATENCY + 1.0)]
+    net = network(2, Link(RATE, LATENCY))
+    change(net, 0, None, "rate", RATE / 10)
+    send(net, 0, 1, 100)
+    assert [time for time, _, _ in arrivals(net)] == [pytest.approx(LATENCY + 1.0)]
 
 
 def test_a_latency_is_half_of_each_end_s() -> None:
-    network = Network(3, Link(RATE, LATENCY))
-    network.change(1, None, "latency", 3 * LATENCY)
+    net = network(3, Link(RATE, LATENCY))
+    change(net, 1, None, "latency", 3 * LATENCY)
     for source, target, expected in ((0, 1, 2 * LATENCY), (1, 2, 2 * LATENCY), (2, 0, LATENCY)):
-        send(network, source, target, 3)
-        assert [time for time, _, _ in arrivals(network)] == [pytest.approx(expected + 3 / RATE)]
+        send(net, source, target, 3)
+        assert [time for time, _, _ in arrivals(net)] == [pytest.approx(expected + 3 / RATE)]
 
 
 def test_racks_share_their_uplinks() -> None:
-    network = Network(4, Link(RATE, LATENCY), racks=2, uplink=Link(RATE, 2 * LATENCY))
+    net = network(4, Link(RATE, LATENCY), racks=2, uplink=Link(RATE, 2 * LATENCY))
     for source, target in ((0, 1), (0, 2), (1, 3)):
-        send(network, source, target, 100)
-    inside, *across = arrivals(network)
+        send(net, source, target, 100)
+    inside, *across = arrivals(net)
     assert inside[:2] == (pytest.approx(LATENCY + 0.1), 1)
     # Host 0 sends its second packet 0.1 later than host 1 its first, and both meet at the uplink's end.
     assert [host for _, host, _ in across] == [3, 2]
@@ -104,25 +107,26 @@ def test_racks_share_their_uplinks() -> None:
 
 
 def test_a_cut_loses_what_is_on_its_way_and_healing_lets_through_what_comes_later() -> None:
-    network = Network(3, Link(RATE, LATENCY))
+    net = network(3, Link(RATE, LATENCY))
     for _ in range(5):
-        send(network, 0, 1, 100)
-    send(network, 2, 0, 100)
-    network.advance(LATENCY)
-    network.change(1, None, "cut", True)
-    assert [host for _, host, _ in arrivals(network)] == [0]
-    network.change(1, None, "cut", False)
-    send(network, 0, 1, 100, now=10.0)
-    assert [time for time, _, _ in arrivals(network)] == [pytest.approx(10 + LATENCY + 0.1)]
+        send(net, 0, 1, 100)
+    send(net, 2, 0, 100)
+    while advance(net, LATENCY) != NONE:
+        pass
+    change(net, 1, None, "cut", True)
+    assert [host for _, host, _ in arrivals(net)] == [0]
+    change(net, 1, None, "cut", False)
+    send(net, 0, 1, 100, now=10.0)
+    assert [time for time, _, _ in arrivals(net)] == [pytest.approx(10 + LATENCY + 0.1)]
 
 
 def test_a_pair_of_hosts_has_a_link_of_its_own() -> None:
-    network = Network(3, Link(RATE, LATENCY))
-    network.change(0, 1, "cut", True)
+    net = network(3, Link(RATE, LATENCY))
+    change(net, 0, 1, "cut", True)
     for source, target in ((0, 1), (1, 0), (0, 2), (2, 1)):
-        send(network, source, target, 100)
-    assert sorted(host for _, host, _ in arrivals(network)) == [1, 2]
-    network.change(0, 1, "cut", False)
-    network.change(0, 1, "latency", 4 * LATENCY)
-    send(network, 1, 0, 100, now=100.0)
-    assert [time for time, _, _ in arrivals(network)] == [pytest.approx(100 + 5 * LATENCY + 0.1)]
+        send(net, source, target, 100)
+    assert sorted(host for _, host, _ in arrivals(net)) == [1, 2]
+    change(net, 0, 1, "cut", False)
+    change(net, 0, 1, "latency", 4 * LATENCY)
+    send(net, 1, 0, 100, now=100.0)
+    assert [time for time, _, _ in arrivals(net)] == [pytest.approx(100 + 5 * LATENCY + 0.1)]

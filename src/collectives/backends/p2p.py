@@ -1,4 +1,4 @@
-"""Our own back end: plays a schedule over ``torch.distributed``'s point-to-point messages.
+"""Our own back end: plays a schedule on the ranks of a torch process group, over messages from rank to rank.
 
 A plan is made once for each schedule and size and kept, and so is scratch memory.
 """

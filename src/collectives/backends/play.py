@@ -1,7 +1,7 @@
-"""Playing one rank's program over ``torch.distributed``'s point-to-point messages.
+"""Playing one rank's program: sending, receiving and adding up.
 
-`play` is for gloo: receives are posted as early as the program says, and each message is waited for by itself.
-`play_in_batches` is for NCCL: all messages of a step are one batch.
+`play` is for CPU tensors and a mesh of TCP connections: each message is waited for by itself. `play_in_batches` is for
+CUDA tensors and NCCL, through ``torch.distributed``'s point-to-point messages: all those of a step are one batch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+from collectives.backends.mesh import Mesh, Message, mesh
 from collectives.backends.program import Finish, Fold, Plan, Post, Send, Span, Wait
 
 # Our messages carry tags from here on (plus the step), apart from the user's own.
@@ -38,16 +39,28 @@ class MessageError(RuntimeError):
 
 def play(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.ProcessGroup, op: Any, p: int) -> None:
     """Carry out the program, instruction by instruction."""
-    waiting: dict[int, tuple[dist.Work | None, Send | Post]] = {}
-    view = _viewer(tensor, scratch)
+    joined = mesh(group)
+    joined.begin()
+    try:
+        _carry_out(made, tensor, scratch, joined, op, p)
+    except BaseException:
+        joined.close()  # others may still send what this call has asked for: no later one may take it for its own
+        raise
+
+
+def _carry_out(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int) -> None:
+    waiting: dict[int, Message] = {}
+    view, memory = _viewer(tensor, scratch), _in_bytes(tensor, scratch)
     for do in made.program:
         match do:
-            case Fold() | Finish():
-                _compute(do, view, op, p)
+            case Send():
+                waiting[do.number] = joined.send(do.peer, do.step, [memory(span) for span in do.spans])
             case Wait(number):
-                _wait(*waiting.pop(number))
+                _wait(waiting.pop(number), joined)
+            case Post():
+                waiting[do.number] = joined.receive(do.peer, do.step, memory(do.into))
             case _:
-                waiting[do.number] = _start(do, view, group), do
+                _compute(do, view, op, p)
 
 
 def play_in_batches(
@@ -99,7 +112,8 @@ def _exchange(batch: list[Send | Post], view: Callable[[Span], torch.Tensor], gr
         for work in dist.batch_isend_irecv(messages):
             work.wait()
     except RuntimeError as error:
-        raise _message_error(batch[0], error) from error
+        first = batch[0]
+        raise _message_error(isinstance(first, Send), first.step, first.peer, error) from error
 
 
 @lru_cache(maxsize=GROUPS)
@@ -119,30 +133,28 @@ def _compute(do: Fold | Finish, view: Callable[[Span], torch.Tensor], op: Any, p
         _divide(view(do.span), p)
 
 
-def _start(do: Send | Post, view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> dist.Work | None:
-    try:
-        if isinstance(do, Post):
-            return dist.irecv(view(do.into), group=group, group_src=do.peer, tag=FIRST_TAG + do.step)
-        return dist.isend(_gathered(do, view), group=group, group_dst=do.peer, tag=FIRST_TAG + do.step)
-    except RuntimeError as error:
-        raise _message_error(do, error) from error
-
-
 def _gathered(do: Send, view: Callable[[Span], torch.Tensor]) -> torch.Tensor:
     return view(do.spans[0]) if len(do.spans) == 1 else torch.cat([view(span) for span in do.spans])
 
 
-def _wait(work: dist.Work | None, what: Send | Post) -> None:
+def _in_bytes(tensor: torch.Tensor, scratch: torch.Tensor) -> Callable[[Span], memoryview]:
+    """The same as `_viewer`, but of the bytes in memory."""
+    size = tensor.element_size()
+    flat = (each.detach().as_strided(each.shape, (1,)) for each in (tensor, scratch))  # of one element torch may say 0
+    whole, more = (memoryview(each.view(torch.uint8).numpy().data) for each in flat)
+    return lambda span: (more if span.scratch else whole)[span.start * size : span.stop * size]
+
+
+def _wait(message: Message, joined: Mesh) -> None:
     try:
-        if work is not None:  # None only where this process is no member of the group, which is refused earlier
-            work.wait()
-    except RuntimeError as error:
-        raise _message_error(what, error) from error
+        joined.wait(message)
+    except OSError as error:
+        raise _message_error(message.is_sent, message.step, message.peer, error) from error
 
 
-def _message_error(what: Send | Post, error: RuntimeError) -> MessageError:
-    verb = "sending to" if isinstance(what, Send) else "receiving from"
-    return MessageError(f"in step {what.step}, {verb} rank {what.peer}: {error}")
+def _message_error(is_sent: bool, step: int, peer: int, error: Exception) -> MessageError:
+    verb = "sending to" if is_sent else "receiving from"
+    return MessageError(f"in step {step}, {verb} rank {peer}: {error}")
 
 
 def _divide(span: torch.Tensor, p: int) -> None:
