@@ -10,7 +10,7 @@ import pytest
 import collectives
 from collectives import Machine, simulation
 from collectives.algorithms import ALGORITHMS, build, variants
-from collectives.bounds import COSTS, PIPELINES, all_reduce_bound, height
+from collectives.bounds import COSTS, PIPELINES, lower_bound, height
 from collectives.machine import Delay, Level, Link, Protocol, machine
 from collectives.schedule import Schedule, Step
 from collectives.simulation import simulate
@@ -250,7 +250,7 @@ def test_nothing_beats_the_lower_bound():
     for (collective, name), p in product(ALGORITHMS, (2, 5, 16)):
         if collective == "all_reduce":
             for schedule, n in product(variants(collective, name, p), (8, 40_000_000)):
-                bound = all_reduce_bound(p, n, 0.0, BETA)
+                bound = lower_bound("all_reduce", p, n, 0.0, BETA)
                 assert simulate(schedule, TEXTBOOK, n).seconds >= bound * (1 - 1e-9)
 
 

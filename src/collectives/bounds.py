@@ -189,18 +189,6 @@ def best_segments(p: int, n: float, alpha: float, beta: float, trees: int = 2) -
     return _trees(height(p), trees).best(n, alpha, beta)
 
 
-def all_reduce_bound(p: int, n: float, alpha: float, beta: float, gamma: float = 0.0) -> float:
-    """No all-reduce is faster: the largest of ceil(log2 p) alpha, 2 (p-1)/p n beta and (p-1)/p n gamma.
-
-    Latency and work: Chan, Heimlich, Purkayastha and van de Geijn 2007; bytes: Patarasuk and Yuan 2009.
-
-    >>> all_reduce_bound(4, 8e6, alpha=5e-6, beta=1e-9)
-    0.012
-    """
-    share = (p - 1) / p
-    return max(ceil(log2(p)) * alpha, 2 * share * n * beta, share * n * gamma)
-
-
 # busbw = algbw * factor: by how much a collective's bytes exceed its buffer on the busiest link, at least.
 _FACTORS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda _: 1.0,
@@ -230,3 +218,18 @@ def busbw(collective: str, p: int, nbytes: int, seconds: float) -> float:
     3.0
     """
     return algbw(nbytes, seconds) * _FACTORS[collective](p)
+
+
+def lower_bound(collective: str, p: int, n: float, alpha: float, beta: float, gamma: float = 0.0) -> float:
+    """No algorithm is faster: the largest of ceil(log2 p) alpha, the busiest port's bytes, and its share of adding.
+
+    What one rank has, or all have, reaches twice as many with each message; a port moves at least the bytes that the
+    bus-bandwidth factor counts. Latency and work: Chan, Heimlich, Purkayastha and van de Geijn 2007; bytes of an
+    all-reduce: Patarasuk and Yuan 2009.
+
+    >>> lower_bound("all_reduce", 4, 8e6, alpha=5e-6, beta=1e-9)
+    0.012
+    """
+    added = (p - 1) / p if collective in ("reduce", "reduce_scatter", "all_reduce") else 0
+    moved = _FACTORS[collective](p) if p > 1 else 0
+    return max(ceil(log2(p)) * alpha, moved * n * beta, added * n * gamma)

@@ -14,6 +14,7 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.backends import Call
+from collectives.backends.choice import choose, named_machine
 from collectives.backends.plan import compact, plan
 from collectives.backends.play import COMBINE, HALF, MessageError, play, play_in_batches
 from collectives.backends.program import Plan
@@ -32,22 +33,6 @@ PLANS = 64
 
 DTYPES = (*HALF, torch.float32, torch.float64, torch.int32, torch.int64)
 
-# What "auto" takes up to SMALL_BYTES, where steps count most, and beyond, where bytes do.
-SMALL_BYTES = 64 << 10
-AUTO = {
-    "broadcast": ("binomial", "scatter_allgather"),
-    "scatter": ("binomial", "binomial"),
-    "gather": ("binomial", "binomial"),
-    "all_gather": ("bruck", "ring"),
-    "all_to_all": ("pairwise", "pairwise"),
-    "reduce": ("binomial", "rabenseifner"),
-    "reduce_scatter": ("recursive_halving", "ring"),
-    "all_reduce": ("recursive_doubling", "ring"),
-}
-
-# A pipelined algorithm cuts its buffer into segments of about this size, but never into more than MOST_SEGMENTS.
-SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
-
 
 def perform(call: Call) -> None:
     """Perform the collective; every rank of the group calls it alike, with the same sizes, dtype and algorithm.
@@ -62,8 +47,7 @@ def perform(call: Call) -> None:
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     n = _length(call, p)
     nbytes = n * call.some().element_size()
-    algorithm = choose(call.collective, nbytes, call.algorithm)
-    segments = call.segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES))
+    algorithm, segments, _ = _chosen(call.collective, p, nbytes, call.algorithm, call.segments, named_machine())
     made, edges = _made(call.collective, algorithm, p, call.root, segments, rank, n, call.splits)
     work, scratch = _enter(call, made, edges, rank, p)
     try:
@@ -74,13 +58,7 @@ def perform(call: Call) -> None:
     _leave(call, work, edges, rank, p)
 
 
-def choose(collective: str, nbytes: int, algorithm: str = "auto") -> str:
-    """The algorithm that "auto" stands for; any other name stays what it is.
-
-    >>> choose("all_reduce", 4), choose("all_reduce", 1 << 20), choose("all_reduce", 4, "tree")
-    ('recursive_doubling', 'ring', 'tree')
-    """
-    return AUTO[collective][nbytes > SMALL_BYTES] if algorithm == "auto" else algorithm
+_chosen = lru_cache(maxsize=PLANS)(choose)
 
 
 def _length(call: Call, p: int) -> int:
