@@ -215,6 +215,80 @@ def test_collectives_are_right_there(allowed: None) -> None:
     ]
 
 
+def test_mpi_is_right_there_among_the_others(allowed: None) -> None:
+    backends = ["p2p", "gloo", "mpi", "mpi:ring", "mpi:recursive_doubling"]
+    sizes = {"bytes": [0, 4, 4004], "repetitions": 2, "warmups": 1}
+    wanted = Settings(ranks=3, where=WHERE, algorithms=["ring"], backends=[*backends, "horovod"], **sizes)
+    together, horovod = wanted.launches()
+    assert (together.where, together.backends, horovod.backends) == (WHERE, backends, ["horovod"])
+    measured = bench([together])
+    named = [tuple(each.partition(":")[::2]) for each in backends]
+    assert [(row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows] == [
+        (name, WHERE, nbytes, 0) for nbytes in sizes["bytes"] for name, _ in named
+    ]
+    assert [row["algorithm"] for row in measured.rows[2:5]] == ["default", "ring", "recursive_doubling"]
+    assert [record["where"] for record in measured.environment] == [WHERE] * 3
+
+
+@pytest.mark.parametrize(
+    ("do", "how"), [("raise", "ended with exit code 1; its last lines:"), ("killed", "was killed by SIGKILL;")]
+)
+def test_a_failing_rank_of_mpirun_s_is_named(allowed: None, monkeypatch: pytest.MonkeyPatch, do: str, how: str) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([RANKS, *sys.path]))
+    with pytest.raises(RankError, match=rf"^rank 1 of 2 {how}") as caught:
+        launch("unwell", {"do": do, "rank": 1}, 2, where=f"{WHERE},1,mpirun", timeout=60)
+    assert ("ValueError: a bug on purpose" in str(caught.value)) == (do == "raise")
+
+
+def test_mpirun_s_ranks_know_their_place(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([RANKS, *sys.path]))
+    job = {"do": "environment", "name": "NCCL_ALGO"}
+    events = launch("unwell", job, 4, where=f"{WHERE},2,mpirun", timeout=60, environment={"NCCL_ALGO": "Tree"})
+    expected = [["Tree", "0"], ["Tree", "1"]] * 2
+    assert [event["everyone"] for event in events if "everyone" in event] == [expected]
+
+
+BY_MPIRUN = """
+import sys
+from collectives.launch import launch
+launch("unwell", {"do": "sleep"}, 2, where=sys.argv[1], timeout=600, on_event=lambda event: print(event, flush=True))
+"""
+
+
+def test_nothing_is_left_of_mpirun_when_its_launcher_is_killed(
+    allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([RANKS, *sys.path]))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("MARK", str(tmp_path))
+    command = [sys.executable, "-c", BY_MPIRUN, f"{WHERE},1,mpirun"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as launcher:
+        assert launcher.stdout is not None
+        assert "pids" in launcher.stdout.readline().decode()
+        assert "child" in launcher.stdout.readline().decode()
+        marked = marked_processes(str(tmp_path))
+        assert len(marked) > 8  # on each host its first process, a daemon, a rank and its child
+        ours = {os.readlink(f"/proc/{pid}/ns/net") for pid in marked} - {os.readlink("/proc/self/ns/net")}  # noqa: PTH115
+        assert len(ours) == 2
+        launcher.kill()
+    assert all(is_gone(pid) for pid in marked)
+    assert not ours & networks()
+    assert list(tmp_path.iterdir()) == []
+    assert not list(Path("/dev/shm").glob("ompi.*"))
+
+
+def marked_processes(mark: str) -> list[int]:
+    """Processes on this machine that have inherited the variable MARK."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"MARK={mark}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
 PARENT = """
 import sys, time
 from collectives.launch.cluster import cluster
@@ -319,6 +393,9 @@ def test_there_is_no_such_host(hosts: Cluster) -> None:
         ("cluster:5ms,fast", "'fast' is no rate"),
         ("cluster:5ms,25MB/s,3", "4 ranks are no whole number of hosts with 3 ranks each"),
         ("cluster:5ms,25MB/s,1,1", "is no network; write it as cluster:5ms,25MB/s"),
+        ("cluster:5ms,mpirun,1", "'mpirun' is no rate"),
+        ("cluster:mpirun,mpirun", "'mpirun' is no time"),
+        ("cluster:5ms,25MB/s,x,mpirun", "is no network; write it as cluster:5ms,25MB/s"),
         ("loopback:5ms", "unknown where 'loopback:5ms'; known are loopback"),
     ],
 )

@@ -122,7 +122,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--where",
         default="loopback",
-        help="what starts ranks, but Horovod's and MPI's: loopback, slurm, cluster:5ms,25MB/s … (default loopback)",
+        help="what starts ranks: loopback, slurm, cluster:5ms,25MB/s … (default loopback); Horovod and MPI have their "
+        "own, except on a cluster",
     )
     parser.add_argument("--bytes", nargs="+", default=["4", "64K", "1M"], help="sizes such as 4 64K 1M")
     parser.add_argument("--dtype", default="float32")

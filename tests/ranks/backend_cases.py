@@ -25,7 +25,7 @@ LENGTHS = (0, 3, 1000)
 def run(settings: Event, report: Callable[[Event], None]) -> None:
     torch.set_num_threads(1)
     name, do = settings["backend"], settings.get("do", "cases")
-    checks = order(name) if do == "order" else list(cases(name))
+    checks = orders(name, settings["algorithms"]) if do == "order" else list(cases(name))
     everywhere = torch.tensor([int(ok) for _, ok in checks])
     dist.all_reduce(everywhere, op=dist.ReduceOp.MIN)  # right only where it is right on every rank
     for (case, _), ok in zip(checks, everywhere.tolist(), strict=True):
@@ -146,12 +146,17 @@ def ragged(name: str) -> bool:
     return torch.equal(output.cpu(), expected)
 
 
-def order(name: str) -> list[Check]:
+def orders(name: str, algorithms: list[str]) -> list[Check]:
+    """What `order` finds of each algorithm."""
+    return [(f"{algorithm}: {case}", ok) for algorithm in algorithms for case, ok in order(name, algorithm)]
+
+
+def order(name: str, algorithm: str) -> list[Check]:
     """Which order of adding, out of those of known algorithms, explains every bit of an all-reduce on four ranks."""
     p, n = dist.get_world_size(), 4000
     x = [torch.randn(n, generator=torch.Generator().manual_seed(r)) for r in range(p)]
     tensor = x[dist.get_rank()].clone()
-    perform(name, "all_reduce", tensor, tensor)
+    perform(name, "all_reduce", tensor, tensor, algorithm=algorithm)
     in_turn = ((x[0] + x[1]) + x[2]) + x[3], x[0] + (x[1] + (x[2] + x[3]))
     halves = (x[0] + x[1]) + (x[2] + x[3])
     rings = []

@@ -8,18 +8,22 @@ from typing import Any
 from torch import distributed as dist
 
 from collectives.backends import Call
+from collectives.backends.open_mpi import communicator
+
+ITS_OWN = ("auto", "default")  # the choice of the library
 
 
 def perform(call: Call) -> None:
     """Perform the collective by MPI's function of that name, among all ranks; the library picks the algorithm.
 
-    Which one Open MPI takes for an all-reduce can be set before the ranks start (`collectives.backends.tuning`).
+    An all-reduce may name one of Open MPI's, as ``algorithm="ring"`` (`collectives.backends.open_mpi`).
     """
     mpi = _started()
     world, root = mpi.COMM_WORLD, call.root
     match call.collective:
         case "all_reduce":
-            world.Allreduce(mpi.IN_PLACE, call.wanted().numpy(), _op(mpi, call.op))
+            chosen = world if call.algorithm in ITS_OWN else communicator(mpi, call.algorithm)
+            chosen.Allreduce(mpi.IN_PLACE, call.wanted().numpy(), _op(mpi, call.op))
         case "broadcast":
             world.Bcast(call.wanted().numpy(), root)
         case "reduce":

@@ -1,13 +1,14 @@
-"""A library's own algorithms as parameters: ``mpi:ring``, ``nccl:Tree/Simple``. They are set before the ranks start.
+"""A library's own algorithms, as ``mpi:ring`` and ``nccl:Tree/Simple`` name them.
 
-What sets them is the environment, once for each launch, so every one of them needs a launch of its own.
+Open MPI takes another one whenever it is asked (`open_mpi`). NCCL takes what the environment says when its ranks start:
+every algorithm of it needs a launch of its own.
 """
 
 from __future__ import annotations
 
 from collectives.backends import BACKENDS
 
-# Open MPI's all-reduces as it names them itself (ompi_info --param coll tuned --level 9).
+# Open MPI's all-reduces as it names and numbers them itself, from 1 (ompi_info --param coll tuned --level 9).
 OPEN_MPI = ("basic_linear", "nonoverlapping", "recursive_doubling", "ring", "segmented_ring", "rabenseifner")
 
 # NCCL's, for NCCL_ALGO and NCCL_PROTO. Which of them a collective has depends on NCCL's version and the machine.
@@ -26,7 +27,7 @@ def named(backend: str) -> tuple[str, str]:
 
 
 def environment(backend: str, collective: str) -> dict[str, str]:
-    """What has to be set for this back end and algorithm. Raises ValueError for one that there is not.
+    """What has to be set before the ranks of this algorithm start. Raises ValueError for one that there is not.
 
     >>> environment("nccl:Tree/Simple", "all_reduce")
     {'NCCL_ALGO': 'Tree', 'NCCL_PROTO': 'Simple'}
@@ -36,23 +37,25 @@ def environment(backend: str, collective: str) -> dict[str, str]:
         raise ValueError(f"unknown backend {name!r}; known are {', '.join(BACKENDS)}")
     if ":" not in backend:
         return {}
+    if name == "mpi" and collective != "all_reduce":
+        raise ValueError(f"mpi takes an algorithm for all_reduce only, so not {backend!r} for {collective}")
     if name == "mpi":
-        return _open_mpi(algorithm, collective)
+        open_mpi(algorithm)
+        return {}
     if name == "nccl":
         return _nccl(algorithm)
     raise ValueError(f"{name} has no algorithms to choose from, so not {backend!r}; mpi and nccl have")
 
 
-def _open_mpi(algorithm: str, collective: str) -> dict[str, str]:
-    if collective != "all_reduce":
-        raise ValueError(f"mpi takes an algorithm for all_reduce only, so not 'mpi:{algorithm}' for {collective}")
+def open_mpi(algorithm: str) -> int:
+    """Open MPI's number of an all-reduce. Raises ValueError for one that there is not.
+
+    >>> open_mpi("ring")
+    4
+    """
     if algorithm not in OPEN_MPI:
         raise ValueError(f"unknown algorithm 'mpi:{algorithm}'; known are {', '.join(OPEN_MPI)}")
-    return {
-        "OMPI_MCA_coll_tuned_priority": "100",  # these are the algorithms of "tuned": no other component may come first
-        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
-        "OMPI_MCA_coll_tuned_allreduce_algorithm": algorithm,
-    }
+    return 1 + OPEN_MPI.index(algorithm)
 
 
 def _nccl(algorithm: str) -> dict[str, str]:

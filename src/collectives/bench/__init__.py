@@ -37,7 +37,8 @@ class Settings(BaseModel):
     """One measurement on so many ranks; what is wrong in it is said before anything is started.
 
     A back end may carry an algorithm of its library, as "mpi:ring" or "nccl:Tree/Simple". ``where`` is what starts the
-    ranks of those that meet in a torch process group; Horovod's and MPI's are started by their own.
+    ranks of those that meet in a torch process group; Horovod's and MPI's are started by their own, but on emulated
+    hosts the cluster starts all, MPI's together with the others.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -139,9 +140,17 @@ def _is_restless(name: str) -> bool:
 
 
 def starter(name: str, where: str) -> str:
-    """What starts the ranks of a back end: its own launcher, but on emulated hosts Horovod's meet in torch's group."""
-    on_cluster = name == "horovod" and where.startswith("cluster")
-    return where if on_cluster else BACKENDS[name].where or where
+    """What starts the ranks of a back end: its own launcher, but on emulated hosts the cluster starts all."""
+    return where if where.startswith("cluster") else BACKENDS[name].where or where
+
+
+def _place(alike: Sequence[Settings]) -> str:
+    """Where `launch` has to start the ranks of these: on emulated hosts by mpirun, if there is any MPI among them."""
+    where = alike[0].where
+    names = {named(backend)[0] for one in alike for backend in one.backends}
+    if not where.startswith("cluster") or where.endswith("mpirun") or "mpi" not in names:
+        return where
+    return f"{where}{',' if ':' in where else ':'}mpirun"
 
 
 def needed_here(where: str, name: str) -> bool:
@@ -171,7 +180,7 @@ def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _
             "collectives.bench.measure",
             {"measure": [one.model_dump() for one in alike]},
             first.ranks,
-            where=first.where,
+            where=_place(alike),
             timeout=sum(one.timeout for one in alike),
             environment=first.variables(),
             on_event=on_event,

@@ -59,8 +59,8 @@ def _start(job: Event, log: Log, environment: dict[str, str]) -> Process:
     return start(command, log, own | environment, [job[name] for name in ("listener", "events") if name in job])
 
 
-def reading(stream: IO[bytes]) -> Callable[[float], list[Event] | None]:
-    """A function that gives events, out of lines of JSON, as `watch` asks for them; None at their end."""
+def reading(stream: IO[bytes], event: Callable[[bytes], Event] = json.loads) -> Callable[[float], list[Event] | None]:
+    """A function that gives the events that lines are, of JSON mostly, as `watch` asks for them; None at their end."""
     rest = b""
 
     def events(seconds: float) -> list[Event] | None:
@@ -69,6 +69,6 @@ def reading(stream: IO[bytes]) -> Callable[[float], list[Event] | None]:
             return []
         piece = stream.read(1 << 16)
         *lines, rest = (rest + piece).split(b"\n")
-        return [json.loads(line) for line in lines] if piece else None
+        return [event(line) for line in lines] if piece else None
 
     return events

@@ -1,6 +1,7 @@
 """One rank's process, whatever started it: learns its job and its number, joins the group, runs its module.
 
-python -m collectives.launch.rank JOB                      started by `loopback` or `cluster`: all of it is the argument
+python -m collectives.launch.rank JOB                      started by `loopback` or `cluster`: all is in the argument,
+                                                           but the rank's number if mpirun starts it on a cluster
 python -m collectives.launch.rank WHERE HOST PORT TOKEN    started by a command: the job is in the launcher's store
 """
 
@@ -67,6 +68,8 @@ def _by_argument(text: str) -> Link:
     from torch import distributed as dist
 
     job = json.loads(text)
+    if "rank" not in job:
+        job |= _from_mpirun(job["events"])
     if "launcher" in job:  # a process on an emulated host cannot see its launcher, and ends with its host
         die_with(job["launcher"])
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
@@ -80,10 +83,18 @@ def _by_argument(text: str) -> Link:
     return Link(job, job["rank"], store, _writer(job.get("events")), lambda _: None)
 
 
-def _writer(events: int | None) -> Callable[[Event], None]:
+def _from_mpirun(events: int) -> Event:
+    """A rank's number; rank 0 is mpirun's child on an emulated host, and opens that file of mpirun's for its events."""
+    rank, _, local = (int(os.environ[name]) for name in VARIABLES["mpirun"])
+    os.environ["LOCAL_RANK"] = str(local)
+    return {"rank": rank, "events": f"/proc/{os.getppid()}/fd/{events}" if rank == 0 else None}
+
+
+def _writer(events: int | str | None) -> Callable[[Event], None]:
+    """Leave each event as a line in a file, open or not."""
     if events is None:
         return lambda _: None
-    stream = os.fdopen(events, "w", buffering=1)
+    stream = open(events, "w", buffering=1)  # noqa: PTH123, SIM115  # a number, too; it stays open as long as we live
     return lambda event: print(json.dumps(event), file=stream)
 
 

@@ -1,7 +1,8 @@
 """Ranks on a cluster in slow motion, joined by gloo over its links: ``where="cluster:5ms,25MB/s"``.
 
 What follows the colon is the links' latency and rate and, where a host has more than one rank, how many; "cluster"
-alone is 5ms, 25MB/s and one rank on each host.
+alone is 5ms, 25MB/s and one rank on each host. A last word "mpirun" has Open MPI's mpirun start the ranks
+(`by_mpirun`), so that MPI works among them, too; `bench` adds it where one of the back ends is MPI.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from collectives.launch.cluster import Cluster, address, cluster
+from collectives.launch import mpirun
+from collectives.launch.cluster import Cluster, address, by_mpirun, cluster
 from collectives.launch.loopback import reading
 from collectives.launch.watch import Event, Log, Process, end, watch
 from collectives.units import parse_rate, parse_seconds
 
 PORT = 29500  # nobody else is on a fresh host
+MPIRUN = "mpirun"
 
 
 class Options(NamedTuple):
@@ -29,21 +32,25 @@ class Options(NamedTuple):
     latency: str = "5ms"
     rate: str = "25MB/s"
     ranks_per_host: int = 1
+    by_mpirun: bool = False
 
 
 def parse(text: str, ranks: int) -> Options:
     """The network of so many ranks; raises ValueError for anything else.
 
     >>> parse("", 4)
-    Options(latency='5ms', rate='25MB/s', ranks_per_host=1)
-    >>> parse("20ms,6.25MB/s,2", 4)
-    Options(latency='20ms', rate='6.25MB/s', ranks_per_host=2)
+    Options(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False)
+    >>> parse("20ms,6.25MB/s,2,mpirun", 4)
+    Options(latency='20ms', rate='6.25MB/s', ranks_per_host=2, by_mpirun=True)
     """
     words = text.split(",") if text else []
-    if len(words) > len(Options._fields) or not all(word.isdecimal() for word in words[2:]):
+    is_by_mpirun = words[-1:] == [MPIRUN]
+    words = words[:-1] if is_by_mpirun else words
+    if len(words) > 3 or not all(word.isdecimal() for word in words[2:]):
         raise ValueError(f"{text!r} is no network; write it as cluster:5ms,25MB/s or cluster:5ms,25MB/s,RANKS_PER_HOST")
     given = dict(zip(Options._fields, words, strict=False))
-    options = Options(**given | {"ranks_per_host": int(given.get("ranks_per_host", 1))})  # type: ignore[arg-type]
+    typed = {"ranks_per_host": int(given.get("ranks_per_host", 1)), "by_mpirun": is_by_mpirun}
+    options = Options(**given | typed)  # type: ignore[arg-type]
     parse_seconds(options.latency), parse_rate(options.rate)
     if options.ranks_per_host < 1 or ranks % options.ranks_per_host:
         raise ValueError(f"{ranks} ranks are no whole number of hosts with {options.ranks_per_host} ranks each")
@@ -61,9 +68,25 @@ def launch(
     options: str = "",
 ) -> list[Event]:
     """`collectives.launch.launch`, on hosts that exist only meanwhile. Raises OSError where that is not allowed."""
-    latency, rate, ranks_per_host = parse(options, ranks)
+    wanted = parse(options, ranks)
+    if wanted.by_mpirun:
+        mpirun.need()
+    job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
+    start = by_mpirun.launch if wanted.by_mpirun else _launch
+    with cluster(ranks // wanted.ranks_per_host, wanted.latency, wanted.rate) as hosts:
+        return start(hosts, job, wanted.ranks_per_host, environment, on_event)
+
+
+def _launch(
+    hosts: Cluster,
+    job: Event,
+    ranks_per_host: int,
+    environment: Mapping[str, str],
+    on_event: Callable[[Event], None],
+) -> list[Event]:
+    """Run the job as one process for each rank."""
+    ranks, until = job["ranks"], time.monotonic() + job["timeout"]
     with ExitStack() as stack:
-        hosts = stack.enter_context(cluster(ranks // ranks_per_host, latency, rate))
         reader, writer = os.pipe()
         events = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
@@ -71,12 +94,11 @@ def launch(
         stack.callback(end, processes)
         with os.fdopen(writer, "wb"):
             for rank, log in enumerate(logs):
-                job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}
-                job |= {"rank": rank, "ranks": ranks} | ({"events": writer} if rank == 0 else {})
-                processes.append(_start(hosts, job, ranks_per_host, log, environment))
+                its_own = {"rank": rank} | ({"events": writer} if rank == 0 else {})
+                processes.append(_start(hosts, job | its_own, ranks_per_host, log, environment))
         seen = []
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
-        for event in watch(names, processes, logs, reading(events), time.monotonic() + timeout):
+        for event in watch(names, processes, logs, reading(events), until):
             seen.append(event)
             on_event(event)
         return seen

@@ -1,0 +1,135 @@
+"""Ranks on a cluster in slow motion that Open MPI's mpirun starts, so that MPI works among them, too.
+
+mpirun runs on host 0, within its namespaces, and ends with it. No ssh leads to the other hosts: what mpirun would run
+there, its agent writes to the pipe of events, and the launcher runs it. Rank 0 is a child of mpirun, and finds that
+pipe where the agent does: no open file is handed down to either, but a parent's can be opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+from collectives.launch import mpirun
+from collectives.launch.cluster import Cluster, name
+from collectives.launch.cluster.hosts import INTERFACE
+from collectives.launch.loopback import reading
+from collectives.launch.watch import Event, Log, RankError, end, indented, watch
+
+# mpirun calls it with the name of a host and what to run there. It divides the words at blanks, whatever quotes there
+# are: ${IFS} stands for one that it does not see.
+AGENT = 'sh -c eval${IFS}"$CLUSTER_AGENT"'
+SEND = 'printf "%s\\n" "$0 $*" >/proc/$PPID/fd/{}'
+
+SETTINGS = {
+    "PRTE_MCA_plm_ssh_agent": AGENT,
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    "PRTE_MCA_prte_if_include": INTERFACE,
+    "PRTE_MCA_prte_tmpdir_base": "/dev/shm",  # a host's own, which ends with it
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "tcp,self",
+    "OMPI_MCA_btl_tcp_if_include": INTERFACE,
+    # A waiting rank looks for messages all the time. On two cores it has to sleep in between, if not for long.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_threads_pthreads_yield_strategy": "nanosleep",
+    "OMPI_MCA_threads_pthreads_nanosleep_time": "100000",
+    "GLOO_SOCKET_IFNAME": INTERFACE,
+    "OMP_NUM_THREADS": "1",
+}
+
+# How mpirun tells of the rank that was the first to fail, and how it marks what a rank prints.
+FAILED = re.compile(r"Process name: \[[^]]*,(\d+)\]\s+Exit code: +(\d+)")
+KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
+MARK = re.compile(r"^\[[^],]*,(\d+)\]<std(?:out|err)>: ?")
+
+
+def launch(
+    hosts: Cluster,
+    job: Event,
+    ranks_per_host: int,
+    environment: Mapping[str, str],
+    on_event: Callable[[Event], None],
+) -> list[Event]:
+    """Run the job by mpirun on all hosts; returns the events of rank 0. Raises RankError as `launch.launch` does."""
+    until = time.monotonic() + job["timeout"]
+    with ExitStack() as stack:
+        reader, writer = os.pipe()
+        pipe = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
+        log: Log = stack.enter_context(tempfile.TemporaryFile())
+        everywhere = SETTINGS | {"CLUSTER_AGENT": SEND.format(writer)} | dict(environment)
+        with os.fdopen(writer, "wb"):
+            command = [*_mpirun(hosts, ranks_per_host), *_rank(job | {"events": writer})]
+            started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer])
+        stack.callback(end, processes := [started])
+        seen = []
+
+        def run(host: int, command: str) -> None:
+            asked = ["sh", "-c", command]
+            processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log))
+
+        try:
+            for event in watch(["mpirun"], [started], [log], _serving(pipe, run), until):
+                seen.append(event)
+                on_event(event)
+        except RankError as error:
+            raise RankError(_failure(log, job["ranks"]) or str(error)) from None
+        return seen
+
+
+def _mpirun(hosts: Cluster, ranks_per_host: int) -> list[str]:
+    """Mpirun and its options. On a host everyone is root, be it only within a user namespace."""
+    slots = ",".join(f"{name(host)}:{ranks_per_host}" for host in range(hosts.hosts))
+    ranks = str(hosts.hosts * ranks_per_host)
+    return [mpirun.need(), "--allow-run-as-root", "--bind-to", "none", "--output", "tag", "-H", slots, "-n", ranks]
+
+
+def _rank(job: Event) -> list[str]:
+    return [sys.executable, "-m", "collectives.launch.rank", json.dumps(job)]
+
+
+def _serving(pipe: Log, run: Callable[[int, str], None]) -> Callable[[float], list[Event] | None]:
+    """The events in the pipe, for `watch`; what mpirun wants run on other hosts is run on the way."""
+    read = reading(pipe, _event)
+
+    def events(seconds: float) -> list[Event] | None:
+        come = read(seconds)
+        for wish in (event for event in come or [] if "run" in event):
+            run(wish["on"], wish["run"])
+        return come and [event for event in come if "run" not in event]
+
+    return events
+
+
+def _event(line: bytes) -> Event:
+    """A line of the pipe: an event of rank 0, or the name of a host and what mpirun wants run there.
+
+    >>> _event(b'{"row": {}}'), _event(b"host3 prted --daemonize")
+    ({'row': {}}, {'on': 3, 'run': 'prted --daemonize'})
+    """
+    if line.startswith(b"{"):
+        event: Event = json.loads(line)
+        return event
+    host, _, command = line.decode().partition(" ")
+    return {"on": int(host.removeprefix("host")), "run": command}
+
+
+def _failure(log: Log, ranks: int) -> str | None:
+    """Which rank was the first to fail, how, and what it printed last; None where mpirun tells of none."""
+    log.seek(0)
+    text = log.read().decode(errors="replace")
+    if found := FAILED.search(text):
+        how = f"ended with exit code {found[2]}"
+    elif found := KILLED.search(text):
+        how = f"was killed by {signal.Signals(int(found[2])).name}"
+    else:
+        return None
+    marked = [(MARK.match(line), line) for line in text.splitlines()]
+    lines = [line[mark.end() :] for mark, line in marked if mark and mark[1] == found[1]]
+    return f"rank {found[1]} of {ranks} {how}; {indented(lines)}"
