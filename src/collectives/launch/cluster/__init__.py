@@ -33,7 +33,7 @@ from collectives.launch.cluster.hosts import address, name
 from collectives.launch.watch import POLL_SECONDS, Process, end
 from collectives.units import parse_rate, parse_seconds
 
-__all__ = ["Cluster", "address", "cluster", "name"]
+__all__ = ["Cluster", "address", "allowed", "cluster", "name"]
 
 Stream = int | IO[bytes] | None
 
@@ -186,6 +186,19 @@ def cluster(
             finally:
                 ours.close()
                 _end(fabric)
+
+
+def allowed() -> str | None:
+    """None where this system lets us make hosts, else the reason why it does not. A host is made to find out.
+
+    >>> allowed() is None or "namespaces" in allowed() or "/dev/net/tun" in allowed()
+    True
+    """
+    try:
+        with cluster(hosts=1):
+            return None
+    except OSError as error:
+        return str(error)
 
 
 def _need_possible(hosts: int, racks: int, uplink: str | None) -> None:
