@@ -25,6 +25,7 @@ A machine is a YAML file; the presets in ``machines/`` are such files, with thei
         share: 0.5                # of every link's rate
         inside: {latency: 0.5us, overhead: 0us}
         network: {latency: 2us, overhead: 1us}
+    slower: {3: 16}               # nodes, if any, through whose network ports a byte takes so many times as long
     gamma: 0                      # seconds to reduce a byte
 """
 
@@ -130,6 +131,7 @@ class Machine(_Part):
     network: Link
     levels: tuple[Level, ...] = ()
     protocols: tuple[Protocol, ...] = ()
+    slower: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1, allow_inf_nan=False)]] = {}
     gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     @model_validator(mode="after")
