@@ -6,8 +6,8 @@ A message of m bytes by a link of (latency, overhead, rate), sent in step t:
   arrived) and when the sender's port, the receiver's port and the wires on its way are free. Each rank has one port to
   send and one to receive by for links inside its node, and one of each for the network.
 * It occupies both ports for overhead + m / rate, at the rate of the slower one. Messages of one step that need the same
-  port share it: each of them takes as long as all together. It arrives ``latency`` after it has left; nothing is occupied
-  meanwhile, so that latencies of messages in flight overlap and ports do not.
+  port share it: each of them takes as long as all together. It arrives ``latency`` after it has left; nothing is
+  occupied meanwhile, so that latencies of messages in flight overlap and ports do not.
 * A wire is what several ranks share: a node's network port, a group's uplink. The bytes of a step's messages share it,
   and occupy it from the first beginning among them. A message takes at least its overhead and its wires' time.
 * Where it is added, the receiver's port stays occupied for another gamma m, and only then the sum is there.

@@ -77,14 +77,21 @@ def _by_argument(text: str) -> Link:
         timeout=timedelta(seconds=job["timeout"]),
         master_listen_fd=job.get("listener"),
     )
-    return Link(job, job["rank"], store, _writer(job.get("events")), lambda _: None)
+    return Link(job, job["rank"], store, _writer(job.get("events"), job.get("answers")), lambda _: None)
 
 
-def _writer(events: int | None) -> Callable[[Event], None]:
+def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
+    """A function that hands an event to the launcher and, if that answers, waits until it does."""
     if events is None:
         return lambda _: None
     stream = os.fdopen(events, "w", buffering=1)
-    return lambda event: print(json.dumps(event), file=stream)
+
+    def report(event: Event) -> None:
+        print(json.dumps(event), file=stream)
+        if answers is not None:
+            os.read(answers, 1)
+
+    return report
 
 
 def _by_store(where: str, host: str, port: str, token: str) -> Link:

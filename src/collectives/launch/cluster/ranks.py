@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from collectives.launch.cluster import Cluster, address, cluster
@@ -62,23 +62,47 @@ def launch(
 ) -> list[Event]:
     """`collectives.launch.launch`, on hosts that exist only meanwhile. Raises OSError where that is not allowed."""
     latency, rate, ranks_per_host = parse(options, ranks)
+    with cluster(ranks // ranks_per_host, latency, rate) as hosts:
+        return launch_on(
+            hosts, module, settings, ranks_per_host, timeout=timeout, environment=environment, on_event=on_event
+        )
+
+
+def launch_on(
+    hosts: Cluster,
+    module: str,
+    settings: Event,
+    ranks_per_host: int = 1,
+    *,
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+    on_event: Callable[[Event], None],
+) -> list[Event]:
+    """The same on hosts that are there; ``on_event`` may change their links.
+
+    A report returns only after ``on_event`` has: what rank 0 asks for is done when it goes on.
+    """
+    ranks = hosts.hosts * ranks_per_host
     with ExitStack() as stack:
-        hosts = stack.enter_context(cluster(ranks // ranks_per_host, latency, rate))
         reader, writer = os.pipe()
         events = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
+        heard, answer = os.pipe()
+        answers = stack.enter_context(os.fdopen(answer, "wb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[Process] = []
         stack.callback(end, processes)
-        with os.fdopen(writer, "wb"):
+        with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"):
             for rank, log in enumerate(logs):
                 job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}
-                job |= {"rank": rank, "ranks": ranks} | ({"events": writer} if rank == 0 else {})
-                processes.append(_start(hosts, job, ranks_per_host, log, environment))
+                job |= {"rank": rank, "ranks": ranks} | ({"events": writer, "answers": heard} if rank == 0 else {})
+                processes.append(_start(hosts, job, ranks_per_host, log, environment or {}))
         seen = []
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
         for event in watch(names, processes, logs, reading(events), time.monotonic() + timeout):
             seen.append(event)
             on_event(event)
+            with suppress(BrokenPipeError):  # rank 0 has failed, as `watch` will say
+                answers.write(b"\n")
         return seen
 
 
@@ -92,5 +116,5 @@ def _start(hosts: Cluster, job: Event, ranks_per_host: int, log: Log, environmen
         environment=variables,
         stdout=log,
         stderr=log,
-        pass_fds=[job["events"]] if "events" in job else [],
+        pass_fds=[job[name] for name in ("events", "answers") if name in job],
     )
