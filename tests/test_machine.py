@@ -42,6 +42,11 @@ def test_a_file_of_ones_own(tmp_path):
         ("rate: 25GB/s", "rate: 0GB/s", "network.rate: Input should be greater than 0, got 0.0"),
         ("ranks_per_node: 2", "ranks_per_node: 0", "ranks_per_node: Input should be greater than or equal to 1"),
         ("ranks_per_node: 2", "ranks_per_node: 2\nports_per_node: 3", "2 ranks of a node cannot share 3 ports evenly"),
+        (
+            "ranks_per_node: 2",
+            "ranks_per_node: 2\nslower: {0: 0.5}",
+            "slower.0: Input should be greater than or equal to 1",
+        ),
         ("ranks_per_node: 2", "rank_per_node: 2", "rank_per_node: Extra inputs are not permitted"),
         ("name: two-rooms", "- name", "no YAML"),
         (

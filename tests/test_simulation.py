@@ -10,7 +10,7 @@ import pytest
 import collectives
 from collectives import Machine, simulation
 from collectives.algorithms import ALGORITHMS, build, variants
-from collectives.bounds import COSTS, PIPELINES, lower_bound, height
+from collectives.bounds import COSTS, PIPELINES, height, lower_bound
 from collectives.machine import Delay, Level, Link, Protocol, machine
 from collectives.schedule import Schedule, Step
 from collectives.simulation import simulate
@@ -54,20 +54,20 @@ def plain(schedule, on, n, algorithm=None):
     ready, busy, finish, largest = defaultdict(float), defaultdict(Busy), 0.0, 0
 
     def path(s, d):
-        """Ports, wires with their betas, kind of link, slowest beta, and further latency."""
+        """Ports, wires with their betas, the slowest beta at either port, and further latency."""
         a, b = s // g, d // g
         if a == b:
-            return ("inside", "out", s), ("inside", "in", d), {}, on.inside.beta, 0.0
-        share, wires = g // on.ports, {}
+            return ("inside", "out", s), ("inside", "in", d), {}, (on.inside.beta, on.inside.beta), 0.0
+        share, wires, own = g // on.ports, {}, [on.network.beta * on.slower.get(node, 1) for node in (a, b)]
         if share > 1:
-            wires = {("port", "out", s // share): on.network.beta, ("port", "in", d // share): on.network.beta}
+            wires = {("port", "out", s // share): own[0], ("port", "in", d // share): own[1]}
         beta, late = on.network.beta, 0.0
         for level in on.levels:
             if a // level.nodes != b // level.nodes:
                 uplink = 1 / level.uplink if level.uplink else 0.0
                 wires |= {(level.name, "out", a // level.nodes): uplink, (level.name, "in", b // level.nodes): uplink}
                 beta, late = max(beta, 1 / level.rate if level.rate else 0.0), late + level.latency
-        return ("network", "out", s), ("network", "in", d), wires, beta, late
+        return ("network", "out", s), ("network", "in", d), wires, [max(beta, each) for each in own], late
 
     for step in schedule.steps():
         messages, loads = {}, defaultdict(float)
@@ -82,11 +82,11 @@ def plain(schedule, on, n, algorithm=None):
         for (s, d), one in messages.items():
             size = one["size"]
             q = next(q for q in protocols if q.up_to is None or size <= q.up_to)
-            out, into, wires, beta, late = path(s, d)
+            out, into, wires, betas, late = path(s, d)
             delay = q.inside if out[0] == "inside" else q.network
             one |= {"path": (out, into, wires), "overhead": delay.overhead, "late": delay.latency + late}
-            loads[out] += delay.overhead + beta / q.share * size
-            loads[into] += delay.overhead + beta / q.share * size
+            loads[out] += delay.overhead + betas[0] / q.share * size
+            loads[into] += delay.overhead + betas[1] / q.share * size
             loads["adding", d, into[0]] += on.gamma * one["added"]
             for wire, wire_beta in wires.items():
                 loads[wire] += wire_beta / q.share * size
@@ -172,6 +172,17 @@ def test_it_equals_the_plain_program(seed):
         assert simulate(schedule, on, n).seconds == pytest.approx(plain(schedule, on, n), rel=1e-9), (schedule, on, n)
 
 
+def test_it_equals_the_plain_program_where_nodes_are_slower():
+    rng = np.random.default_rng(7)
+    for schedule, on, n in some_cases(7, 60):
+        nodes = rng.integers(0, schedule.p // on.ranks_per_node, 2).tolist()
+        slow = on.model_copy(update={"slower": dict(zip(nodes, (3.0, 16.0), strict=True))})
+        assert simulate(schedule, slow, n).seconds == pytest.approx(plain(schedule, slow, n), rel=1e-9), (
+            schedule,
+            slow,
+        )
+
+
 @pytest.mark.parametrize("seed", range(10, 14))
 def test_one_clock_for_a_rank_equals_one_for_every_chunk(seed):
     """Also the fast path for steps that repeat: whatever it may be taken for, it leaves all clocks the same."""
@@ -213,6 +224,28 @@ def test_without_latency_it_is_the_closed_form(collective, name):
             assert found == pytest.approx(formula, rel=1e-9, abs=1e-12), p
         else:  # who has nothing to wait for is ahead of the lock step that the formula assumes
             assert found <= formula * (1 + 1e-9), p
+
+
+@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "halving_doubling"])
+def test_where_all_ranks_are_alike_the_slowest_link_sets_the_pace_of_all(name):
+    for p, slow, factor in product((2, 4, 8), (0, 1), (1, 2, 16)):
+        n, on = 840 * p, TEXTBOOK.model_copy(update={"slower": {slow: factor}})
+        formula = COSTS["all_reduce", name](p).seconds(n, ALPHA, factor * BETA)
+        assert simulate(build("all_reduce", name, p), on, n).seconds == pytest.approx(formula, rel=1e-9)
+
+
+def test_in_a_tree_a_slow_rank_with_children_costs_more_than_a_leaf():
+    schedule = build("all_reduce", "tree", 8, segments=8)
+    took = [
+        simulate(schedule, TEXTBOOK.model_copy(update={"slower": {slow: 16}}), 8 << 20).seconds for slow in range(8)
+    ]
+    assert min(took[slow] for slow in (2, 4, 6)) > 1.4 * max(took[slow] for slow in (1, 3, 5, 7))
+
+
+def test_a_slower_node_is_one_of_those_there_are():
+    on = TEXTBOOK.model_copy(update={"slower": {4: 2.0}})
+    with pytest.raises(ValueError, match="node 4 of textbook is slower, but 4 ranks do not reach there"):
+        simulate(build("all_reduce", "ring", 4), on, 8)
 
 
 def test_reducing_costs_gamma_a_byte():

@@ -130,6 +130,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--op", default="sum")
     parser.add_argument("--root", type=int, default=0)
     parser.add_argument("--segments", type=_positive, help="for pipelined algorithms (default: from the size)")
+    parser.add_argument("--machine", help="what auto goes by, and lower bounds: a preset, FILE.yaml or LATENCY,RATE")
     parser.add_argument("--repetitions", type=int, default=20, help="timed calls (default 20)")
     parser.add_argument("--warmups", type=int, default=3, help="calls before that (default 3)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one launch (default 600)")
@@ -404,7 +405,7 @@ def _settings(arguments: argparse.Namespace, ranks: int) -> list[Any]:
     from collectives.errors import explain
     from collectives.units import parse_bytes
 
-    same = ("where", "dtype", "op", "root", "segments", "repetitions", "warmups", "timeout")
+    same = ("where", "dtype", "op", "root", "segments", "machine", "repetitions", "warmups", "timeout")
     try:
         return [
             Settings(

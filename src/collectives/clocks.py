@@ -35,6 +35,7 @@ class Links(NamedTuple):
     lowest: int  # the first level whose wires count: 1 where each rank has a network port of its own
     group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
     wire_beta: Floats  # by level: of the wire that the group shares
+    slower: Floats  # by rank: how many times as long a byte takes through its node's network port
     level_latency: Floats
     outward: Ints  # of each level: where its wires begin …
     inward: Ints  # … and its wires the other way
@@ -149,6 +150,19 @@ def messages_of(
 
 
 @compiled
+def held(q: int, kind: int, rank: int, links: Links) -> float:
+    """Seconds for which a byte occupies this rank's port."""
+    beta = float(links.beta[q, kind])
+    return beta if kind == 0 else max(beta, float(links.beta[q, 1] * links.slower[rank]))
+
+
+@compiled
+def shared(level: int, rank: int, links: Links) -> float:
+    """Seconds for which a byte occupies the wire of this rank's group."""
+    return float(links.wire_beta[level] * (links.slower[rank] if level == 0 else 1.0))
+
+
+@compiled
 def load(n: int, p: int, links: Links, now: Scratch) -> None:
     """How long the step's messages occupy each port and wire together."""
     for j in range(n):
@@ -156,14 +170,14 @@ def load(n: int, p: int, links: Links, now: Scratch) -> None:
         q = protocol_of(size, links.limit)
         now.protocol[j] = q
         cls = min(kind, 1)
-        occupied = links.overhead[q, cls] + links.beta[q, kind] * size
-        now.out[cls * p + s] += occupied
-        now.into[cls * p + d] += occupied
+        now.out[cls * p + s] += links.overhead[q, cls] + held(q, kind, s, links) * size
+        now.into[cls * p + d] += links.overhead[q, cls] + held(q, kind, d, links) * size
         now.adding[cls * p + d] += links.gamma * now.added[j]
         now.partner[cls * p + s] = -1
         for level in range(links.lowest, kind):
-            for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
-                now.wire[wire] += links.wire_beta[level] * links.stretch[q] * size
+            out, into = links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]
+            now.wire[out] += shared(level, s, links) * links.stretch[q] * size
+            now.wire[into] += shared(level, d, links) * links.stretch[q] * size
 
 
 # What a port or wire is taken for: free from GAP to BEGIN, taken from BEGIN to END, free after that.

@@ -25,6 +25,7 @@ A machine is a YAML file; the presets in ``machines/`` are such files, with thei
         share: 0.5                # of every link's rate
         inside: {latency: 0.5us, overhead: 0us}
         network: {latency: 2us, overhead: 1us}
+    slower: {3: 16}               # nodes, if any, through whose network ports a byte takes so many times as long
     gamma: 0                      # seconds to reduce a byte
 """
 
@@ -130,6 +131,7 @@ class Machine(_Part):
     network: Link
     levels: tuple[Level, ...] = ()
     protocols: tuple[Protocol, ...] = ()
+    slower: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1, allow_inf_nan=False)]] = {}
     gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     @model_validator(mode="after")
@@ -170,10 +172,14 @@ def presets() -> list[str]:
 
 
 def machine(name: str) -> Machine:
-    """A preset by name, or a machine of your own by its file; ValueError says what is wrong with it.
+    """A preset by name, a machine of your own by its file, or one link as "LATENCY,RATE".
+
+    ValueError says what is wrong with it.
 
     >>> machine("summit").ranks_per_node
     6
+    >>> machine("5ms,25MB/s").network.alpha
+    0.005
     """
     if name in presets():
         return _read((_folder() / f"{name}.yaml").read_text(), name)
@@ -181,7 +187,10 @@ def machine(name: str) -> Machine:
         if not Path(name).is_file():
             raise ValueError(f"there is no machine file {name}")
         return _read(Path(name).read_text(), name)
-    raise ValueError(f"{unknown('machine', name, presets())}, and files NAME.yaml")
+    if "," in name:
+        latency, _, rate = name.partition(",")
+        return _read(f"{{name: '{name}', network: {{latency: '{latency}', rate: '{rate}'}}}}", name)
+    raise ValueError(f"{unknown('machine', name, presets())}, files NAME.yaml, and LATENCY,RATE")
 
 
 def _folder() -> Any:

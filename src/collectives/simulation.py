@@ -5,9 +5,9 @@ A message of m bytes by a link of (latency, overhead, rate), sent in step t:
 * It begins when its data are there (every message of an earlier step that wrote one of its chunks on the sender has
   arrived) and when the sender's port, the receiver's port and the wires on its way are free. Each rank has one port to
   send and one to receive by for links inside its node, and one of each for the network.
-* It occupies both ports for overhead + m / rate. Messages of one step that need the same port share it: each of them
-  takes as long as all together. It arrives ``latency`` after it has left; nothing is occupied meanwhile, so that
-  latencies of messages in flight overlap and ports do not.
+* It occupies both ports for overhead + m / rate, at the rate of the slower one. Messages of one step that need the same
+  port share it: each of them takes as long as all together. It arrives ``latency`` after it has left; nothing is
+  occupied meanwhile, so that latencies of messages in flight overlap and ports do not.
 * A wire is what several ranks share: a node's network port, a group's uplink. The bytes of a step's messages share it,
   and occupy it from the first beginning among them. A message takes at least its overhead and its wires' time.
 * Where it is added, the receiver's port stays occupied for another gamma m, and only then the sum is there.
@@ -95,6 +95,8 @@ def simulate(
         raise ValueError(
             f"{schedule.p} ranks do not fill the nodes of {machine.name}: take a multiple of {machine.ranks_per_node}"
         )
+    if unknown := [node for node in machine.slower if node >= schedule.p // machine.ranks_per_node]:
+        raise ValueError(f"node {unknown[0]} of {machine.name} is slower, but {schedule.p} ranks do not reach there")
     stage = _stage(schedule, machine, n, algorithm)
     try:
         if on_step is None:
@@ -144,6 +146,7 @@ def _links(machine: Machine, node: Ints, protocols: tuple[Protocol, ...]) -> Lin
         lowest=int(machine.ports == g),
         group=group,
         wire_beta=np.array([machine.network.beta, *uplinks]),
+        slower=np.array([machine.slower.get(each, 1.0) for each in node.tolist()]),
         level_latency=np.array([0.0, *(level.latency for level in machine.levels)]),
         outward=outward,
         inward=outward + groups,
@@ -198,7 +201,7 @@ def _play(stage: _Stage, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks,
     schedule, links = stage.schedule, stage.links
     clocks, cells = _clocks(schedule.p, links), _cells(schedule, by_cell)
     scratch, largest = _scratch(schedule.p, links, rows=0), 0.0
-    relay = None if by_cell else _Relaying(stage, clocks)
+    relay = None if by_cell or stage.machine.slower else _Relaying(stage, clocks)
     for t, step in enumerate(schedule.steps()):
         if relay is not None and relay.hands_on(step):
             continue

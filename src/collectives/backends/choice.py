@@ -6,11 +6,10 @@ calibrate` writes the file of the machine it runs on. Without one, a rule of thu
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import NamedTuple
 
-from collectives.bounds import COSTS, PIPELINES
+from collectives.bounds import COSTS, PIPELINES, lower_bound
 from collectives.machine import Link, Machine, machine
 
 VARIABLE = "COLLECTIVES_MACHINE"
@@ -82,12 +81,13 @@ def _link(on: Machine, p: int) -> Link:
     return on.inside if on.inside is not None and p <= on.ranks_per_node else on.network
 
 
-def named_machine() -> Machine | None:
-    """The machine that COLLECTIVES_MACHINE names, if it names one; ValueError says what is wrong with it."""
-    name = os.environ.get(VARIABLE)
-    return _machine(name) if name else None
+def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
+    """Seconds that a collective takes at least on a machine, whatever the algorithm (`collectives.bounds`)."""
+    link = _link(on, p)
+    return lower_bound(collective, p, nbytes, link.alpha, link.beta, on.gamma)
 
 
 @cache
-def _machine(name: str) -> Machine:
-    return machine(name)
+def named_machine(name: str | None) -> Machine | None:
+    """The machine of this name, if there is one; ValueError says what is wrong with it."""
+    return machine(name) if name else None

@@ -5,6 +5,7 @@ A plan is made once for each schedule and size and kept, and so is scratch memor
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import lru_cache
 
@@ -14,7 +15,7 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.backends import Call
-from collectives.backends.choice import choose, named_machine
+from collectives.backends.choice import VARIABLE, Choice, choose, named_machine
 from collectives.backends.plan import compact, plan
 from collectives.backends.play import COMBINE, HALF, MessageError, play, play_in_batches
 from collectives.backends.program import Plan
@@ -47,7 +48,8 @@ def perform(call: Call) -> None:
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     n = _length(call, p)
     nbytes = n * call.some().element_size()
-    algorithm, segments, _ = _chosen(call.collective, p, nbytes, call.algorithm, call.segments, named_machine())
+    machine = os.environ.get(VARIABLE)
+    algorithm, segments, _ = _chosen(call.collective, p, nbytes, call.algorithm, call.segments, machine)
     made, edges = _made(call.collective, algorithm, p, call.root, segments, rank, n, call.splits)
     work, scratch = _enter(call, made, edges, rank, p)
     try:
@@ -58,7 +60,9 @@ def perform(call: Call) -> None:
     _leave(call, work, edges, rank, p)
 
 
-_chosen = lru_cache(maxsize=PLANS)(choose)
+@lru_cache(maxsize=PLANS)
+def _chosen(collective: str, p: int, nbytes: int, algorithm: str, segments: int | None, machine: str | None) -> Choice:
+    return choose(collective, p, nbytes, algorithm, segments, named_machine(machine))
 
 
 def _length(call: Call, p: int) -> int:

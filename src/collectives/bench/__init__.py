@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives.algorithms import ALGORITHMS, build
 from collectives.backends import BACKENDS, lacking
+from collectives.backends.choice import VARIABLE
 from collectives.backends.presence import need
 from collectives.backends.tuning import environment, named
-from collectives.launch import launch, need_where
+from collectives.launch import launch, links, need_where
+from collectives.machine import machine
 from collectives.schedule import parts
 from collectives.verify import verify
 
@@ -38,7 +40,8 @@ class Settings(BaseModel):
 
     A back end may carry an algorithm of its library, as "mpi:ring" or "nccl:Tree/Simple". ``where`` is what starts the
     ranks of those that meet in a torch process group; Horovod's and MPI's are started by their own, but on emulated
-    hosts the cluster starts all, MPI's together with the others.
+    hosts the cluster starts all, MPI's together with the others. ``machine`` is what "auto" goes by, and what the rows'
+    lower bound is one for: a preset, a file or LATENCY,RATE; emulated hosts are as they were asked for.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +56,7 @@ class Settings(BaseModel):
     op: str = "sum"
     root: Whole = 0
     segments: Positive | None = None
+    machine: str | None = None
     repetitions: Positive = 20
     warmups: Whole = 3
     timeout: Annotated[float, Field(gt=0)] = 600.0
@@ -68,6 +72,8 @@ class Settings(BaseModel):
                 if value not in known:
                     raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
         need_where(self.where, self.ranks)
+        if self.machine is not None:
+            machine(self.machine)
         for backend in self.backends:
             environment(backend, self.collective)
         for algorithm in self.algorithms:
@@ -108,8 +114,9 @@ class Settings(BaseModel):
         ]
 
     def variables(self) -> dict[str, str]:
-        """What has to be set before the ranks of one launch start."""
-        return environment(self.backends[0], self.collective)
+        """What has to be set before the ranks of one launch start; emulated hosts are a machine that is known."""
+        name = self.machine or links(self.where, self.ranks)
+        return environment(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
 
     def elements(self, nbytes: int) -> int:
         """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import distributed as dist
 
 from collectives.backends import BACKENDS, Call, backend, nccl, p2p
+from collectives.backends.choice import VARIABLE, bound, choose, named_machine
 from collectives.backends.tuning import named
-from collectives.bench import DTYPES, Row, Settings
+from collectives.bench import DTYPES, OURS, Row, Settings
 from collectives.bench.data import reduced, values
 from collectives.bench.statistics import median_interval
 from collectives.bounds import algbw, busbw
@@ -25,6 +28,10 @@ OPS = {
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
+
+
+# How often the time of an agreement is measured: the first times connections are made.
+TRIES = 3
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
@@ -170,14 +177,29 @@ def _on_the_common_clock(act: Callable[[], None]) -> float:
 
     For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart.
     """
-    began = time.monotonic()
-    dist.barrier()
-    now = time.monotonic()
-    start = torch.tensor(now + 3 * (now - began), dtype=torch.float64)
-    dist.all_reduce(start, op=dist.ReduceOp.MAX)  # takes about as long as the barrier did
-    time.sleep(max(0.0, start.item() - time.monotonic()))
+    start = _latest(time.monotonic()) + 3 * _trip()
+    time.sleep(max(0.0, start - time.monotonic()))
     act()
-    return time.monotonic() - start.item()
+    return time.monotonic() - start
+
+
+@cache
+def _trip() -> float:
+    """How long it takes all ranks to hear of the latest: the longest time of any, the last of some tries."""
+    longest = 0.0
+    for _ in range(TRIES):
+        _latest(0.0)
+        began = time.monotonic()
+        _latest(0.0)
+        longest = _latest(time.monotonic() - began)
+    return longest
+
+
+def _latest(moment: float) -> float:
+    """The largest of all ranks' numbers, by our own messages, which take a fraction of the time of gloo's."""
+    number = torch.tensor([moment], dtype=torch.float64)
+    p2p.perform(Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling"))
+    return number.item()
 
 
 def _on_the_gpu_s_clock(act: Callable[[], None]) -> float:
@@ -194,11 +216,15 @@ def _on_the_gpu_s_clock(act: Callable[[], None]) -> float:
 
 def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list[float], wrong: int) -> Row:
     name, algorithm = configuration
-    nbytes = n * DTYPES[wanted.dtype][0]
+    nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
     low, median, high = median_interval(seconds)
+    on = named_machine(os.environ.get(VARIABLE))
+    if name in OURS:
+        algorithm = choose(wanted.collective, p, nbytes, algorithm, wanted.segments, on).algorithm
     return {
         "collective": wanted.collective,
-        "algorithm": p2p.choose(wanted.collective, nbytes, algorithm),
+        "algorithm": algorithm,
+        "auto": configuration == (name, "auto"),
         "backend": name,
         "where": wanted.where,
         "ranks": wanted.ranks,
@@ -212,5 +238,6 @@ def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list
         "high_us": round(high * 1e6, 3),
         "algbw": algbw(nbytes, median),
         "busbw": busbw(wanted.collective, wanted.ranks, nbytes, median),
+        "bound_us": on and round(bound(on, wanted.collective, p, nbytes) * 1e6, 3),
         "wrong": wrong,
     }

@@ -10,10 +10,10 @@ from collectives.bench import Row, Settings, launches
 from collectives.units import format_bytes
 
 HEAD = (
-    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<19}{'backend':<9}{'where':<22}"
-    f"{'time':>10} {'95% interval':>19} {'algbw':>8} {'busbw':>8} {'#wrong':>7}\n"
-    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<19}{'':<9}{'':<22}"
-    f"{'(us)':>10} {'(us)':>19} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
+    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<26}{'backend':<9}{'where':<22}"
+    f"{'time':>10} {'95% interval':>19} {'algbw':>8} {'busbw':>8} {'bound':>10} {'#wrong':>7}\n"
+    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<26}{'':<9}{'':<22}"
+    f"{'(us)':>10} {'(us)':>19} {'(GB/s)':>8} {'(GB/s)':>8} {'(us)':>10} {'':>7}"
 )
 
 
@@ -37,13 +37,22 @@ def note(wanted: Sequence[Settings]) -> str | None:
 
 
 def line(row: Row) -> str:
-    """One row. Times are microseconds, rates GB/s (1e9 bytes), as nccl-tests prints them."""
+    """One row. Times are microseconds, rates GB/s (1e9 bytes), as nccl-tests prints them.
+
+    ``bound`` is what no algorithm can be faster than on the machine that the ranks go by, if there is one.
+    """
+    bound = "" if row["bound_us"] is None else f"{row['bound_us']:.1f}"
     interval = f"{row['low_us']:.1f} – {row['high_us']:.1f}"
     return (
-        f"  {row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}  {row['algorithm']:<19}"
+        f"  {row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}  {_algorithm(row):<26}"
         f"{row['backend']:<9}{row['where']:<22}"
-        f"{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} {row['wrong']:>7}"
+        f"{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} "
+        f"{bound:>10} {row['wrong']:>7}"
     )
+
+
+def _algorithm(row: Row) -> str:
+    return f"{row['algorithm']} (auto)" if row["auto"] else str(row["algorithm"])
 
 
 @contextmanager

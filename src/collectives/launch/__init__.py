@@ -63,3 +63,13 @@ def need_where(where: str, ranks: int) -> None:
         raise ValueError(f"ranks must be at least 1, not {ranks}")
     if name == "cluster":
         importlib.import_module(WHERE[name]).parse(options, ranks)
+
+
+def links(where: str, ranks: int) -> str | None:
+    """The links between emulated hosts as "LATENCY,RATE"; None elsewhere, where they are not known.
+
+    >>> links("cluster:20ms,6.25MB/s,2", 4)
+    '20ms,6.25MB/s'
+    """
+    name, _, options = where.partition(":")
+    return ",".join(importlib.import_module(WHERE[name]).parse(options, ranks)[:2]) if name == "cluster" else None

@@ -80,7 +80,7 @@ def _by_argument(text: str) -> Link:
         timeout=timedelta(seconds=job["timeout"]),
         master_listen_fd=job.get("listener"),
     )
-    return Link(job, job["rank"], store, _writer(job.get("events")), lambda _: None)
+    return Link(job, job["rank"], store, _writer(job.get("events"), job.get("answers")), lambda _: None)
 
 
 def _from_mpirun(events: int) -> Event:
@@ -90,12 +90,18 @@ def _from_mpirun(events: int) -> Event:
     return {"rank": rank, "events": f"/proc/{os.getppid()}/fd/{events}" if rank == 0 else None}
 
 
-def _writer(events: int | str | None) -> Callable[[Event], None]:
-    """Leave each event as a line in a file, open or not."""
+def _writer(events: int | str | None, answers: int | None) -> Callable[[Event], None]:
+    """Leave each event as a line in a file, open or not; where the launcher answers, wait until it has."""
     if events is None:
         return lambda _: None
     stream = open(events, "w", buffering=1)  # noqa: PTH123, SIM115  # a number, too; it stays open as long as we live
-    return lambda event: print(json.dumps(event), file=stream)
+
+    def report(event: Event) -> None:
+        print(json.dumps(event), file=stream)
+        if answers is not None:
+            os.read(answers, 1)
+
+    return report
 
 
 def _by_store(where: str, host: str, port: str, token: str) -> Link:

@@ -33,10 +33,11 @@ from collectives.launch.cluster.hosts import address, name
 from collectives.launch.watch import POLL_SECONDS, Process, end
 from collectives.units import parse_rate, parse_seconds
 
-__all__ = ["Cluster", "address", "cluster", "name"]
+__all__ = ["Cluster", "address", "allowed", "cluster", "name"]
 
 Stream = int | IO[bytes] | None
 
+PORT = 29500  # where ranks meet: nobody else is on a fresh host
 MOST_HOSTS = 254  # the addresses of a /24
 START_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
@@ -116,7 +117,7 @@ class Cluster:
             "LOCAL_RANK": str(rank % ranks_per_host),
             "LOCAL_WORLD_SIZE": str(ranks_per_host),
             "MASTER_ADDR": address(0),
-            "MASTER_PORT": "29500",
+            "MASTER_PORT": str(PORT),
             "GLOO_SOCKET_IFNAME": "eth0",
         }
 
@@ -186,6 +187,19 @@ def cluster(
             finally:
                 ours.close()
                 _end(fabric)
+
+
+def allowed() -> str | None:
+    """None where this system lets us make hosts, else the reason why it does not. A host is made to find out.
+
+    >>> allowed() is None or "namespaces" in allowed() or "/dev/net/tun" in allowed()
+    True
+    """
+    try:
+        with cluster(hosts=1):
+            return None
+    except OSError as error:
+        return str(error)
 
 
 def _need_possible(hosts: int, racks: int, uplink: str | None) -> None:

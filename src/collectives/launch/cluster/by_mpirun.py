@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from collectives.launch import mpirun
-from collectives.launch.cluster import Cluster, name
+from collectives.launch.cluster import PORT, Cluster, address, name
 from collectives.launch.cluster.hosts import INTERFACE
 from collectives.launch.loopback import reading
 from collectives.launch.watch import Event, Log, RankError, end, indented, watch
@@ -50,15 +50,19 @@ KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+si
 MARK = re.compile(r"^\[[^],]*,(\d+)\]<std(?:out|err)>: ?")
 
 
-def launch(
+def launch_on(
     hosts: Cluster,
-    job: Event,
-    ranks_per_host: int,
+    module: str,
+    settings: Event,
+    ranks_per_host: int = 1,
+    *,
+    timeout: float,
     environment: Mapping[str, str],
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """Run the job by mpirun on all hosts; returns the events of rank 0. Raises RankError as `launch.launch` does."""
-    until = time.monotonic() + job["timeout"]
+    """`collectives.launch.launch` by mpirun on hosts that are there."""
+    until, ranks = time.monotonic() + timeout, hosts.hosts * ranks_per_host
+    job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
     with ExitStack() as stack:
         reader, writer = os.pipe()
         pipe = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
@@ -79,7 +83,7 @@ def launch(
                 seen.append(event)
                 on_event(event)
         except RankError as error:
-            raise RankError(_failure(log, job["ranks"]) or str(error)) from None
+            raise RankError(_failure(log, ranks) or str(error)) from None
         return seen
 
 

@@ -13,16 +13,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from collectives.launch import mpirun
-from collectives.launch.cluster import Cluster, address, by_mpirun, cluster
+from collectives.launch.cluster import PORT, Cluster, address, by_mpirun, cluster
 from collectives.launch.loopback import reading
 from collectives.launch.watch import Event, Log, Process, end, watch
 from collectives.units import parse_rate, parse_seconds
 
-PORT = 29500  # nobody else is on a fresh host
 MPIRUN = "mpirun"
 
 
@@ -71,36 +70,48 @@ def launch(
     wanted = parse(options, ranks)
     if wanted.by_mpirun:
         mpirun.need()
-    job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
-    start = by_mpirun.launch if wanted.by_mpirun else _launch
+    start = by_mpirun.launch_on if wanted.by_mpirun else launch_on
     with cluster(ranks // wanted.ranks_per_host, wanted.latency, wanted.rate) as hosts:
-        return start(hosts, job, wanted.ranks_per_host, environment, on_event)
+        return start(
+            hosts, module, settings, wanted.ranks_per_host, timeout=timeout, environment=environment, on_event=on_event
+        )
 
 
-def _launch(
+def launch_on(
     hosts: Cluster,
-    job: Event,
-    ranks_per_host: int,
-    environment: Mapping[str, str],
+    module: str,
+    settings: Event,
+    ranks_per_host: int = 1,
+    *,
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """Run the job as one process for each rank."""
-    ranks, until = job["ranks"], time.monotonic() + job["timeout"]
+    """The same on hosts that are there; ``on_event`` may change their links.
+
+    A report returns only after ``on_event`` has: what rank 0 asks for is done when it goes on.
+    """
+    ranks, until = hosts.hosts * ranks_per_host, time.monotonic() + timeout
     with ExitStack() as stack:
         reader, writer = os.pipe()
         events = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
+        heard, answer = os.pipe()
+        answers = stack.enter_context(os.fdopen(answer, "wb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[Process] = []
         stack.callback(end, processes)
-        with os.fdopen(writer, "wb"):
+        with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"):
             for rank, log in enumerate(logs):
-                its_own = {"rank": rank} | ({"events": writer} if rank == 0 else {})
-                processes.append(_start(hosts, job | its_own, ranks_per_host, log, environment))
+                job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}
+                job |= {"rank": rank, "ranks": ranks} | ({"events": writer, "answers": heard} if rank == 0 else {})
+                processes.append(_start(hosts, job, ranks_per_host, log, environment or {}))
         seen = []
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
         for event in watch(names, processes, logs, reading(events), until):
             seen.append(event)
             on_event(event)
+            with suppress(BrokenPipeError):  # rank 0 has failed, as `watch` will say
+                answers.write(b"\n")
         return seen
 
 
@@ -114,5 +125,5 @@ def _start(hosts: Cluster, job: Event, ranks_per_host: int, log: Log, environmen
         environment=variables,
         stdout=log,
         stderr=log,
-        pass_fds=[job["events"]] if "events" in job else [],
+        pass_fds=[job[name] for name in ("events", "answers") if name in job],
     )
