@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives.environment import record
-from collectives.launch import launch
+from collectives.launch import launch, need_where
 from collectives.machine import Link, Machine
+from collectives.results import write
+from collectives.units import parse_bytes
 
 Row = dict[str, Any]
 
+TIMEOUT = 600.0
 SIZES = (8, 64, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
+
+
+class Calibration(BaseModel):
+    """The parameters of the notebook ``calibration``: whose link, and which messages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    where: str
+    ranks: Annotated[int, Field(ge=2)]
+    sizes: Annotated[list[str | int], Field(min_length=2)]
+    repetitions: Annotated[int, Field(ge=1)]
+    output: str
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        need_where(self.where, self.ranks)
+        self.bytes()
+        return self
+
+    def bytes(self) -> list[int]:
+        """The sizes of the messages."""
+        return [parse_bytes(size) for size in self.sizes]
+
+
+def measure(wanted: Calibration) -> None:
+    """Measure, and write rows, record and the machine (`file`) under ``wanted.output``."""
+    rows = measured(wanted.where, wanted.ranks, wanted.bytes(), wanted.repetitions, TIMEOUT)
+    made = machine_of(rows, "calibrated", wanted.where)
+    file(wanted.output).parent.mkdir(parents=True, exist_ok=True)
+    file(wanted.output).write_text(text(made), encoding="utf8")
+    write(wanted.output, deviations(rows, made.network), {"settings": [wanted.model_dump()], "environment": [record()]})
+
+
+def file(output: str) -> Path:
+    """Where the machine lies."""
+    return Path(f"{output}.yaml")
 
 
 def measured(where: str, ranks: int, sizes: Sequence[int], repetitions: int, timeout: float) -> list[Row]:

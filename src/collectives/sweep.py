@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from collectives.bench import DTYPES, OURS, Row, Settings, bench, launches, need_all
 from collectives.bench.table import progress
@@ -72,9 +73,10 @@ def _bytes(settings: Settings, nbytes: int) -> int:
     return settings.elements(nbytes) * DTYPES[settings.dtype][0]
 
 
-def _series(collective: str, backend: str, algorithm: str) -> tuple[str, str, str]:
+def _series(row: Row) -> tuple[Any, ...]:
     """What tells the rows of one part from those of others: all of our algorithms are measured together."""
-    return collective, backend, "" if backend in OURS else algorithm
+    algorithm = "" if row["backend"] in OURS else row["algorithm"]
+    return row["where"], row["ranks"], row["collective"], row["backend"], algorithm
 
 
 def _left(parts: Sequence[Settings], events: list[Row]) -> list[Settings]:
@@ -85,8 +87,8 @@ def _left(parts: Sequence[Settings], events: list[Row]) -> list[Settings]:
 
 
 def _sizes_left(one: Settings, rows: list[Row]) -> list[int]:
-    mine = {_series(one.collective, *configuration) for configuration in one.configurations()}
-    done = {row["bytes"] for row in rows if _series(row["collective"], row["backend"], row["algorithm"]) in mine}
+    mine = {_series(row) for row in _failed(one, 0, "")}
+    done = {row["bytes"] for row in rows if _series(row) in mine}
     return [nbytes for nbytes in one.bytes if _bytes(one, nbytes) not in done]
 
 
@@ -121,9 +123,9 @@ def _failed(settings: Settings, nbytes: int, error: str) -> Iterator[Row]:
 
 
 def _rows(wanted: Sequence[Settings], events: list[Row]) -> list[Row]:
-    order = [(each.collective, _bytes(each, nbytes)) for each in wanted for nbytes in each.bytes]
+    order = [(each.where, each.ranks, each.collective, _bytes(each, n)) for each in wanted for n in each.bytes]
     rows = [event["row"] for event in events if "row" in event]
-    return sorted(rows, key=lambda row: order.index((row["collective"], row["bytes"])))
+    return sorted(rows, key=lambda row: order.index((row["where"], row["ranks"], row["collective"], row["bytes"])))
 
 
 def _environment(events: list[Row]) -> list[Row]:

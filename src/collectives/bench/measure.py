@@ -219,11 +219,13 @@ def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list
     nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
     low, median, high = median_interval(seconds)
     on = named_machine(os.environ.get(VARIABLE))
+    segments = None
     if name in OURS:
-        algorithm = choose(wanted.collective, p, nbytes, algorithm, wanted.segments, on).algorithm
+        algorithm, segments, _ = choose(wanted.collective, p, nbytes, algorithm, wanted.segments, on)
     return {
         "collective": wanted.collective,
         "algorithm": algorithm,
+        "segments": segments,
         "auto": configuration == (name, "auto"),
         "backend": name,
         "where": wanted.where,

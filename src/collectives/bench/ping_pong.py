@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import distributed as dist
+
+from collectives.backends.mesh import Mesh, mesh
 
 Row = dict[str, Any]
 
@@ -18,18 +20,17 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Measure every size in turn, again and again; rank 0 reports the medians of the first and the last rank.
 
     ``one_way`` is half the time of a message there and back; ``each`` is by how much longer a burst takes for each
-    message more. Seconds.
+    message more. Seconds. Messages are those that our own back end sends.
     """
     torch.set_num_threads(1)
     sizes, repetitions = settings["bytes"], settings["repetitions"]
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    joined, last = mesh(dist.group.WORLD), dist.get_world_size() - 1  # type: ignore[arg-type]
     there, single, burst = (torch.zeros(repetitions, len(sizes), dtype=torch.float64) for _ in range(3))
     for i in range(-2, repetitions):  # two rounds to warm up
         for nth, nbytes in enumerate(sizes):
-            message = torch.zeros(nbytes, dtype=torch.uint8)
             dist.barrier()
-            if rank in (0, last):
-                seconds = _there_and_back(message, last), _burst(message, 1, last), _burst(message, BURST, last)
+            if joined.rank in (0, last):
+                seconds = _there_and_back(joined, nbytes), _burst(joined, nbytes, 1), _burst(joined, nbytes, BURST)
                 for times, measured in zip((there, single, burst), seconds, strict=True):
                     times[max(i, 0), nth] = measured
     each = (burst - single) / (BURST - 1)
@@ -38,35 +39,29 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
         report({"row": {"bytes": nbytes, "one_way": one_way, "each": each[:, nth].median().item()}})
 
 
-def _there_and_back(message: torch.Tensor, last: int) -> float:
-    other = last if dist.get_rank() == 0 else 0
-    start = time.perf_counter()
-    if dist.get_rank() == 0:
-        dist.send(message, other)
-        dist.recv(message, other)
+def _there_and_back(joined: Mesh, nbytes: int) -> float:
+    return _exchange(joined, nbytes, 1, nbytes)
+
+
+def _burst(joined: Mesh, nbytes: int, count: int) -> float:
+    """So many messages to the last rank, and a byte back when all are in."""
+    return _exchange(joined, nbytes, count, 1)
+
+
+def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
+    """The first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
+    first, other = joined.rank == 0, joined.size - 1 if joined.rank == 0 else 0
+    messages, back = [memoryview(bytearray(nbytes)) for _ in range(count)], memoryview(bytearray(answer))
+    joined.begin()
+    if first:
+        awaited = [joined.receive(other, count, back)]
     else:
-        dist.recv(message, other)
-        dist.send(message, other)
-    return time.perf_counter() - start
-
-
-def _burst(message: torch.Tensor, count: int, last: int) -> float:
-    """So many messages to the last rank, which waits for them from before the first, and an answer when all are in."""
-    mark, messages = torch.zeros(1, dtype=torch.uint8), [message.clone() for _ in range(count)]
-    if dist.get_rank() == last:
-        receives = [dist.irecv(each, 0) for each in messages]
-        dist.send(mark, 0)
-        _wait_for(receives)
-        dist.send(mark, 0)
-        return 0.0
-    dist.recv(mark, last)
+        awaited = [joined.receive(other, nth, message) for nth, message in enumerate(messages)]
     start = time.perf_counter()
-    _wait_for([dist.isend(each, last) for each in messages])
-    dist.recv(mark, last)
-    return time.perf_counter() - start
-
-
-def _wait_for(works: Sequence[dist.Work | None]) -> None:
-    for work in works:
-        if work is not None:
-            work.wait()
+    sent = [joined.send(other, nth, [message]) for nth, message in enumerate(messages)] if first else []
+    for message in sent + awaited:
+        joined.wait(message)
+    seconds = time.perf_counter() - start
+    if not first:
+        joined.wait(joined.send(other, count, [back]))
+    return seconds

@@ -1,0 +1,155 @@
+"""The experiment ``scaling``: all-reduces on 2, 4, 8 … emulated hosts, beside the libraries and the simulator.
+
+Links are calibrated first; "auto" and the simulator go by that machine. On the most hosts the libraries' selectable
+algorithms are measured, too, and "auto" once more in deeper slow motion, where this machine's cores matter less.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from collectives.algorithms import build
+from collectives.backends.presence import presence
+from collectives.backends.tuning import named
+from collectives.bench import OURS, Positive, Settings
+from collectives.calibration import machine_of, measured, text
+from collectives.launch.cluster import allowed
+from collectives.machine import Machine, machine
+from collectives.results import read
+from collectives.simulation import simulate
+from collectives.sweep import sweep
+from collectives.targets import deviations
+from collectives.units import duration, format_bytes, parse_bytes, parse_rate, parse_seconds
+
+# A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
+Rows = Any
+
+# Messages from whose times links are calibrated: of these rates larger ones would take seconds.
+MESSAGES = (8, 1 << 10, 8 << 10, 64 << 10, 256 << 10)
+MESSAGE_REPETITIONS = 9
+WARMUPS = 1
+TIMEOUT = 1800.0
+
+
+class Scaling(BaseModel):
+    """The parameters of ``scaling``: emulated hosts and their links, and what is measured on them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    hosts: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)]
+    latency: str
+    rate: str
+    slower: Positive
+    sizes: Annotated[list[str | int], Field(min_length=1)]
+    algorithms: Annotated[list[str], Field(min_length=1)]
+    backends: list[str]
+    selectable: list[str]
+    repetitions: Positive
+    output: str
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        self.settings()
+        if parse_rate(self.rate) <= 0 or parse_seconds(self.latency) <= 0:
+            raise ValueError(f"links need a latency and a rate above 0, not {self.latency!r} and {self.rate!r}")
+        return self
+
+    def networks(self) -> list[str]:
+        """Where hosts are: on the links asked for and, if ``slower`` is above 1, on links so many times slower."""
+        seconds, rate = parse_seconds(self.latency), parse_rate(self.rate)
+        deeper = f"cluster:{duration(seconds * self.slower).replace(' ', '')},{rate / self.slower / 1e6:g}MB/s"
+        return [f"cluster:{self.latency},{self.rate}", *([deeper] if self.slower > 1 else [])]
+
+    def machine_file(self, where: str) -> str:
+        """Where the calibrated machine of a network lies: beside the rows."""
+        return f"{self.output}.{where.partition(':')[2].replace('/', '-per-')}.yaml"
+
+    def settings(self, calibrated: bool = False) -> list[Settings]:
+        """What to measure, by the calibrated machines if they are there."""
+        where, *deeper = self.networks()
+        most = max(self.hosts)
+        plain = [self._on(ranks, where, ["p2p", *self.backends], calibrated) for ranks in self.hosts if ranks < most]
+        full = self._on(most, where, ["p2p", *self.backends, *self.selectable], calibrated)
+        slow = [self._on(most, each, ["p2p"], calibrated, ["auto"]) for each in deeper]
+        return [*plain, full, *slow]
+
+    def _on(
+        self, ranks: int, where: str, backends: list[str], calibrated: bool, algorithms: list[str] | None = None
+    ) -> Settings:
+        return Settings(
+            ranks=ranks,
+            where=where,
+            bytes=[parse_bytes(size) for size in self.sizes],
+            algorithms=algorithms or ["auto", *self.algorithms],
+            backends=backends,
+            machine=self.machine_file(where) if calibrated else None,
+            repetitions=self.repetitions,
+            warmups=WARMUPS,
+            timeout=TIMEOUT,
+        )
+
+
+def lacking(scaling: Scaling) -> str | None:
+    """Why it cannot be measured here, in one line; None where it can."""
+    names = dict.fromkeys(named(backend)[0] for backend in (*scaling.backends, *scaling.selectable))
+    return allowed() or next((f"{name} is absent: {why}" for name in names if (why := presence(name).absent)), None)
+
+
+def measure(scaling: Scaling) -> None:
+    """Calibrate the links where that is not done, and measure what is not yet measured (`collectives.sweep`)."""
+    for where in scaling.networks():
+        path = Path(scaling.machine_file(where))
+        if not path.exists():
+            rows = measured(where, 2, MESSAGES, MESSAGE_REPETITIONS, TIMEOUT)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(made := text(machine_of(rows, where, where)), encoding="utf8")
+            print(made, file=sys.stderr)
+    sweep(scaling.settings(calibrated=True), scaling.output)
+
+
+def calibrated(stem: str | Path) -> dict[str, Machine]:
+    """The machines that rows were measured by, by their network."""
+    return {machine(str(path)).name: machine(str(path)) for path in Path(stem).parent.glob(f"{Path(stem).name}.*.yaml")}
+
+
+def results(stem: str | Path) -> tuple[Rows, dict[str, Any]]:
+    """Rows and record of an output; each of our rows with what the simulator says of the calibrated machine, in us."""
+    rows, record = read(stem)
+    rows, machines = rows[rows.error.isna()].copy(), calibrated(stem)
+    rows["simulated_us"] = [_simulated(row, machines[str(row.where)]) for row in rows.itertuples()]
+    return rows, record
+
+
+def _simulated(row: Any, on: Machine) -> float | None:
+    """Microseconds; None for what has no schedule of ours."""
+    if row.backend not in OURS:
+        return None
+    schedule = build(row.collective, row.algorithm, row.ranks, segments=int(row.segments))
+    return simulate(schedule, on, row.bytes, row.algorithm).seconds * 1e6
+
+
+def links(stem: str | Path) -> str:
+    """A sentence about the links as they were calibrated."""
+    said = [
+        f"{name.partition(':')[2]} was calibrated as {duration(on.network.alpha)} and {on.network.rate / 1e6:.1f} MB/s"
+        for name, on in sorted(calibrated(stem).items())
+    ]
+    return f"{'; '.join(said)}." if said else ""
+
+
+def agreement(rows: Rows) -> str:
+    """A sentence about how near the simulator came to our rows on eight hosts or more, and where it was worst."""
+    compared = deviations(rows[rows["where"] == rows["where"].iloc[0]])
+    if compared.empty:
+        return "The simulator is held against rows of eight hosts or more; here are none."
+    worst = compared.loc[compared.off.abs().idxmax()]
+    return (
+        f"Simulated against measured, {len(compared)} medians on {', '.join(map(str, sorted(set(compared.ranks))))} "
+        f"hosts: half of them within {compared.off.abs().median():.1%}. The worst is {worst.algorithm} with "
+        f"{format_bytes(worst.bytes)} on {worst.ranks} hosts: {duration(worst.median_us * 1e-6)} measured, "
+        f"{duration(worst.simulated_us * 1e-6)} simulated ({worst.off:+.0%})."
+    )
