@@ -53,7 +53,11 @@ MAY_IMPORT = {
         *("machine", "scaling", "regimes", "nccl", "simulator_benchmark"),
     },
     "sweep": {"environment", "results", "bench", "launch"},
-    "experiments": {"backends", "units", "errors", "bench", "sweep", "simulated"},
+    "straggler": {
+        *("schedule", "algorithms", "bench", "environment", "launch", "machine", "results", "simulation", "units"),
+    },
+    "plot_straggler": {"bounds", "machine", "plot", "units", *FIGURES},
+    "experiments": {"straggler", "backends", "units", "errors", "bench", "sweep", "simulated"},
     "execute": {"errors", "results", "environment", "experiments"},
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}

@@ -139,6 +139,8 @@ def _make_way(run: Run) -> None:
 
 
 def _failed_rows(executed: Path) -> int:
+    if not executed.with_suffix(".parquet").exists():  # the notebook has said why it could measure nothing
+        return 0
     rows, _ = read(executed.with_suffix(""))
     return int(rows.error.notna().sum()) if "error" in rows else 0
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from collectives import straggler
 from collectives.backends import BACKENDS, lacking
 from collectives.backends.presence import Presence, presence
 from collectives.backends.tuning import named
@@ -123,6 +124,7 @@ EXPERIMENTS: dict[str, type[BaseModel]] = {
     "collectives-sweep": CollectivesSweep,
     "massive-scale": Scale,
     "bench-simulator": Speed,
+    "straggler": straggler.Straggler,
 }
 
 
