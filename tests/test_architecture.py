@@ -62,7 +62,14 @@ MAY_IMPORT = {
     },
     "targets": {"plot"},
     "plot_slow_motion": {"plot", "units", *FIGURES},
-    "experiments": {"backends", "units", "errors", "bench", "sweep", "simulated"},
+    "straggler": {
+        *("schedule", "algorithms", "bench", "environment", "launch", "machine", "results", "simulation", "units"),
+    },
+    "plot_straggler": {"bounds", "machine", "plot", "units", *FIGURES},
+    "experiments": {
+        *("backends", "units", "errors", "bench", "sweep", "simulated"),
+        *("calibration", "slow_motion", "straggler"),
+    },
     "execute": {"errors", "results", "environment", "experiments"},
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}

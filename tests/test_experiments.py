@@ -11,6 +11,7 @@ import nbformat
 import pytest
 import yaml
 
+from collectives import execute
 from collectives.bench import launches
 from collectives.execute import folder_name, planned, run
 from collectives.experiments import EXPERIMENTS, CollectivesSweep, ExperimentError, Sweep, checked
@@ -217,6 +218,11 @@ def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rows.json").read_text()) == {"why": "because"}
     with pytest.raises(FileNotFoundError, match="`make experiments` makes them"):
         read(tmp_path / "nothing")
+
+
+def test_a_notebook_that_could_measure_nothing_has_no_failed_rows(tmp_path: Path) -> None:
+    """As where no emulated hosts are allowed: it says so, and leaves nothing but itself."""
+    assert execute._failed_rows(tmp_path / "straggler.ipynb") == 0
 
 
 EIGHT = GOOD | {"collectives": ["gather", "all_reduce"], "backends": ["p2p", "horovod", "mpi"]}

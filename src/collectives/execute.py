@@ -8,6 +8,7 @@ date is not run again, one that was cut off goes on where it was, and results of
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -134,11 +135,14 @@ def _is_current(run: Run) -> bool:
 def _make_way(run: Run) -> None:
     """Remove rows that other parameters or other code left, which no notebook overwrites."""
     if not run.executed.exists() or _inputs_of(run.executed) != run.inputs:
-        for suffix in (".parquet", ".json"):
-            run.executed.with_suffix(suffix).unlink(missing_ok=True)
+        made = (run.executed.parent.glob(f"{run.executed.stem}{end}") for end in (".parquet", ".json", "*.yaml"))
+        for path in itertools.chain(*made):
+            path.unlink()
 
 
 def _failed_rows(executed: Path) -> int:
+    if not executed.with_suffix(".parquet").exists():  # the notebook has said why it could measure nothing
+        return 0
     rows, _ = read(executed.with_suffix(""))
     return int(rows.error.notna().sum()) if "error" in rows else 0
 

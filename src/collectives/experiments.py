@@ -15,8 +15,11 @@ from collectives.backends import BACKENDS, lacking
 from collectives.backends.presence import Presence, presence
 from collectives.backends.tuning import named
 from collectives.bench import Positive, Settings, needed_here
+from collectives.calibration import Calibration
 from collectives.errors import explain, unknown
 from collectives.simulated import Scale, Speed
+from collectives.slow_motion import Scaling
+from collectives.straggler import Straggler
 from collectives.sweep import sweep
 from collectives.units import parse_bytes
 
@@ -123,6 +126,9 @@ EXPERIMENTS: dict[str, type[BaseModel]] = {
     "collectives-sweep": CollectivesSweep,
     "massive-scale": Scale,
     "bench-simulator": Speed,
+    "calibration": Calibration,
+    "scaling": Scaling,
+    "straggler": Straggler,
 }
 
 

@@ -1,0 +1,137 @@
+"""Rows of the experiment ``straggler`` as a figure and as sentences whose numbers come from the rows.
+
+Measured is a filled marker with its interval, simulated a line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from collectives.bounds import COSTS
+from collectives.machine import Link
+from collectives.plot import WIDTH, Rows
+from collectives.style import Picture, Theme, mark, picture
+from collectives.units import duration, format_bytes
+
+
+def by_factor(rows: Rows) -> Rows:
+    """The points of the host that was slow by several factors."""
+    first = rows.slow_host.iloc[0]
+    return rows[rows.slow_host == first].sort_values("factor", kind="stable")
+
+
+def by_position(rows: Rows) -> Rows:
+    """The points of the factor by which several hosts were slow, one after the other."""
+    factor = rows.factor[rows.slow_host != rows.slow_host.iloc[0]]
+    return rows[rows.factor == factor.iloc[0]].sort_values("slow_host", kind="stable") if len(factor) else rows[:0]
+
+
+def time(rows: Rows) -> Picture:
+    """Time of one size: on the left against the factor, on the right against the position of the slow host."""
+    parts = [("factor", by_factor(rows)), ("slow_host", by_position(rows))]
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, (x, part) in zip(panels, parts, strict=True):
+            _draw(axes, x, part)
+        _factor_axis(panels[0], sorted(parts[0][1].factor.unique()))
+        panels[1].set_xlabel("which host is slow")
+        panels[1].xaxis.set_major_locator(FixedLocator(sorted(parts[1][1].slow_host.unique())))
+        panels[0].set_ylabel("time")
+        handles = [*panels[0].get_legend_handles_labels()[0], Line2D([], [], color=theme.ink, lw=1.2)]
+        names = [*panels[0].get_legend_handles_labels()[1], "simulated"]
+        figure.legend(handles, names, loc="outside upper left", ncols=2)
+
+    return picture(paint, _alt(rows, parts), WIDTH, 3.8)
+
+
+def _draw(axes: Axes, x: str, rows: Rows) -> None:
+    for algorithm, series in rows.groupby("algorithm", sort=False):
+        colour, marker = mark(str(algorithm))
+        median, low, high = (series[name] * 1e-6 for name in ("median_us", "low_us", "high_us"))
+        axes.plot(series[x], series.simulated_us * 1e-6, color=colour, lw=1.2)
+        error = [median - low, high - median]
+        axes.errorbar(series[x], median, yerr=error, color=colour, marker=marker, ls="", capsize=2, label=algorithm)
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _factor_axis(axes: Axes, factors: list[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(factors))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:g}×"))
+    axes.set_xlabel("how much slower one host's link is")
+
+
+def _alt(rows: Rows, parts: list[tuple[str, Rows]]) -> str:
+    head = f"Measured all-reduce of {format_bytes(rows.bytes.iloc[0])} on {rows.ranks.iloc[0]} hosts"
+    (_, factors), (_, positions) = parts
+    lines = [
+        f"{name} from {_took(group, 0)} with a factor of {group.factor.iloc[0]} to {_took(group, -1)} with "
+        f"{group.factor.iloc[-1]}"
+        for name, group in factors.groupby("algorithm", sort=False)
+    ]
+    lines += [
+        f"{name} "
+        + ", ".join(f"{duration(row.median_us * 1e-6)} if host {row.slow_host} is" for row in group.itertuples())
+        for name, group in positions.groupby("algorithm", sort=False)
+    ]
+    return f"{head} of which one has a slower link, and simulated as lines: {'; '.join(lines)}."
+
+
+def _took(rows: Rows, which: int) -> str:
+    return duration(rows.median_us.iloc[which] * 1e-6)
+
+
+def slowdown(rows: Rows) -> str:
+    """A sentence: by how much each algorithm became slower from the smallest factor to the largest."""
+    rows = by_factor(rows)
+    parts = [
+        f"{name} {group.median_us.iloc[-1] / group.median_us.iloc[0]:.1f} times as long"
+        for name, group in rows.groupby("algorithm", sort=False)
+    ]
+    return (
+        f"With the link of host {rows.slow_host.iloc[0]} {rows.factor.max()} times slower, an all-reduce of "
+        f"{format_bytes(rows.bytes.iloc[0])} took: {', '.join(parts)} as on even links."
+    )
+
+
+def worst_place(rows: Rows) -> str:
+    """A sentence: where a slow host costs most and where least, for each algorithm; empty without several positions."""
+    rows = by_position(rows)
+    parts = []
+    for name, group in rows.groupby("algorithm", sort=False):
+        most, least = rows.loc[group.median_us.idxmax()], rows.loc[group.median_us.idxmin()]
+        times = most.median_us / least.median_us
+        parts.append(
+            f"{name} takes {times:.1f} times as long with host {most.slow_host} as with host {least.slow_host}"
+        )
+    if not parts:
+        return ""
+    return f"It may matter who is slow. By a factor of {rows.factor.iloc[0]}, {'; '.join(parts)}."
+
+
+def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:
+    """Measured times over the closed form of a cluster whose links are *all* as slow: a line each factor and size.
+
+    The algorithms that have one closed form: 1 means that one slow link costs what slow links everywhere would.
+    """
+    rows = by_factor(rows).sort_values(["bytes", "factor"], kind="stable")
+    known = rows[[("all_reduce", name) in COSTS for name in rows.algorithm]]
+    ratios = [row.median_us * 1e-6 / _even(row, link) for row in known.itertuples()]
+    names = [f"{format_bytes(row.bytes)}, {row.factor}×" for row in known.itertuples()]
+    table = pd.DataFrame({"point": names, "algorithm": known.algorithm.to_list(), "ratio": ratios})
+    wide = table.pivot(index="point", columns="algorithm", values="ratio").loc[list(dict.fromkeys(names))]
+    return wide.round(2).rename_axis(index=None, columns=None)
+
+
+def _even(row: Any, link: Link) -> float:
+    return COSTS["all_reduce", row.algorithm](row.ranks).seconds(row.bytes, link.alpha, row.factor * link.beta)

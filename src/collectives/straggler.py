@@ -1,0 +1,130 @@
+"""The experiment ``straggler``: one host's link is slower than the others'; parameters, measurement and rows.
+
+Every point is a host and a factor. One launch measures all of them: the links change while its ranks wait.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from collectives.algorithms import build
+from collectives.bench import Positive, Settings
+from collectives.environment import record
+from collectives.launch.cluster import Cluster, cluster
+from collectives.launch.cluster.ranks import launch_on, parse
+from collectives.machine import Link, Machine
+from collectives.results import write
+from collectives.simulation import simulate
+from collectives.units import duration, format_bytes, parse_bytes, parse_rate, parse_seconds
+
+Row = dict[str, Any]
+
+SEGMENTS = 1  # trees send their buffer whole, so that measured and simulated are the same schedule
+WARMUPS = 1
+TIMEOUT = 1800.0
+
+
+class Straggler(BaseModel):
+    """The parameters of ``straggler``: a cluster, who is slow on it and how much, and what is measured meanwhile."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    hosts: Annotated[int, Field(ge=2)]
+    latency: str
+    rate: str
+    slow_host: int
+    factors: Annotated[list[Positive], Field(min_length=1)]
+    positions: list[int]
+    position_factor: Positive
+    sizes: Annotated[list[str | int], Field(min_length=1)]
+    algorithms: Annotated[list[str], Field(min_length=1)]
+    repetitions: Positive
+    output: str
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        self.settings()
+        parse(f"{self.latency},{self.rate}", self.hosts)
+        if parse_rate(self.rate) <= 0:
+            raise ValueError(f"a rate must be above 0, not {self.rate!r}")
+        for host in (self.slow_host, *self.positions):
+            if not 0 <= host < self.hosts:
+                raise ValueError(f"there is no host {host}; hosts are 0 to {self.hosts - 1}")
+        return self
+
+    def settings(self) -> Settings:
+        """What is measured at every point; raises ValueError where the parameters do not fit together."""
+        return Settings(
+            algorithms=self.algorithms,
+            ranks=self.hosts,
+            where=f"cluster:{self.latency},{self.rate}",
+            bytes=[parse_bytes(size) for size in self.sizes],
+            segments=SEGMENTS,
+            repetitions=self.repetitions,
+            warmups=WARMUPS,
+            timeout=TIMEOUT,
+        )
+
+    def points(self) -> list[tuple[int, int]]:
+        """(host, factor), each once: the one host by all factors, then all positions by one."""
+        by_factor = [(self.slow_host, factor) for factor in self.factors]
+        return list(dict.fromkeys([*by_factor, *((host, self.position_factor) for host in self.positions)]))
+
+    def machine(self, host: int, factor: int) -> Machine:
+        """The same cluster for the simulator."""
+        link = Link(latency=parse_seconds(self.latency), rate=parse_rate(self.rate))
+        return Machine(name="cluster", network=link, slower={host: factor})
+
+
+def measure(straggler: Straggler) -> list[Row]:
+    """Measure all points, and write rows and their record under ``straggler.output``.
+
+    Raises OSError where this system allows no hosts (`launch.cluster.allowed`), RankError where a rank fails.
+    """
+    wanted, points = straggler.settings(), straggler.points()
+    environment: list[Row] = []
+    rows: list[Row] = []
+    with cluster(straggler.hosts, straggler.latency, straggler.rate) as hosts:
+
+        def on_event(event: Row) -> None:
+            if "slow" in event:
+                _slow_down(hosts, straggler, *event["slow"])
+            elif "row" in event:
+                rows.append(_row(straggler, event))
+                _say(rows[-1])
+            elif not environment:
+                environment.extend(event.get("environment", []))
+
+        job = {"points": points, "measure": [wanted.model_dump()]}
+        launch_on(hosts, "collectives.bench.straggling", job, timeout=TIMEOUT, on_event=on_event)
+    write(straggler.output, rows, {"settings": [wanted.model_dump()], "environment": environment or [record()]})
+    return rows
+
+
+def _slow_down(hosts: Cluster, straggler: Straggler, slow: int, factor: int) -> None:
+    """That host, and no other."""
+    for host in range(hosts.hosts):
+        hosts.set(host, rate=straggler.rate if host != slow else f"{parse_rate(straggler.rate) / factor:f}B/s")
+
+
+def _row(straggler: Straggler, event: Row) -> Row:
+    """A measured row, which host was slow and by how much, the simulated time, and how busy this machine was."""
+    slow, factor = event["point"]
+    row: Row = event["row"]
+    schedule = build("all_reduce", row["algorithm"], straggler.hosts, segments=SEGMENTS)
+    simulated = simulate(schedule, straggler.machine(slow, factor), row["bytes"], row["algorithm"]).seconds
+    own = {"slow_host": slow, "factor": factor, "simulated_us": round(simulated * 1e6, 3), "load": os.getloadavg()[0]}
+    return row | own
+
+
+def _say(row: Row) -> None:
+    print(
+        f"host {row['slow_host']} slower by {row['factor']}, {format_bytes(row['bytes'])} by {row['algorithm']}: "
+        f"{duration(row['median_us'] * 1e-6)} (simulated {duration(row['simulated_us'] * 1e-6)})",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -1,0 +1,133 @@
+"""The experiment about one slow link: its parameters, its points on real emulated hosts, and its sentences."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+import pytest
+
+from collectives import plot_straggler
+from collectives.algorithms import build
+from collectives.experiments import ExperimentError, checked
+from collectives.launch import cluster as clusters
+from collectives.launch.cluster import Cluster, allowed
+from collectives.machine import Link
+from collectives.results import read
+from collectives.simulation import simulate
+from collectives.straggler import Straggler, measure
+
+NOTEBOOK = Path(__file__).parent.parent / "experiments" / "straggler.ipynb"
+GOOD: dict[str, Any] = {
+    "hosts": 2,
+    "latency": "1ms",
+    "rate": "100MB/s",
+    "slow_host": 1,
+    "factors": [1, 8],
+    "positions": [0, 1],
+    "position_factor": 8,
+    "sizes": ["64K"],
+    "algorithms": ["ring", "tree"],
+    "repetitions": 1,
+    "output": "out/rows",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"slow_host": 2}, "there is no host 2; hosts are 0 to 1"),
+        ({"positions": [0, -1]}, "there is no host -1; hosts are 0 to 1"),
+        ({"hosts": 1, "slow_host": 0, "positions": []}, "hosts: Input should be greater than or equal to 2, got 1"),
+        ({"factors": [0]}, "factors.0: Input should be greater than or equal to 1, got 0"),
+        ({"factors": []}, "factors: List should have at least 1 item"),
+        ({"rate": "fast"}, "'fast' is no rate"),
+        ({"rate": "0MB/s"}, "a rate must be above 0, not '0MB/s'"),
+        ({"latency": "soon"}, "'soon' is no time"),
+        ({"sizes": ["6"]}, "6 bytes are no whole number of float32"),
+        ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
+    ],
+)
+def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        checked(Straggler, GOOD | given)
+    assert message in str(caught.value)
+
+
+def test_each_point_is_measured_while_that_link_alone_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if reason := allowed():
+        pytest.skip(reason)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    rates: dict[int, str] = {}
+    rates_of_points, change = [], Cluster.set
+
+    def changed(self: Cluster, host: int, **how: str) -> None:
+        change(self, host, **how)
+        rates[host] = how["rate"]
+        if host == self.hosts - 1:
+            rates_of_points.append(dict(rates))
+
+    monkeypatch.setattr(Cluster, "set", changed)
+    asked = Straggler(**GOOD | {"output": str(tmp_path / "rows")})
+    found = measure(asked)
+    slow = f"{100e6 / 8:f}B/s"
+    assert rates_of_points == [
+        {0: "100MB/s", 1: f"{100e6:f}B/s"},
+        {0: "100MB/s", 1: slow},
+        {0: slow, 1: "100MB/s"},
+    ]
+    rows, record = read(tmp_path / "rows")
+    points = [(1, 1), (1, 8), (0, 8)]
+    assert asked.points() == points
+    expected = [(*point, algorithm) for point in points for algorithm in GOOD["algorithms"]]
+    assert list(zip(rows.slow_host, rows.factor, rows.algorithm, strict=True)) == expected
+    assert rows.wrong.sum() == 0
+    assert len(found) == len(rows)
+    assert len(record["environment"]) == 2
+
+
+def test_where_no_hosts_are_allowed_the_notebook_says_why_and_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clusters, "allowed", lambda: "only Linux has them")
+    namespace: dict[str, Any] = {"display": print}
+    for cell in nbformat.read(NOTEBOOK, 4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, namespace)
+    assert capsys.readouterr().out == "Not measured: only Linux has them\n"
+
+
+def rows() -> Any:
+    """Rows of 8 hosts as the simulator would have measured them."""
+    asked = Straggler(**GOOD | {"hosts": 8, "positions": [0, 4]})
+    made = []
+    for slow, factor in asked.points():
+        for algorithm in GOOD["algorithms"]:
+            took = simulate(build("all_reduce", algorithm, 8), asked.machine(slow, factor), 1 << 20).seconds * 1e6
+            row = {"slow_host": slow, "factor": factor, "algorithm": algorithm, "bytes": 1 << 20, "ranks": 8}
+            made.append(row | dict.fromkeys(("median_us", "low_us", "high_us", "simulated_us"), took))
+    return pd.DataFrame(made)
+
+
+def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
+    table = rows()
+    ring = table[(table.algorithm == "ring") & (table.slow_host == 1)].median_us.tolist()
+    assert f"ring {ring[1] / ring[0]:.1f} times as long" in plot_straggler.slowdown(table)
+    assert "With the link of host 1 8 times slower, an all-reduce of 1 MiB took" in plot_straggler.slowdown(table)
+    assert "ring takes 1.0 times as long" in plot_straggler.worst_place(table)
+    assert "times as long with host 4 as with host" in plot_straggler.worst_place(table)
+    assert plot_straggler.worst_place(table[table.slow_host == 1]) == ""
+    alt = plot_straggler.time(table).alt
+    assert f"ring from {ring[0] / 1e3:.3g} ms with a factor of 1 to {ring[1] / 1e3:.3g} ms with 8" in alt
+    assert "if host 4 is" in alt
+    ratios = plot_straggler.as_if_all_were_slow(table, Link(latency=1e-3, rate=100e6))
+    assert ratios.index.tolist() == ["1 MiB, 1×", "1 MiB, 8×"]
+    assert ratios.ring.tolist() == [1.0, round(ring[1] * 1e-6 / (14 * (1e-3 + 8 * (1 << 17) / 100e6)), 2)]
+    assert ratios.ring.iloc[1] < 1
+
+
+def test_the_record_can_be_written() -> None:
+    assert json.dumps(Straggler(**GOOD).settings().model_dump())
