@@ -25,7 +25,7 @@ def test_the_fit_finds_the_link_that_was_measured(latency, overhead, rate):
 def test_one_disturbed_size_does_not_decide():
     made = rows(5e-6, 1e-6, 1e9, sizes=(8, 64, 512, 4096, 32_768, 1 << 20))
     made[1]["one_way"] *= 20
-    assert link(made).latency == pytest.approx(5e-6)
+    assert link(made).latency == pytest.approx(5e-6, rel=0.02)
 
 
 def test_a_line_that_would_start_below_zero_starts_at_zero():

@@ -67,8 +67,9 @@ def measured(where: str, ranks: int, sizes: Sequence[int], repetitions: int, tim
 def link(rows: Sequence[Row]) -> Link:
     """The link that fits best, every size's relative error counting alike.
 
-    In a burst each message takes overhead + bytes / rate; alone, latency more. Raises ValueError for fewer than two
-    sizes, from which nothing can be fitted.
+    Alone a message takes latency + overhead + bytes / rate; in a burst each of them takes all but the latency, and the
+    smaller half of the sizes say what of it is overhead. Raises ValueError for fewer than two sizes, from which nothing
+    can be fitted.
 
     >>> rows = [{"bytes": m, "one_way": 7e-6 + m / 1e9, "each": 2e-6 + m / 1e9} for m in (8, 1000, 100_000)]
     >>> fitted = link(rows)
@@ -79,9 +80,10 @@ def link(rows: Sequence[Row]) -> Link:
         raise ValueError("a link is fitted on two sizes of messages or more")
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
     each, one_way = (np.array([row[name] for row in rows]) for name in ("each", "one_way"))
-    overhead, beta = _line(sizes, np.maximum(each, 1e-9))
-    latency = float(np.median(np.maximum(one_way - overhead - beta * sizes, 0)[: 1 + len(sizes) // 2]))
-    return Link(latency=latency, overhead=overhead, rate=1 / beta)
+    beta, small = _line(sizes, one_way)[1], slice(1 + len(sizes) // 2)
+    alpha, overhead = (max(0.0, float(np.median((seconds - beta * sizes)[small]))) for seconds in (one_way, each))
+    overhead = min(overhead, alpha)
+    return Link(latency=alpha - overhead, overhead=overhead, rate=1 / beta)
 
 
 def _line(sizes: Any, seconds: Any) -> tuple[float, float]:
