@@ -2,9 +2,12 @@
 
 gloo's messages do not: a sender of gloo's waits until the receiver has said that it is ready, and a thread of the
 receiver's is woken for each of both. Here a message costs one system call to send and three to receive, in the thread
-that waits, and the latency once. Whatever is not asked for yet stays in the system's buffers.
+that waits, and the latency once.
 
-Every pair of ranks has one connection each way, made when it is first needed. All of it happens within `Mesh.wait`.
+Every pair of ranks has one connection each way, made when it is first needed. All of it happens within `Mesh.wait`,
+which reads nothing but the message that it waits for. What comes from others meanwhile stays in the system's buffers,
+and when these are full TCP holds its sender back: a rank that is ahead does not take the link away from one that is
+behind. A rank waits for a peer's messages in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from torch import distributed as dist
 
 HEADER = struct.Struct("<QQQ")  # call, step, bytes
 TOKEN_BYTES = 16
+WORTH_WAKING = 128 << 10  # bytes of a message; with fewer a rank would do nothing but wake up and read
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 
 
@@ -51,12 +55,13 @@ class Message:
 class _Connection:
     """One end of a connection to or from a peer."""
 
-    __slots__ = ("got", "header", "messages", "peer", "socket")
+    __slots__ = ("got", "header", "messages", "peer", "socket", "worth")
 
     def __init__(self, peer: int, connected: socket.socket) -> None:
         self.peer, self.socket = peer, connected
-        self.messages: deque[Message] = deque()  # out: to be sent; in: the one that is being received
+        self.messages: deque[Message] = deque()  # out: to be sent
         self.header, self.got = memoryview(bytearray(HEADER.size)), 0  # in: of the message that comes next
+        self.worth = 1  # in: how many bytes wake us
 
 
 class Mesh:
@@ -71,7 +76,6 @@ class Mesh:
         self._addresses = self._introduce(group)
         self._out: dict[int, _Connection] = {}
         self._into: dict[int, _Connection] = {}
-        self._wanted: dict[int, dict[tuple[int, int], Message]] = {}
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self._listener, select.POLLIN, self._accept)
@@ -101,14 +105,8 @@ class Mesh:
         return message
 
     def receive(self, peer: int, step: int, into: memoryview) -> Message:
-        """Say where the message of this step is to go."""
-        message = Message(peer, self.call, step, [into], is_sent=False)
-        self._wanted.setdefault(peer, {})[self.call, step] = message
-        connection = self._into.get(peer)
-        if connection is not None and connection.got == HEADER.size and not connection.messages:
-            self._watch(connection.socket, select.POLLIN, lambda: self._read(connection))
-            self._assign(connection)
-        return message
+        """Where the message of this step is to go."""
+        return Message(peer, self.call, step, [into], is_sent=False)
 
     def wait(self, message: Message) -> None:
         """Until it is sent or received. Raises OSError when the peer has gone, or time is over."""
@@ -119,9 +117,25 @@ class Mesh:
             left = self.deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"not done within {self.seconds:g} s")
+            if not message.is_sent:
+                self._await(message)
             for number, _ in self._poll.poll(left * 1e3):
                 if number in self._handlers:  # an earlier one of these may have ended it
                     self._handlers[number]()
+        if not message.is_sent:
+            self._ignore(self._into[message.peer].socket)
+
+    def _await(self, message: Message) -> None:
+        """Read from the message's connection, as soon as there is one, as much as is worth waking for."""
+        connection = self._into.get(message.peer)
+        if connection is None:
+            return
+        if connection.socket.fileno() not in self._handlers:
+            self._watch(connection.socket, select.POLLIN, lambda: self._read(connection, message))
+        worth = min(message.left, WORTH_WAKING) if connection.got == HEADER.size else 1
+        if worth != connection.worth:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, worth)
+            connection.worth = worth
 
     def close(self) -> None:
         """Give up: whoever waits for this rank learns of it at once."""
@@ -176,40 +190,23 @@ class Mesh:
             connected.close()
             return
         peer = HELLO.unpack(said)[1]
-        connection = self._into[peer] = _Connection(peer, connected)
-        self._watch(connected, select.POLLIN, lambda: self._read(connection))
+        self._into[peer] = _Connection(peer, connected)
 
-    def _read(self, connection: _Connection) -> None:
-        """Take what has come: the rest of a header, or bytes of the message that it announced."""
+    def _read(self, connection: _Connection, message: Message) -> None:
+        """Take what has come: the rest of the header, or bytes of the message behind it."""
         try:
-            if connection.messages:
-                message = connection.messages[0]
-                message.advance(_some(connection.socket.recv_into(message.parts[0])))
-                if not message.left:
-                    connection.messages.popleft()
-                    connection.got = 0
-                return
-            connection.got += _some(connection.socket.recv_into(connection.header[connection.got :]))
-            if connection.got == HEADER.size:
-                self._assign(connection)
+            if connection.got < HEADER.size:
+                connection.got += _some(connection.socket.recv_into(connection.header[connection.got :]))
+                if connection.got < HEADER.size:
+                    return
+                _check(HEADER.unpack(connection.header), (message.call, message.step, message.left))
+            message.advance(_some(connection.socket.recv_into(message.parts[0])))
+            if not message.left:
+                connection.got = 0
         except BlockingIOError:
             return
         except OSError as error:
             self._lose(connection, error, is_sent=False)
-
-    def _assign(self, connection: _Connection) -> None:
-        """A header is complete: go on with its message where that is wanted, else leave it alone until it is."""
-        call, step, count = HEADER.unpack(connection.header)
-        message = self._wanted.get(connection.peer, {}).pop((call, step), None)
-        if message is None:
-            self._ignore(connection.socket)
-        elif message.left != count:
-            error = f"{count} bytes came, not {message.left}: do all ranks call with the same sizes and algorithm?"
-            self._wanted[connection.peer][call, step] = message
-            self._lose(connection, OSError(error), is_sent=False)
-        else:
-            connection.messages.append(message)
-            self._read(connection)
 
     def _lose(self, connection: _Connection, error: OSError, is_sent: bool) -> None:
         self._ignore(connection.socket)
@@ -240,6 +237,12 @@ def own_address() -> str:
 def _prepare(connected: socket.socket) -> None:
     connected.setblocking(False)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _check(came: tuple[int, int, int], awaited: tuple[int, int, int]) -> None:
+    if came != awaited:
+        said = [f"call {call}, step {step}, {count} bytes" for call, step, count in (came, awaited)]
+        raise OSError(f"{said[0]} came, not {said[1]}: do all ranks make the same calls, with the same sizes?")
 
 
 def _some(count: int) -> int:

@@ -19,38 +19,43 @@ Call = Any  # numba says of what these are only when it compiles
 read: Call = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
 write: Call = types.ExternalFunction("write", types.int64(types.int32, types.uintp, types.uint64))
 clock_gettime: Call = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
+epoll_wait: Call = types.ExternalFunction("epoll_wait", types.int32(types.int32, types.uintp, types.int32, types.int32))
 ppoll: Call = types.ExternalFunction("ppoll", types.int32(types.uintp, types.uint64, types.uintp, types.uintp))
 
 MONOTONIC = 1
 POLLIN = 1
-EVENTS = 1 << 32  # in a pollfd: int32 descriptor, int16 events, int16 what has come
-COME = 48
-AT_ONCE = 16  # packets read from one device before others have their turn
+AT_ONCE = 16  # devices that are read in turn, and packets read from one of them before the next has its turn
+# Seconds by which a packet leaves early. It takes about as long until this process knows of a packet and until a host
+# does, and so one awakening does for several.
+EARLY = 1e-4
 BILLION = 1_000_000_000
 # Where in an IPv4 packet its version, addresses and ports stand.
 VERSION, TARGET, PORTS = OFFLOAD_HEADER, OFFLOAD_HEADER + 16, OFFLOAD_HEADER + 20
 
 
 @compiled
-def carry(net: Network, devices: Ints, told: int) -> None:
-    """Be the network between the hosts' devices until there is something to read from ``told``."""
-    time, polled = np.zeros(2, dtype=np.int64), np.empty(len(devices) + 1, dtype=np.int64)
+def carry(net: Network, devices: Ints, hosts: Ints, poll: int) -> None:
+    """Be the network between the hosts' devices until there is something to read from anything else.
+
+    ``hosts`` are the hosts by their devices' numbers, NONE for what is no device; ``poll`` is an epoll of all that is
+    read from.
+    """
+    time, events = np.zeros(2, dtype=np.int64), np.zeros(3 * AT_ONCE, dtype=np.uint32)
     while True:
-        polled[:-1] = devices | POLLIN * EVENTS
-        polled[-1] = told | POLLIN * EVENTS
-        _sleep(next_event(net) - _now(time), polled, time)
-        for host in range(len(devices)):
-            if polled[host] >> COME and room(net) != NONE:
-                _read(net, devices[host], host, time)
-        packet = advance(net, _now(time))
+        _sleep(next_event(net) - EARLY - _now(time), poll, time)
+        for nth in range(epoll_wait(poll, events.ctypes.data, AT_ONCE, 0)):
+            device = events[3 * nth + 1]  # an event is 12 bytes: what has come, then of whom
+            if hosts[device] == NONE:
+                return
+            _read(net, device, hosts[device], time)
+        until = _now(time) + EARLY
+        packet = advance(net, until)
         while packet != NONE:
             at = net.data[packet].ctypes.data
             # A host that is about to end takes no more, which is no matter.
             write(devices[net.target[packet]], at, np.uint64(net.size[packet] + OFFLOAD_HEADER))
             release(net, packet)
-            packet = advance(net, _now(time))
-        if polled[-1] >> COME:
-            return
+            packet = advance(net, until)
 
 
 @compiled
@@ -60,11 +65,12 @@ def _now(time: Ints) -> float:
 
 
 @compiled
-def _sleep(seconds: float, polled: Ints, time: Ints) -> None:
-    """Until there is something to read, or it is time."""
+def _sleep(seconds: float, poll: int, time: Ints) -> None:
+    """Until there is something to read, or it is time: an epoll itself counts in milliseconds."""
     nanoseconds = int(min(max(seconds, 0.0), 1.0) * BILLION)
     time[0], time[1] = nanoseconds // BILLION, nanoseconds % BILLION
-    ppoll(polled.ctypes.data, np.uint64(len(polled)), time.ctypes.data, np.uintp(0))
+    waiting = np.array([poll | POLLIN << 32], dtype=np.int64)  # a pollfd: int32 descriptor, int16 events, int16 results
+    ppoll(waiting.ctypes.data, np.uint64(1), time.ctypes.data, np.uintp(0))
 
 
 @compiled

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import socket
 import sys
 from contextlib import suppress
@@ -18,7 +19,7 @@ import numpy as np
 from collectives.launch.cluster import hosts as namespaces
 from collectives.launch.cluster.devices import carry
 from collectives.launch.cluster.hosts import Host
-from collectives.launch.cluster.network import Link, Network, change, network
+from collectives.launch.cluster.network import NONE, Ints, Link, Network, change, network
 from collectives.launch.leash import die_with
 
 MOST = 1 << 16  # bytes of what the launcher says
@@ -41,10 +42,10 @@ def main(launcher: str, control: str, text: str) -> None:
         _compile()
         _be_prompt()
         told.sendall(json.dumps({"pids": [host.pid for host in made]}).encode() + b"\n")
-        devices = np.array([host.device for host in made])
-        carry(net, devices, told.fileno())
-        while _obey(net, told):
-            carry(net, devices, told.fileno())
+        with _polling([*(host.device for host in made), told.fileno()]) as poll:
+            carry(net, *_numbers(made, told.fileno()), poll.fileno())
+            while _obey(net, told):
+                carry(net, *_numbers(made, told.fileno()), poll.fileno())
     os.close(life[1])
     with suppress(ChildProcessError):
         while True:
@@ -59,8 +60,25 @@ def _make(hosts: int, life: tuple[int, int]) -> list[Host]:
 
 def _compile() -> None:
     """Have compiled what is going to run, before anybody waits for a packet."""
-    with open(os.devnull, encoding="utf8") as ready:  # noqa: PTH123
-        carry(network(1, Link(1.0, 0.0), packets=1, most=1), np.zeros(0, dtype=np.int64), ready.fileno())
+    reader, writer = os.pipe()
+    os.close(writer)
+    with os.fdopen(reader), _polling([reader]) as poll:
+        carry(network(1, Link(1.0, 0.0), packets=1, most=1), *_numbers([], reader), poll.fileno())
+
+
+def _polling(numbers: list[int]) -> select.epoll:
+    poll = select.epoll()
+    for number in numbers:
+        poll.register(number, select.EPOLLIN)
+    return poll
+
+
+def _numbers(made: list[Host], most: int) -> tuple[Ints, Ints]:
+    """The device of each host, and the host of each device, NONE for other files up to the number ``most``."""
+    devices = np.array([host.device for host in made], dtype=np.int64)
+    hosts = np.full(1 + max([most, *devices.tolist()]), NONE)
+    hosts[devices] = np.arange(len(made))
+    return devices, hosts
 
 
 def _be_prompt() -> None:

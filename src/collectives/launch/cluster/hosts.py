@@ -36,8 +36,8 @@ ALLOWED = SYSCTL / "tcp_allowed_congestion_control"
 # Cubic fills a steady link; bbr, which some systems prefer, measures it again and again, and that costs short transfers
 # half of their speed. A connection that was idle is as fast as before: the links of a cluster do not change meanwhile.
 TCP = {
-    "tcp_rmem": "4096 1048576 8388608",
-    "tcp_wmem": "4096 1048576 8388608",
+    "tcp_rmem": "4096 524288 8388608",
+    "tcp_wmem": "4096 524288 8388608",
     "tcp_slow_start_after_idle": "0",
     "tcp_no_metrics_save": "1",
     "tcp_early_retrans": "0",  # nothing is lost, so nothing need be sent again to try

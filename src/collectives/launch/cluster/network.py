@@ -55,6 +55,7 @@ class Network(NamedTuple):
     rate: Floats  # by port, as all up to `last`
     before: Floats  # seconds from whatever lies before it to the port …
     after: Floats  # … and from it to whatever follows
+    until: Floats  # when it was or is done with its last packet
     cut: NDArray[np.bool_]
     used: NDArray[np.bool_]  # whether two hosts have a wire of their own
     sending: Ints  # the packet, or NONE
@@ -93,6 +94,7 @@ def network(
         rate=np.full(ports, math.inf),
         before=np.zeros(ports),
         after=np.zeros(ports),
+        until=np.zeros(ports),
         cut=np.zeros(ports, dtype=np.bool_),
         used=np.zeros(ports, dtype=np.bool_),
         sending=_nones(ports),
@@ -264,7 +266,8 @@ def _come(net: Network, now: float, packet: int) -> None:
 @compiled
 def _begin(net: Network, now: float, at: int, packet: int) -> None:
     """A port is free for a packet: it sends on from now on, until at the earliest it has all of it."""
-    end = max(now + net.size[packet] / net.rate[at], net.complete[packet])
+    now = max(now, net.until[at])  # whoever drives the network may have let happen what was due a little later
+    net.until[at] = end = max(now + net.size[packet] / net.rate[at], net.complete[packet])
     _push(net, end, len(net.size) + at)
     if kind_of(net, at) != INTO:
         following = _following(net, at, packet)
