@@ -33,7 +33,7 @@ class Ranks:
         return Measurement([], [])
 
     def measure(self, settings: Settings, on_event: Callable[[dict[str, Any]], None]) -> None:
-        same = {"collective": settings.collective, "where": settings.where}
+        same = {"collective": settings.collective, "where": settings.where, "ranks": settings.ranks}
         for nth, nbytes in enumerate(settings.bytes, start=1):
             if failure := self.failures.get(nbytes):
                 raise failure

@@ -1,0 +1,155 @@
+"""The experiment ``scaling``: its parameters, what auto chooses by, its figures and the goals, on made-up rows."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pydantic import ValidationError
+
+from collectives import plot_slow_motion, slow_motion, targets
+from collectives.algorithms import build
+from collectives.backends.choice import bound, choose, named_machine
+from collectives.bench import Settings, launches
+from collectives.machine import Link, Machine, machine
+from collectives.results import write
+from collectives.simulation import simulate
+from collectives.slow_motion import Scaling
+
+WHERE = "cluster:5ms,25MB/s"
+GOOD: dict[str, Any] = {
+    "hosts": [2, 4],
+    "latency": "5ms",
+    "rate": "25MB/s",
+    "slower": 4,
+    "sizes": [4, "1M"],
+    "algorithms": ["ring", "two_tree"],
+    "backends": ["gloo", "mpi"],
+    "selectable": ["mpi:ring"],
+    "repetitions": 2,
+    "output": "somewhere/scaling",
+}
+
+
+def test_what_is_measured_where() -> None:
+    plain, full, slower = Scaling(**GOOD).settings()
+    assert (plain.ranks, plain.backends, plain.algorithms) == (2, ["p2p", "gloo", "mpi"], ["auto", "ring", "two_tree"])
+    assert (full.ranks, full.backends[-1], full.where) == (4, "mpi:ring", WHERE)
+    assert (slower.ranks, slower.backends, slower.algorithms) == (4, ["p2p"], ["auto"])
+    assert slower.where == "cluster:20ms,6.25MB/s"
+    assert len(Scaling(**GOOD | {"slower": 1}).settings()) == 2
+
+
+def test_all_but_horovod_are_measured_by_the_same_ranks() -> None:
+    alike = launches(Scaling(**GOOD | {"backends": ["gloo", "horovod", "mpi"], "slower": 1}).settings())
+    assert [(one.ranks, one.backends) for each in alike for one in each] == [
+        (2, ["p2p", "gloo", "mpi"]),
+        (2, ["horovod"]),
+        (4, ["p2p", "gloo", "mpi", "mpi:ring"]),
+        (4, ["horovod"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hosts": [1]}, "greater than or equal to 2"),
+        ({"rate": "0MB/s"}, "a latency and a rate above 0"),
+        ({"latency": "5"}, "5"),
+        ({"algorithms": ["rnig"]}, "rnig"),
+        ({"selectable": ["mpi:rnig"]}, "known are basic_linear"),
+    ],
+)
+def test_bad_parameters_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Scaling(**GOOD | change)
+
+
+def rows() -> list[dict[str, Any]]:
+    """Ours, half as fast as the law; gloo ten times as slow as auto, Open MPI twice, its ring as fast as auto."""
+    on, made = machine("5ms,25MB/s"), []
+
+    def row(ranks: int, backend: str, algorithm: str, nbytes: int, us: float, auto: bool = False) -> None:
+        own = {"where": WHERE, "ranks": ranks, "backend": backend, "algorithm": algorithm, "bytes": nbytes}
+        times = {"median_us": us, "low_us": 0.9 * us, "high_us": 1.1 * us, "busbw": 1.75 * nbytes / us / 1e3}
+        bounds = {"bound_us": bound(on, "all_reduce", ranks, nbytes) * 1e6, "segments": 1 if backend == "p2p" else None}
+        made.append({"collective": "all_reduce", "error": None, "wrong": 0, "auto": auto} | own | times | bounds)
+
+    for ranks in (4, 8):
+        for nbytes in (4, 1 << 20):
+            law = simulate(build("all_reduce", "recursive_doubling", ranks), on, nbytes).seconds * 1e6
+            for auto in (True, False):
+                row(ranks, "p2p", "recursive_doubling", nbytes, 2 * law, auto)
+            row(ranks, "gloo", "default", nbytes, 20 * law)
+            row(ranks, "mpi", "default", nbytes, 4 * law)
+            row(ranks, "mpi", "ring", nbytes, 2 * law)
+    return made
+
+
+@pytest.fixture
+def stem(tmp_path: Path) -> str:
+    stem = str(tmp_path / "scaling")
+    Path(f"{stem}.5ms,25MB-per-s.yaml").write_text(
+        f"name: {WHERE}\nnetwork: {{latency: 5ms, overhead: 0us, rate: 25MB/s}}\n"
+    )
+    write(stem, rows(), {})
+    return stem
+
+
+def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> None:
+    found, _ = slow_motion.results(stem)
+    table = targets.ratios(found)
+    assert table.bytes.tolist() == [4, 1 << 20]
+    for column, ratio in {"libraries": 10, "mpi": 2, "best_of_mpi": 1, "law": 2}.items():
+        assert table[column].tolist() == pytest.approx([ratio] * 2), column
+    assert table.law_slower.isna().all()
+    assert targets.deviations(found).off.tolist() == pytest.approx([1.0] * 2)
+    assert "half of them within 100.0%" in slow_motion.agreement(found)
+    assert "calibrated as 5 ms and 25.0 MB/s" in slow_motion.links(stem)
+
+
+def test_the_figures_show_all_series_and_say_so(stem: str) -> None:
+    found, _ = slow_motion.results(stem)
+    drawn = [
+        plot_slow_motion.time_against_hosts(found, [4, 1 << 20]),
+        plot_slow_motion.time_against_size(found),
+        plot_slow_motion.bandwidth_against_size(found),
+    ]
+    for picture in drawn:
+        for name in ("recursive_doubling", "gloo (its own choice)", "mpi (its own choice)"):
+            assert name in picture.alt
+        assert "mpi (ring)" not in picture.alt  # a library's named algorithms stand in the table
+        assert picture.light.startswith(b"<?xml")
+
+
+def test_without_many_hosts_there_is_no_comparison(stem: str) -> None:
+    found, _ = slow_motion.results(stem)
+    assert "here are none" in slow_motion.agreement(found[found.ranks == 4])
+    assert isinstance(found, pd.DataFrame)
+
+
+@pytest.mark.parametrize("p", [2, 7, 32])
+@pytest.mark.parametrize("nbytes", [4, 64 << 10, 16 << 20])
+def test_auto_is_what_the_simulator_finds_quickest(p: int, nbytes: int) -> None:
+    """Among algorithms of one closed form, on a machine whose alpha occupies the port: there the law is exact."""
+    on = Machine(name="a test", network=Link(overhead=5e-3, rate=25e6))
+    chosen = choose("all_reduce", p, nbytes, on=on)
+    times = {
+        name: simulate(build("all_reduce", name, p), on, nbytes).seconds
+        for name in ("ring", "recursive_doubling", "halving_doubling", "exchange", "root")
+    }
+    schedule = build("all_reduce", chosen.algorithm, p, segments=chosen.segments)
+    assert simulate(schedule, on, nbytes).seconds <= min(times.values()) * 1.001
+
+
+def test_auto_goes_by_the_machine_and_by_nothing_else() -> None:
+    fast, slow = machine("1us,1MB/s"), machine("1s,1GB/s")
+    assert choose("all_reduce", 32, 1 << 16, on=fast).algorithm == "halving_doubling"
+    assert choose("all_reduce", 32, 1 << 16, on=slow).algorithm == "recursive_doubling"
+    assert choose("all_reduce", 32, 1 << 16, "tree", 3, on=slow)[:2] == ("tree", 3)
+    assert named_machine(None) is None
+    with pytest.raises(ValueError, match="unknown machine 'sumit'; did you mean 'summit'"):
+        Settings(machine="sumit")
+    assert Settings(where=WHERE).variables() == {"COLLECTIVES_MACHINE": "5ms,25MB/s"}
+    assert Settings(where=WHERE, machine="summit").variables() == {"COLLECTIVES_MACHINE": "summit"}
+    assert Settings().variables() == {}
