@@ -35,7 +35,8 @@ class Calibration(BaseModel):
     @model_validator(mode="after")
     def _known(self) -> Self:
         need_where(self.where, self.ranks)
-        self.bytes()
+        if min(self.bytes()) < 1:
+            raise ValueError("a message has at least one byte")
         return self
 
     def bytes(self) -> list[int]:

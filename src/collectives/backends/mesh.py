@@ -20,6 +20,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 import psutil  # type: ignore[import-untyped]
@@ -28,6 +29,7 @@ from torch import distributed as dist
 
 HEADER = struct.Struct("<QQQ")  # call, step, bytes
 TOKEN_BYTES = 16
+MOST_PARTS = 1024  # that one system call takes
 WORTH_WAKING = 128 << 10  # bytes of a message; with fewer a rank would do nothing but wake up and read
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 
@@ -153,7 +155,7 @@ class Mesh:
             self._poll.unregister(which)
 
     def _connect(self, peer: int) -> _Connection:
-        connected = socket.socket(socket.AF_INET6 if ":" in self._addresses[peer][0] else socket.AF_INET)
+        connected = socket.socket()
         _prepare(connected)
         connection = self._out[peer] = _Connection(peer, connected)
         hello = memoryview(HELLO.pack(self._token, self.rank))
@@ -167,7 +169,7 @@ class Mesh:
         try:
             while connection.messages:
                 message = connection.messages[0]
-                message.advance(connection.socket.sendmsg(message.parts))
+                message.advance(connection.socket.sendmsg(message.parts[:MOST_PARTS]))
                 if message.left:
                     raise BlockingIOError
                 connection.messages.popleft()
@@ -178,14 +180,19 @@ class Mesh:
             self._lose(connection, error, is_sent=True)
 
     def _accept(self) -> None:
-        connected, _ = self._listener.accept()
+        try:
+            connected, _ = self._listener.accept()
+        except OSError:  # who called has hung up
+            return
         _prepare(connected)
         self._watch(connected, select.POLLIN, lambda: self._greet(connected))
 
     def _greet(self, connected: socket.socket) -> None:
         """Learn who it is; a stranger is turned away."""
         self._ignore(connected)
-        said = connected.recv(HELLO.size)
+        said = b""
+        with suppress(OSError):
+            said = connected.recv(HELLO.size)
         if len(said) < HELLO.size or not secrets.compare_digest(said[:TOKEN_BYTES], self._token):
             connected.close()
             return
