@@ -35,21 +35,23 @@ def time_against_hosts(rows: Rows, sizes: Sequence[int]) -> Picture:
     rows = shown(rows)
 
     def paint(figure: Figure, theme: Theme) -> None:
-        panels = figure.subplots(1, len(sizes), sharey=False, squeeze=False)[0]
+        panels = figure.subplots(len(sizes), 1, sharex=True, squeeze=False)[:, 0]
         for axes, nbytes in zip(panels, sizes, strict=True):
             for algorithm, series in _series(rows[rows.bytes == nbytes], "ranks"):
                 _draw(axes, algorithm, series, "ranks", "median_us", series.low_us, series.high_us)
             bound = rows[rows.bytes == nbytes].groupby("ranks").bound_us.first()
             axes.plot(bound.index, bound, color=theme.ink, lw=0.9, ls=(0, (5, 3)), label="lower bound")
-            axes.set_title(format_bytes(nbytes), fontsize=10)
+            axes.set_ylabel(format_bytes(nbytes))
             _hosts_axis(axes, sorted(rows.ranks.unique()))
             _time_axis(axes)
-        panels[0].set_ylabel("time in slow motion")
-        figure.supxlabel("hosts", fontsize=10)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=8)
+        panels[-1].set_xlabel("hosts")
+        figure.supylabel("time in slow motion", fontsize=10)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=9)
 
     parts = [f"{format_bytes(n)}: {_ends(rows[rows.bytes == n], 'ranks', '{} hosts'.format)}" for n in sizes]
-    return picture(paint, f"Time against hosts, measured and simulated. {'. '.join(parts)}.", 1.5 * WIDTH, 4.2)
+    return picture(
+        paint, f"Time against hosts, measured and simulated. {'. '.join(parts)}.", WIDTH, 1.6 + 2.0 * len(sizes)
+    )
 
 
 def time_against_size(rows: Rows) -> Picture:

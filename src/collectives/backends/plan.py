@@ -1,18 +1,16 @@
 """What one rank has to do, worked out once: a schedule turned into a straight program over offsets.
 
-Two things make the program fast. Receives are posted LOOKAHEAD steps before they are needed: gloo sends data only after
-the receiver has said it is ready, so a late receive costs a round trip more. And what arrives goes straight into the
-tensor where the plan proves the place free; otherwise into scratch memory, and is moved in its step.
-
-A place is free for a receive from the moment when this rank last reads or writes it before. Waiting there for an older
-send cannot lock up: what a rank waits for always belongs to an earlier step than the one it has reached.
+What arrives goes straight into the tensor where the plan proves the place free; otherwise into scratch memory, and is
+moved in its step. A place is free if this step neither sends it nor gets it twice; an earlier send that still reads it
+is waited for. That cannot lock up: a message of an earlier step has arrived with whoever has reached this one, and those
+of this step are sent before their senders wait for any of it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import accumulate, count, pairwise
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +20,8 @@ from collectives.contracts import cells, contract
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step
 
-# How many steps before its turn a receive is posted.
-LOOKAHEAD = 8
-
 # Collectives that add up.
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
-
-# "After which step": before the first one.
-START = -1
 
 
 def plan(schedule: Schedule, rank: int, edges: Ints) -> Plan:
@@ -87,9 +79,6 @@ class _Turn(NamedTuple):
     sends: list[_Message]
     receives: list[_Message]
 
-    def touches(self, span: Span) -> bool:
-        return any(own.overlaps(span) for m in self.sends + self.receives for own, _ in m.pieces)
-
 
 def _turn(step: Step, rank: int, edges: Ints) -> _Turn:
     return _Turn(
@@ -137,14 +126,8 @@ def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span
 
 
 def _program(turns: list[_Turn], rank: int, finished: dict[int, list[Span]]) -> Iterator[Instruction]:
-    """Step by step: send, wait for what arrives, fold it in, and post the receives whose time has come."""
-    number, slots = count(), _slots(turns)
-    landings = [_landings(turns, t, slots[t % LOOKAHEAD]) for t in range(len(turns))]
-    due: dict[int, list[tuple[int, int, Span]]] = defaultdict(list)  # step -> receives to post after it
-    for t, landed in enumerate(landings):
-        for peer, (ready, into) in landed.items():
-            due[ready].append((t, peer, into))
-    posted: dict[tuple[int, int], int] = {}  # (step, peer) -> number
+    """Step by step: say where messages go, send, wait for what arrives, and fold it in."""
+    number = count()
     sending: dict[int, tuple[Span, ...]] = {}  # number -> what is still being read
 
     def settle(span: Span) -> Iterator[Wait]:
@@ -153,64 +136,49 @@ def _program(turns: list[_Turn], rank: int, finished: dict[int, list[Span]]) -> 
             del sending[sent]
             yield Wait(sent)
 
-    def post(after: int) -> Iterator[Instruction]:
-        for t, peer, into in due[after]:
-            yield from settle(into)
-            posted[t, peer] = next(number)
-            yield Post(posted[t, peer], peer, t, into)
-
-    yield from post(START)
     for t, turn in enumerate(turns):
+        landed, posted = _landings(turn), []
+        for peer, into in landed.items():
+            yield from settle(into)
+            posted.append(next(number))
+            yield Post(posted[-1], peer, t, into)
         for message in turn.sends:
             sent, spans = next(number), tuple(span for span, _ in message.pieces)
             sending[sent] = spans
             yield Send(sent, message.peer, t, spans)
-        yield from (Wait(posted[t, message.peer]) for message in turn.receives)
-        for fold in _folds(turn, rank, landings[t]):
+        yield from map(Wait, posted)
+        for fold in _folds(turn, rank, landed):
             yield from settle(fold.into)
             yield fold
         yield from map(Finish, finished.get(t, []))
-        yield from post(t)
     yield from map(Wait, sending)
 
 
-def _landings(turns: list[_Turn], t: int, base: int) -> dict[int, tuple[int, Span]]:
-    """For each peer that sends to us in step t: after which step the receive may be posted, and where it lands."""
-    landings = {}
-    for message in turns[t].receives:
-        earliest = max(START, t - LOOKAHEAD)
+def _landings(turn: _Turn) -> dict[int, Span]:
+    """For each peer that sends to us in this step: where its message lands."""
+    landings, scratch = {}, 0
+    for message in turn.receives:
         span, add = message.pieces[0]
-        free = _free_since(turns, t, span)
-        if len(message.pieces) == 1 and not add and (free == START or free < t - 1):
-            landings[message.peer] = max(free, earliest), span
+        if len(message.pieces) == 1 and not add and _is_free(turn, span, message):
+            landings[message.peer] = span
         else:
-            landings[message.peer] = earliest, Span(base, base + message.size, scratch=True)
-            base += message.size
+            landings[message.peer] = Span(scratch, scratch + message.size, scratch=True)
+            scratch += message.size
     return landings
 
 
-def _free_since(turns: list[_Turn], t: int, span: Span) -> int:
-    """The last step up to t, but no longer ago than LOOKAHEAD, in which this rank reads or writes the span."""
-    if any(own.overlaps(span) for m in turns[t].sends for own, _ in m.pieces):
-        return t
-    back = range(t - 1, max(START, t - LOOKAHEAD), -1)
-    return next((u for u in back if turns[u].touches(span)), max(START, t - LOOKAHEAD))
+def _is_free(turn: _Turn, span: Span, of: _Message) -> bool:
+    """Whether no other message of this step reads or writes the span."""
+    others = (message for message in turn.sends + turn.receives if message is not of)
+    return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
 
 
-def _slots(turns: list[_Turn]) -> list[int]:
-    """Where the scratch memory of steps 0, 1, … begins. Steps LOOKAHEAD apart share it: one is done by then."""
-    sizes = [0] * LOOKAHEAD
-    for t, turn in enumerate(turns):
-        sizes[t % LOOKAHEAD] = max(sizes[t % LOOKAHEAD], sum(message.size for message in turn.receives))
-    return list(accumulate(sizes, initial=0))
-
-
-def _folds(turn: _Turn, rank: int, landings: dict[int, tuple[int, Span]]) -> Iterator[Fold]:
+def _folds(turn: _Turn, rank: int, landings: dict[int, Span]) -> Iterator[Fold]:
     """What arrived in scratch memory, combined into its places: operands in rank order, our own among them."""
     arrived: dict[Span, list[tuple[int, Span, bool]]] = defaultdict(list)
     marks = sorted({mark for m in turn.receives for span, _ in m.pieces for mark in (span.start, span.stop)})
     for message in turn.receives:
-        landed = landings[message.peer][1]
+        landed = landings[message.peer]
         if landed.scratch:
             for own, offset, add in _split(message, marks):
                 start = landed.start + offset
