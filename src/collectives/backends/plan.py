@@ -2,8 +2,8 @@
 
 What arrives goes straight into the tensor where the plan proves the place free; otherwise into scratch memory, and is
 moved in its step. A place is free if this step neither sends it nor gets it twice; an earlier send that still reads it
-is waited for. That cannot lock up: a message of an earlier step has arrived with whoever has reached this one, and those
-of this step are sent before their senders wait for any of it.
+is waited for. That cannot lock up: a message of an earlier step has arrived with whoever has reached this one, and
+those of this step are sent before their senders wait for any of it.
 """
 
 from __future__ import annotations
