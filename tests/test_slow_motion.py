@@ -148,7 +148,7 @@ def test_auto_goes_by_the_machine_and_by_nothing_else() -> None:
     assert choose("all_reduce", 32, 1 << 16, on=slow).algorithm == "recursive_doubling"
     assert choose("all_reduce", 32, 1 << 16, "tree", 3, on=slow)[:2] == ("tree", 3)
     assert named_machine(None) is None
-    with pytest.raises(ValueError, match="unknown machine 'sumit'; did you mean 'summit'"):
+    with pytest.raises(ValueError, match="unknown machine 'sumit': did you mean 'summit'"):
         Settings(machine="sumit")
     assert Settings(where=WHERE).variables() == {"COLLECTIVES_MACHINE": "5ms,25MB/s"}
     assert Settings(where=WHERE, machine="summit").variables() == {"COLLECTIVES_MACHINE": "summit"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -85,8 +86,11 @@ DISAGREEMENTS = {
 
 
 def disagree(call: Callable[[int, dist.ProcessGroup], object], rank: int) -> list[str]:
-    """What the call says, and what the next one on the same group says."""
-    group = dist.new_group()
+    """What the call says, and what the next one on the same group says.
+
+    Who waits for a rank that has failed and never had a connection to it learns of it by the clock.
+    """
+    group = dist.new_group(timeout=timedelta(seconds=3))
     said = []
     for _ in range(2):
         try:
