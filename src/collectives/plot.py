@@ -102,8 +102,9 @@ WHERE = {
 def machine(record: dict[str, Any]) -> str:
     """One sentence about where the rows come from, out of their record."""
     settings, first = record["settings"][0], record["environment"][0]
+    ranks = ", ".join(str(ranks) for ranks in dict.fromkeys(each["ranks"] for each in record["settings"]))
     return (
-        f"Measured on {settings['ranks']} ranks ({WHERE[settings['where'].partition(':')[0]]}; {first['processor']}, "
+        f"Measured on {ranks} ranks ({WHERE[settings['where'].partition(':')[0]]}; {first['processor']}, "
         f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "
         f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
         f"{_interleaved(record['environment'])}, each sample the slowest rank's time, with 95 % intervals."
