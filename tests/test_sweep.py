@@ -142,3 +142,13 @@ def test_measurements_with_other_settings_have_rows_of_their_own(tmp_path: Path)
     other = SETTINGS.model_copy(update={"ranks": 8})
     assert partial([fewer], tmp_path / "rows") == partial([SETTINGS], tmp_path / "rows")
     assert partial([other], tmp_path / "rows") != partial([SETTINGS], tmp_path / "rows")
+
+
+def test_rows_of_ranks_that_are_started_elsewhere_stand_with_the_others(ranks: Ranks, tmp_path: Path) -> None:
+    """Horovod's ranks on this machine are horovodrun's, and their rows say so."""
+    sweep([SETTINGS.model_copy(update={"backends": ["gloo", "horovod"], "bytes": [4, 64]})], tmp_path / "rows")
+    rows, _ = read(tmp_path / "rows")
+    assert list(zip(rows.bytes, rows["where"], strict=True)) == [
+        *((4, "loopback"), (4, "horovodrun")),
+        *((64, "loopback"), (64, "horovodrun")),
+    ]

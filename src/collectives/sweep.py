@@ -123,7 +123,12 @@ def _failed(settings: Settings, nbytes: int, error: str) -> Iterator[Row]:
 
 
 def _rows(wanted: Sequence[Settings], events: list[Row]) -> list[Row]:
-    order = [(each.where, each.ranks, each.collective, _bytes(each, n)) for each in wanted for n in each.bytes]
+    order = [
+        (one.where, one.ranks, one.collective, _bytes(one, n))
+        for each in wanted
+        for n in each.bytes
+        for one in each.launches()  # Horovod's ranks may be started elsewhere than the others
+    ]
     rows = [event["row"] for event in events if "row" in event]
     return sorted(rows, key=lambda row: order.index((row["where"], row["ranks"], row["collective"], row["bytes"])))
 
