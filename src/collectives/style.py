@@ -65,8 +65,8 @@ MARKS = {
     "p2p_nccl": Mark("#56B4E9", "X"),
     "gloo": Mark("#8c8c8c", "P"),
     "nccl": Mark("#009E73", "D"),
-    "horovod": Mark("#E69F00", "^"),
-    "mpi": Mark("#D55E00", "s"),
+    "horovod": Mark("#999933", "<"),
+    "mpi": Mark("#CC79A7", "v"),
 }
 
 
