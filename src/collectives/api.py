@@ -11,8 +11,8 @@ fastest by the law of the machine that the environment variable COLLECTIVES_MACH
 Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); dtypes
 are float16, bfloat16, float32, float64, int32 and int64; op is SUM, AVG, PRODUCT, MAX or MIN. Any number of elements
 will do, also 0. Roots are global ranks. What is said here of sums holds for every op; how floats are rounded stands at
-`collectives.backends.p2p.perform`. A call that fails on one rank fails on all, and its group is of no more use: ranks
-have added what others have not.
+`collectives.backends.p2p.perform`. After a call that failed on some rank its group is of no more use: ranks have
+added what others have not.
 
 With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
 were made, on a thread and in a process group of their own; every rank has to make them in the same order.

@@ -135,7 +135,7 @@ def _is_current(run: Run) -> bool:
 def _make_way(run: Run) -> None:
     """Remove rows that other parameters or other code left, which no notebook overwrites."""
     if not run.executed.exists() or _inputs_of(run.executed) != run.inputs:
-        made = (run.executed.parent.glob(f"{run.executed.stem}{end}") for end in (".parquet", ".json", "*.yaml"))
+        made = (run.executed.parent.glob(f"{run.executed.stem}{end}") for end in (".parquet", ".json", ".*yaml"))
         for path in itertools.chain(*made):
             path.unlink()
 
