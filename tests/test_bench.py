@@ -22,6 +22,7 @@ from collectives.launch import launch
 ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
     *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
+    *("auto", "segments", "bound_us"),
 }
 
 

@@ -147,7 +147,7 @@ from collectives.launch import launch
 import signal, sys
 signal.signal(signal.SIGTERM, _terminated)
 say = lambda event: print(event.get("pids", ""), flush=True)
-launch("unwell", {"do": "sleep"}, 2, where=sys.argv[1], timeout=60, on_event=say)
+launch("unwell", {"do": "wait"}, 2, where=sys.argv[1], timeout=60, on_event=say)
 """
 
 

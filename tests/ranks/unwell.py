@@ -32,6 +32,8 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             own = (os.environ[settings["name"]], os.environ["LOCAL_RANK"])
             dist.all_gather_object(everyone, own)
             report({"everyone": everyone})
+        case "wait":
+            time.sleep(600)
         case "sleep":
             child = subprocess.Popen(["sleep", "600"])
             report({"child": child.pid})

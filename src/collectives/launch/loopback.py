@@ -1,7 +1,8 @@
 """Ranks as processes on this machine, joined by gloo over the loopback interface.
 
-Nothing outlives the launcher and nothing is left on disk: each rank has its own process group and dies with its parent;
-logs, the meeting point and the report are open file descriptors, not files.
+No rank outlives the launcher and nothing is left on disk: each rank has its own process group, which the launcher ends,
+and dies by itself with a launcher that is killed (what a rank has started lives on then); logs, the meeting point and
+the report are open file descriptors, not files.
 """
 
 from __future__ import annotations
