@@ -1,13 +1,13 @@
 """Messages between the ranks of a group, over TCP connections of our own: each goes out at once.
 
 gloo's messages do not: a sender of gloo's waits until the receiver has said that it is ready, and a thread of the
-receiver's is woken for each of both. Here a message costs one system call to send and three to receive, in the thread
+receiver's is woken for each of both. Here a message costs one system call to send and two to receive, in the thread
 that waits, and the latency once.
 
 Every pair of ranks has one connection each way, made when it is first needed. All of it happens within `Mesh.wait`,
-which reads nothing but the message that it waits for. What comes from others meanwhile stays in the system's buffers,
-and when these are full TCP holds its sender back: a rank that is ahead does not take the link away from one that is
-behind. A rank waits for a peer's messages in the order in which they were sent.
+which reads nothing but messages that have been asked for. What else comes stays in the system's buffers, and when these
+are full TCP holds its sender back: a rank that is ahead does not take the link away from one that is behind. A rank
+asks for a peer's messages in the order in which they are sent.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import psutil  # type: ignore[import-untyped]
@@ -30,7 +32,7 @@ from torch import distributed as dist
 HEADER = struct.Struct("<QQQ")  # call, step, bytes
 TOKEN_BYTES = 16
 MOST_PARTS = 1024  # that one system call takes
-WORTH_WAKING = 128 << 10  # bytes of a message; with fewer a rank would do nothing but wake up and read
+WORTH_WAKING = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 
 
@@ -54,14 +56,24 @@ class Message:
             count -= len(self.parts.pop(0))
 
 
+class MessageError(RuntimeError):
+    """A message that did not arrive or could not be sent: in which step, to or from whom, and why."""
+
+    def __init__(self, is_sent: bool, step: int, peer: int, why: object) -> None:
+        verb = "sending to" if is_sent else "receiving from"
+        super().__init__(f"in step {step}, {verb} rank {peer}: {why}")
+
+
 class _Connection:
-    """One end of a connection to or from a peer."""
+    """One end of a connection to or from a peer, if there is one yet, and the messages that are to use it."""
 
-    __slots__ = ("got", "header", "messages", "peer", "socket", "worth")
+    __slots__ = ("got", "handler", "header", "messages", "peer", "socket", "worth")
 
-    def __init__(self, peer: int, connected: socket.socket) -> None:
-        self.peer, self.socket = peer, connected
-        self.messages: deque[Message] = deque()  # out: to be sent
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+        self.socket: Any = None
+        self.handler: Callable[[], None] = _nothing
+        self.messages: deque[Message] = deque()
         self.header, self.got = memoryview(bytearray(HEADER.size)), 0  # in: of the message that comes next
         self.worth = 1  # in: how many bytes wake us
 
@@ -107,43 +119,37 @@ class Mesh:
         return message
 
     def receive(self, peer: int, step: int, into: memoryview) -> Message:
-        """Where the message of this step is to go."""
-        return Message(peer, self.call, step, [into], is_sent=False)
+        """Have the message of this step taken from the peer, after those asked for before."""
+        message = Message(peer, self.call, step, [into], is_sent=False)
+        connection = self._into.get(peer) or self._into.setdefault(peer, _Connection(peer))
+        connection.messages.append(message)
+        return message
 
-    def wait(self, message: Message) -> None:
-        """Until it is sent or received. Raises OSError when the peer has gone, or time is over."""
-        while message.left:
-            lost = self._lost.get((message.peer, message.is_sent))
-            if lost is not None:
-                raise lost
-            left = self.deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"not done within {self.seconds:g} s")
+    def wait(self, messages: list[Message]) -> None:
+        """Until one of these has moved, maybe. Raises MessageError when one has lost its peer, or time is over.
+
+        Others that were asked for stay where they are: they would wake this rank for nothing.
+        """
+        for message in messages:
             if not message.is_sent:
-                self._await(message)
-            for number, _ in self._poll.poll(left * 1e3):
-                if number in self._handlers:  # an earlier one of these may have ended it
-                    self._handlers[number]()
-        if not message.is_sent:
-            self._ignore(self._into[message.peer].socket)
-
-    def _await(self, message: Message) -> None:
-        """Read from the message's connection, as soon as there is one, as much as is worth waking for."""
-        connection = self._into.get(message.peer)
-        if connection is None:
-            return
-        if connection.socket.fileno() not in self._handlers:
-            self._watch(connection.socket, select.POLLIN, lambda: self._read(connection, message))
-        worth = min(message.left, WORTH_WAKING) if connection.got == HEADER.size else 1
-        if worth != connection.worth:
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, worth)
-            connection.worth = worth
+                self._listen(self._into[message.peer])
+            why = self._lost.get((message.peer, message.is_sent))
+            if why is not None:
+                raise MessageError(message.is_sent, message.step, message.peer, why) from why
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            why = TimeoutError(f"not done within {self.seconds:g} s")
+            raise MessageError(messages[0].is_sent, messages[0].step, messages[0].peer, why) from why
+        for number, _ in self._poll.poll(left * 1e3):
+            if number in self._handlers:  # an earlier one of these may have ended it
+                self._handlers[number]()
 
     def close(self) -> None:
         """Give up: whoever waits for this rank learns of it at once."""
         self.is_open = False
         for connection in [*self._out.values(), *self._into.values()]:
-            connection.socket.close()
+            if connection.socket:
+                connection.socket.close()
         self._listener.close()
 
     def _watch(self, which: socket.socket, events: int, handler: Callable[[], None]) -> None:
@@ -157,7 +163,8 @@ class Mesh:
     def _connect(self, peer: int) -> _Connection:
         connected = socket.socket()
         _prepare(connected)
-        connection = self._out[peer] = _Connection(peer, connected)
+        connection = self._out[peer] = _Connection(peer)
+        connection.socket, connection.handler = connected, partial(self._flush, connection)
         hello = memoryview(HELLO.pack(self._token, self.rank))
         connection.messages.append(Message(peer, 0, 0, [hello], is_sent=True))
         connected.connect_ex(self._addresses[peer])
@@ -175,7 +182,7 @@ class Mesh:
                 connection.messages.popleft()
             self._ignore(connection.socket)
         except BlockingIOError:
-            self._watch(connection.socket, select.POLLOUT, lambda: self._flush(connection))
+            self._watch(connection.socket, select.POLLOUT, connection.handler)
         except OSError as error:
             self._lose(connection, error, is_sent=True)
 
@@ -197,27 +204,51 @@ class Mesh:
             connected.close()
             return
         peer = HELLO.unpack(said)[1]
-        self._into[peer] = _Connection(peer, connected)
+        connection = self._into.get(peer) or self._into.setdefault(peer, _Connection(peer))
+        connection.socket, connection.handler = connected, partial(self._read, connection)
 
-    def _read(self, connection: _Connection, message: Message) -> None:
-        """Take what has come: the rest of the header, or bytes of the message behind it."""
+    def _listen(self, connection: _Connection) -> None:
+        """Be told of what comes, as soon as there is a connection."""
+        if connection.socket and connection.socket.fileno() not in self._handlers:
+            self._watch(connection.socket, select.POLLIN, connection.handler)
+
+    def _be_woken_for(self, worth: int, connection: _Connection) -> None:
+        """Only when so many bytes are there."""
+        if worth != connection.worth:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, worth)
+            connection.worth = worth
+
+    def _read(self, connection: _Connection) -> None:
+        """Take what has come of the first message that is asked for: its header and what is behind it."""
+        message = connection.messages[0]
         try:
+            header = connection.header[connection.got :]
+            count = _some(connection.socket.recvmsg_into([header, message.parts[0]])[0])
+            of_header = min(count, len(header))
+            connection.got += of_header
             if connection.got < HEADER.size:
-                connection.got += _some(connection.socket.recv_into(connection.header[connection.got :]))
-                if connection.got < HEADER.size:
-                    return
+                return
+            if of_header:
                 _check(HEADER.unpack(connection.header), (message.call, message.step, message.left))
-            message.advance(_some(connection.socket.recv_into(message.parts[0])))
-            if not message.left:
-                connection.got = 0
+            message.advance(count - of_header)
         except BlockingIOError:
             return
         except OSError as error:
             self._lose(connection, error, is_sent=False)
+            return
+        self._be_woken_for(WORTH_WAKING if message.left >= WORTH_WAKING else 1, connection)
+        if not message.left:
+            connection.got = 0
+            connection.messages.popleft()
+            self._ignore(connection.socket)
 
     def _lose(self, connection: _Connection, error: OSError, is_sent: bool) -> None:
         self._ignore(connection.socket)
         self._lost[connection.peer, is_sent] = error
+
+
+def _nothing() -> None:
+    """What a connection does that is not there yet."""
 
 
 def mesh(group: dist.ProcessGroup) -> Mesh:

@@ -16,8 +16,9 @@ from torch import distributed as dist
 from collectives.algorithms import build
 from collectives.backends import Call
 from collectives.backends.choice import VARIABLE, Choice, choose, named_machine
+from collectives.backends.mesh import MessageError
 from collectives.backends.plan import compact, plan
-from collectives.backends.play import COMBINE, HALF, MessageError, play, play_in_batches
+from collectives.backends.play import COMBINE, HALF, play, play_in_batches
 from collectives.backends.program import Plan
 from collectives.schedule import Ints
 

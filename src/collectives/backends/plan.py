@@ -1,27 +1,32 @@
-"""What one rank has to do, worked out once: a schedule turned into a straight program over offsets.
+"""What one rank has to do, worked out once: a schedule turned into a program over offsets.
 
 What arrives goes straight into the tensor where the plan proves the place free; otherwise into scratch memory, and is
-moved in its step. A place is free if this step neither sends it nor gets it twice; an earlier send that still reads it
+moved from there. A place is free if this step neither sends it nor gets it twice; an earlier send that still reads it
 is waited for. That cannot lock up: a message of an earlier step has arrived with whoever has reached this one, and
-those of this step are sent before their senders wait for any of it.
+those of this step are sent before their senders wait for any of it. Tasks that have nothing to do with each other may
+change places, as ranks wait for data, not for steps.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from itertools import count, pairwise
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
-from collectives.backends.program import Finish, Fold, Instruction, Plan, Post, Send, Span, Wait
+from collectives.backends.program import AHEAD, Finish, Fold, Instruction, Plan, Post, Send, Span, Task, Wait
+from collectives.backends.turns import Turn, folds_of, in_pieces, landing_places, overlap, turn_of
 from collectives.contracts import cells, contract
 from collectives.interpret import apply
-from collectives.schedule import Ints, Schedule, Step
+from collectives.schedule import Ints, Schedule
 
 # Collectives that add up.
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
+
+# Of how many steps messages are kept that nothing sent has needed yet.
+LATE = 4
 
 
 def plan(schedule: Schedule, rank: int, edges: Ints) -> Plan:
@@ -31,20 +36,29 @@ def plan(schedule: Schedule, rank: int, edges: Ints) -> Plan:
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> doubling = ALGORITHMS["all_reduce", "recursive_doubling"](2)
-    >>> for instruction in plan(doubling, rank=0, edges=doubling.cut(8)).program:
+    >>> for instruction in plan(doubling, rank=0, edges=doubling.cut(8)).instructions():
     ...     print(instruction)
-    Post(number=0, peer=1, step=0, into=Span(start=0, stop=8, scratch=True))
-    Send(number=1, peer=1, step=0, spans=(Span(start=0, stop=8, scratch=False),))
-    Wait(number=0)
-    Wait(number=1)
+    Send(number=0, peer=1, step=0, spans=(Span(start=0, stop=8, scratch=False),))
+    Post(number=1, peer=1, step=0, into=Span(start=0, stop=8, scratch=True))
+    Wait(number=1, missing=0)
+    Wait(number=0, missing=0)
     Fold(into=Span(start=0, stop=8, scratch=False), operands=(Span(start=0, stop=8, scratch=False), \
 Span(start=0, stop=8, scratch=True)))
     Finish(span=Span(start=0, stop=8, scratch=False))
     """
-    turns = [_turn(step, rank, edges) for step in schedule.steps()]
-    program = list(_program(turns, rank, _finished(schedule, rank, edges)))
-    scratch = max((i.into.stop for i in program if isinstance(i, Post) and i.into.scratch), default=0)
-    return Plan(tuple(program), scratch, any(turn.receives for turn in turns))
+    turns = [turn_of(step, rank, edges) for step in schedule.steps()]
+    program = tuple(_program(turns, rank, _finished(schedule, rank, edges)))
+    posts = (do.into for task in program for do in task.instructions if isinstance(do, Post))
+    scratch = max((into.stop for into in posts if into.scratch), default=0)
+    return Plan(program, _followers(program), scratch, any(turn.receives for turn in turns))
+
+
+def _followers(program: tuple[Task, ...]) -> tuple[tuple[int, ...], ...]:
+    followers: list[list[int]] = [[] for _ in program]
+    for at, task in enumerate(program):
+        for earlier in task.after:
+            followers[earlier].append(at)
+    return tuple(map(tuple, followers))
 
 
 def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
@@ -60,50 +74,6 @@ def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
         row, chunk = step.cells()
         held[chunk[(step.src[row] == rank) | (step.dst[row] == rank)]] = True
     return np.concatenate([[0], np.cumsum(np.where(held, sizes, 0))])
-
-
-class _Message(NamedTuple):
-    """All rows of one pair of ranks in one step: the spans that move, in order, and whether each is added."""
-
-    peer: int
-    pieces: list[tuple[Span, bool]]
-
-    @property
-    def size(self) -> int:
-        return sum(span.stop - span.start for span, _ in self.pieces)
-
-
-class _Turn(NamedTuple):
-    """What one rank sends and receives in one step."""
-
-    sends: list[_Message]
-    receives: list[_Message]
-
-
-def _turn(step: Step, rank: int, edges: Ints) -> _Turn:
-    return _Turn(
-        _messages(step, np.flatnonzero(step.src == rank), step.dst, edges),
-        _messages(step, np.flatnonzero(step.dst == rank), step.src, edges),
-    )
-
-
-def _messages(step: Step, rows: Ints, peers: Ints, edges: Ints) -> list[_Message]:
-    """Rows grouped by peer; empty pieces, and messages of nothing else, are left out."""
-    messages: dict[int, _Message] = {}
-    for row in rows.tolist():
-        chunk = step.chunk[row]
-        span = Span(int(edges[chunk]), int(edges[chunk + step.count[row]]))
-        if span.start < span.stop:
-            peer = int(peers[row])
-            _append(messages.setdefault(peer, _Message(peer, [])).pieces, span, bool(step.add[row]))
-    return list(messages.values())
-
-
-def _append(pieces: list[tuple[Span, bool]], span: Span, add: bool) -> None:
-    """One more piece of a message, or a longer last one, where this one follows on it."""
-    if pieces and pieces[-1] == (Span(pieces[-1][0].start, span.start), add):
-        span = Span(pieces.pop()[0].start, span.stop)
-    pieces.append((span, add))
 
 
 def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span]]:
@@ -125,74 +95,88 @@ def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span
     return spans
 
 
-def _program(turns: list[_Turn], rank: int, finished: dict[int, list[Span]]) -> Iterator[Instruction]:
-    """Step by step: say where messages go, send, wait for what arrives, and fold it in."""
-    number = count()
-    sending: dict[int, tuple[Span, ...]] = {}  # number -> what is still being read
+class _Access(NamedTuple):
+    """Which memory a task reads and writes, and whose connections it uses which way."""
 
-    def settle(span: Span) -> Iterator[Wait]:
-        """Nothing may be written where a send still reads."""
-        for sent in [n for n, spans in sending.items() if any(s.overlaps(span) for s in spans)]:
-            del sending[sent]
-            yield Wait(sent)
+    reads: list[Span]
+    writes: list[Span]
+    by: set[tuple[str, int]]
+
+    def ties(self, earlier: _Access) -> bool:
+        """Whether the order of the two matters: one writes what the other reads or writes, or both use a connection."""
+        return (
+            not self.by.isdisjoint(earlier.by)
+            or overlap(self.writes, earlier.reads + earlier.writes)
+            or overlap(self.reads, earlier.writes)
+        )
+
+
+def _program(turns: list[Turn], rank: int, finished: dict[int, list[Span]]) -> Iterator[Task]:
+    """Step by step: send, say where messages go, and fold them in as they arrive."""
+    number, place = count(), count()
+    recent: deque[tuple[int, _Access]] = deque(maxlen=AHEAD)
+    sending: dict[int, list[Span]] = {}  # number of a send -> what nobody has waited for to be read
+    late: deque[tuple[list[Span], list[Span]]] = deque(maxlen=LATE)  # what arrives and is not sent on yet: to and from
+
+    def task(access: _Access, *instructions: Instruction) -> Task:
+        after = tuple(at for at, earlier in recent if access.ties(earlier))
+        recent.append((next(place), access))
+        return Task(tuple(_settled(instructions, sending)), after)
 
     for t, turn in enumerate(turns):
-        landed, posted = _landings(turn), []
-        for peer, into in landed.items():
-            yield from settle(into)
-            posted.append(next(number))
-            yield Post(posted[-1], peer, t, into)
+        needed = [span for message in turn.sends for span, _ in message.pieces]
+        late = deque((each for each in late if not overlap(each[0], needed)), maxlen=LATE)
         for message in turn.sends:
-            sent, spans = next(number), tuple(span for span, _ in message.pieces)
+            sent, spans = next(number), [span for span, _ in message.pieces]
+            yield task(_Access(spans, [], {("to", message.peer)}), Send(sent, message.peer, t, tuple(spans)))
             sending[sent] = spans
-            yield Send(sent, message.peer, t, spans)
-        yield from map(Wait, posted)
-        for fold in _folds(turn, rank, landed):
-            yield from settle(fold.into)
-            yield fold
-        yield from map(Finish, finished.get(t, []))
-    yield from map(Wait, sending)
+        if turn.receives:
+            landed = landing_places(turn, [span for _, memory in late for span in memory])
+            posts = [Post(next(number), peer, t, into) for peer, into in landed.items()]
+            memory, places = list(landed.values()), [span for m in turn.receives for span, _ in m.pieces]
+            arrival = _arrival(posts, list(folds_of(turn, rank, landed)))
+            access = _Access([], memory + places, {("from", peer) for peer in landed})
+            yield task(access, *posts, *arrival, *map(Finish, finished.get(t, [])))
+            late.append((places, [span for span in memory if span.scratch]))
+    if sending:
+        yield Task(tuple(map(Wait, sending)), tuple(at for at, _ in recent))
 
 
-def _landings(turn: _Turn) -> dict[int, Span]:
-    """For each peer that sends to us in this step: where its message lands."""
-    landings, scratch = {}, 0
-    for message in turn.receives:
-        span, add = message.pieces[0]
-        if len(message.pieces) == 1 and not add and _is_free(turn, span, message):
-            landings[message.peer] = span
-        else:
-            landings[message.peer] = Span(scratch, scratch + message.size, scratch=True)
-            scratch += message.size
-    return landings
+def _settled(instructions: Iterable[Instruction], sending: dict[int, list[Span]]) -> Iterator[Instruction]:
+    """The same, and a wait before each that writes where a send still reads."""
+    for do in instructions:
+        if isinstance(do, Post | Fold):
+            yield from _settle(sending, do.into)
+        yield do
 
 
-def _is_free(turn: _Turn, span: Span, of: _Message) -> bool:
-    """Whether no other message of this step reads or writes the span."""
-    others = (message for message in turn.sends + turn.receives if message is not of)
-    return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
+def _settle(sending: dict[int, list[Span]], written: Span) -> Iterator[Wait]:
+    for number, spans in list(sending.items()):
+        if overlap([written], spans):
+            yield Wait(number)
+            sending[number] = [rest for span in spans for rest in _without(span, written)]
+            if not sending[number]:
+                del sending[number]
 
 
-def _folds(turn: _Turn, rank: int, landings: dict[int, Span]) -> Iterator[Fold]:
-    """What arrived in scratch memory, combined into its places: operands in rank order, our own among them."""
-    arrived: dict[Span, list[tuple[int, Span, bool]]] = defaultdict(list)
-    marks = sorted({mark for m in turn.receives for span, _ in m.pieces for mark in (span.start, span.stop)})
-    for message in turn.receives:
-        landed = landings[message.peer]
-        if landed.scratch:
-            for own, offset, add in _split(message, marks):
-                start = landed.start + offset
-                arrived[own].append((message.peer, Span(start, start + own.stop - own.start, scratch=True), add))
-    for own, pieces in arrived.items():
-        operands = [*pieces, (rank, own, True)] if pieces[0][2] else pieces
-        yield Fold(own, tuple(span for _, span, _ in sorted(operands)))
+def _without(span: Span, other: Span) -> Iterator[Span]:
+    """What is left of a span."""
+    if not span.overlaps(other):
+        yield span
+        return
+    for start, stop in ((span.start, other.start), (other.stop, span.stop)):
+        if start < stop:
+            yield Span(start, stop, span.scratch)
 
 
-def _split(message: _Message, marks: list[int]) -> Iterator[tuple[Span, int, bool]]:
-    """A message's pieces, cut where another one begins or ends: (own span, offset in the message, add)."""
-    offset = 0
-    for span, add in message.pieces:
-        inside = [mark for mark in marks if span.start <= mark <= span.stop]
-        for start, stop in pairwise(inside):
-            yield Span(start, stop), offset + start - span.start, add
-        offset += span.stop - span.start
+def _arrival(posts: list[Post], folds: list[Fold]) -> Iterator[Instruction]:
+    """Wait for the messages of a step, and fold them in; a single long one piece by piece, while it arrives."""
+    if len(posts) > 1 or not folds:
+        yield from (Wait(post.number) for post in posts)
+        yield from folds
+        return
+    for fold in folds:
+        for piece in in_pieces(fold):
+            arrived = max(span.stop for span in piece.operands if span.scratch)
+            yield Wait(posts[0].number, posts[0].into.stop - arrived)
+            yield piece

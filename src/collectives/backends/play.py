@@ -1,6 +1,7 @@
 """Playing one rank's program: sending, receiving and adding up.
 
-`play` is for CPU tensors and a mesh of TCP connections: each message is waited for by itself. `play_in_batches` is for
+`play` is for CPU tensors and a mesh of TCP connections: each message is waited for by itself, and whatever does not
+need it goes on meanwhile. `play_in_batches` is for
 CUDA tensors and NCCL, through ``torch.distributed``'s point-to-point messages: all those of a step are one batch.
 """
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
-from collectives.backends.mesh import Mesh, Message, mesh
-from collectives.backends.program import Finish, Fold, Plan, Post, Send, Span, Wait
+from collectives.backends.mesh import Mesh, Message, MessageError, mesh
+from collectives.backends.program import AHEAD, Finish, Fold, Instruction, Plan, Post, Send, Span, Wait
 
 # Our messages carry tags from here on (plus the step), apart from the user's own.
 FIRST_TAG = 1 << 20
@@ -33,12 +35,8 @@ HALF = (torch.float16, torch.bfloat16)
 GROUPS = 64
 
 
-class MessageError(RuntimeError):
-    """A message that did not arrive or could not be sent: in which step, to or from whom, and why."""
-
-
 def play(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.ProcessGroup, op: Any, p: int) -> None:
-    """Carry out the program, instruction by instruction."""
+    """Carry out the program, each task as soon as it can be."""
     joined = mesh(group)
     joined.begin()
     try:
@@ -49,18 +47,57 @@ def play(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.Pr
 
 
 def _carry_out(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int) -> None:
-    waiting: dict[int, Message] = {}
-    view, memory = _viewer(tensor, scratch), _in_bytes(tensor, scratch)
-    for do in made.program:
-        match do:
-            case Send():
-                waiting[do.number] = joined.send(do.peer, do.step, [memory(span) for span in do.spans])
-            case Wait(number):
-                _wait(waiting.pop(number), joined)
-            case Post():
-                waiting[do.number] = joined.receive(do.peer, do.step, memory(do.into))
-            case _:
-                _compute(do, view, op, p)
+    """Each task as soon as those that it comes after are done; what waits for a message stands aside meanwhile."""
+    first, done, at = 0, bytearray(len(made.program)), [0] * len(made.program)
+    ties = [len(task.after) for task in made.program]
+    ready = [i for i, earlier in enumerate(ties) if not earlier]
+    aside: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
+    do = _doer(tensor, scratch, joined, op, p)
+    while ready or aside:
+        while ready and ready[0] < first + AHEAD:
+            i = heappop(ready)
+            for instruction in made.program[i].instructions[at[i] :]:
+                if wanted := do(instruction):
+                    aside.append((i, *wanted))
+                    break
+                at[i] += 1
+            else:
+                done[i] = True
+                while first < len(done) and done[first]:
+                    first += 1
+                for follower in made.followers[i]:
+                    ties[follower] -= 1
+                    if not ties[follower]:
+                        heappush(ready, follower)
+        if aside:
+            joined.wait([message for _, message, _ in aside])
+            for each in aside:
+                if each[1].left <= each[2]:
+                    heappush(ready, each[0])
+            aside = [each for each in aside if each[1].left > each[2]]
+
+
+def _doer(
+    tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int
+) -> Callable[[Instruction], tuple[Message, int] | None]:
+    """What carries out one instruction, or says for which message, but so many bytes, it has to wait."""
+    view, memory, size = _viewer(tensor, scratch), _in_bytes(tensor, scratch), tensor.element_size()
+    messages: dict[int, Message] = {}
+
+    def do(instruction: Instruction) -> tuple[Message, int] | None:
+        if isinstance(instruction, Wait):
+            message, missing = messages[instruction.number], instruction.missing * size
+            return (message, missing) if message.left > missing else None
+        if isinstance(instruction, Send):
+            parts = [memory(span) for span in instruction.spans]
+            messages[instruction.number] = joined.send(instruction.peer, instruction.step, parts)
+        elif isinstance(instruction, Post):
+            messages[instruction.number] = joined.receive(instruction.peer, instruction.step, memory(instruction.into))
+        else:
+            _compute(instruction, view, op, p)
+        return None
+
+    return do
 
 
 def play_in_batches(
@@ -83,7 +120,7 @@ def play_in_batches(
             _exchange([*(send for send in sends if send.step == t), *due.pop(t, [])], view, group)
         sends.clear()
 
-    for do in made.program:
+    for do in made.instructions():
         match do:
             case Post():
                 due[do.step].append(do)
@@ -92,8 +129,10 @@ def play_in_batches(
                 if sends and sends[0].step != do.step:
                     hand_over(None)
                 sends.append(do)
-            case Wait(number):
+            case Wait(number) if number in posted or any(send.number == number for send in sends):
                 hand_over(posted.get(number))
+            case Wait():
+                pass  # it was handed over before, and the stream keeps the order
             case _:
                 _compute(do, view, op, p)
 
@@ -113,7 +152,7 @@ def _exchange(batch: list[Send | Post], view: Callable[[Span], torch.Tensor], gr
             work.wait()
     except RuntimeError as error:
         first = batch[0]
-        raise _message_error(isinstance(first, Send), first.step, first.peer, error) from error
+        raise MessageError(isinstance(first, Send), first.step, first.peer, error) from error
 
 
 @lru_cache(maxsize=GROUPS)
@@ -143,18 +182,6 @@ def _in_bytes(tensor: torch.Tensor, scratch: torch.Tensor) -> Callable[[Span], m
     flat = (each.detach().as_strided(each.shape, (1,)) for each in (tensor, scratch))  # of one element torch may say 0
     whole, more = (memoryview(each.view(torch.uint8).numpy().data) for each in flat)
     return lambda span: (more if span.scratch else whole)[span.start * size : span.stop * size]
-
-
-def _wait(message: Message, joined: Mesh) -> None:
-    try:
-        joined.wait(message)
-    except OSError as error:
-        raise _message_error(message.is_sent, message.step, message.peer, error) from error
-
-
-def _message_error(is_sent: bool, step: int, peer: int, error: Exception) -> MessageError:
-    verb = "sending to" if is_sent else "receiving from"
-    return MessageError(f"in step {step}, {verb} rank {peer}: {error}")
 
 
 def _divide(span: torch.Tensor, p: int) -> None:

@@ -1,7 +1,8 @@
-"""The instructions of one rank's program: what `plan` writes and a player carries out, in order, without thinking."""
+"""One rank's program: what `plan` writes and a player carries out without thinking."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -36,9 +37,10 @@ class Post(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait until the send or receive of this number is done."""
+    """Wait until no more than ``missing`` elements of the send or receive of this number are still to come."""
 
     number: int
+    missing: int = 0
 
 
 class Fold(NamedTuple):
@@ -57,9 +59,33 @@ class Finish(NamedTuple):
 Instruction = Send | Post | Wait | Fold | Finish
 
 
-class Plan(NamedTuple):
-    """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all."""
+# How far a player may be ahead: no task is begun while one that stands so many places before it is not done.
+AHEAD = 16
 
-    program: tuple[Instruction, ...]
+
+class Task(NamedTuple):
+    """Instructions in their order, and the tasks that have to be done first, by their places in the program.
+
+    Tasks without such a tie may change places: a rank that waits for one message sends what does not depend on it. One
+    after the other, as they stand, is always right, too.
+    """
+
+    instructions: tuple[Instruction, ...]
+    after: tuple[int, ...]
+
+
+class Plan(NamedTuple):
+    """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
+
+    ``followers`` says of each task which others come after it.
+    """
+
+    program: tuple[Task, ...]
+    followers: tuple[tuple[int, ...], ...]
     scratch: int
     writes: bool
+
+    def instructions(self) -> Iterator[Instruction]:
+        """All of them, task by task."""
+        for task in self.program:
+            yield from task.instructions

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends.mesh import Mesh, mesh
+from collectives.backends.mesh import Mesh, Message, mesh
 
 Row = dict[str, Any]
 
@@ -59,9 +59,13 @@ def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
         awaited = [joined.receive(other, nth, message) for nth, message in enumerate(messages)]
     start = time.perf_counter()
     sent = [joined.send(other, nth, [message]) for nth, message in enumerate(messages)] if first else []
-    for message in sent + awaited:
-        joined.wait(message)
+    _finish(joined, sent + awaited)
     seconds = time.perf_counter() - start
     if not first:
-        joined.wait(joined.send(other, count, [back]))
+        _finish(joined, [joined.send(other, count, [back])])
     return seconds
+
+
+def _finish(joined: Mesh, messages: list[Message]) -> None:
+    while messages := [message for message in messages if message.left]:
+        joined.wait(messages)

@@ -1,0 +1,134 @@
+"""What one rank sends and receives in one step: its messages, where they land, and how they are folded in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives.backends.program import Fold, Span
+from collectives.schedule import Ints, Step
+
+# Elements of a long message that are added up as soon as they are there, while the others are still on their way.
+PIECE = 1 << 16
+
+
+class Message(NamedTuple):
+    """All rows of one pair of ranks in one step: the spans that move, in order, and whether each is added."""
+
+    peer: int
+    pieces: list[tuple[Span, bool]]
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return sum(span.stop - span.start for span, _ in self.pieces)
+
+
+class Turn(NamedTuple):
+    """What one rank sends and receives in one step."""
+
+    sends: list[Message]
+    receives: list[Message]
+
+
+def turn_of(step: Step, rank: int, edges: Ints) -> Turn:
+    """A step as one rank sees it; its chunks lie between ``edges``.
+
+    >>> turn_of(Step([0, 1], [1, 0], [0, 1], add=[True, True]), rank=0, edges=np.array([0, 4, 8])).sends
+    [Message(peer=1, pieces=[(Span(start=0, stop=4, scratch=False), True)])]
+    """
+    return Turn(
+        _messages(step, np.flatnonzero(step.src == rank), step.dst, edges),
+        _messages(step, np.flatnonzero(step.dst == rank), step.src, edges),
+    )
+
+
+def _messages(step: Step, rows: Ints, peers: Ints, edges: Ints) -> list[Message]:
+    """Rows grouped by peer; empty pieces, and messages of nothing else, are left out."""
+    messages: dict[int, Message] = {}
+    for row in rows.tolist():
+        chunk = step.chunk[row]
+        span = Span(int(edges[chunk]), int(edges[chunk + step.count[row]]))
+        if span.start < span.stop:
+            peer = int(peers[row])
+            _append(messages.setdefault(peer, Message(peer, [])).pieces, span, bool(step.add[row]))
+    return list(messages.values())
+
+
+def _append(pieces: list[tuple[Span, bool]], span: Span, add: bool) -> None:
+    """One more piece of a message, or a longer last one, where this one follows on it."""
+    if pieces and pieces[-1] == (Span(pieces[-1][0].start, span.start), add):
+        span = Span(pieces.pop()[0].start, span.stop)
+    pieces.append((span, add))
+
+
+def overlap(some: list[Span], others: list[Span]) -> bool:
+    """Whether any of the one have an element in common with any of the others."""
+    return any(one.overlaps(other) for one in some for other in others)
+
+
+def landing_places(turn: Turn, taken: list[Span]) -> dict[int, Span]:
+    """For each peer that sends to us in this step: where its message lands, apart from what is taken."""
+    landings, aside = {}, []
+    for message in turn.receives:
+        span, add = message.pieces[0]
+        if len(message.pieces) == 1 and not add and _is_free(turn, span, message):
+            landings[message.peer] = span
+        else:
+            aside.append(message)
+    start = _room(sum(message.size for message in aside), taken)
+    for message in aside:
+        landings[message.peer] = Span(start, start + message.size, scratch=True)
+        start += message.size
+    return landings
+
+
+def _room(size: int, taken: list[Span]) -> int:
+    """The first place in scratch memory with so many elements free."""
+    starts = sorted({0, *(span.stop for span in taken)})
+    return next(start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken))
+
+
+def _is_free(turn: Turn, span: Span, of: Message) -> bool:
+    """Whether no other message of this step reads or writes the span."""
+    others = (message for message in turn.sends + turn.receives if message is not of)
+    return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
+
+
+def folds_of(turn: Turn, rank: int, landings: dict[int, Span]) -> Iterator[Fold]:
+    """What arrived in scratch memory, combined into its places: operands in rank order, our own among them."""
+    arrived: dict[Span, list[tuple[int, Span, bool]]] = defaultdict(list)
+    marks = sorted({mark for m in turn.receives for span, _ in m.pieces for mark in (span.start, span.stop)})
+    for message in turn.receives:
+        landed = landings[message.peer]
+        if landed.scratch:
+            for own, offset, add in _split(message, marks):
+                start = landed.start + offset
+                arrived[own].append((message.peer, Span(start, start + own.stop - own.start, scratch=True), add))
+    for own, pieces in arrived.items():
+        operands = [*pieces, (rank, own, True)] if pieces[0][2] else pieces
+        yield Fold(own, tuple(span for _, span, _ in sorted(operands)))
+
+
+def in_pieces(fold: Fold) -> Iterator[Fold]:
+    """The same fold, PIECE elements at a time."""
+    for start in range(0, fold.into.stop - fold.into.start, PIECE):
+        into, *operands = (
+            span._replace(start=span.start + start, stop=min(span.start + start + PIECE, span.stop))
+            for span in (fold.into, *fold.operands)
+        )
+        yield Fold(into, tuple(operands))
+
+
+def _split(message: Message, marks: list[int]) -> Iterator[tuple[Span, int, bool]]:
+    """A message's pieces, cut where another one begins or ends: (own span, offset in the message, add)."""
+    offset = 0
+    for span, add in message.pieces:
+        inside = [mark for mark in marks if span.start <= mark <= span.stop]
+        for start, stop in pairwise(inside):
+            yield Span(start, stop), offset + start - span.start, add
+        offset += span.stop - span.start
