@@ -10,7 +10,7 @@ import pytest
 import collectives
 from collectives import Machine, simulation
 from collectives.algorithms import ALGORITHMS, build, variants
-from collectives.bounds import COSTS, PIPELINES, height, lower_bound
+from collectives.bounds import COSTS, PIPELINES, height, lower_bound, segmented_ring_seconds
 from collectives.machine import Delay, Level, Link, Protocol, machine
 from collectives.schedule import Schedule, Step
 from collectives.simulation import simulate
@@ -256,10 +256,20 @@ def test_reducing_costs_gamma_a_byte():
         assert simulate(build("all_reduce", name, p), with_gamma, n).seconds == pytest.approx(formula, rel=1e-9)
 
 
+@pytest.mark.parametrize(("latency", "overhead"), [(5e-6, 0), (5e-6, 1e-6), (0, 1e-6), (1e-7, 1e-8)])
+def test_a_segmented_ring_hides_latency_as_its_formula_says(latency, overhead):
+    on = Machine(name="a test", network=Link(latency=latency, overhead=overhead, rate=25e9))
+    for p, segments in product((1, 2, 3, 8, 32), (1, 2, 3, 5)):
+        n = 40_000 * p * segments
+        formula = segmented_ring_seconds(p, n, segments, latency, overhead, 1 / 25e9)
+        found = simulate(build("all_reduce", "segmented_ring", p, segments=segments), on, n).seconds
+        assert found == pytest.approx(formula, rel=1e-9, abs=1e-12), (p, segments)
+
+
 @pytest.mark.parametrize(("collective", "name"), list(PIPELINES))
 def test_pipelines_take_at_most_their_formula(collective, name):
     for p, segments in product((2, 3, 8, 13, 32), (1, 2, 7, 24)):
-        n = 840 * segments * 2
+        n = 840 * segments * 2 * p
         formula = PIPELINES[collective, name](p).seconds(n, segments, ALPHA, BETA)
         found = simulate(build(collective, name, p, segments=segments), TEXTBOOK, n).seconds
         assert found <= formula * (1 + 1e-9)

@@ -142,9 +142,13 @@ def test_auto_is_what_the_simulator_finds_quickest(p: int, nbytes: int) -> None:
 
 def test_auto_goes_by_the_machine_and_by_nothing_else() -> None:
     fast, slow = machine("1us,1MB/s"), machine("1s,1GB/s")
-    assert choose("all_reduce", 32, 1 << 16, on=fast).algorithm == "halving_doubling"
+    assert choose("all_reduce", 32, 1 << 16, on=fast).algorithm == "segmented_ring"
     assert choose("all_reduce", 32, 1 << 16, on=slow).algorithm == "recursive_doubling"
     assert choose("all_reduce", 32, 1 << 16, "tree", 3, on=slow)[:2] == ("tree", 3)
+    # A port that is free while a message is on its way is worth a second segment, one that is not is not.
+    free, busy = (Machine(name="a test", network=Link(**{of: 5e-3}, rate=25e6)) for of in ("latency", "overhead"))
+    assert choose("all_reduce", 32, 16 << 20, on=free)[:2] == ("segmented_ring", 2)
+    assert choose("all_reduce", 32, 16 << 20, on=busy).algorithm == "halving_doubling"
     assert named_machine(None) is None
     with pytest.raises(ValueError, match="unknown machine 'sumit': did you mean 'summit'"):
         Settings(machine="sumit")

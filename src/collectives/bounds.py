@@ -168,7 +168,22 @@ PIPELINES: dict[tuple[str, str], Callable[[int], Pipeline]] = {
     ("reduce", "two_tree"): _fed_trees,
     ("all_reduce", "tree"): lambda p: _trees(height(p), 1),
     ("all_reduce", "two_tree"): lambda p: _trees(height(p), 2),
+    ("all_reduce", "segmented_ring"): lambda p: Pipeline(0, 2 * (p - 1), p),
 }
+
+
+def segmented_ring_seconds(p: int, n: float, segments: int, latency: float, overhead: float, beta: float) -> float:
+    """All-reduce round a ring in segments, on links whose port is free again while a message is on its way.
+
+    A segment may be passed on when it has arrived, and when those before it have left: a turn takes the longer of a
+    latency and one segment, and of all segments. With one segment that is the ring, with latency + overhead for alpha.
+
+    >>> [round(segmented_ring_seconds(32, 16e6, s, latency=5e-3, overhead=0, beta=4e-8), 3) for s in (1, 2)]
+    [1.55, 1.255]
+    """
+    each = overhead + beta * n / (p * segments)
+    turn = max(segments * each, latency + each)
+    return (2 * p - 3) * turn + segments * each + latency if p > 1 else 0.0
 
 
 def pipelined_seconds(p: int, n: float, segments: int, alpha: float, beta: float, trees: int = 2) -> float:

@@ -58,6 +58,7 @@ MARKS = {
     "halving_doubling": Mark("#882255", "p"),
     "scatter_allgather": Mark("#882255", "p"),
     "rabenseifner": Mark("#882255", "p"),
+    "segmented_ring": Mark("#44AA99", "d"),
     "hierarchical_ring": Mark("#332288", "h"),
     "hierarchical_tree": Mark("#117733", ">"),
     # Libraries that choose for themselves, and ours beside them.

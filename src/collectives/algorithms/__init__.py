@@ -38,6 +38,7 @@ ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
     ("all_reduce", "root"): direct.root,
     ("all_reduce", "parameter_server"): direct.parameter_server,
     ("all_reduce", "ring"): ring.all_reduce,
+    ("all_reduce", "segmented_ring"): ring.segmented_ring,
     ("all_reduce", "recursive_doubling"): halving.recursive_doubling,
     ("all_reduce", "halving_doubling"): halving.halving_doubling,
     ("all_reduce", "tree"): tree.all_reduce,

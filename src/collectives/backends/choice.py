@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from collectives.bounds import COSTS, PIPELINES, lower_bound
+from collectives.bounds import COSTS, PIPELINES, lower_bound, segmented_ring_seconds
 from collectives.machine import Link, Machine, machine
 
 VARIABLE = "COLLECTIVES_MACHINE"
@@ -30,6 +30,10 @@ THUMB = {
 # Without a machine a pipelined algorithm cuts its buffer into segments of about this size, but never into more than
 # MOST_SEGMENTS.
 SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
+
+# A segmented ring's: while one is on its way the other is sent. More would only help where latencies are longer than
+# that, and there a ring is not the best.
+RING_SEGMENTS = 2
 
 
 class Choice(NamedTuple):
@@ -69,6 +73,9 @@ def choose(
 def _law(collective: str, name: str, p: int, nbytes: int, segments: int | None, link: Link) -> Choice:
     """The time by an algorithm's closed form, with its best number of segments; None where there is no such form."""
     key, alpha, beta = (collective, name), link.alpha, link.beta
+    if key == ("all_reduce", "segmented_ring"):
+        cut = segments or RING_SEGMENTS
+        return Choice(name, cut, segmented_ring_seconds(p, nbytes, cut, link.latency, link.overhead, beta))
     if p > 1 and key in PIPELINES:
         pipeline = PIPELINES[key](p)
         cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MOST_SEGMENTS)
