@@ -179,7 +179,7 @@ def segmented_ring_seconds(p: int, n: float, segments: int, latency: float, over
     latency and one segment, and of all segments. With one segment that is the ring, with latency + overhead for alpha.
 
     >>> [round(segmented_ring_seconds(32, 16e6, s, latency=5e-3, overhead=0, beta=4e-8), 3) for s in (1, 2)]
-    [1.55, 1.255]
+    [1.55, 1.245]
     """
     each = overhead + beta * n / (p * segments)
     turn = max(segments * each, latency + each)
