@@ -1,8 +1,8 @@
 """Playing one rank's program: sending, receiving and adding up.
 
 `play` is for CPU tensors and a mesh of TCP connections: each message is waited for by itself, and whatever does not
-need it goes on meanwhile. `play_in_batches` is for
-CUDA tensors and NCCL, through ``torch.distributed``'s point-to-point messages: all those of a step are one batch.
+need it goes on meanwhile. `play_in_batches` is for CUDA tensors and NCCL, through ``torch.distributed``'s
+point-to-point messages: all those of a step are one batch.
 """
 
 from __future__ import annotations
