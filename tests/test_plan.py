@@ -3,7 +3,8 @@
 A message may be copied at any time between (sent and posted) and (one of its ends is waited for). The eager network
 copies as soon as it may, which shows a receive posted into a place still in use; the lazy one copies as late as it
 may, which shows a send whose data were overwritten too early. Ranks do their tasks in order, or the last that they may
-do first, which shows a tie between tasks that is missing. All must give the right result, and nobody may be stuck.
+do first, which shows a tie between tasks that is missing. Where a rank only exchanges, none of its messages is copied
+before those of the earlier steps are. All must give the right result, and nobody may be stuck.
 """
 
 from collections import defaultdict
@@ -18,8 +19,8 @@ from torch import distributed as dist
 
 from collectives import interpret
 from collectives.algorithms import ALGORITHMS, build
+from collectives.backends.batches import play_in_batches
 from collectives.backends.plan import plan
-from collectives.backends.play import play_in_batches
 from collectives.backends.program import AHEAD, Fold, Plan, Post, Send, Span, Task, Wait
 from collectives.schedule import Schedule, Step, parts
 
@@ -43,20 +44,28 @@ class Network:
         self.last: dict[tuple[int, int], int] = {}  # the step in which a rank has last sent to another …
         self.asked: dict[tuple[int, int], int] = {}  # … and for which that one has last asked
         self.done: dict[tuple[int, int, int], int] = {}
+        self.exchanges = [p.exchanges for p in plans]
+        self.leaving: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # by sender: what it has yet to see off
 
     def view(self, rank: int, span: Span) -> np.ndarray:
         return (self.scratch if span.scratch else self.tensors)[rank][span.start : span.stop]
 
     def copy(self, key: tuple[int, int, int], missing: int = 0) -> bool:
         """Copy a message, but for its last elements, if both ends are there; key = (sender, receiver, step)."""
-        if key in self.sent and key in self.posted:
+        if key in self.sent and key in self.posted and all(map(self.copy, self.earlier(key))):
             data = np.concatenate([self.view(key[0], span) for span in self.sent[key]])
             done, now = self.done.get(key, 0), len(data) - missing
             if now > done:
                 self.view(key[1], self.posted[key])[done:now] = data[done:now]
                 self.done[key] = now
+            if now == len(data) and key in self.leaving[key[0]]:
+                self.leaving[key[0]].remove(key)
             return True
         return False
+
+    def earlier(self, key: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        """What the sender has to see off before this message."""
+        return [each for each in self.leaving[key[0]] if self.exchanges[key[0]] and each[2] < key[2]]
 
 
 def play(schedule: Schedule, tensors: list[np.ndarray], n: int, eager: bool, ahead: bool) -> None:
@@ -109,6 +118,7 @@ def execute(network: Network, rank: int, do: object, numbers: dict[int, tuple[in
             assert network.last.get(key[:2], -1) < step, "a connection keeps the order of the steps"
             network.last[key[:2]] = step
             network.sent[key] = spans
+            network.leaving[rank].append(key)
             if network.eager:
                 network.copy(key)
         case Post(number, peer, step, into):
@@ -193,6 +203,12 @@ def test_an_empty_buffer_sends_nothing() -> None:
         assert program_of(build(*key, 5, segments=2), 3, 0).program == ()
 
 
+def test_who_exchanges_goes_step_by_step() -> None:
+    doing = {name: program_of(build("all_reduce", name, 4), 1, 64).exchanges for name in ("halving_doubling", "ring")}
+    assert doing == {"halving_doubling": True, "ring": False}
+    assert not program_of(build("all_reduce", "two_tree", 7, segments=3), 2, 64).exchanges
+
+
 def test_scratch_memory_is_reused() -> None:
     many = program_of(build("all_reduce", "ring", 64), 0, 6400)
     assert many.scratch == 100
@@ -270,8 +286,8 @@ def batches_of(
         if batch:
             seen.append([(rank, do.peer, do.step, isinstance(do, Send)) for do in batch])
 
-    monkeypatch.setattr("collectives.backends.play._exchange", exchange)
-    monkeypatch.setattr("collectives.backends.play._first_collective", lambda *_: None)
+    monkeypatch.setattr("collectives.backends.batches._exchange", exchange)
+    monkeypatch.setattr("collectives.backends.batches._first_collective", lambda *_: None)
     tensor, scratch = torch.zeros(length), torch.zeros(made.scratch)
     play_in_batches(made, tensor, scratch, None, dist.ReduceOp.SUM, 2)  # type: ignore[arg-type]
     return seen

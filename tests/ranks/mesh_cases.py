@@ -37,10 +37,10 @@ def total(p: int, n: int) -> torch.Tensor:
 
 
 def large(rank: int, p: int) -> bool:
-    """Far more than the system's buffers hold, everybody to everybody and around the ring."""
+    """Far more than the system's buffers hold: everybody to everybody, in exchanges, around the ring, up and down."""
     n = 3_000_001
     right = True
-    for algorithm in ("exchange", "ring", "two_tree"):
+    for algorithm in ("exchange", "halving_doubling", "ring", "two_tree"):
         tensor = torch.arange(n, dtype=torch.int64) + rank
         collectives.all_reduce(tensor, algorithm=algorithm)
         right &= torch.equal(tensor, total(p, n))

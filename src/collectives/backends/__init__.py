@@ -99,7 +99,7 @@ class Call:
 def _flat(tensor: torch.Tensor | None, needed: str) -> torch.Tensor:
     if tensor is None:
         raise ValueError(needed)
-    return tensor.detach().view(-1)
+    return tensor if tensor.dim() == 1 and not tensor.requires_grad else tensor.detach().view(-1)
 
 
 class Backend(Protocol):

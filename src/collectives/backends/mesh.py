@@ -6,8 +6,9 @@ that waits, and the latency once.
 
 Every pair of ranks has one connection each way, made when it is first needed. All of it happens within `Mesh.wait`,
 which reads nothing but messages that have been asked for. What else comes stays in the system's buffers, and when these
-are full TCP holds its sender back: a rank that is ahead does not take the link away from one that is behind. A rank
-asks for a peer's messages in the order in which they are sent.
+are full TCP holds its sender back: a rank that is ahead does not take the link away from one that is behind. (How a
+rank does not take it away from itself stands in `outgoing`.) A rank asks for a peer's messages in the order in which
+they are sent.
 """
 
 from __future__ import annotations
@@ -18,64 +19,22 @@ import select
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import psutil  # type: ignore[import-untyped]
 import torch
 from torch import distributed as dist
 
-HEADER = struct.Struct("<QQQ")  # call, step, bytes
+from collectives.backends.connection import HEADER, Connection, Message, MessageError, prepare
+from collectives.backends.outgoing import Outgoing
+
 TOKEN_BYTES = 16
-MOST_PARTS = 1024  # that one system call takes
 WORTH_WAKING = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
+WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
-
-
-class Message:
-    """Bytes on their way: to or from whom, in which step of which call, and what is left of them."""
-
-    __slots__ = ("call", "is_sent", "left", "parts", "peer", "step")
-
-    def __init__(self, peer: int, call: int, step: int, parts: list[memoryview], is_sent: bool) -> None:
-        self.peer, self.call, self.step, self.parts, self.is_sent = peer, call, step, parts, is_sent
-        self.left = sum(map(len, parts))
-
-    def advance(self, count: int) -> None:
-        """So many bytes more are done."""
-        self.left -= count
-        while count:
-            first = self.parts[0]
-            if len(first) > count:
-                self.parts[0] = first[count:]
-                return
-            count -= len(self.parts.pop(0))
-
-
-class MessageError(RuntimeError):
-    """A message that did not arrive or could not be sent: in which step, to or from whom, and why."""
-
-    def __init__(self, is_sent: bool, step: int, peer: int, why: object) -> None:
-        verb = "sending to" if is_sent else "receiving from"
-        super().__init__(f"in step {step}, {verb} rank {peer}: {why}")
-
-
-class _Connection:
-    """One end of a connection to or from a peer, if there is one yet, and the messages that are to use it."""
-
-    __slots__ = ("got", "handler", "header", "messages", "peer", "socket", "worth")
-
-    def __init__(self, peer: int) -> None:
-        self.peer = peer
-        self.socket: Any = None
-        self.handler: Callable[[], None] = _nothing
-        self.messages: deque[Message] = deque()
-        self.header, self.got = memoryview(bytearray(HEADER.size)), 0  # in: of the message that comes next
-        self.worth = 1  # in: how many bytes wake us
 
 
 class Mesh:
@@ -87,9 +46,11 @@ class Mesh:
         self.call, self.deadline, self.is_open = 0, 0.0, True
         self._listener = socket.create_server((own_address(), 0), backlog=self.size)
         self._listener.setblocking(False)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
         self._addresses = self._introduce(group)
-        self._out: dict[int, _Connection] = {}
-        self._into: dict[int, _Connection] = {}
+        self._out: dict[int, Connection] = {}
+        self._outgoing = Outgoing(partial(self._lose, is_sent=True))
+        self._into: dict[int, Connection] = {}
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self._listener, select.POLLIN, self._accept)
@@ -101,27 +62,26 @@ class Mesh:
         self._token = all_of_them[0][2]
         return [(host, port) for host, port, _ in all_of_them]
 
-    def begin(self) -> None:
+    def begin(self, step_by_step: bool) -> None:
         """A call begins: its messages are apart from those of other calls, and it has the group's timeout."""
         if not self.is_open:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
         self.call += 1
+        self._outgoing.step_by_step = step_by_step
         self.deadline = time.monotonic() + self.seconds
 
     def send(self, peer: int, step: int, parts: list[memoryview]) -> Message:
         """Have these bytes sent, as one message; they may not change until it has been waited for."""
-        header = memoryview(HEADER.pack(self.call, step, sum(map(len, parts))))
+        header = HEADER.pack(self.call, step, sum(map(len, parts)))
         message = Message(peer, self.call, step, [header, *parts], is_sent=True)
         connection = self._out.get(peer) or self._connect(peer)
-        connection.messages.append(message)
-        if len(connection.messages) == 1:
-            self._flush(connection)
+        self._outgoing.send(connection, message)
         return message
 
     def receive(self, peer: int, step: int, into: memoryview) -> Message:
         """Have the message of this step taken from the peer, after those asked for before."""
         message = Message(peer, self.call, step, [into], is_sent=False)
-        connection = self._into.get(peer) or self._into.setdefault(peer, _Connection(peer))
+        connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
         connection.messages.append(message)
         return message
 
@@ -130,17 +90,31 @@ class Mesh:
 
         Others that were asked for stay where they are: they would wake this rank for nothing.
         """
+        left, first = self.deadline - time.monotonic(), messages[0]
+        if left <= 0:
+            why = TimeoutError(f"not done within {self.seconds:g} s")
+            raise MessageError(first.is_sent, first.step, first.peer, why) from why
+        alone = len(messages) == 1 and len(self._handlers) == 1 and not self._outgoing.unsent
+        if alone and not self._lost and not first.is_sent:
+            connection = self._into[first.peer]
+            if connection.socket:  # there is nothing else to do meanwhile: no need to ask who is ready
+                connection.socket.settimeout(left)
+                self._read(connection)
+                return
+        self._look_after(messages, left)
+
+    def _look_after(self, messages: list[Message], seconds: float) -> None:
+        """Whatever has come, or can be sent, of these and of all that is under way to others."""
         for message in messages:
-            if not message.is_sent:
-                self._listen(self._into[message.peer])
             why = self._lost.get((message.peer, message.is_sent))
             if why is not None:
                 raise MessageError(message.is_sent, message.step, message.peer, why) from why
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            why = TimeoutError(f"not done within {self.seconds:g} s")
-            raise MessageError(messages[0].is_sent, messages[0].step, messages[0].peer, why) from why
-        for number, _ in self._poll.poll(left * 1e3):
+            if not message.is_sent:
+                self._listen(self._into[message.peer])
+        for connection in self._outgoing.stuck():
+            if connection.number not in self._handlers:
+                self._watch(connection.socket, select.POLLOUT, connection.handler)
+        for number, _ in self._poll.poll(seconds * 1e3):
             if number in self._handlers:  # an earlier one of these may have ended it
                 self._handlers[number]()
 
@@ -156,47 +130,37 @@ class Mesh:
         self._poll.register(which, events)
         self._handlers[which.fileno()] = handler
 
-    def _ignore(self, which: socket.socket) -> None:
-        if self._handlers.pop(which.fileno(), None):
-            self._poll.unregister(which)
+    def _ignore(self, number: int) -> None:
+        if self._handlers.pop(number, None):
+            self._poll.unregister(number)
 
-    def _connect(self, peer: int) -> _Connection:
+    def _connect(self, peer: int) -> Connection:
         connected = socket.socket()
-        _prepare(connected)
-        connection = self._out[peer] = _Connection(peer)
-        connection.socket, connection.handler = connected, partial(self._flush, connection)
-        hello = memoryview(HELLO.pack(self._token, self.rank))
-        connection.messages.append(Message(peer, 0, 0, [hello], is_sent=True))
+        prepare(connected)
+        connection = self._out[peer] = Connection(peer)
+        connection.socket, connection.number = connected, connected.fileno()
+        connection.handler = partial(self._go_on, connection)
         connected.connect_ex(self._addresses[peer])
-        self._flush(connection)
+        hello = Message(peer, 0, 0, [HELLO.pack(self._token, self.rank)], is_sent=True)
+        self._outgoing.send(connection, hello)
         return connection
 
-    def _flush(self, connection: _Connection) -> None:
-        """Send what the system takes."""
-        try:
-            while connection.messages:
-                message = connection.messages[0]
-                message.advance(connection.socket.sendmsg(message.parts[:MOST_PARTS]))
-                if message.left:
-                    raise BlockingIOError
-                connection.messages.popleft()
-            self._ignore(connection.socket)
-        except BlockingIOError:
-            self._watch(connection.socket, select.POLLOUT, connection.handler)
-        except OSError as error:
-            self._lose(connection, error, is_sent=True)
+    def _go_on(self, connection: Connection) -> None:
+        """There is room to send."""
+        self._ignore(connection.number)
+        self._outgoing.push()
 
     def _accept(self) -> None:
         try:
             connected, _ = self._listener.accept()
         except OSError:  # who called has hung up
             return
-        _prepare(connected)
+        prepare(connected)
         self._watch(connected, select.POLLIN, lambda: self._greet(connected))
 
     def _greet(self, connected: socket.socket) -> None:
         """Learn who it is; a stranger is turned away."""
-        self._ignore(connected)
+        self._ignore(connected.fileno())
         said = b""
         with suppress(OSError):
             said = connected.recv(HELLO.size)
@@ -204,58 +168,58 @@ class Mesh:
             connected.close()
             return
         peer = HELLO.unpack(said)[1]
-        connection = self._into.get(peer) or self._into.setdefault(peer, _Connection(peer))
-        connection.socket, connection.handler = connected, partial(self._read, connection)
+        connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
+        connection.socket, connection.number = connected, connected.fileno()
+        connection.handler = partial(self._read, connection)
 
-    def _listen(self, connection: _Connection) -> None:
+    def _listen(self, connection: Connection) -> None:
         """Be told of what comes, as soon as there is a connection."""
-        if connection.socket and connection.socket.fileno() not in self._handlers:
+        if connection.socket and connection.number not in self._handlers:
             self._watch(connection.socket, select.POLLIN, connection.handler)
 
-    def _be_woken_for(self, worth: int, connection: _Connection) -> None:
-        """Only when so many bytes are there."""
-        if worth != connection.worth:
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, worth)
-            connection.worth = worth
-
-    def _read(self, connection: _Connection) -> None:
+    def _read(self, connection: Connection) -> None:
         """Take what has come of the first message that is asked for: its header and what is behind it."""
         message = connection.messages[0]
         try:
-            header = connection.header[connection.got :]
-            count = _some(connection.socket.recvmsg_into([header, message.parts[0]])[0])
-            of_header = min(count, len(header))
-            connection.got += of_header
-            if connection.got < HEADER.size:
-                return
-            if of_header:
-                _check(HEADER.unpack(connection.header), (message.call, message.step, message.left))
-            message.advance(count - of_header)
-        except BlockingIOError:
+            message.advance(self._receive(connection, message))
+        except (BlockingIOError, TimeoutError):
             return
         except OSError as error:
             self._lose(connection, error, is_sent=False)
             return
-        self._be_woken_for(WORTH_WAKING if message.left >= WORTH_WAKING else 1, connection)
+        worth = WORTH_WAKING if message.left >= WORTH_WAKING else 1
+        if worth != connection.worth:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, worth)
+            connection.worth = worth
         if not message.left:
             connection.got = 0
             connection.messages.popleft()
-            self._ignore(connection.socket)
+            self._ignore(connection.number)
 
-    def _lose(self, connection: _Connection, error: OSError, is_sent: bool) -> None:
-        self._ignore(connection.socket)
+    def _receive(self, connection: Connection, message: Message) -> int:
+        """How many bytes of the message itself have come."""
+        missing = HEADER.size - connection.got
+        if not missing:
+            return _some(connection.socket.recv_into(message.parts[0]))
+        header = connection.header[connection.got :]
+        count = _some(connection.socket.recvmsg_into([header, message.parts[0]])[0])
+        connection.got += min(count, missing)
+        if count < missing:
+            return 0
+        _check(HEADER.unpack(connection.header), (message.call, message.step, message.left))
+        return count - missing
+
+    def _lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
+        self._ignore(connection.number)
         self._lost[connection.peer, is_sent] = error
-
-
-def _nothing() -> None:
-    """What a connection does that is not there yet."""
 
 
 def mesh(group: dist.ProcessGroup) -> Mesh:
     """The connections of a group, made in its first call; all of its ranks take part in that."""
-    if group not in _meshes:
-        _meshes[group] = Mesh(group)
-    return _meshes[group]
+    known = _meshes.get(group)
+    if known is None:
+        known = _meshes[group] = Mesh(group)
+    return known
 
 
 _meshes: WeakKeyDictionary[dist.ProcessGroup, Mesh] = WeakKeyDictionary()
@@ -270,11 +234,6 @@ def own_address() -> str:
     if not found:
         raise OSError(f"GLOO_SOCKET_IFNAME names {name!r}, which has no IPv4 address here")
     return str(found[0])
-
-
-def _prepare(connected: socket.socket) -> None:
-    connected.setblocking(False)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _check(came: tuple[int, int, int], awaited: tuple[int, int, int]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import threading
 from functools import lru_cache
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,10 +17,12 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.backends import Call
-from collectives.backends.choice import VARIABLE, Choice, choose, named_machine
-from collectives.backends.mesh import MessageError
+from collectives.backends.batches import play_in_batches
+from collectives.backends.choice import VARIABLE, choose, named_machine
+from collectives.backends.connection import MessageError
+from collectives.backends.fold import COMBINE, HALF
 from collectives.backends.plan import compact, plan
-from collectives.backends.play import COMBINE, HALF, play, play_in_batches
+from collectives.backends.play import play
 from collectives.backends.program import Plan
 from collectives.schedule import Ints
 
@@ -44,35 +48,37 @@ def perform(call: Call) -> None:
     result is within ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
     AVG is the sum, divided once by the rank that completes it (integers towards zero).
     """
-    group = _group(call)
-    _check(call, group)
-    rank, p = dist.get_rank(group), dist.get_world_size(group)
-    n = _length(call, p)
-    nbytes = n * call.some().element_size()
-    machine = os.environ.get(VARIABLE)
-    algorithm, segments, _ = _chosen(call.collective, p, nbytes, call.algorithm, call.segments, machine)
-    made, edges = _made(call.collective, algorithm, p, call.root, segments, rank, n, call.splits)
+    group, some = _group(call), call.some()
+    rank, p, over = _member(group)
+    _check(over, call.op, _kind(some), _kind(call.input) if call.input is not None else None)
+    made, edges, algorithm = _made(
+        call.collective,
+        call.algorithm,
+        p,
+        call.root,
+        call.segments,
+        rank,
+        _length(call, p),
+        some.element_size(),
+        call.splits,
+        os.environ.get(VARIABLE),
+    )
     work, scratch = _enter(call, made, edges, rank, p)
     try:
-        player = play_in_batches if dist.get_backend(group) == "nccl" else play
+        player = play_in_batches if over == "nccl" else play
         player(made, work, scratch, group, call.op, p)
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {algorithm} failed on rank {rank}, {error}") from error
     _leave(call, work, edges, rank, p)
 
 
-@lru_cache(maxsize=PLANS)
-def _chosen(collective: str, p: int, nbytes: int, algorithm: str, segments: int | None, machine: str | None) -> Choice:
-    return choose(collective, p, nbytes, algorithm, segments, named_machine(machine))
-
-
 def _length(call: Call, p: int) -> int:
     """Elements of the whole buffer, the same number on every rank (but in an all-to-all with splits of its own)."""
     if call.collective in ("scatter", "reduce_scatter"):
-        return p * len(call.wanted())
+        return p * call.wanted().numel()
     if call.collective in ("gather", "all_gather"):
-        return p * len(call.given())
-    return len(call.given())
+        return p * call.given().numel()
+    return call.given().numel()
 
 
 def _group(call: Call) -> dist.ProcessGroup:
@@ -82,21 +88,51 @@ def _group(call: Call) -> dist.ProcessGroup:
     return group
 
 
-def _check(call: Call, group: dist.ProcessGroup) -> None:
-    tensors = [tensor for tensor in (call.input, call.output) if tensor is not None]
-    over, devices = dist.get_backend(group), {tensor.device.type for tensor in tensors}
+class _Member(NamedTuple):
+    """What this process is in a group: its rank, of how many, and what the group's messages travel by."""
+
+    rank: int
+    p: int
+    over: str
+
+
+_members: WeakKeyDictionary[dist.ProcessGroup, _Member] = WeakKeyDictionary()
+
+
+def _member(group: dist.ProcessGroup) -> _Member:
+    known = _members.get(group)
+    if known is None:
+        known = _members[group] = _Member(dist.get_rank(group), dist.get_world_size(group), dist.get_backend(group))
+    return known
+
+
+class _Kind(NamedTuple):
+    """What of a tensor decides whether we can take it."""
+
+    device: str
+    dtype: torch.dtype
+    contiguous: bool
+
+
+def _kind(tensor: torch.Tensor) -> _Kind:
+    return _Kind(tensor.device.type, tensor.dtype, tensor.is_contiguous())
+
+
+@lru_cache(maxsize=PLANS)
+def _check(over: str, op: dist.ReduceOp.RedOpType | None, *kinds: _Kind | None) -> None:
+    """ValueError for what cannot be played, once for each that can."""
+    devices, dtypes = {kind.device for kind in kinds if kind}, {kind.dtype for kind in kinds if kind}
     if devices != {DEVICES.get(over)}:
         raise ValueError(
             f"p2p plays over gloo on CPU tensors, or over nccl on CUDA tensors, not over {over} on "
             f"{' and '.join(sorted(devices))}"
         )
-    dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         known = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
         raise ValueError(f"tensors are alike and one of {known}, not {' and '.join(sorted(map(str, dtypes)))}")
-    if call.op is not None and call.op not in COMBINE:
-        raise ValueError(f"op is SUM, AVG, PRODUCT, MAX or MIN, not {call.op}")
-    if not all(tensor.is_contiguous() for tensor in tensors):
+    if op is not None and op not in COMBINE:
+        raise ValueError(f"op is SUM, AVG, PRODUCT, MAX or MIN, not {op}")
+    if not all(kind.contiguous for kind in kinds if kind):
         raise ValueError("tensors must be contiguous")
 
 
@@ -106,18 +142,21 @@ def _made(
     algorithm: str,
     p: int,
     root: int | None,
-    segments: int,
+    segments: int | None,
     rank: int,
     n: int,
+    size: int,
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None,
-) -> tuple[Plan, Ints]:
-    """A plan, and where the chunks begin and end in this rank's buffer."""
-    schedule = build(collective, algorithm, p, root=root, segments=segments)
+    machine: str | None,
+) -> tuple[Plan, Ints, str]:
+    """A plan, where the chunks of ``n`` elements begin and end in this rank's buffer, and what "auto" has become."""
+    chosen = choose(collective, p, n * size, algorithm, segments, named_machine(machine))
+    schedule = build(collective, chosen.algorithm, p, root=root, segments=chosen.segments)
     edges = schedule.cut(n)
     if collective in COMPACT:
-        sizes = np.diff(edges) if splits is None else _sizes(splits, p, rank, algorithm)
+        sizes = np.diff(edges) if splits is None else _sizes(splits, p, rank, chosen.algorithm)
         edges = compact(schedule, rank, sizes)
-    return plan(schedule, rank, edges), edges
+    return plan(schedule, rank, edges), edges, chosen.algorithm
 
 
 def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], p: int, rank: int, algorithm: str) -> Ints:
@@ -139,8 +178,9 @@ def _enter(call: Call, made: Plan, edges: Ints, rank: int, p: int) -> tuple[torc
     if in_place:
         work, scratch = call.wanted(), _memory(made.scratch, call.some())
     else:
-        scratch = _memory(made.scratch + int(edges[-1]), call.some())
-        work = scratch[made.scratch :]
+        whole = made.scratch + int(edges[-1])
+        scratch = _memory(whole, call.some())
+        work = scratch[made.scratch : whole]
     if call.collective in ("gather", "all_gather", "all_to_all"):
         work[_part(edges, rank, p)].copy_(call.given())
     elif not in_place and call.input is not None:
@@ -177,8 +217,8 @@ _kept = _Kept()
 
 
 def _memory(n: int, like: torch.Tensor) -> torch.Tensor:
-    """``n`` elements that are ours until this thread's next call."""
+    """``n`` elements or more that are ours until this thread's next call."""
     block = _kept.blocks.get((like.dtype, like.device))
     if block is None or len(block) < n:
         block = _kept.blocks[like.dtype, like.device] = torch.empty(n, dtype=like.dtype, device=like.device)
-    return block[:n]
+    return block

@@ -50,7 +50,13 @@ Span(start=0, stop=8, scratch=True)))
     program = tuple(_program(turns, rank, _finished(schedule, rank, edges)))
     posts = (do.into for task in program for do in task.instructions if isinstance(do, Post))
     scratch = max((into.stop for into in posts if into.scratch), default=0)
-    return Plan(program, _followers(program), scratch, any(turn.receives for turn in turns))
+    ties = tuple(len(task.after) for task in program)
+    writes, exchanges = any(turn.receives for turn in turns), all(_is_exchange(turn) for turn in turns)
+    return Plan(program, ties, _followers(program), scratch, writes, exchanges)
+
+
+def _is_exchange(turn: Turn) -> bool:
+    return {message.peer for message in turn.sends} == {message.peer for message in turn.receives}
 
 
 def _followers(program: tuple[Task, ...]) -> tuple[tuple[int, ...], ...]:

@@ -77,13 +77,16 @@ class Task(NamedTuple):
 class Plan(NamedTuple):
     """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
 
-    ``followers`` says of each task which others come after it.
+    ``exchanges`` says that this rank only ever swaps messages: whom it sends to in a step, it hears from in that step.
+    ``ties`` says of each task after how many others it comes, and ``followers`` which come after it.
     """
 
     program: tuple[Task, ...]
+    ties: tuple[int, ...]
     followers: tuple[tuple[int, ...], ...]
     scratch: int
     writes: bool
+    exchanges: bool
 
     def instructions(self) -> Iterator[Instruction]:
         """All of them, task by task."""

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends.mesh import Mesh, Message, mesh
+from collectives.backends.connection import Message
+from collectives.backends.mesh import Mesh, mesh
 
 Row = dict[str, Any]
 
@@ -52,7 +53,7 @@ def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
     """The first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
     first, other = joined.rank == 0, joined.size - 1 if joined.rank == 0 else 0
     messages, back = [memoryview(bytearray(nbytes)) for _ in range(count)], memoryview(bytearray(answer))
-    joined.begin()
+    joined.begin(step_by_step=False)
     if first:
         awaited = [joined.receive(other, count, back)]
     else:

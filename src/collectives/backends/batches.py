@@ -1,0 +1,99 @@
+"""Playing one rank's program over NCCL: CUDA tensors, and all messages of a step in one batch.
+
+They are ``torch.distributed``'s point-to-point messages; waiting makes the stream wait, not this process.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from collectives.backends.connection import MessageError
+from collectives.backends.fold import divide, folding
+from collectives.backends.program import Finish, Fold, Plan, Post, Send, Span, Wait
+
+# Our messages carry tags from here on (plus the step), apart from the user's own.
+FIRST_TAG = 1 << 20
+
+# Process groups that are remembered to have had a first collective.
+GROUPS = 64
+
+
+def play_in_batches(
+    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.ProcessGroup, op: Any, p: int
+) -> None:
+    """Carry out the program: all that this rank sends and receives in one step is one batch, in the order of the steps.
+
+    A receive is handed over with its step's batch, not ahead of it: NCCL takes messages in the order in which they were
+    given, so nothing is gained by giving it early.
+    """
+    _first_collective(group, tensor.device)
+
+    def view(span: Span) -> torch.Tensor:
+        return (scratch if span.scratch else tensor)[span.start : span.stop]
+
+    due: dict[int, list[Post]] = defaultdict(list)  # step -> its receives, not handed over yet
+    posted: dict[int, int] = {}  # number of a receive -> its step
+    sends: list[Send] = []  # of one step
+
+    def hand_over(step: int | None) -> None:
+        """The sends so far with their step's receives, and then those of this step, if it is another."""
+        for t in dict.fromkeys([*(send.step for send in sends), *([] if step is None else [step])]):
+            _exchange([*(send for send in sends if send.step == t), *due.pop(t, [])], view, group)
+        sends.clear()
+
+    for do in made.instructions():
+        match do:
+            case Post():
+                due[do.step].append(do)
+                posted[do.number] = do.step
+            case Send():
+                if sends and sends[0].step != do.step:
+                    hand_over(None)
+                sends.append(do)
+            case Wait(number) if number in posted or any(send.number == number for send in sends):
+                hand_over(posted.get(number))
+            case Wait():
+                pass  # it was handed over before, and the stream keeps the order
+            case _:
+                _compute(do, view, op, p)
+
+
+def _exchange(batch: list[Send | Post], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
+    """One batch of sends and receives, done for whatever follows on the same stream; without any, nothing."""
+    if not batch:
+        return
+    messages = [
+        dist.P2POp(dist.irecv, view(do.into), group=group, group_peer=do.peer, tag=FIRST_TAG + do.step)
+        if isinstance(do, Post)
+        else dist.P2POp(dist.isend, _gathered(do, view), group=group, group_peer=do.peer, tag=FIRST_TAG + do.step)
+        for do in batch
+    ]
+    try:
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+    except RuntimeError as error:
+        first = batch[0]
+        raise MessageError(isinstance(first, Send), first.step, first.peer, error) from error
+
+
+@lru_cache(maxsize=GROUPS)
+def _first_collective(group: dist.ProcessGroup, device: torch.device) -> None:
+    """NCCL connects all ranks of a group in its first call, which a batch that leaves some of them out must not be."""
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+
+def _compute(do: Fold | Finish, view: Callable[[Span], torch.Tensor], op: Any, p: int) -> None:
+    if isinstance(do, Fold):
+        folding(op, arrays=False)(view(do.into), [view(span) for span in do.operands])
+    elif op == dist.ReduceOp.AVG:
+        divide(view(do.span), p)
+
+
+def _gathered(do: Send, view: Callable[[Span], torch.Tensor]) -> torch.Tensor:
+    return view(do.spans[0]) if len(do.spans) == 1 else torch.cat([view(span) for span in do.spans])

@@ -1,0 +1,71 @@
+"""A rank's end of one connection to or from a peer, and the messages that use it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+HEADER = struct.Struct("<QQQ")  # call, step, bytes
+
+
+class Message:
+    """Bytes on their way: to or from whom, in which step of which call, and what is left of them."""
+
+    __slots__ = ("call", "is_sent", "left", "parts", "peer", "size", "step")
+
+    def __init__(self, peer: int, call: int, step: int, parts: list[bytes | memoryview], is_sent: bool) -> None:
+        self.peer, self.call, self.step, self.parts, self.is_sent = peer, call, step, parts, is_sent
+        self.size = self.left = sum(map(len, parts))
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """What says which of two messages goes first."""
+        return self.call, self.step
+
+    def advance(self, count: int) -> None:
+        """So many bytes more are done."""
+        self.left -= count
+        while self.left and count:
+            first = self.parts[0]
+            if len(first) > count:
+                self.parts[0] = first[count:]
+                return
+            count -= len(self.parts.pop(0))
+
+
+class MessageError(RuntimeError):
+    """A message that did not arrive or could not be sent: in which step, to or from whom, and why."""
+
+    def __init__(self, is_sent: bool, step: int, peer: int, why: object) -> None:
+        verb = "sending to" if is_sent else "receiving from"
+        super().__init__(f"in step {step}, {verb} rank {peer}: {why}")
+
+
+class Connection:
+    """One end of a connection to or from a peer, if there is one yet, and the messages that are to use it."""
+
+    __slots__ = ("got", "handler", "header", "last", "messages", "number", "peer", "room", "socket", "worth")
+
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+        self.socket: Any = None
+        self.number = -1  # of the socket, with the system
+        self.handler: Callable[[], None] = nothing
+        self.messages: deque[Message] = deque()
+        self.header, self.got = memoryview(bytearray(HEADER.size)), 0  # in: of the message that comes next
+        self.worth = 1  # in: how many bytes wake us
+        self.room = 0  # out: how many bytes the system takes at once, where it was told
+        self.last = 0, 0  # out: call and step of the last message that the system has taken
+
+
+def nothing() -> None:
+    """What a connection does that is not there yet."""
+
+
+def prepare(connected: socket.socket) -> None:
+    """Never wait in a call, and hold no message back for a fuller packet."""
+    connected.setblocking(False)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

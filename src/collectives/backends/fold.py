@@ -1,0 +1,66 @@
+"""Combining what has arrived with what is there: sums, products and extremes, rounded alike on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+HALF = (torch.float16, torch.bfloat16)
+
+# How a reduction combines two: torch's tensors, and numpy's arrays.
+COMBINE: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    dist.ReduceOp.SUM: (torch.add, np.add),
+    dist.ReduceOp.AVG: (torch.add, np.add),
+    dist.ReduceOp.PRODUCT: (torch.mul, np.multiply),
+    dist.ReduceOp.MAX: (torch.maximum, np.maximum),
+    dist.ReduceOp.MIN: (torch.minimum, np.minimum),
+}
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """The same memory as an array of numpy, which finds and adds a few elements in a fifth of torch's time.
+
+    Half types come as the integers that they are stored as: numpy does not know both of them.
+    """
+    return (tensor.view(torch.int16) if tensor.dtype in HALF else tensor).numpy()
+
+
+@cache
+def folding(op: Any, arrays: bool) -> Callable[[Any, list[Any]], None]:
+    """What combines operands, in the order given, into a place; half types in float32, rounded once.
+
+    >>> total = np.zeros(2)
+    >>> folding(dist.ReduceOp.MAX, arrays=True)(total, [np.array([1.0, 5.0]), np.array([2.0, 3.0])])
+    >>> total
+    array([2., 5.])
+    """
+    combine = COMBINE[op][arrays] if op is not None else None
+    copied = np.array if arrays else _widened
+    return partial(_fold, combine, copied)
+
+
+def _fold(combine: Any, copied: Callable[[Any], Any], into: Any, operands: list[Any]) -> None:
+    if len(operands) == 1:
+        into[...] = operands[0]
+    elif len(operands) == 2:
+        combine(operands[0], operands[1], out=into)
+    else:
+        total = copied(operands[0])
+        for operand in operands[1:]:
+            combine(total, operand, out=total)
+        into[...] = total
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, of half types in float32."""
+    return tensor.to(torch.float32 if tensor.dtype in HALF else tensor.dtype, copy=True)
+
+
+def divide(span: torch.Tensor, p: int) -> None:
+    """Make an average of a sum; integers towards zero."""
+    span.div_(p, rounding_mode=None if span.is_floating_point() else "trunc")

@@ -1,0 +1,130 @@
+"""Messages leave in the order of the steps where ranks exchange, and at once where they do not."""
+
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from collectives.backends.connection import HEADER, Connection, Message, prepare
+from collectives.backends.outgoing import BUFFER, PIPE, Outgoing
+
+LONG = 4 * BUFFER
+LIMIT_MS = 10_000
+
+
+class Peer:
+    """The other end of a connection, which takes little before it reads."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIPE // 4)
+        ours = stack.enter_context(socket.create_connection(server.getsockname()))
+        self.socket = stack.enter_context(server.accept()[0])
+        prepare(ours)
+        self.socket.setblocking(False)
+        self.connection = Connection(0)
+        self.connection.socket, self.connection.number = ours, ours.fileno()
+
+    def read(self, wanted: int) -> bytes:
+        """What has come; to be called again and again, as who sends has to be asked to go on."""
+        return self.socket.recv(wanted) if select.select([self.socket], [], [], 0.05)[0] else b""
+
+
+@pytest.fixture
+def peers() -> Iterator[list[Peer]]:
+    with ExitStack() as stack:
+        yield [Peer(stack) for _ in range(3)]
+
+
+@pytest.fixture
+def lost() -> list[tuple[Connection, OSError]]:
+    return []
+
+
+@pytest.fixture
+def outgoing(lost: list[tuple[Connection, OSError]]) -> Outgoing:
+    made = Outgoing(lambda connection, error: lost.append((connection, error)))
+    made.step_by_step = True
+    return made
+
+
+def message(step: int, size: int, call: int = 1) -> Message:
+    data = bytes(i * 7 % 251 for i in range(251)) * (size // 251 + 1)
+    return Message(0, call, step, [HEADER.pack(call, step, size), memoryview(data)[:size]], is_sent=True)
+
+
+def read_all(peer: Peer, outgoing: Outgoing, size: int) -> bytes:
+    """Read a whole message, while its sender goes on as soon as there is room."""
+    said, deadline = b"", time.monotonic() + LIMIT_MS / 1e3
+    while len(said) < HEADER.size + size:
+        assert time.monotonic() < deadline, "the rest was never sent"
+        outgoing.push()
+        said += peer.read(HEADER.size + size - len(said))
+    return said
+
+
+def test_a_later_step_waits_until_the_earlier_one_has_left(peers: list[Peer], outgoing: Outgoing) -> None:
+    outgoing.send(peers[0].connection, message(0, LONG))
+    outgoing.send(peers[1].connection, message(1, 100))
+    assert peers[1].read(1) == b""
+    assert outgoing.stuck() == [peers[0].connection]
+    assert read_all(peers[0], outgoing, LONG)[HEADER.size :] == bytes(message(0, LONG).parts[1])
+    assert read_all(peers[1], outgoing, 100)[: HEADER.size] == HEADER.pack(1, 1, 100)
+    assert not outgoing.unsent
+
+
+def test_what_the_system_has_taken_has_not_left_yet(peers: list[Peer], outgoing: Outgoing) -> None:
+    size = 3 * PIPE
+    outgoing.send(peers[0].connection, message(0, size))
+    assert not outgoing.unsent
+    outgoing.send(peers[1].connection, message(1, 100))
+    assert outgoing.unsent == [peers[1].connection]
+    assert outgoing.stuck() == [peers[0].connection]
+    room = select.poll()
+    room.register(peers[0].connection.socket, select.POLLOUT)
+    assert room.poll(100) == [], "as long as nobody reads there is no room"
+    left = size + HEADER.size
+    while not room.poll(0):
+        left -= len(peers[0].read(left))
+    outgoing.push()
+    assert peers[1].read(HEADER.size) == HEADER.pack(1, 1, 100)
+
+
+def test_an_earlier_step_overtakes_what_waits(peers: list[Peer], outgoing: Outgoing) -> None:
+    outgoing.send(peers[0].connection, message(1, LONG))
+    outgoing.send(peers[1].connection, message(2, LONG))
+    outgoing.send(peers[2].connection, message(0, 100))
+    assert peers[2].read(HEADER.size) == HEADER.pack(1, 0, 100)
+    assert peers[1].read(1) == b""
+
+
+def test_those_of_one_step_and_of_a_pipeline_share_the_link(peers: list[Peer], outgoing: Outgoing) -> None:
+    outgoing.send(peers[0].connection, message(0, LONG))
+    outgoing.send(peers[1].connection, message(0, LONG))
+    assert peers[1].read(HEADER.size) == HEADER.pack(1, 0, LONG)
+    outgoing.step_by_step = False
+    outgoing.send(peers[2].connection, message(5, 100))
+    assert peers[2].read(HEADER.size) == HEADER.pack(1, 5, 100)
+
+
+def test_a_step_of_the_next_call_is_a_later_one(peers: list[Peer], outgoing: Outgoing) -> None:
+    outgoing.send(peers[0].connection, message(9, 3 * PIPE, call=1))
+    outgoing.send(peers[1].connection, message(0, 100, call=2))
+    assert outgoing.unsent == [peers[1].connection]
+
+
+def test_a_connection_that_breaks_keeps_nobody_back(
+    peers: list[Peer], outgoing: Outgoing, lost: list[tuple[Connection, OSError]]
+) -> None:
+    outgoing.send(peers[0].connection, message(0, LONG))
+    outgoing.send(peers[1].connection, message(1, 100))
+    peers[0].socket.close()
+    room = select.poll()
+    room.register(peers[0].connection.socket, select.POLLOUT)
+    assert room.poll(LIMIT_MS)
+    outgoing.push()
+    assert [connection for connection, _ in lost] == [peers[0].connection]
+    assert peers[1].read(HEADER.size) == HEADER.pack(1, 1, 100)
