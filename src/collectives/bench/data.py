@@ -18,16 +18,22 @@ LARGEST = 999
 # At most so many ranks multiply by 2 in one element, so that a product stays exact in every dtype.
 DOUBLERS = 8
 
+# So many elements are reduced at a time: the processor's cache holds them.
+BLOCK = 1 << 14
 
-def values(rank: int, n: int, op: str, p: int, exact: int) -> Ints:
+
+def values(rank: int, n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
     """What rank ``rank`` of ``p`` contributes: ``n`` whole numbers whose reduction by ``op`` never exceeds ``exact``.
+
+    They are those from element ``first`` on.
 
     >>> values(0, 4, "sum", p=4, exact=2**24).tolist() != values(1, 4, "sum", p=4, exact=2**24).tolist()
     True
     """
-    bits = _hashed(rank, n)
+    bits = _hashed(rank, first, n)
     if op == "prod":
-        doubles = (bits >> np.uint64(1) & np.uint64(1) == 1) & ((rank + np.arange(n)) % p < DOUBLERS)
+        turn = (rank + np.arange(first, first + n)) % p
+        doubles = (bits >> np.uint64(1) & np.uint64(1) == 1) & (turn < DOUBLERS)
         return np.where(bits & np.uint64(1), 1, -1) * np.where(doubles, 2, 1)
     bound = min(LARGEST, exact if op in ("max", "min") else exact // p)
     return (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
@@ -36,15 +42,18 @@ def values(rank: int, n: int, op: str, p: int, exact: int) -> Ints:
 def reduced(n: int, op: str, p: int, exact: int) -> Ints:
     """What all ranks' values reduce to, computed without the code under test; for "avg" the sum."""
     combine: dict[str, Callable[[Ints, Ints], Ints]] = {"prod": np.multiply, "max": np.maximum, "min": np.minimum}
-    total = values(0, n, op, p, exact)
-    for rank in range(1, p):
-        total = combine.get(op, np.add)(total, values(rank, n, op, p, exact))
+    total = np.empty(n, dtype=np.int64)
+    for first in range(0, n, BLOCK):
+        block = total[first : first + BLOCK]
+        block[:] = values(0, len(block), op, p, exact, first)
+        for rank in range(1, p):
+            block[:] = combine.get(op, np.add)(block, values(rank, len(block), op, p, exact, first))
     return total
 
 
-def _hashed(rank: int, n: int) -> NDArray[np.uint64]:
+def _hashed(rank: int, first: int, n: int) -> NDArray[np.uint64]:
     """64 well-mixed bits for every element (splitmix64: Steele, Lea and Flood 2014)."""
-    x = np.arange(1, n + 1, dtype=np.uint64) + np.uint64((rank + 1) << 40)
+    x = np.arange(first + 1, first + n + 1, dtype=np.uint64) + np.uint64((rank + 1) << 40)
     x *= np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

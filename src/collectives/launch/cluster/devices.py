@@ -48,14 +48,8 @@ def carry(net: Network, devices: Ints, hosts: Ints, poll: int) -> None:
             if hosts[device] == NONE:
                 return
             _read(net, device, hosts[device], time)
-        until = _now(time) + EARLY
-        packet = advance(net, until)
-        while packet != NONE:
-            at = net.data[packet].ctypes.data
-            # A host that is about to end takes no more, which is no matter.
-            write(devices[net.target[packet]], at, np.uint64(net.size[packet] + OFFLOAD_HEADER))
-            release(net, packet)
-            packet = advance(net, until)
+            _write(net, devices, time)
+        _write(net, devices, time)
 
 
 @compiled
@@ -90,3 +84,16 @@ def _read(net: Network, device: int, source: int, time: Ints) -> None:
             for byte in data[PORTS : PORTS + 4]:
                 ports = ports << 8 | int(byte)
             send(net, source, target, length - OFFLOAD_HEADER, ports, _now(time))
+
+
+@compiled
+def _write(net: Network, devices: Ints, time: Ints) -> None:
+    """Hand over what has arrived."""
+    until = _now(time) + EARLY
+    packet = advance(net, until)
+    while packet != NONE:
+        at = net.data[packet].ctypes.data
+        # A host that is about to end takes no more, which is no matter.
+        write(devices[net.target[packet]], at, np.uint64(net.size[packet] + OFFLOAD_HEADER))
+        release(net, packet)
+        packet = advance(net, until)
