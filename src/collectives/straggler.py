@@ -121,6 +121,25 @@ def _row(straggler: Straggler, event: Row) -> Row:
     return row | own
 
 
+def with_early_partners(p: int, nbytes: int, slow: Link) -> float:
+    """Seconds of an all-reduce by halving and doubling for a rank whose link is so slow that all partners are early.
+
+    In either half, what they send to it comes at the same time and shares its port evenly: the longest message, which
+    it needs first while halving, is there last. ``p`` is a power of two. With messages in a queue it would be
+    ``2 * (p - 1) / p * nbytes * slow.beta`` and the latencies, as if all links were slow.
+
+    >>> round(with_early_partners(8, 1 << 20, Link(latency=0.005, rate=6.25e6)), 3)
+    0.428
+    """
+    sizes = [nbytes >> step for step in range(1, p.bit_length())]
+    halved = sum(sizes) + sum(sizes[1:])  # all have come before it can go on, and then it sends the rest
+    sent = came = 0
+    for size in reversed(sizes):
+        sent = max(sent, came) + size
+        came = sum(min(size, other) for other in sizes)
+    return (halved + max(sent, came)) * slow.beta + 2 * len(sizes) * slow.alpha
+
+
 def _say(row: Row) -> None:
     print(
         f"host {row['slow_host']} slower by {row['factor']}, {format_bytes(row['bytes'])} by {row['algorithm']}: "
