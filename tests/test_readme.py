@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf8")
+from collectives import slow_motion, targets
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf8")
 
 
 def test_the_program_for_torchrun(tmp_path: Path) -> None:
@@ -17,7 +20,17 @@ def test_the_program_for_torchrun(tmp_path: Path) -> None:
     assert done.stdout == "3 ranks, average 1.0\n"
 
 
+def test_the_ratios_are_those_of_the_rows() -> None:
+    said = re.findall(r"([\d.]+) times(?: as fast as the better of gloo and Horovod)? with\s+(4 bytes|\d+ MiB)", README)
+    rows, _ = slow_motion.results(ROOT / "experiments/results/reference/slow-motion/scaling")
+    table = targets.ratios(rows).set_index("bytes").libraries.round(1)
+    assert {size: float(times) for times, size in said} == {
+        "4 bytes": table[4],
+        "4 MiB": table[4 << 20],
+        "16 MiB": table[16 << 20],
+    }
+
+
 def test_the_folders_it_names_exist() -> None:
-    root = Path(__file__).parent.parent
     for folder in re.findall(r"^\| `([a-z/]+)` \|", README, flags=re.MULTILINE):
-        assert (root / folder).is_dir(), folder
+        assert (ROOT / folder).is_dir(), folder
