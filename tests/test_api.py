@@ -9,7 +9,7 @@ from collectives.algorithms import ALGORITHMS
 from collectives.launch import launch
 
 
-@pytest.mark.parametrize("p", range(1, 9))
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 6, 8])
 def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "ranks"))
     events = launch("api_cases", {}, p, timeout=250)
