@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from itertools import islice, pairwise, product
+from math import ceil, log2
 
 import numpy as np
 import pytest
@@ -10,7 +11,16 @@ import pytest
 import collectives
 from collectives import Machine, simulation
 from collectives.algorithms import ALGORITHMS, build, variants
-from collectives.bounds import COSTS, PIPELINES, height, lower_bound, segmented_ring_seconds
+from collectives.bounds import (
+    COSTS,
+    LATENCIES,
+    PIPELINES,
+    height,
+    lower_bound,
+    reach_seconds,
+    segmented_ring_seconds,
+    star_seconds,
+)
 from collectives.machine import Delay, Level, Link, Protocol, machine
 from collectives.schedule import Schedule, Step
 from collectives.simulation import simulate
@@ -19,6 +29,7 @@ from collectives.traffic import traffic
 
 ALPHA, BETA = 5e-6, 1 / 25e9
 TEXTBOOK = machine("textbook")
+LATENCY_AND_OVERHEAD = [(5e-6, 0), (5e-6, 1e-6), (0, 1e-6), (1e-7, 1e-8)]
 
 
 # The plain program. ---------------------------------------------------------------------------------------------------
@@ -256,7 +267,7 @@ def test_reducing_costs_gamma_a_byte():
         assert simulate(build("all_reduce", name, p), with_gamma, n).seconds == pytest.approx(formula, rel=1e-9)
 
 
-@pytest.mark.parametrize(("latency", "overhead"), [(5e-6, 0), (5e-6, 1e-6), (0, 1e-6), (1e-7, 1e-8)])
+@pytest.mark.parametrize(("latency", "overhead"), LATENCY_AND_OVERHEAD)
 def test_a_segmented_ring_hides_latency_as_its_formula_says(latency, overhead):
     on = Machine(name="a test", network=Link(latency=latency, overhead=overhead, rate=25e9))
     for p, segments in product((1, 2, 3, 8, 32), (1, 2, 3, 5)):
@@ -289,12 +300,29 @@ def test_two_classes_of_links_have_their_own_closed_form():
         assert simulate(schedule, on, n).seconds == pytest.approx(rows + columns)
 
 
-def test_nothing_beats_the_lower_bound():
+@pytest.mark.parametrize(("latency", "overhead"), LATENCY_AND_OVERHEAD)
+def test_where_one_rank_does_all_the_sending_latencies_pass_together(latency, overhead):
+    on = Machine(name="a test", network=Link(latency=latency, overhead=overhead, rate=25e9))
+    for (collective, name), p in product(LATENCIES, (1, 2, 3, 8, 13, 32)):
+        formula = star_seconds(collective, name, p, 840 * p, latency, overhead, BETA)
+        found = simulate(build(collective, name, p), on, 840 * p).seconds
+        assert found == pytest.approx(formula, rel=1e-9, abs=1e-12), (collective, name, p)
+
+
+@pytest.mark.parametrize(("latency", "overhead"), LATENCY_AND_OVERHEAD)
+def test_nothing_beats_the_lower_bound(latency, overhead):
+    on = Machine(name="a test", network=Link(latency=latency, overhead=overhead, rate=25e9))
     for (collective, name), p in product(ALGORITHMS, (2, 5, 16)):
-        if collective == "all_reduce":
-            for schedule, n in product(variants(collective, name, p), (8, 40_000_000)):
-                bound = lower_bound("all_reduce", p, n, 0.0, BETA)
-                assert simulate(schedule, TEXTBOOK, n).seconds >= bound * (1 - 1e-9)
+        for schedule, n in product(variants(collective, name, p), (80, 40_000_000)):
+            bound = lower_bound(collective, p, n, latency + overhead, BETA, latency=latency)
+            assert simulate(schedule, on, n).seconds >= bound * (1 - 1e-9), (collective, name, p, n)
+
+
+def test_without_latency_those_reached_double_and_with_much_of_it_one_rank_had_better_tell_all():
+    for p in (1, 2, 3, 8, 9, 32):
+        assert reach_seconds(p, 0, 1.0) == ceil(log2(p))
+        assert reach_seconds(p, 50.0, 1.0) == (50 + p - 1 if p > 1 else 0)
+        assert reach_seconds(p, 2.0, 0) == (2 if p > 1 else 0)
 
 
 # What the model promises. ---------------------------------------------------------------------------------------------

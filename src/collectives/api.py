@@ -6,7 +6,8 @@
 Every rank of the group calls alike. ``algorithm`` is a name from ``collectives list`` or "auto"; ``segments`` says into
 how many pieces a pipelined algorithm cuts its buffer (by default from the size). "auto" takes the algorithm that is
 fastest by the law of the machine that the environment variable COLLECTIVES_MACHINE names (a preset, a file that
-``collectives calibrate`` wrote, or LATENCY,RATE), and goes by a rule of thumb where it names none.
+``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used, and goes by a rule of thumb where it names
+none.
 
 Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); dtypes
 are float16, bfloat16, float32, float64, int32 and int64; op is SUM, AVG, PRODUCT, MAX or MIN. Any number of elements

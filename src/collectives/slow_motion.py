@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives.algorithms import build
+from collectives.backends.choice import bound
 from collectives.backends.presence import presence
 from collectives.backends.tuning import named
 from collectives.bench import OURS, Positive, Settings
@@ -117,11 +118,19 @@ def calibrated(stem: str | Path) -> dict[str, Machine]:
 
 
 def results(stem: str | Path) -> tuple[Rows, dict[str, Any]]:
-    """Rows and record of an output; each of our rows with what the simulator says of the calibrated machine, in us."""
+    """Rows and record of an output; by the calibrated machine each has its bound, and ours what the simulator says.
+
+    Both in microseconds.
+    """
     rows, record = read(stem)
     rows, machines = rows[rows.error.isna()].copy(), calibrated(stem)
     rows["simulated_us"] = [_simulated(row, machines[str(row.where)]) for row in rows.itertuples()]
+    rows["bound_us"] = [_bound(row, machines[str(row.where)]) for row in rows.itertuples()]
     return rows, record
+
+
+def _bound(row: Any, on: Machine) -> float:
+    return bound(on, row.collective, row.ranks, row.bytes) * 1e6
 
 
 def _simulated(row: Any, on: Machine) -> float | None:

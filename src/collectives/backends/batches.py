@@ -89,9 +89,10 @@ def _first_collective(group: dist.ProcessGroup, device: torch.device) -> None:
 
 
 def _compute(do: Fold | Finish, view: Callable[[Span], torch.Tensor], op: Any, p: int) -> None:
+    fold, averages = folding(op, arrays=False)
     if isinstance(do, Fold):
-        folding(op, arrays=False)(view(do.into), [view(span) for span in do.operands])
-    elif op == dist.ReduceOp.AVG:
+        fold(view(do.into), [view(span) for span in do.operands])
+    elif averages:
         divide(view(do.span), p)
 
 

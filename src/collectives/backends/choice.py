@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from collectives.bounds import COSTS, PIPELINES, lower_bound, segmented_ring_seconds
+from collectives.bounds import COSTS, LATENCIES, PIPELINES, lower_bound, segmented_ring_seconds, star_seconds
 from collectives.machine import Link, Machine, machine
 
 VARIABLE = "COLLECTIVES_MACHINE"
@@ -34,6 +34,10 @@ SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
 # A segmented ring's: while one is on its way the other is sent. More would only help where latencies are longer than
 # that, and there a ring is not the best.
 RING_SEGMENTS = 2
+
+# What a message costs a rank of ours at least: one with many to send or receive is busy all that time, however little
+# its links are.
+OVERHEAD = 30e-6
 
 
 class Choice(NamedTuple):
@@ -76,6 +80,8 @@ def _law(collective: str, name: str, p: int, nbytes: int, segments: int | None, 
     if key == ("all_reduce", "segmented_ring"):
         cut = segments or RING_SEGMENTS
         return Choice(name, cut, segmented_ring_seconds(p, nbytes, cut, link.latency, link.overhead, beta))
+    if key in LATENCIES:
+        return Choice(name, 1, star_seconds(*key, p, nbytes, link.latency, max(link.overhead, OVERHEAD), beta))
     if p > 1 and key in PIPELINES:
         pipeline = PIPELINES[key](p)
         cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MOST_SEGMENTS)
@@ -91,7 +97,7 @@ def _link(on: Machine, p: int) -> Link:
 def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
     """Seconds that a collective takes at least on a machine, whatever the algorithm (`collectives.bounds`)."""
     link = _link(on, p)
-    return lower_bound(collective, p, nbytes, link.alpha, link.beta, on.gamma)
+    return lower_bound(collective, p, nbytes, link.alpha, link.beta, on.gamma, link.latency)
 
 
 @cache

@@ -49,8 +49,9 @@ def perform(call: Call) -> None:
     AVG is the sum, divided once by the rank that completes it (integers towards zero).
     """
     group, some = _group(call), call.some()
-    rank, p, over = _member(group)
-    _check(over, call.op, _kind(some), _kind(call.input) if call.input is not None else None)
+    rank, p, over, machine = _member(group)
+    kind = _kind(some)
+    _check(over, call.op, kind, None if call.input is None or call.input is some else _kind(call.input))
     made, edges, algorithm = _made(
         call.collective,
         call.algorithm,
@@ -59,11 +60,11 @@ def perform(call: Call) -> None:
         call.segments,
         rank,
         _length(call, p),
-        some.element_size(),
+        kind.dtype.itemsize,
         call.splits,
-        os.environ.get(VARIABLE),
+        machine,
     )
-    work, scratch = _enter(call, made, edges, rank, p)
+    work, scratch = _enter(call, made, edges, rank, p, kind)
     try:
         player = play_in_batches if over == "nccl" else play
         player(made, work, scratch, group, call.op, p)
@@ -89,11 +90,12 @@ def _group(call: Call) -> dist.ProcessGroup:
 
 
 class _Member(NamedTuple):
-    """What this process is in a group: its rank, of how many, and what the group's messages travel by."""
+    """What this process is in a group: its rank, of how many, what messages travel by, and what "auto" goes by."""
 
     rank: int
     p: int
     over: str
+    machine: str | None
 
 
 _members: WeakKeyDictionary[dist.ProcessGroup, _Member] = WeakKeyDictionary()
@@ -102,26 +104,27 @@ _members: WeakKeyDictionary[dist.ProcessGroup, _Member] = WeakKeyDictionary()
 def _member(group: dist.ProcessGroup) -> _Member:
     known = _members.get(group)
     if known is None:
-        known = _members[group] = _Member(dist.get_rank(group), dist.get_world_size(group), dist.get_backend(group))
+        rank, p, over = dist.get_rank(group), dist.get_world_size(group), dist.get_backend(group)
+        known = _members[group] = _Member(rank, p, over, os.environ.get(VARIABLE))
     return known
 
 
 class _Kind(NamedTuple):
     """What of a tensor decides whether we can take it."""
 
-    device: str
+    device: torch.device
     dtype: torch.dtype
     contiguous: bool
 
 
 def _kind(tensor: torch.Tensor) -> _Kind:
-    return _Kind(tensor.device.type, tensor.dtype, tensor.is_contiguous())
+    return _Kind(tensor.device, tensor.dtype, tensor.is_contiguous())
 
 
 @lru_cache(maxsize=PLANS)
 def _check(over: str, op: dist.ReduceOp.RedOpType | None, *kinds: _Kind | None) -> None:
     """ValueError for what cannot be played, once for each that can."""
-    devices, dtypes = {kind.device for kind in kinds if kind}, {kind.dtype for kind in kinds if kind}
+    devices, dtypes = {kind.device.type for kind in kinds if kind}, {kind.dtype for kind in kinds if kind}
     if devices != {DEVICES.get(over)}:
         raise ValueError(
             f"p2p plays over gloo on CPU tensors, or over nccl on CUDA tensors, not over {over} on "
@@ -168,7 +171,7 @@ def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], p: int, rank: int, a
     return sizes.ravel()
 
 
-def _enter(call: Call, made: Plan, edges: Ints, rank: int, p: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _enter(call: Call, made: Plan, edges: Ints, rank: int, p: int, kind: _Kind) -> tuple[torch.Tensor, torch.Tensor]:
     """The flat tensor to play on, holding what this rank contributes, and scratch memory.
 
     The tensor is the caller's own where torch works in place, else memory of ours: torch leaves that input alone.
@@ -176,10 +179,10 @@ def _enter(call: Call, made: Plan, edges: Ints, rank: int, p: int) -> tuple[torc
     bystander = call.collective == "reduce" and rank != call.root
     in_place = call.collective in IN_PLACE and not (bystander and made.writes)
     if in_place:
-        work, scratch = call.wanted(), _memory(made.scratch, call.some())
+        work, scratch = call.wanted(), _memory(made.scratch, kind)
     else:
         whole = made.scratch + int(edges[-1])
-        scratch = _memory(whole, call.some())
+        scratch = _memory(whole, kind)
         work = scratch[made.scratch : whole]
     if call.collective in ("gather", "all_gather", "all_to_all"):
         work[_part(edges, rank, p)].copy_(call.given())
@@ -210,15 +213,16 @@ class _Kept(threading.local):
     """One block of scratch memory for each dtype and device, as large as was ever needed; each thread has its own."""
 
     def __init__(self) -> None:
-        self.blocks: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        self.blocks: dict[_Kind, tuple[int, torch.Tensor]] = {}
 
 
 _kept = _Kept()
 
 
-def _memory(n: int, like: torch.Tensor) -> torch.Tensor:
+def _memory(n: int, kind: _Kind) -> torch.Tensor:
     """``n`` elements or more that are ours until this thread's next call."""
-    block = _kept.blocks.get((like.dtype, like.device))
-    if block is None or len(block) < n:
-        block = _kept.blocks[like.dtype, like.device] = torch.empty(n, dtype=like.dtype, device=like.device)
+    room, block = _kept.blocks.get(kind, (-1, None))
+    if block is None or room < n:
+        block = torch.empty(n, dtype=kind.dtype, device=kind.device)
+        _kept.blocks[kind] = n, block
     return block

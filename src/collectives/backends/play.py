@@ -9,7 +9,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-import numpy as np
 import torch
 from torch import distributed as dist
 
@@ -24,8 +23,7 @@ def play(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.Pr
     joined = mesh(group)
     joined.begin(step_by_step=made.exchanges)
     try:
-        with np.errstate(all="ignore"):  # of overflow torch says nothing either
-            _carry_out(made, tensor, scratch, joined, op, p)
+        _carry_out(made, tensor, scratch, joined, op, p)
     except BaseException:
         joined.close()  # others may still send what this call has asked for: no later one may take it for its own
         raise
@@ -36,7 +34,7 @@ def _carry_out(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: 
     first, done, at = 0, bytearray(len(made.program)), [0] * len(made.program)
     ties, ready = list(made.ties), [i for i, earlier in enumerate(made.ties) if not earlier]
     aside: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
-    do = _doer(tensor, scratch, joined, op, p)
+    do = _doer(tensor, scratch if made.scratch else tensor, joined, op, p)
     while ready or aside:
         while ready and ready[0] < first + AHEAD:
             i = heappop(ready)
@@ -64,19 +62,22 @@ def _carry_out(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: 
 def _doer(
     tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int
 ) -> Callable[[Instruction], tuple[Message, int] | None]:
-    """What carries out one instruction, or says for which message, but so many bytes, it has to wait."""
+    """What carries out one instruction, or says for which message, but so many bytes, it has to wait.
+
+    Most of a small call is spent here, and in memory that others have used since the last one: what is not needed is
+    not touched.
+    """
     size, messages = tensor.element_size(), dict[int, Message]()
-    array, more = as_array(tensor), as_array(scratch)
-    memory, more_memory = memoryview(array.view(np.uint8)), memoryview(more.view(np.uint8))
-    if tensor.dtype in HALF:
-        array, more = tensor, scratch
-    fold, averages = folding(op, tensor.dtype not in HALF), op == dist.ReduceOp.AVG
+    arrays = tensor.dtype not in HALF
+    own, memory = _opened(tensor, arrays)
+    more, more_memory = _opened(scratch, arrays) if scratch is not tensor else (own, memory)
+    fold, averages = folding(op, arrays)
 
     def in_bytes(span: Span) -> memoryview:
         return (more_memory if span.scratch else memory)[span.start * size : span.stop * size]
 
     def view(span: Span) -> Any:
-        return (more if span.scratch else array)[span.start : span.stop]
+        return (more if span.scratch else own)[span.start : span.stop]
 
     def do(instruction: Instruction) -> tuple[Message, int] | None:
         if isinstance(instruction, Wait):
@@ -95,3 +96,10 @@ def _doer(
         return None
 
     return do
+
+
+def _opened(tensor: torch.Tensor, arrays: bool) -> tuple[Any, memoryview]:
+    """What of a tensor is folded, an array or itself, and its bytes."""
+    array = as_array(tensor)
+    memory = memoryview(array)
+    return array if arrays else tensor, memory.cast("B") if memory.nbytes else memory
