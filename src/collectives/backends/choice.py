@@ -1,7 +1,8 @@
-"""What "auto" stands for: the algorithm, and its segments, that the alpha-beta law of a machine says is fastest.
+"""What "auto" stands for: the algorithm, and its segments, that the law of a machine says is fastest.
 
-The machine is the one that the environment variable COLLECTIVES_MACHINE names, a preset or a file; `collectives
-calibrate` writes the file of the machine it runs on. Without one, a rule of thumb stands in for the law.
+The law is the closed form in alpha and beta; where one rank alone sends or receives, and in a segmented ring, latency
+counts apart from overhead. The machine is the one that the environment variable COLLECTIVES_MACHINE names, a preset or
+a file; `collectives calibrate` writes the file of the machine it runs on. Without one, a rule of thumb stands in.
 """
 
 from __future__ import annotations
