@@ -120,7 +120,7 @@ def calibrated(stem: str | Path) -> dict[str, Machine]:
 def results(stem: str | Path) -> tuple[Rows, dict[str, Any]]:
     """Rows and record of an output; by the calibrated machine each has its bound, and ours what the simulator says.
 
-    Both in microseconds.
+    Both in microseconds, and as today's code has them, whatever the bound was when the rows were measured.
     """
     rows, record = read(stem)
     rows, machines = rows[rows.error.isna()].copy(), calibrated(stem)
