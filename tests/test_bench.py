@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from collectives.bench import DTYPES, OPS, Settings
-from collectives.bench.data import reduced, values
+from collectives.bench.data import BLOCK, reduced, values
 from collectives.bench.statistics import median_interval
 from collectives.errors import explain
 from collectives.launch import launch
@@ -67,6 +67,13 @@ def test_data_stay_exact_in_every_order(p: int, n: int, op: str, name: str) -> N
     assert total.tolist() == plain.tolist()
     assert np.abs(x).sum(axis=0).max() <= exact or op not in ("sum", "avg")
     assert np.abs(total).max() <= exact
+
+
+@given(p=st.integers(1, 5), first=st.integers(0, 2 * BLOCK), n=st.integers(0, 2 * BLOCK), op=st.sampled_from(OPS))
+def test_a_part_of_the_data_is_a_part_of_the_whole(p: int, first: int, n: int, op: str) -> None:
+    exact, whole = DTYPES["float32"][1], slice(first, first + n)
+    assert np.array_equal(reduced(n, op, p, exact, first), reduced(first + n, op, p, exact)[whole])
+    assert np.array_equal(values(p, n, op, p, exact, first), values(p, first + n, op, p, exact)[whole])
 
 
 @pytest.mark.parametrize("op", OPS)

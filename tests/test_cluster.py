@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collectives.bench import Settings, bench
 from collectives.launch import RankError, launch
 from collectives.launch.cluster import Cluster, address, allowed, cluster, name
+from collectives.launch.cluster.forkserver import forkserver
+from collectives.launch.cluster.ranks import launch_on
 
 RANKS = str(Path(__file__).parent / "ranks")
 NETWORK = {"latency": "1ms", "rate": "100MB/s"}
@@ -201,6 +204,49 @@ def test_ranks_live_there_and_a_failing_one_is_named(allowed: None, monkeypatch:
     with pytest.raises(RankError, match="rank 1 of 2 ended with exit code 1") as caught:
         launch("unwell", {"do": "raise", "rank": 1}, 2, where=WHERE, timeout=60)
     assert "ValueError: a bug on purpose" in str(caught.value)
+
+
+COUNTED = """
+import os
+from torch import distributed as dist
+with open(os.environ["MARK"] + "/imported", "a") as file:
+    print(os.getpid(), file=file)
+def run(settings, report):
+    everyone = [None] * dist.get_world_size()
+    namespaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "uts", "pid", "mnt")]
+    dist.all_gather_object(everyone, (os.environ["RANK"], os.getcwd(), *namespaces))
+    report({"everyone": everyone})
+"""
+
+
+def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
+    hosts: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "counted.py").write_text(COUNTED)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setenv("MARK", str(tmp_path))
+    seen: list[dict[str, Any]] = []
+    for nth in (1, 2):
+        events = launch_on(hosts, "counted", {}, 2, timeout=60, on_event=seen.append)
+        assert marked_processes(str(tmp_path)) == []
+        assert events == seen[-1:]
+        assert len((tmp_path / "imported").read_text().split()) == nth
+    ranks, directories, *namespaces = zip(*seen[-1]["everyone"], strict=True)
+    assert ranks == tuple("01234567")
+    assert set(directories) == {str(Path.cwd())}
+    for kind in namespaces:
+        assert kind[::2] == kind[1::2]
+        assert len(set(kind)) == 4
+
+
+def test_a_fork_server_that_cannot_enter_a_host_says_so(hosts: Cluster) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    with (
+        pytest.raises(RankError, match=r"the ranks' fork server did not start; (.|\n)*No such file or directory"),
+        forkserver([*hosts.pids, gone.pid], "unwell", {}, 60),
+    ):
+        raise AssertionError("it says that it has started")
 
 
 def test_collectives_are_right_there(allowed: None) -> None:

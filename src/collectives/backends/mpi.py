@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from collectives.backends import Call
 from collectives.backends.open_mpi import communicator
 
 ITS_OWN = ("auto", "default")  # the choice of the library
+POLL_SECONDS = 0.001
 
 
 def perform(call: Call) -> None:
@@ -45,6 +47,29 @@ def perform(call: Call) -> None:
             world.Alltoallv([call.given().numpy(), list(sent)], [call.wanted().numpy(), list(received)])
         case _:
             raise ValueError(f"mpi does not perform {call.collective!r}")
+
+
+def settle() -> None:
+    """Wait until all ranks have what this one has sent to them; all ranks call it, after a collective.
+
+    Open MPI may return while some of that still waits here for room in a socket, and it sends only while it is called:
+    a rank that then waits for others by other means than MPI may wait for ever. Nobody leaves a barrier before everyone
+    has what they waited for. The barrier's own messages are in the same danger only while they connect, the first time.
+    """
+    _connected()
+    _meet()
+
+
+@cache
+def _connected() -> None:
+    _meet()
+
+
+def _meet() -> None:
+    """A barrier that leaves the processor to whoever is not there yet."""
+    met = _started().COMM_WORLD.Ibarrier()
+    while not met.Test():
+        time.sleep(POLL_SECONDS)
 
 
 @cache

@@ -39,15 +39,15 @@ def values(rank: int, n: int, op: str, p: int, exact: int, first: int = 0) -> In
     return (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
 
 
-def reduced(n: int, op: str, p: int, exact: int) -> Ints:
+def reduced(n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
     """What all ranks' values reduce to, computed without the code under test; for "avg" the sum."""
     combine: dict[str, Callable[[Ints, Ints], Ints]] = {"prod": np.multiply, "max": np.maximum, "min": np.minimum}
     total = np.empty(n, dtype=np.int64)
-    for first in range(0, n, BLOCK):
-        block = total[first : first + BLOCK]
-        block[:] = values(0, len(block), op, p, exact, first)
+    for start in range(0, n, BLOCK):
+        block = total[start : start + BLOCK]
+        block[:] = values(0, len(block), op, p, exact, first + start)
         for rank in range(1, p):
-            block[:] = combine.get(op, np.add)(block, values(rank, len(block), op, p, exact, first))
+            block[:] = combine.get(op, np.add)(block, values(rank, len(block), op, p, exact, first + start))
     return total
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
-from collectives.backends import BACKENDS, Call, backend, nccl, p2p
+from collectives.backends import BACKENDS, Call, backend, mpi, nccl, p2p
 from collectives.backends.choice import VARIABLE, bound, choose, named_machine
 from collectives.backends.tuning import named
 from collectives.bench import DTYPES, OURS, Row, Settings
@@ -74,33 +74,48 @@ def _case(wanted: Settings, n: int, device: torch.device) -> _Case:
     rank, p, dtype = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype)
     exact, part = DTYPES[wanted.dtype][1], n // p
 
-    def data(of: int, length: int) -> torch.Tensor:
-        return torch.from_numpy(values(of, length, wanted.op, p, exact)).to(device, dtype)
+    def data(of: int, length: int, first: int = 0) -> torch.Tensor:
+        return torch.from_numpy(values(of, length, wanted.op, p, exact, first)).to(device, dtype)
 
-    def total() -> torch.Tensor:
-        result = torch.from_numpy(reduced(n, wanted.op, p, exact)).to(device, dtype)
+    def total(length: int, first: int) -> torch.Tensor:
+        result = torch.from_numpy(reduced(length, wanted.op, p, exact, first)).to(dtype)
         if wanted.op == "avg":
             result.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
         return result
 
+    def whole_total() -> torch.Tensor:
+        share = -(-n // p)
+        return _gathered(total(share, rank * share))[:n].to(device)
+
     at_root = rank == wanted.root
     match wanted.collective:
-        case "all_reduce" | "reduce":
-            return _in_place(data(rank, n), total() if wanted.collective == "all_reduce" or at_root else None)
+        case "all_reduce":
+            return _in_place(data(rank, n), whole_total())
+        case "reduce":
+            expected = whole_total()
+            return _in_place(data(rank, n), expected if at_root else None)
         case "broadcast":
             return _in_place(data(rank, n), data(wanted.root, n))
         case "scatter":
-            return _case_of(data(rank, n) if at_root else None, data(wanted.root, n).view(p, part)[rank])
+            return _case_of(data(rank, n) if at_root else None, data(wanted.root, part, rank * part))
         case "gather":
             return _case_of(data(rank, part), torch.cat([data(of, part) for of in range(p)]) if at_root else None)
         case "all_gather":
             return _case_of(data(rank, part), torch.cat([data(of, part) for of in range(p)]))
         case "all_to_all":
-            return _case_of(data(rank, n), torch.cat([data(of, n).view(p, -1)[rank] for of in range(p)]))
+            return _case_of(data(rank, n), torch.cat([data(of, part, rank * part) for of in range(p)]))
         case "reduce_scatter":
-            return _case_of(data(rank, n), total().view(p, part)[rank])
+            return _case_of(data(rank, n), total(part, rank * part).to(device))
         case other:
             raise ValueError(f"no data to measure {other} with")
+
+
+def _gathered(share: torch.Tensor) -> torch.Tensor:
+    """All ranks' shares, each computed by its rank: by gloo, and no all-gather is checked by what it gathers."""
+    everything = share.new_empty(dist.get_world_size() * len(share))
+    if len(share):
+        dist.all_gather(list(everything.view(torch.uint8).chunk(dist.get_world_size())), share.view(torch.uint8))
+    return everything
 
 
 def _case_of(mine: torch.Tensor | None, expected: torch.Tensor | None) -> _Case:
@@ -157,22 +172,28 @@ def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tupl
         algorithm,
         wanted.segments,
     )
-    perform = backend(name).perform
+    perform, settle = backend(name).perform, mpi.settle if BACKENDS[name].transport == "mpi" else _nothing
     local = _on_the_common_clock if wanted.where.startswith("cluster") else _on_the_clock
-    seconds = (_on_the_gpu_s_clock if _on_gpu(name) else local)(lambda: perform(call))
+    seconds = (_on_the_gpu_s_clock if _on_gpu(name) else local)(lambda: perform(call), settle)
     if case.output is None or case.expected is None:
         return seconds, 0
     return seconds, int((case.output != case.expected).sum())
 
 
-def _on_the_clock(act: Callable[[], None]) -> float:
+def _nothing() -> None:
+    pass
+
+
+def _on_the_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
     dist.barrier()
     start = time.perf_counter()
     act()
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    settle()
+    return seconds
 
 
-def _on_the_common_clock(act: Callable[[], None]) -> float:
+def _on_the_common_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
     """From a moment that all ranks have agreed on, and that is still to come for each of them when it hears of it.
 
     For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart.
@@ -181,6 +202,7 @@ def _on_the_common_clock(act: Callable[[], None]) -> float:
     time.sleep(max(0.0, start - time.monotonic()))
     act()
     seconds = time.monotonic() - start
+    settle()
     time.sleep(_trip())  # who is done first does not take the processor from the others
     return seconds
 
@@ -204,7 +226,7 @@ def _latest(moment: float) -> float:
     return number.item()
 
 
-def _on_the_gpu_s_clock(act: Callable[[], None]) -> float:
+def _on_the_gpu_s_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
     """From when an idle GPU gets its first piece of work until it has done the last; the stream keeps the order."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
@@ -213,6 +235,7 @@ def _on_the_gpu_s_clock(act: Callable[[], None]) -> float:
     act()
     end.record()
     end.synchronize()
+    settle()
     return float(begin.elapsed_time(end)) * 1e-3
 
 

@@ -69,7 +69,7 @@ def _by_argument(text: str) -> Link:
 
     job = json.loads(text)
     if "rank" not in job:
-        job |= _from_mpirun(job["events"])
+        job["rank"] = _from_mpirun()
     if "launcher" in job:  # a process on an emulated host cannot see its launcher, and ends with its host
         die_with(job["launcher"])
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
@@ -83,18 +83,17 @@ def _by_argument(text: str) -> Link:
     return Link(job, job["rank"], store, _writer(job.get("events"), job.get("answers")), lambda _: None)
 
 
-def _from_mpirun(events: int) -> Event:
-    """A rank's number; rank 0 is mpirun's child on an emulated host, and opens that file of mpirun's for its events."""
+def _from_mpirun() -> int:
     rank, _, local = (int(os.environ[name]) for name in VARIABLES["mpirun"])
     os.environ["LOCAL_RANK"] = str(local)
-    return {"rank": rank, "events": f"/proc/{os.getppid()}/fd/{events}" if rank == 0 else None}
+    return rank
 
 
-def _writer(events: int | str | None, answers: int | None) -> Callable[[Event], None]:
-    """Leave each event as a line in a file, open or not; where the launcher answers, wait until it has."""
+def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
+    """Leave each event as a line in an open file; where the launcher answers, wait until it has."""
     if events is None:
         return lambda _: None
-    stream = open(events, "w", buffering=1)  # noqa: PTH123, SIM115  # a number, too; it stays open as long as we live
+    stream = open(events, "w", buffering=1)  # noqa: PTH123, SIM115  # it stays open as long as we live
 
     def report(event: Event) -> None:
         print(json.dumps(event), file=stream)

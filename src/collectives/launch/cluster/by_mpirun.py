@@ -1,8 +1,8 @@
 """Ranks on a cluster in slow motion that Open MPI's mpirun starts, so that MPI works among them, too.
 
 mpirun runs on host 0, within its namespaces, and ends with it. No ssh leads to the other hosts: what mpirun would run
-there, its agent writes to the pipe of events, and the launcher runs it. Rank 0 is a child of mpirun, and finds that
-pipe where the agent does: no open file is handed down to either, but a parent's can be opened.
+there, its agent writes to the pipe of events, and the launcher runs it. What stands in for rank 0 (`standin`) is a
+child of mpirun and finds that pipe where the agent does: neither is handed an open file, but a parent's can be opened.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from contextlib import ExitStack
 
 from collectives.launch import mpirun
 from collectives.launch.cluster import PORT, Cluster, address, name
+from collectives.launch.cluster.forkserver import forkserver, rank_command
 from collectives.launch.cluster.hosts import INTERFACE
 from collectives.launch.loopback import reading
 from collectives.launch.watch import Event, Log, RankError, end, indented, watch
@@ -69,7 +69,8 @@ def launch_on(
         log: Log = stack.enter_context(tempfile.TemporaryFile())
         everywhere = SETTINGS | {"CLUSTER_AGENT": SEND.format(writer)} | dict(environment)
         with os.fdopen(writer, "wb"):
-            command = [*_mpirun(hosts, ranks_per_host), *_rank(job | {"events": writer})]
+            server = stack.enter_context(forkserver(hosts.pids, module, everywhere, timeout))
+            command = [*_mpirun(hosts, ranks_per_host), *rank_command(server, job | {"events": writer})]
             started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer])
         stack.callback(end, processes := [started])
         seen = []
@@ -92,10 +93,6 @@ def _mpirun(hosts: Cluster, ranks_per_host: int) -> list[str]:
     slots = ",".join(f"{name(host)}:{ranks_per_host}" for host in range(hosts.hosts))
     ranks = str(hosts.hosts * ranks_per_host)
     return [mpirun.need(), "--allow-run-as-root", "--bind-to", "none", "--output", "tag", "-H", slots, "-n", ranks]
-
-
-def _rank(job: Event) -> list[str]:
-    return [sys.executable, "-m", "collectives.launch.rank", json.dumps(job)]
 
 
 def _serving(pipe: Log, run: Callable[[int, str], None]) -> Callable[[float], list[Event] | None]:

@@ -7,9 +7,7 @@ alone is 5ms, 25MB/s and one rank on each host. A last word "mpirun" has Open MP
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +16,7 @@ from typing import NamedTuple
 
 from collectives.launch import mpirun
 from collectives.launch.cluster import PORT, Cluster, address, by_mpirun, cluster
+from collectives.launch.cluster.forkserver import forkserver, rank_command
 from collectives.launch.loopback import reading
 from collectives.launch.watch import Event, Log, Process, end, watch
 from collectives.units import parse_rate, parse_seconds
@@ -99,12 +98,13 @@ def launch_on(
         answers = stack.enter_context(os.fdopen(answer, "wb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[Process] = []
-        stack.callback(end, processes)
         with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"):
+            server = stack.enter_context(forkserver(hosts.pids, module, environment or {}, timeout))
+            stack.callback(end, processes)
             for rank, log in enumerate(logs):
                 job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}
                 job |= {"rank": rank, "ranks": ranks} | ({"events": writer, "answers": heard} if rank == 0 else {})
-                processes.append(_start(hosts, job, ranks_per_host, log, environment or {}))
+                processes.append(_start(hosts, server, job, ranks_per_host, log, environment or {}))
         seen = []
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
         for event in watch(names, processes, logs, reading(events), until):
@@ -115,13 +115,15 @@ def launch_on(
         return seen
 
 
-def _start(hosts: Cluster, job: Event, ranks_per_host: int, log: Log, environment: Mapping[str, str]) -> Process:
+def _start(
+    hosts: Cluster, server: str, job: Event, ranks_per_host: int, log: Log, environment: Mapping[str, str]
+) -> Process:
     """One rank, in a group of its own; it needs no leash, as its host ends with the launcher."""
     rank = job["rank"]
     variables = {"OMP_NUM_THREADS": "1"} | hosts.variables(rank, ranks_per_host) | dict(environment)
     return hosts.popen(
         rank // ranks_per_host,
-        [sys.executable, "-m", "collectives.launch.rank", json.dumps(job)],
+        rank_command(server, job),
         environment=variables,
         stdout=log,
         stderr=log,
