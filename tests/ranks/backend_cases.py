@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
-from collectives.backends import BACKENDS, Call, backend, lacking, nccl
+from collectives.backends import BACKENDS, Call, backend, lacking, mpi, nccl
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
@@ -42,6 +43,22 @@ def cases(name: str) -> Any:
                 yield f"{collective} {dtype} {op} {n} root {root}", CASES[collective](name, dtype, op, n, root)
     if not lacking(name, "all_to_all", "sum", "float32"):
         yield "all_to_all with splits", ragged(name)
+    if name == "mpi":
+        yield "all_reduce that everyone waits for", waited_for()
+
+
+def waited_for() -> bool:
+    """Nobody is done with settling before the last rank has begun to."""
+    x = torch.ones(1)
+    mpi.perform(Call("all_reduce", x, x, OPS["sum"]))
+    if dist.get_rank() == dist.get_world_size() - 1:
+        time.sleep(0.3)
+    times: list[Any] = [time.monotonic(), 0.0]
+    mpi.settle()
+    times[1] = time.monotonic()
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, times)
+    return bool(max(before for before, _ in everyone) <= min(after for _, after in everyone))
 
 
 def data(of: int, n: int, dtype: str, op: str) -> torch.Tensor:
