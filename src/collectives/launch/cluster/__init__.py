@@ -13,7 +13,8 @@ real link. What is not slowed down is computing: it seems a thousand times faste
 
 A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
 numbers and shared memory, but the same files. `network` is the network, `fabric` the process that runs it, `hosts`
-makes the hosts, `check` measures whether they are as fast as they were set, `ranks` starts ranks there.
+makes the hosts, `check` measures whether they are as fast as they were set, `ranks` starts ranks there, `forkserver`
+has torch imported once for all of them.
 """
 
 from __future__ import annotations
