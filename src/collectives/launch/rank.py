@@ -1,7 +1,8 @@
 """One rank's process, whatever started it: learns its job and its number, joins the group, runs its module.
 
-python -m collectives.launch.rank JOB                      started by `loopback` or `cluster`: all is in the argument,
-                                                           but the rank's number if mpirun starts it on a cluster
+python -m collectives.launch.rank JOB                      started by `loopback`: all is in the argument; on a cluster
+                                                           the fork server's forks call `main` with it, without the
+                                                           rank's number if it is mpirun that has it started
 python -m collectives.launch.rank WHERE HOST PORT TOKEN    started by a command: the job is in the launcher's store
 """
 
