@@ -40,7 +40,10 @@ def values(rank: int, n: int, op: str, p: int, exact: int, first: int = 0) -> In
 
 
 def reduced(n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
-    """What all ranks' values reduce to, computed without the code under test; for "avg" the sum."""
+    """What all ranks' values reduce to, computed without the code under test; for "avg" the sum.
+
+    ``n`` elements from ``first`` on.
+    """
     combine: dict[str, Callable[[Ints, Ints], Ints]] = {"prod": np.multiply, "max": np.maximum, "min": np.minimum}
     total = np.empty(n, dtype=np.int64)
     for start in range(0, n, BLOCK):

@@ -73,7 +73,7 @@ def main(launcher: int, lives: int, module: str, *pids: int) -> None:
     """Import, leave a server on every host, and wait for the launcher to end us."""
     die_with(launcher)
     os.set_inheritable(lives, False)  # what ranks start does not hold it open
-    for name in ("torch.distributed", "collectives.launch.rank", module):
+    for name in ("torch.distributed", module):
         with suppress(Exception):  # the ranks fail in the same way, and say why
             importlib.import_module(name)
     gc.collect()

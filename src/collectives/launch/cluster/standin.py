@@ -51,7 +51,8 @@ def _files(job: dict[str, object]) -> dict[str, int]:
 def _end_as(code: int) -> None:
     """Exit with this code, or by this signal where it is negative."""
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        if -code != signal.SIGKILL:  # which nobody can handle, and Python handles or ignores some others
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 
