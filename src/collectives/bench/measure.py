@@ -111,7 +111,7 @@ def _case(wanted: Settings, n: int, device: torch.device) -> _Case:
 
 
 def _gathered(share: torch.Tensor) -> torch.Tensor:
-    """All ranks' shares, each computed by its rank. gloo's all-gather brings them; only reductions are checked by it."""
+    """All ranks' shares, each computed by its rank. Only reductions are checked by what gloo gathers here."""
     everything = share.new_empty(dist.get_world_size() * len(share))
     if len(share):
         dist.all_gather(list(everything.view(torch.uint8).chunk(dist.get_world_size())), share.view(torch.uint8))
