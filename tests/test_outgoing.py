@@ -93,6 +93,36 @@ def test_what_the_system_has_taken_has_not_left_yet(peers: list[Peer], outgoing:
     assert peers[1].read(HEADER.size) == HEADER.pack(1, 1, 100)
 
 
+@pytest.mark.parametrize(("size", "left"), [(PIPE, True), (PIPE + 1, False)])
+def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(
+    peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, size: int, left: bool
+) -> None:
+    monkeypatch.setattr("collectives.backends.outgoing._under_way", lambda _: PIPE + 1)
+    outgoing.send(peers[0].connection, message(0, size - HEADER.size))
+    outgoing.send(peers[1].connection, message(1, 100))
+    assert (outgoing.unsent == []) == left
+
+
+@pytest.mark.parametrize(("under_way", "left"), [(PIPE, True), (PIPE + 1, False)])
+def test_a_long_message_has_left_when_no_more_than_a_link_holds_is_under_way(
+    peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, under_way: int, left: bool
+) -> None:
+    monkeypatch.setattr("collectives.backends.outgoing._under_way", lambda _: under_way)
+    outgoing.send(peers[0].connection, message(0, 3 * PIPE))
+    outgoing.send(peers[1].connection, message(1, 100))
+    assert (outgoing.unsent == []) == left
+
+
+def test_a_connection_with_two_long_messages_is_stuck_once(
+    peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectives.backends.outgoing._under_way", lambda _: PIPE + 1)
+    outgoing.send(peers[0].connection, message(0, 2 * PIPE))
+    outgoing.send(peers[0].connection, message(1, 2 * PIPE))
+    outgoing.send(peers[1].connection, message(2, 100))
+    assert outgoing.stuck() == [peers[0].connection]
+
+
 def test_an_earlier_step_overtakes_what_waits(peers: list[Peer], outgoing: Outgoing) -> None:
     outgoing.send(peers[0].connection, message(1, LONG))
     outgoing.send(peers[1].connection, message(2, LONG))
