@@ -16,10 +16,10 @@ from collectives.backends.choice import VARIABLE, bound, choose, named_machine
 from collectives.backends.tuning import named
 from collectives.bench import DTYPES, OURS, Row, Settings
 from collectives.bench.data import reduced, values
-from collectives.bench.statistics import median_interval
 from collectives.bounds import algbw, busbw
 from collectives.environment import record
 from collectives.schedule import parts
+from collectives.statistics import median_interval
 
 OPS = {
     "sum": dist.ReduceOp.SUM,
