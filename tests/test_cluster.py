@@ -542,7 +542,7 @@ def test_without_a_device_there_is_one_line(allowed: None) -> None:
         (["--hosts", "255", "--", "true"], "hosts must be 1 to 254, not 255"),
         (["--latency", "soon", "--", "true"], "'soon' is no time; write it as 500ns, 5us, 5ms or 1.5s"),
         (["--hosts", "100000", "--", "true"], "hosts must be 1 to 254, not 100000"),
-        (["--rate", "0MB/s", "--", "true"], "rate out of range: got '0MB/s', expected 1KB/s to 1TB/s"),
+        (["--rate", "0MB/s", "--", "true"], "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
         (["--latency", "11s", "--", "true"], "latency out of range: got '11s', expected at most 10s"),
         (["--racks", "2", "--", "true"], "racks and the rate of their uplink go together"),
         (["--racks", "9", "--uplink", "1MB/s", "--", "true"], "racks must be 1 to 8, as many as hosts, not 9"),
@@ -575,8 +575,8 @@ def test_there_is_no_such_host(hosts: Cluster) -> None:
     [
         ("cluster:soon", "'soon' is no time"),
         ("cluster:5ms,fast", "'fast' is no rate"),
-        ("cluster:5ms,0MB/s", "rate out of range: got '0MB/s', expected 1KB/s to 1TB/s"),
-        ("cluster:5ms,1001GB/s", "rate out of range: got '1001GB/s', expected 1KB/s to 1TB/s"),
+        ("cluster:5ms,0MB/s", "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
+        ("cluster:5ms,1001GB/s", "rate out of range: got '1001GB/s', expected 1B/s to 1TB/s"),
         ("cluster:10001ms,25MB/s", "latency out of range: got '10001ms', expected at most 10s"),
         ("cluster:nan,25MB/s", "'nan' is no time"),
         ("cluster:5ms,-1MB/s", "'-1MB/s' is no rate"),
@@ -594,7 +594,7 @@ def test_a_network_that_cannot_be_is_refused(where: str, said: str) -> None:
 
 
 def test_a_cluster_has_room_for_so_many() -> None:
-    assert need_where("cluster:10s,1KB/s", 254) is None
+    assert need_where("cluster:10s,1B/s", 254) is None
     with pytest.raises(ValueError, match="hosts must be 1 to 254, not 255"):
         need_where("cluster", 255)
     with pytest.raises(ValueError, match="ranks per host out of range: got 1025, expected 1 to 1024 on 1 hosts"):

@@ -20,7 +20,7 @@ COMMANDS = ["mpirun", "horovodrun"]
 
 @pytest.fixture(autouse=True)
 def _unwell_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([RANKS, *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", RANKS, prepend=os.pathsep)
 
 
 def is_gone(pid: int) -> bool:

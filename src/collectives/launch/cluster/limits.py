@@ -10,7 +10,7 @@ from collectives.units import parse_rate, parse_seconds
 MOST_HOSTS = 254  # the addresses of a /24
 MOST_RANKS = 1024
 MOST_LATENCY = "10s"  # TCP opens no connection over a link much slower than that
-RATES = "1KB/s", "1TB/s"
+RATES = "1B/s", "1TB/s"
 
 
 class ClusterError(RuntimeError):
@@ -41,7 +41,7 @@ def rate(text: str) -> float:
     >>> rate("0MB/s")
     Traceback (most recent call last):
         ...
-    ValueError: rate out of range: got '0MB/s', expected 1KB/s to 1TB/s; `cut` unplugs a link
+    ValueError: rate out of range: got '0MB/s', expected 1B/s to 1TB/s; `cut` unplugs a link
     """
     least, most = RATES
     given = parse_rate(text)
