@@ -18,7 +18,7 @@ COMMANDS = ["mpirun", "horovodrun"]
 
 @pytest.fixture(autouse=True)
 def _unwell_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", RANKS)
+    monkeypatch.setenv("PYTHONPATH", RANKS, prepend=os.pathsep)
 
 
 def is_gone(pid: int) -> bool:
