@@ -10,9 +10,7 @@ same everywhere (`collectives.launch.rank`).
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from collectives.launch.watch import Event, RankError
 
@@ -50,28 +48,10 @@ def launch(
     name, _, options = where.partition(":")
     starter = importlib.import_module(WHERE[name])
     more = {"options": options} if options else {}
-    with _streams():
-        events: list[Event] = starter.launch(
-            module, settings, ranks, timeout=timeout, environment=environment or {}, on_event=on_event, **more
-        )
+    events: list[Event] = starter.launch(
+        module, settings, ranks, timeout=timeout, environment=environment or {}, on_event=on_event, **more
+    )
     return events
-
-
-@contextmanager
-def _streams() -> Iterator[None]:
-    """Within, input, output and errors are open: what is opened while one is closed takes its number.
-
-    A child gets its own streams under these numbers, and would find one of them where it was promised a socket.
-    """
-    opened = []
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
-        opened.append(descriptor)
-    os.close(descriptor)
-    try:
-        yield
-    finally:
-        for each in opened:
-            os.close(each)
 
 
 def need_where(where: str, ranks: int) -> None:

@@ -11,6 +11,7 @@ from collectives.launch.watch import Event
 
 # Who connects: each process of torchrun, and a launcher in the command that rank 0's process runs.
 PROCESS, DRIVER = "process", "driver"
+GONE = "rank {}: its process of torchrun has ended"
 
 
 class Hub:
@@ -39,11 +40,14 @@ class Hub:
             self._orders += 1
             left = set(range(order["ranks"]))
             for rank in left:
-                self.processes[rank].send({"nth": self._orders, **order})
+                try:
+                    self.processes[rank].send({"nth": self._orders, **order})
+                except OSError:
+                    return GONE.format(rank)
             while left:
                 rank, answer = self._answers.get()
                 if answer is None:
-                    return f"rank {rank}: its process of torchrun has ended"
+                    return GONE.format(rank)
                 if answer["nth"] == self._orders:  # others are late answers to an order that failed elsewhere
                     left.discard(rank)
                     if answer["failed"]:

@@ -30,7 +30,7 @@ from typing import Any
 from collectives.launch import leash, secret
 from collectives.launch.channel import Connection, Listener, connect
 from collectives.launch.command import launch_by, reachable
-from collectives.launch.hub import DRIVER, PROCESS, Hub
+from collectives.launch.hub import DRIVER, GONE, PROCESS, Hub
 from collectives.launch.watch import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
@@ -99,7 +99,7 @@ def everywhere(ranks: int, environment: dict[str, str], host: str, port: str) ->
     with closing(connect(hub, _secret(), DRIVER, 0, JOIN_SECONDS)) as connection:
         connection.send({"ranks": ranks, "environment": environment, "launcher": [host, int(port)]})
         answer = connection.receive()
-    return str(answer["failed"]) if answer and answer["failed"] else None
+    return GONE.format(0) if answer is None else answer["failed"]
 
 
 def serve(command: list[str]) -> int:
@@ -144,7 +144,7 @@ def _joined(store: Any, shared: str, rank: int) -> Connection:
     """A connection to rank 0's process, wherever the store says that it is; only that has our secret."""
     until = time.monotonic() + JOIN_SECONDS
     while time.monotonic() < until:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, OverflowError):
             if store.check([KEY]):
                 return connect(_parsed(store.get(KEY).decode()), shared, PROCESS, rank, 0)
         time.sleep(POLL_SECONDS)
