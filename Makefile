@@ -17,13 +17,13 @@ BUILT_FROM := _build/.built-from
 SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments
 CHECKSUM = find $(SITE_INPUTS) -type f ! -name '*.pyc' ! -name '.DS_Store' | LC_ALL=C sort | xargs cksum | cksum
 
-.PHONY: help env experiments book serve check format test golden golden-check lock clean
+.PHONY: help env experiments book serve check format test golden golden-check gpu-check lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
 	@echo "From Broadcast to Two-Tree All-Reduce"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  make experiments PRESET=NAME   other parameters: experiments/presets/NAME.yaml"
 	@echo "  make env PYTHON=PATH           another Python, 3.11 or newer"
@@ -102,6 +102,9 @@ golden: env ## Record what the library computes: tests/golden.json
 
 golden-check: env ## Print what differs from tests/golden.json
 	@$(BIN)/python .ci/golden.py --check
+
+gpu-check: env ## Check NCCL on this machine's GPUs: five minutes, one file
+	@$(BIN)/python -m collectives.bench.gpu_check
 
 lock: | $(BIN)/python ## Resolve pyproject.toml again: requirements.lock, environment.yml
 	@$(BIN)/python .ci/lock.py

@@ -6,22 +6,16 @@ They are ``torch.distributed``'s point-to-point messages; waiting makes the stre
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import distributed as dist
 
 from collectives.backends.connection import MessageError
 from collectives.backends.fold import divide, folding
-from collectives.backends.program import Finish, Fold, Plan, Post, Send, Span, Wait
-
-# Our messages carry tags from here on (plus the step), apart from the user's own.
-FIRST_TAG = 1 << 20
-
-# Process groups that are remembered to have had a first collective.
-GROUPS = 64
+from collectives.backends.program import Finish, Fold, Instruction, Plan, Post, Send, Span, Wait
 
 
 def play_in_batches(
@@ -47,7 +41,7 @@ def play_in_batches(
             _exchange([*(send for send in sends if send.step == t), *due.pop(t, [])], view, group)
         sends.clear()
 
-    for do in made.instructions():
+    for do in _with_whole_folds(made.instructions()):
         match do:
             case Post():
                 due[do.step].append(do)
@@ -64,14 +58,42 @@ def play_in_batches(
                 _compute(do, view, op, p)
 
 
+def _with_whole_folds(program: Iterable[Instruction]) -> Iterator[Instruction]:
+    """The program, but a fold's pieces as one: here a message is there as a whole, and each piece costs a kernel.
+
+    Only a wait may stand between two pieces of a fold; it comes before the first now, which is never too late.
+    """
+    fold: Fold | None = None
+    for do in program:
+        longer = _longer(fold, do) if fold and isinstance(do, Fold) else None
+        if fold and not longer and not isinstance(do, Wait):
+            yield fold
+            fold = None
+        if isinstance(do, Fold):
+            fold = longer or do
+        else:
+            yield do
+    if fold:
+        yield fold
+
+
+def _longer(one: Fold, more: Fold) -> Fold | None:
+    """Both in one, if the second goes on where the first ends, in the place and in every operand."""
+    spans = list(zip((one.into, *one.operands), (more.into, *more.operands), strict=False))
+    if len(one.operands) != len(more.operands) or any(a.stop != b.start or a.scratch != b.scratch for a, b in spans):
+        return None
+    into, *operands = (a._replace(stop=b.stop) for a, b in spans)
+    return Fold(into, tuple(operands))
+
+
 def _exchange(batch: list[Send | Post], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
     """One batch of sends and receives, done for whatever follows on the same stream; without any, nothing."""
     if not batch:
         return
     messages = [
-        dist.P2POp(dist.irecv, view(do.into), group=group, group_peer=do.peer, tag=FIRST_TAG + do.step)
+        dist.P2POp(dist.irecv, view(do.into), group=group, group_peer=do.peer)
         if isinstance(do, Post)
-        else dist.P2POp(dist.isend, _gathered(do, view), group=group, group_peer=do.peer, tag=FIRST_TAG + do.step)
+        else dist.P2POp(dist.isend, _gathered(do, view), group=group, group_peer=do.peer)
         for do in batch
     ]
     try:
@@ -82,10 +104,16 @@ def _exchange(batch: list[Send | Post], view: Callable[[Span], torch.Tensor], gr
         raise MessageError(isinstance(first, Send), first.step, first.peer, error) from error
 
 
-@lru_cache(maxsize=GROUPS)
+# Groups that had their first collective. A group is forgotten when it is destroyed, and never before: a rank that
+# forgot a living group would call its first collective again, alone, and hang.
+_connected: WeakSet[dist.ProcessGroup] = WeakSet()
+
+
 def _first_collective(group: dist.ProcessGroup, device: torch.device) -> None:
     """NCCL connects all ranks of a group in its first call, which a batch that leaves some of them out must not be."""
-    dist.all_reduce(torch.zeros(1, device=device), group=group)
+    if group not in _connected:
+        dist.all_reduce(torch.zeros(1, device=device), group=group)
+        _connected.add(group)
 
 
 def _compute(do: Fold | Finish, view: Callable[[Span], torch.Tensor], op: Any, p: int) -> None:

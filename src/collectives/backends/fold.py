@@ -67,4 +67,6 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 def divide(span: torch.Tensor, p: int) -> None:
     """Make an average of a sum; integers towards zero."""
-    span.div_(p, rounding_mode=None if span.is_floating_point() else "trunc")
+    # Asked to divide by a number, a GPU multiplies by 1/p instead, which rounds twice. It divides by a tensor.
+    by = span.new_full((), p) if span.device.type == "cuda" else p
+    span.div_(by, rounding_mode=None if span.is_floating_point() else "trunc")

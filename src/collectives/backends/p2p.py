@@ -220,7 +220,13 @@ _kept = _Kept()
 
 
 def _memory(n: int, kind: _Kind) -> torch.Tensor:
-    """``n`` elements or more that are ours until this thread's next call."""
+    """``n`` elements or more that are ours until this thread's next call.
+
+    A block that is kept would be written by one CUDA stream while another still reads it. torch's allocator keeps GPU
+    memory by stream, so on a GPU each call takes its own: nothing waits, and no event is needed.
+    """
+    if kind.device.type == "cuda":
+        return torch.empty(n, dtype=kind.dtype, device=kind.device)
     room, block = _kept.blocks.get(kind, (-1, None))
     if block is None or room < n:
         block = torch.empty(n, dtype=kind.dtype, device=kind.device)

@@ -1,0 +1,181 @@
+"""What the ranks of `gpu_check` do: every algorithm in groups of 1 to all ranks, and several streams on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, product
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+from collectives.algorithms import ALGORITHMS
+from collectives.backends import REDUCING, Call, nccl, p2p
+from collectives.backends.batches import play_in_batches
+from collectives.backends.program import Fold, Plan, Post, Send, Span, Task, Wait
+from collectives.bench import DTYPES, Row
+from collectives.bench.data import reduced, values
+from collectives.bench.measure import OPS
+from collectives.schedule import Ints
+
+# Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks divide.
+VARIANTS = (
+    (0, "sum", "float32", None),
+    (1, "avg", "float32", None),
+    (37, "sum", "int64", 3),
+    (37, "avg", "bfloat16", 2),
+    (1009, "max", "float16", None),
+)
+
+# On one GPU: elements that a kernel takes long enough for that two streams overlap, and calls on each stream.
+LONG = 1 << 22
+CALLS = 20
+
+
+class Case(NamedTuple):
+    """One collective: ``n`` elements of the whole tensor, or of each rank's part; ``root`` is a rank in the group."""
+
+    collective: str
+    algorithm: str
+    n: int
+    op: str
+    dtype: str
+    segments: int | None
+    root: int
+
+
+def cases(p: int) -> Iterator[Case]:
+    """Every algorithm on ``p`` ranks in all variants, each time from another root; what does not reduce, sums only.
+
+    >>> print(next(cases(4)))
+    Case(collective='broadcast', algorithm='flat', n=0, op='sum', dtype='float32', segments=None, root=0)
+    """
+    for root, ((collective, algorithm), (n, op, dtype, segments)) in enumerate(product(ALGORITHMS, VARIANTS)):
+        if op == "sum" or collective in REDUCING:
+            yield Case(collective, algorithm, n, op, dtype, segments, root % p)
+
+
+def begin(
+    case: Case, p: int, rank: int, group: dist.ProcessGroup, device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Call for one rank: its output, which the GPU may have yet to write, and on the CPU what it must be."""
+    given, wanted = _data(case, p, rank)
+    dtype = getattr(torch, case.dtype)
+    mine = None if given is None else torch.tensor(given, dtype=dtype, device=device)
+    output = None if wanted is None else torch.empty(len(wanted), dtype=dtype, device=device)
+    if case.collective in ("all_reduce", "reduce", "broadcast"):
+        output = mine
+    p2p.perform(
+        Call(case.collective, output, mine, OPS[case.op], case.root, group, case.algorithm, case.segments),
+    )
+    expected = None if wanted is None else torch.from_numpy(wanted).to(dtype)
+    if expected is not None and case.op == "avg" and (case.collective != "reduce" or rank == case.root):
+        expected.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
+    return output, expected
+
+
+def _data(case: Case, p: int, rank: int) -> tuple[Ints | None, Ints | None]:
+    """One rank's input and output, computed without any schedule; None where it has none."""
+    n, first, exact, at_root = case.n, rank * case.n, DTYPES[case.dtype][1], rank == case.root
+
+    def x(of: int, length: int = n, first: int = 0) -> Ints:
+        return values(of, length, case.op, p, exact, first)
+
+    def total(first: int = 0) -> Ints:
+        return reduced(n, case.op, p, exact, first)
+
+    match case.collective:
+        case "all_reduce":
+            return x(rank), total()
+        case "reduce":  # the other ranks keep what they have
+            return x(rank), total() if at_root else x(rank)
+        case "broadcast":
+            return x(rank), x(case.root)
+        case "scatter":
+            return x(rank, p * n) if at_root else None, x(case.root, n, first)
+        case "gather":
+            return x(rank), np.concatenate([x(of) for of in range(p)]) if at_root else None
+        case "all_gather":
+            return x(rank), np.concatenate([x(of) for of in range(p)])
+        case "all_to_all":
+            return x(rank, p * n), np.concatenate([x(of, n, first) for of in range(p)])
+        case "reduce_scatter":
+            return x(rank, p * n), total(first)
+        case other:
+            raise ValueError(f"no data for {other}, expected one of the eight collectives")
+
+
+def on_two_streams(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> list[tuple[torch.Tensor, Ints]]:
+    """Calls on two streams in turn, none of which waits for the other: outputs, and what each must be.
+
+    A reduce-scatter moves its input through scratch memory, also on one rank. Scratch memory that both streams use
+    mixes their data.
+    """
+    p, rank = dist.get_world_size(group), dist.get_rank(group)
+    inputs = [values(rank, p * n, "sum", p, DTYPES["float32"][1] // 2) * times for times in (1, 2)]
+    mine = [torch.tensor(each, dtype=torch.float32, device=device) for each in inputs]
+    total = reduced(n, "sum", p, DTYPES["float32"][1] // 2, rank * n)
+    streams = [torch.cuda.Stream(device) for _ in range(2)]  # type: ignore[no-untyped-call]
+    outputs = []
+    torch.cuda.synchronize(device)
+    for call in range(2 * CALLS):
+        which = call % 2
+        with torch.cuda.stream(streams[which]):
+            output = torch.empty(n, dtype=torch.float32, device=device)
+            p2p.perform(Call("reduce_scatter", output, mine[which], OPS["sum"], None, group, "ring"))
+            outputs.append((output, total * (1 + which)))
+    torch.cuda.synchronize(device)
+    return outputs
+
+
+def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> list[tuple[torch.Tensor, Ints]]:
+    """A rank sends to itself and adds what arrives, again and again: each time its stream has to wait for NCCL's."""
+    whole, aside = Span(0, n), Span(0, n, scratch=True)
+    me = dist.get_rank(group)
+    task = Task((Send(0, me, 0, (whole,)), Post(1, me, 0, aside), Wait(1), Fold(whole, (whole, aside)), Wait(0)), ())
+    doubled = Plan((task,), (0,), ((),), n, writes=True, exchanges=True)
+    mine = np.arange(n) % 1009
+    with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+        tensor = torch.tensor(mine, dtype=torch.float32, device=device)
+        scratch = torch.empty(n, dtype=torch.float32, device=device)
+        for _ in range(10):
+            play_in_batches(doubled, tensor, scratch, group, OPS["sum"], 1)
+    torch.cuda.synchronize(device)
+    return [(tensor, mine << 10)]
+
+
+def run(settings: Row, report: Callable[[Row], None]) -> None:
+    """Check what the settings under "check" name: "one_gpu", or "algorithms" over "nccl" or, on CPUs, "gloo"."""
+    device = nccl.device() if settings["over"] == "nccl" else torch.device("cpu")
+    if settings["check"] == "one_gpu":
+        _one_gpu(nccl.group(), device, report)
+        return
+    for p in range(1, dist.get_world_size() + 1):
+        _algorithms(p, settings["over"], device, report)
+
+
+def _one_gpu(group: dist.ProcessGroup, device: torch.device, report: Callable[[Row], None]) -> None:
+    for check in (to_itself, on_two_streams):
+        report({"begins": check.__name__})
+        found = [(output.cpu().numpy() != expected).sum() for output, expected in check(group, device)]
+        report({"check": check.__name__, "calls": len(found), "wrong": int(sum(found))})
+
+
+def _algorithms(p: int, over: str, device: torch.device, report: Callable[[Row], None]) -> None:
+    """All cases in a group of rank 0 and the last ``p - 1`` ranks, which have other numbers in it than outside."""
+    everyone = dist.get_world_size()
+    members = [0, *range(everyone - p + 1, everyone)]
+    group = dist.new_group(members, backend=over)
+    count, wrong = 0, []
+    if dist.get_rank() in members:
+        for case in cases(p):
+            count += 1
+            report({"begins": str(case), "ranks": p})
+            output, expected = begin(case, p, dist.get_rank(group), group, device)
+            if output is not None and expected is not None and not torch.equal(output.cpu(), expected):
+                wrong.append(f"{case} on rank {dist.get_rank(group)} of {p}")
+        dist.destroy_process_group(group)
+    found: list[list[str]] = [[] for _ in range(everyone)]
+    dist.all_gather_object(found, wrong)
+    report({"ranks": p, "cases": count, "wrong": [*chain.from_iterable(found)]})
