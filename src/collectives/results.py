@@ -28,8 +28,8 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
     table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows])
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    _replace(stem.with_suffix(".json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
-    _replace(stem.with_suffix(".parquet"), lambda path: parquet.write_table(table, path))
+    replace(stem.with_suffix(".json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
+    replace(stem.with_suffix(".parquet"), lambda path: parquet.write_table(table, path))
 
 
 def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
@@ -42,7 +42,8 @@ def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
     return pd.read_parquet(stem.with_suffix(".parquet")), json.loads(stem.with_suffix(".json").read_text())
 
 
-def _replace(path: Path, write_to: Callable[[Path], object]) -> None:
+def replace(path: Path, write_to: Callable[[Path], object]) -> None:
+    """Have a file written beside ``path`` and moved there when it is whole."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write_to(partial)

@@ -17,14 +17,22 @@ from collectives.backends.choice import bound
 from collectives.backends.presence import presence
 from collectives.backends.tuning import named
 from collectives.bench import OURS, Positive, Settings
-from collectives.calibration import machine_of, measured, text
+from collectives.calibration import machine_of, measured, save
 from collectives.launch.cluster import allowed
-from collectives.machine import Machine, machine
+from collectives.machine import Machine, machine, text
 from collectives.results import read
 from collectives.simulation import simulate
 from collectives.sweep import sweep
 from collectives.targets import deviations
-from collectives.units import duration, format_bytes, parse_bytes, parse_rate, parse_seconds
+from collectives.units import (
+    duration,
+    format_bytes,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+    typed_rate,
+    typed_seconds,
+)
 
 # A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
 Rows = Any
@@ -61,8 +69,8 @@ class Scaling(BaseModel):
 
     def networks(self) -> list[str]:
         """Where hosts are: on the links asked for and, if ``slower`` is above 1, on links so many times slower."""
-        seconds, rate = parse_seconds(self.latency), parse_rate(self.rate)
-        deeper = f"cluster:{duration(seconds * self.slower).replace(' ', '')},{rate / self.slower / 1e6:g}MB/s"
+        seconds, rate = parse_seconds(self.latency) * self.slower, parse_rate(self.rate) / self.slower
+        deeper = f"cluster:{typed_seconds(float(f'{seconds:.6g}'))},{typed_rate(float(f'{rate:.6g}'))}"
         return [f"cluster:{self.latency},{self.rate}", *([deeper] if self.slower > 1 else [])]
 
     def machine_file(self, where: str) -> str:
@@ -106,9 +114,8 @@ def measure(scaling: Scaling) -> None:
         path = Path(scaling.machine_file(where))
         if not path.exists():
             rows = measured(where, 2, MESSAGES, MESSAGE_REPETITIONS, TIMEOUT)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(made := text(machine_of(rows, where, where)), encoding="utf8")
-            print(made, file=sys.stderr)
+            save(made := machine_of(rows, where, where), path)
+            print(text(made), file=sys.stderr)
     sweep(scaling.settings(calibrated=True), scaling.output)
 
 
