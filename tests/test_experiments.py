@@ -53,6 +53,17 @@ def test_good_parameters_pass() -> None:
         ({"backends": ["nccl2"]}, "unknown backend 'nccl2'"),
         ({"where": "moon"}, "unknown where 'moon'; known are loopback, "),
         ({"repetitions": 0}, "repetitions: Input should be greater than or equal to 1, got 0"),
+        ({"repetitions": 10**12}, "repetitions: Input should be less than or equal to 1048576"),
+        ({"ranks": 10**12}, "ranks: Input should be less than or equal to 1048576"),
+        ({"sizes": [1024, "1K"]}, "sizes: 1024 is given twice"),
+        ({"sizes": [0]}, "0 bytes are no element for each of the 2 ranks"),
+        ({"sizes": ["9" * 30 + "G"]}, "is too large; expected less than 2^63 bytes"),
+        ({"algorithms": ["ring", "ring"]}, "algorithms: 'ring' is given twice"),
+        ({"backends": ["p2p", "p2p"]}, "backends: 'p2p' is given twice"),
+        ({"where": "2020-01-01"}, "unknown where '2020-01-01'; known are loopback"),
+        ({"where": ""}, "unknown where ''"),
+        ({"where": "cluster:5ms,0MB/s"}, "network.rate: Input should be greater than 0, got 0.0"),
+        ({"where": "cluster:5ms,25MB/s", "ranks": 255}, "has room for 254 hosts, not 255"),
     ],
 )
 def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
@@ -225,7 +236,7 @@ def test_a_notebook_that_could_measure_nothing_has_no_failed_rows(tmp_path: Path
     assert execute._failed_rows(tmp_path / "straggler.ipynb") == 0
 
 
-EIGHT = GOOD | {"collectives": ["gather", "all_reduce"], "backends": ["p2p", "horovod", "mpi"]}
+EIGHT = GOOD | {"sizes": ["1K"], "collectives": ["gather", "all_reduce"], "backends": ["p2p", "horovod", "mpi"]}
 del EIGHT["algorithms"]
 
 
@@ -249,6 +260,8 @@ def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
         ({"collectives": []}, "collectives: List should have at least 1 item"),
         ({"collectives": ["gather"], "backends": ["horovod"]}, "horovod has no 'gather'"),
         ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
+        ({"sizes": [4]}, "4 bytes are no element for each of the 2 ranks of a gather"),
+        ({"sizes": [1024, 1028]}, "1024 and another size are both 256 elements of a gather on 2 ranks"),
         ({"backends": ["mpi:ring"]}, "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather"),
     ],
 )

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from collectives.environment import record
-from collectives.launch import launch, need_where
+from collectives.launch import launch
 from collectives.machine import Link, Machine, text
+from collectives.parameters import Parameters, Ranks, Repetitions, SomeSizes, need_place
 from collectives.results import replace, write
 from collectives.units import parse_bytes
 
@@ -21,20 +22,18 @@ TIMEOUT = 600.0
 SIZES = (8, 64, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
 
 
-class Calibration(BaseModel):
+class Calibration(Parameters):
     """The parameters of the notebook ``calibration``: whose link, and which messages."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     where: str
-    ranks: Annotated[int, Field(ge=2)]
-    sizes: Annotated[list[str | int], Field(min_length=2)]
-    repetitions: Annotated[int, Field(ge=1)]
+    ranks: Annotated[Ranks, Field(ge=2)]
+    sizes: Annotated[SomeSizes, Field(min_length=2)]
+    repetitions: Repetitions
     output: str
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        need_where(self.where, self.ranks)
+        need_place(self.where, self.ranks)
         if min(self.bytes()) < 1:
             raise ValueError("a message has at least one byte")
         return self
