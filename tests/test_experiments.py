@@ -56,7 +56,7 @@ def test_good_parameters_pass() -> None:
         ({"repetitions": 10**12}, "repetitions: Input should be less than or equal to 1048576"),
         ({"ranks": 10**12}, "ranks: Input should be less than or equal to 1048576"),
         ({"sizes": [1024, "1K"]}, "sizes: 1024 is given twice"),
-        ({"sizes": [0]}, "0 bytes are no element for each of the 2 ranks"),
+        ({"sizes": [0]}, "sizes: 0 is nothing to send; expected a byte or more"),
         ({"sizes": ["9" * 30 + "G"]}, "is too large; expected less than 2^63 bytes"),
         ({"algorithms": ["ring", "ring"]}, "algorithms: 'ring' is given twice"),
         ({"backends": ["p2p", "p2p"]}, "backends: 'p2p' is given twice"),

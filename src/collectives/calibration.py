@@ -34,8 +34,6 @@ class Calibration(Parameters):
     @model_validator(mode="after")
     def _known(self) -> Self:
         need_place(self.where, self.ranks)
-        if min(self.bytes()) < 1:
-            raise ValueError("a message has at least one byte")
         return self
 
     def bytes(self) -> list[int]:

@@ -59,6 +59,8 @@ class Measured(Parameters):
             raise ValueError(explain(error)) from None
         for one in wanted:
             _need_sizes(one)
+            if not one.configurations():
+                raise ValueError(f"nothing to measure: {', '.join(one.backends)} needs algorithms")
         return self
 
     def settings(self) -> list[Settings]:

@@ -39,13 +39,19 @@ def _parsed(parse: Callable[[str], float]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _bytes(typed: str | int) -> int:
+    if not (nbytes := parse_bytes(typed)):
+        raise ValueError(f"{typed!r} is nothing to send; expected a byte or more")
+    return nbytes
+
+
 def _size(typed: str | int) -> str | int:
-    parse_bytes(typed)
+    _bytes(typed)
     return typed
 
 
 def _sizes(typed: list[str | int]) -> list[str | int]:
-    distinct([parse_bytes(size) for size in typed])
+    distinct([_bytes(size) for size in typed])
     return typed
 
 

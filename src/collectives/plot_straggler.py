@@ -56,7 +56,7 @@ def _draw(axes: Axes, x: str, rows: Rows) -> None:
         colour, marker = mark(str(algorithm))
         median, low, high = (series[name] * 1e-6 for name in ("median_us", "low_us", "high_us"))
         axes.plot(series[x], series.simulated_us * 1e-6, color=colour, lw=1.2)
-        error = [median - low, high - median]
+        error = [(median - low).clip(lower=0), (high - median).clip(lower=0)]
         axes.errorbar(series[x], median, yerr=error, color=colour, marker=marker, ls="", capsize=2, label=algorithm)
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
@@ -109,6 +109,8 @@ def worst_place(rows: Rows) -> str:
     rows = by_position(rows)
     parts = []
     for name, group in rows.groupby("algorithm", sort=False):
+        if len(group) < 2:
+            continue
         most, least = rows.loc[group.median_us.idxmax()], rows.loc[group.median_us.idxmin()]
         times = most.median_us / least.median_us
         parts.append(

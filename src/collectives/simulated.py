@@ -24,7 +24,7 @@ class Scale(Parameters):
     """The parameters of ``massive-scale``: two sizes on many numbers of ranks, and a map of which algorithm wins."""
 
     machine: str
-    ranks: Annotated[list[Ranks], Field(min_length=1), AfterValidator(distinct)]
+    ranks: Annotated[list[Annotated[Ranks, Field(ge=2)]], Field(min_length=1), AfterValidator(distinct)]
     algorithms: SomeNames
     small: Size
     large: Size
