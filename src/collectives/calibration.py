@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from collectives.environment import record
 from collectives.launch import launch
 from collectives.machine import Link, Machine, text
-from collectives.parameters import Parameters, Ranks, Repetitions, SomeSizes, need_place
+from collectives.parameters import Name, Parameters, Ranks, Repetitions, SomeSizes, need_place
 from collectives.results import replace, write
 from collectives.units import parse_bytes
 
@@ -25,7 +25,7 @@ SIZES = (8, 64, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
 class Calibration(Parameters):
     """The parameters of the notebook ``calibration``: whose link, and which messages."""
 
-    where: str
+    where: Name
     ranks: Annotated[Ranks, Field(ge=2)]
     sizes: Annotated[SomeSizes, Field(min_length=2)]
     repetitions: Repetitions

@@ -17,7 +17,7 @@ from collectives.backends.tuning import named
 from collectives.bench import Settings, needed_here
 from collectives.calibration import Calibration
 from collectives.errors import explain, unknown
-from collectives.parameters import Names, Parameters, Ranks, Repetitions, SomeNames, SomeSizes, need_place
+from collectives.parameters import Name, Names, Parameters, Ranks, Repetitions, SomeNames, SomeSizes, need_place
 from collectives.simulated import Scale, Speed
 from collectives.slow_motion import Scaling
 from collectives.straggler import Straggler
@@ -47,7 +47,7 @@ class Measured(Parameters):
     sizes: SomeSizes
     backends: SomeNames
     repetitions: Repetitions
-    where: str
+    where: Name
     output: str
 
     @model_validator(mode="after")
@@ -164,7 +164,7 @@ def validated(model: type[Model], given: Mapping[str, Any]) -> Model:
     """The parameters of a model: these and no others. Raises ExperimentError, in one line, for anything else."""
     for name in given:
         if name not in model.model_fields:
-            raise ExperimentError(unknown("parameter", name, model.model_fields))
+            raise ExperimentError(unknown("parameter", str(name), model.model_fields))
     try:
         return model(**given)
     except ValidationError as error:

@@ -10,6 +10,8 @@ import math
 import re
 from decimal import Decimal
 
+from collectives.errors import short
+
 _POWERS = {"": 0, "B": 0, "K": 1, "KIB": 1, "M": 2, "MIB": 2, "G": 3, "GIB": 3}
 MOST_BYTES = (1 << 63) - 1  # what an int64 holds
 # Powers of ten, from small to large. The sign for micro has two code points; both are read as u.
@@ -30,10 +32,10 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(rf"{_NUMBER}([A-Z]*)", str(text).strip().upper())
     power = _POWERS.get(match[2]) if match else None
     if not match or power is None or (power == 0 and "." in match[1]):
-        raise ValueError(f"{_short(text)} is no size; write it as 4, 64K, 1M or 2G (powers of 1024)")
+        raise ValueError(f"{short(text)} is no size; write it as 4, 64K, 1M or 2G (powers of 1024)")
     size = Decimal(match[1]) * (1 << 10 * power)
     if size > MOST_BYTES:
-        raise ValueError(f"a size of {_short(text)} is too large; expected less than 2^63 bytes")
+        raise ValueError(f"a size of {short(text)} is too large; expected less than 2^63 bytes")
     return round(size)
 
 
@@ -58,17 +60,11 @@ def parse_rate(text: str) -> float:
 def _quantity(text: str, units: dict[str, int], what: str, examples: str) -> float:
     match = re.fullmatch(rf"{_NUMBER}([^\W\d_]+(?:/s)?)", str(text).strip())
     if not match or match[2] not in units:
-        raise ValueError(f"{_short(text)} is no {what}; write it as {examples}")
+        raise ValueError(f"{short(text)} is no {what}; write it as {examples}")
     value = float(f"{match[1]}e{units[match[2]]}")
     if not math.isfinite(value):
-        raise ValueError(f"a {what} of {_short(text)} is too large; expected for example {examples}")
+        raise ValueError(f"a {what} of {short(text)} is too large; expected for example {examples}")
     return value
-
-
-def _short(text: object) -> str:
-    """What was typed, as a message shows it."""
-    shown = repr(text)
-    return shown if len(shown) <= 60 else f"{shown[:40]}… ({len(str(text)):,} characters)"
 
 
 def format_bytes(nbytes: float) -> str:
