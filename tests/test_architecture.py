@@ -17,8 +17,9 @@ FIGURES = {"style"}
 # Each module, and what it may import of ours. A folder's entry holds for all of its files.
 MAY_IMPORT = {
     "schedule": set(),
-    "units": set(),
+    "units": {"errors"},
     "errors": set(),
+    "plain_yaml": set(),
     "bounds": set(),
     "results": set(),
     "environment": set(),
@@ -35,7 +36,8 @@ MAY_IMPORT = {
     "plot": {"bounds", "statements", "units", *FIGURES},
     "statistics": set(),
     "statements": {"statistics"},
-    "machine": {"units", "errors"},
+    "machine": {"units", "errors", "plain_yaml"},
+    "parameters": {"units", "machine", "launch"},
     "clocks": {"schedule"},
     "simulation": {"schedule", "machine", "clocks"},
     "published": set(),
@@ -45,7 +47,7 @@ MAY_IMPORT = {
     "trace": {"schedule", "machine", "simulation"},
     "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
     "simulator_benchmark": {"machine", "scaling"},
-    "calibration": {"environment", "launch", "machine", "results", "units"},
+    "calibration": {"environment", "launch", "machine", "parameters", "results", "units"},
     "panels": {"plot", "statements", "units", *FIGURES},
     "launch": {"units", "launch"},
     "backends": {"schedule", "contracts", "algorithms", "interpret", "bounds", "machine", "launch", "backends"},
@@ -57,24 +59,25 @@ MAY_IMPORT = {
     },
     "simulated": {
         *("units", "errors", "results", "environment", "algorithms"),
-        *("machine", "scaling", "regimes", "nccl", "simulator_benchmark"),
+        *("machine", "parameters", "scaling", "regimes", "nccl", "simulator_benchmark"),
     },
     "sweep": {"environment", "results", "bench", "launch"},
     "slow_motion": {
         *("algorithms", "units", "machine", "simulation", "calibration", "results", "bench", "sweep"),
-        *("backends", "launch", "targets"),
+        *("backends", "launch", "parameters", "targets"),
     },
     "targets": {"plot", "statements", "units"},
     "plot_slow_motion": {"plot", "units", *FIGURES},
     "straggler": {
         *("schedule", "algorithms", "bench", "environment", "launch", "machine", "results", "simulation", "units"),
+        "parameters",
     },
     "plot_straggler": {"bounds", "machine", "plot", "statements", "units", *FIGURES},
     "experiments": {
-        *("backends", "units", "errors", "bench", "sweep", "simulated"),
+        *("backends", "units", "errors", "bench", "parameters", "sweep", "simulated"),
         *("calibration", "slow_motion", "straggler"),
     },
-    "execute": {"errors", "results", "environment", "experiments"},
+    "execute": {"errors", "plain_yaml", "results", "environment", "experiments"},
 }
 # Inside the folders, in the same way: each module, and what it may import of its own folder. "__init__" is the folder's
 # own file; a folder in a folder counts as one module there and has a table of its own.
