@@ -203,11 +203,15 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def named(tree: ast.AST) -> Iterator[str]:
-    """What the strings of a module name of ours, as ``python -m`` and `importlib` take it; docstrings do not count."""
+    """The modules that a module's strings name, as ``python -m`` and `importlib` take them.
+
+    Docstrings do not count, nor public names in messages, such as "collectives.Schedule".
+    """
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield from re.findall(r"\bcollectives\.[\w.]*", node.value)
+            found = (full.rstrip(".") for full in re.findall(r"\bcollectives\.\w[\w.]*", node.value))
+            yield from (full for full in found if full.removeprefix("collectives.") not in collectives.__all__)
 
 
 def of_ours(full: str, known: set[str]) -> str | None:
@@ -267,7 +271,7 @@ def test_an_arrow_that_points_up_is_seen(tmp_path: Path) -> None:
     (tmp_path / "launch" / "watch.py").write_text("def late():\n    from collectives.launch import command")
     (tmp_path / "launch" / "command.py").write_text(
         '"""As `python -m collectives.launch.not_counted`."""\nRUN = ["-m", "collectives.launch.watch"]\n'
-        'import collectives.launch.watch\nHELP = f"start {RUN} by -m collectives.lunch"'
+        'import collectives.launch.watch\nHELP = f"start {RUN} by -m collectives.lunch"; A = "a collectives.Schedule."'
     )
     assert arrows(tmp_path, "launch") == {("watch", "command"), ("command", "watch")}
     assert named_arrows(tmp_path) == {("launch.command", "launch.watch"), ("launch.command", "lunch")}
