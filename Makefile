@@ -17,7 +17,7 @@ BUILT_FROM := _build/.built-from
 SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments
 CHECKSUM = find $(SITE_INPUTS) -type f ! -name '*.pyc' ! -name '.DS_Store' | LC_ALL=C sort | xargs cksum | cksum
 
-.PHONY: help env experiments book serve check format test gpu-check lock clean
+.PHONY: help env experiments book serve check format test golden golden-check gpu-check lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -96,6 +96,12 @@ format: env ## Format the code and repair what lint can repair
 test: book ## Build the site, then run every test
 	@echo "==> tests"
 	@$(BIN)/python -m pytest
+
+golden: env ## Record what the library computes: tests/golden.json
+	@$(BIN)/python .ci/golden.py
+
+golden-check: env ## Print what differs from tests/golden.json
+	@$(BIN)/python .ci/golden.py --check
 
 gpu-check: env ## Check NCCL on this machine's GPUs: five minutes, one file
 	@$(BIN)/python -m collectives.bench.gpu_check

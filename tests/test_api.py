@@ -1,5 +1,6 @@
 """Our collectives on real ranks: one launch for each p, thousands of checks in it (tests/ranks/api_cases.py)."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from collectives.launch import launch
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 6, 8])
 def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "ranks"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "ranks"), prepend=os.pathsep)
     events = launch("api_cases", {}, p, timeout=250)
     failed = [event["case"] for event in events if not event["ok"]]
     assert failed == []

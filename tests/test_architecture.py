@@ -1,9 +1,11 @@
-"""What imports what: only downwards, torch only where it must be, and the public names as promised."""
+"""What imports what: only downwards, inside the folders too; torch only where it must be; the public names."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,9 @@ MAY_IMPORT = {
     "verify": {"schedule", "contracts", "grid", "interpret"},
     "draw": {"schedule", "contracts", "algorithms", "interpret", "layout", *FIGURES},
     "player": {"schedule", "contracts", "algorithms", "grid", "layout", *FIGURES},
-    "plot": {"bounds", "units", *FIGURES},
+    "plot": {"bounds", "statements", "units", *FIGURES},
+    "statistics": set(),
+    "statements": {"statistics"},
     "machine": {"units", "errors"},
     "clocks": {"schedule"},
     "simulation": {"schedule", "machine", "clocks"},
@@ -42,14 +46,14 @@ MAY_IMPORT = {
     "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
     "simulator_benchmark": {"machine", "scaling"},
     "calibration": {"environment", "launch", "machine", "results", "units"},
-    "panels": {"plot", "units", *FIGURES},
+    "panels": {"plot", "statements", "units", *FIGURES},
     "launch": {"units", "launch"},
     "backends": {"schedule", "contracts", "algorithms", "interpret", "bounds", "machine", "launch", "backends"},
     "work": set(),
     "api": {"backends", "work"},
     "bench": {
         *("schedule", "algorithms", "verify", "bounds", "units", "machine", "environment"),
-        *("backends", "launch", "bench"),
+        *("backends", "launch", "bench", "statistics"),
     },
     "simulated": {
         *("units", "errors", "results", "environment", "algorithms"),
@@ -60,25 +64,130 @@ MAY_IMPORT = {
         *("algorithms", "units", "machine", "simulation", "calibration", "results", "bench", "sweep"),
         *("backends", "launch", "targets"),
     },
-    "targets": {"plot"},
+    "targets": {"plot", "statements", "units"},
     "plot_slow_motion": {"plot", "units", *FIGURES},
     "straggler": {
         *("schedule", "algorithms", "bench", "environment", "launch", "machine", "results", "simulation", "units"),
     },
-    "plot_straggler": {"bounds", "machine", "plot", "units", *FIGURES},
+    "plot_straggler": {"bounds", "machine", "plot", "statements", "units", *FIGURES},
     "experiments": {
         *("backends", "units", "errors", "bench", "sweep", "simulated"),
         *("calibration", "slow_motion", "straggler"),
     },
     "execute": {"errors", "results", "environment", "experiments"},
 }
+# Inside the folders, in the same way: each module, and what it may import of its own folder. "__init__" is the folder's
+# own file; a folder in a folder counts as one module there and has a table of its own.
+INSIDE = {
+    "algorithms": {
+        "__init__": {"bruck", "direct", "halving", "hierarchical", "ring", "tree"},
+        "binary_tree": set(),
+        "bruck": set(),
+        "direct": set(),
+        "halving": set(),
+        "ring": set(),
+        "tree": {"binary_tree", "ring"},
+        "hierarchical": {"binary_tree", "ring", "tree"},
+    },
+    "backends": {
+        "__init__": set(),
+        "choice": set(),
+        "connection": set(),
+        "fold": set(),
+        "nccl": set(),
+        "program": set(),
+        "tuning": {"__init__"},
+        "torch_native": {"__init__"},
+        "horovod": {"__init__"},
+        "open_mpi": {"tuning"},
+        "mpi": {"__init__", "open_mpi"},
+        "presence": {"__init__", "nccl"},
+        "outgoing": {"connection"},
+        "mesh": {"connection", "outgoing"},
+        "turns": {"program"},
+        "plan": {"program", "turns"},
+        "play": {"connection", "program", "fold", "mesh"},
+        "batches": {"connection", "program", "fold"},
+        "p2p": {"__init__", "connection", "program", "batches", "choice", "fold", "plan", "play"},
+    },
+    "bench": {
+        "__init__": set(),
+        "data": set(),
+        "ping_pong": set(),
+        "statistics": set(),
+        "table": {"__init__"},
+        "measure": {"__init__", "data", "statistics"},
+        "straggling": {"__init__", "measure"},
+    },
+    "launch": {
+        "leash": set(),
+        "watch": set(),
+        "__init__": {"watch"},
+        "rank": {"leash"},
+        "loopback": {"watch"},
+        "command": {"leash", "watch"},
+        "horovodrun": {"command", "watch"},
+        "mpirun": {"command", "watch"},
+        "slurm": {"command", "watch"},
+        "torchrun": {"command", "leash", "watch"},
+        "cluster": {"leash", "loopback", "mpirun", "rank", "watch"},
+    },
+    "launch.cluster": {
+        "__init__": {"hosts"},
+        "hosts": set(),
+        "network": set(),
+        "probe": set(),
+        "standin": set(),
+        "devices": {"hosts", "network"},
+        "fabric": {"devices", "hosts", "network"},
+        "forkserver": {"standin"},
+        "by_mpirun": {"__init__", "forkserver", "hosts"},
+        "ranks": {"__init__", "by_mpirun", "forkserver"},
+        "check": {"__init__", "probe"},
+        "command": {"__init__", "check"},
+    },
+}
+PICTURES = {"": MAY_IMPORT, **INSIDE}
+# Who has what imported or run by its name, which no import statement shows: what ranks run, what starts them, a back
+# end's module. These arrows may point anywhere, but each is listed here.
+BY_NAME = {
+    "": {"api", "machine", "simulation"},
+    "backends": {"backends.horovod", "backends.mpi", "backends.p2p", "backends.torch_native"},
+    "bench": {"bench.measure"},
+    "calibration": {"bench.ping_pong"},
+    "straggler": {"bench.straggling"},
+    "launch": {
+        *("launch.loopback", "launch.horovodrun", "launch.mpirun", "launch.torchrun", "launch.slurm"),
+        "launch.cluster.ranks",
+    },
+    "launch.loopback": {"launch.rank"},
+    "launch.command": {"launch.rank"},
+    "launch.torchrun": {"launch.torchrun"},
+    "launch.cluster": {"launch.cluster.fabric"},
+    "launch.cluster.forkserver": {"launch.cluster.forkserver"},
+}
 TORCH = {"backends", "work", "api", "bench", "launch"}
 ALWAYS = {"numpy", "collectives"}
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE).parts[0].removesuffix(".py"), ast.parse(path.read_text(encoding="utf8"))
+@cache
+def modules(source: Path = SOURCE) -> dict[str, ast.Module]:
+    """Every file: its name as in ``collectives.NAME``, where a folder's own file has the folder's."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf8"))
+    return found
+
+
+def unit(name: str, folder: str) -> str | None:
+    """A module as its folder's table has it; None for a module of another folder."""
+    if name == folder:
+        return "__init__"
+    if folder and not name.startswith(f"{folder}."):
+        return None
+    return name.removeprefix(f"{folder}." if folder else "").split(".")[0]
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -86,33 +195,87 @@ def imported(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written from the root"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_every_module_is_in_the_picture() -> None:
-    assert {name for name, _ in modules()} == {*MAY_IMPORT, "__init__", "__main__"}
+def named(tree: ast.AST) -> Iterator[str]:
+    """What the strings of a module name of ours, as ``python -m`` and `importlib` take it; docstrings do not count."""
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield from re.findall(r"\bcollectives\.[\w.]*", node.value)
 
 
-@pytest.mark.parametrize(("name", "tree"), [pair for pair in modules() if pair[0] in MAY_IMPORT])
-def test_imports_point_down(name: str, tree: ast.Module) -> None:
-    ours = {full.split(".")[1] for full in imported(tree) if full.startswith("collectives.")}
-    assert ours <= MAY_IMPORT[name], f"{name} imports {sorted(ours - MAY_IMPORT[name])}"
+def of_ours(full: str, known: set[str]) -> str | None:
+    """The module that a dotted name lies in; None for a name that is not ours."""
+    parts = full.split(".")
+    if parts[0] != "collectives":
+        return None
+    return next(name for end in range(len(parts), 0, -1) if (name := ".".join(parts[1:end])) in known)
 
 
-def test_the_picture_has_no_circles() -> None:
-    below = {name: may - {name} for name, may in MAY_IMPORT.items()}
+def arrows(source: Path, folder: str) -> set[tuple[str, str]]:
+    """Which module of a folder imports which other one of it."""
+    trees = modules(source)
+    whole = {(name, of_ours(full, set(trees))) for name, tree in trees.items() for full in imported(tree)}
+    both = {(unit(name, folder), unit(other, folder)) for name, other in whole if other is not None}
+    return {(one, other) for one, other in both if one and other and one != other}
+
+
+def named_arrows(source: Path) -> set[tuple[str, str]]:
+    return {(name, full.removeprefix("collectives.")) for name, tree in modules(source).items() for full in named(tree)}
+
+
+@pytest.mark.parametrize("folder", PICTURES)
+def test_every_module_is_in_the_picture(folder: str) -> None:
+    units = {unit(name, folder) for name in modules()} - {None}
+    assert units == {*PICTURES[folder], *(() if folder else ("__init__", "__main__"))}
+
+
+def test_every_folder_has_a_picture() -> None:
+    assert {name for name in modules() if (SOURCE / name.replace(".", "/")).is_dir()} == set(PICTURES)
+
+
+@pytest.mark.parametrize("folder", PICTURES)
+def test_imports_point_down(folder: str) -> None:
+    may = {"": {"__init__": set(MAY_IMPORT), "__main__": set(MAY_IMPORT)}}.get(folder, {}) | PICTURES[folder]
+    assert [f"{one} imports {other}" for one, other in arrows(SOURCE, folder) if other not in may[one]] == []
+
+
+@pytest.mark.parametrize("folder", PICTURES)
+def test_the_picture_has_no_circles(folder: str) -> None:
+    below = {name: may - {name} for name, may in PICTURES[folder].items()}
     while below:
         free = {name for name, may in below.items() if not may & set(below)}
         assert free, f"a circle among {sorted(below)}"
         below = {name: may for name, may in below.items() if name not in free}
 
 
-@pytest.mark.parametrize(("name", "tree"), list(modules()))
+def test_who_is_started_by_name_exists_and_is_in_the_table() -> None:
+    found = named_arrows(SOURCE)
+    assert {other for _, other in found} <= set(modules())
+    assert found == {(name, other) for name, others in BY_NAME.items() for other in others}
+
+
+def test_an_arrow_that_points_up_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "launch" / "__init__.py").write_text("")
+    (tmp_path / "launch" / "watch.py").write_text("def late():\n    from collectives.launch import command")
+    (tmp_path / "launch" / "command.py").write_text(
+        '"""As `python -m collectives.launch.not_counted`."""\nRUN = ["-m", "collectives.launch.watch"]\n'
+        'import collectives.launch.watch\nHELP = f"start {RUN} by -m collectives.lunch"'
+    )
+    assert arrows(tmp_path, "launch") == {("watch", "command"), ("command", "watch")}
+    assert named_arrows(tmp_path) == {("launch.command", "launch.watch"), ("launch.command", "lunch")}
+
+
+@pytest.mark.parametrize(("name", "tree"), list(modules().items()))
 def test_torch_stays_where_tensors_are(name: str, tree: ast.Module) -> None:
     roots = {full.split(".")[0] for full in imported(tree)}
-    assert "torch" not in roots or name in TORCH
+    assert "torch" not in roots or unit(name, "") in TORCH
     if name == "schedule":
-        assert roots <= {"__future__", "collections", "dataclasses", "numpy"}
+        assert roots <= {"__future__", "collections", "dataclasses", "functools", "numpy", "typing"}
 
 
 def test_importing_the_package_needs_numpy_alone() -> None:
@@ -144,7 +307,7 @@ def test_public_names() -> None:
 def test_functions_stay_short() -> None:
     """The bar: no body over 40 lines, and nine of ten within 25."""
     lengths = []
-    for name, tree in modules():
+    for name, tree in modules().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body

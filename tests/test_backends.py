@@ -3,16 +3,18 @@
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import distributed as dist
 
-from collectives.backends import BACKENDS, backend, lacking, nccl, open_mpi
+from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, open_mpi
 from collectives.backends.presence import need, presence
 from collectives.backends.tuning import OPEN_MPI
-from collectives.bench import MEASURED, Settings, bench
+from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
 from collectives.launch import horovodrun, launch, mpirun
 
 
@@ -97,13 +99,35 @@ def test_launches_are_as_few_as_can_be() -> None:
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))
-def test_a_back_end_lacks_what_it_says_and_performs_nothing_else(name: str) -> None:
-    module = backend(name)
-    assert callable(module.perform)
+def test_what_a_back_end_lacks_is_refused_before_anything_starts(name: str) -> None:
     for what in BACKENDS[name].lacks:
         collective, _, op = what.partition(" ")
-        if collective in MEASURED:
-            assert f"{name} has no {what!r}" in (lacking(name, collective, op or "sum", "float32") or "")
+        asked = {"op": what} if what in OPS else {"dtype": what} if what in DTYPES else {"collective": collective}
+        with pytest.raises(ValueError, match=f"{name} has no {what!r}; it lacks"):
+            Settings(backends=[name], **{"op": op or "sum", "collective": "all_reduce"} | asked)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process only."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", [name for name, entry in BACKENDS.items() if entry.transport != "nccl"])
+def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises and calls nothing of its library, here a stand-in that has nothing."""
+    library = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0))
+    monkeypatch.setattr(horovod, "_started", lambda: library)
+    monkeypatch.setattr(mpi, "_started", lambda: library)
+    tensor = torch.arange(4.0)
+    for collective in ("gossip", *(what for what in BACKENDS[name].lacks if what in MEASURED)):
+        algorithm = "ring" if name == "p2p" else "auto"
+        with pytest.raises(ValueError, match=f"'{collective}'"):
+            backend(name).perform(Call(collective, tensor, tensor, dist.ReduceOp.SUM, 0, algorithm=algorithm))
+        assert torch.equal(tensor, torch.arange(4.0))
 
 
 def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.MonkeyPatch) -> None:

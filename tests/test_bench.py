@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from collectives.bench import DTYPES, OPS, Settings
 from collectives.bench.data import BLOCK, reduced, values
-from collectives.bench.statistics import median_interval
 from collectives.errors import explain
 from collectives.launch import launch
+from collectives.statistics import covered, median_interval
 
 ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
@@ -99,6 +99,12 @@ def test_the_interval_covers_the_median_as_often_as_it_says(n: int) -> None:
     further_in = outside + 2 * math.comb(n, int(low) + 1) / 2**n
     assert outside <= 0.05 or n < 6
     assert further_in > 0.05
+    assert covered(n) == pytest.approx(1 - outside)
+
+
+def test_an_interval_needs_samples() -> None:
+    with pytest.raises(ValueError, match="an interval needs samples: got 0, expected 1 or more"):
+        median_interval([])
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from collectives.bench import Settings, bench
-from collectives.launch import RankError, launch
-from collectives.launch.cluster import Cluster, address, allowed, cluster, name
+from collectives.launch import RankError, launch, need_where
+from collectives.launch.cluster import PORT, Cluster, address, allowed, cluster, name
 from collectives.launch.cluster.forkserver import forkserver
 from collectives.launch.cluster.ranks import launch_on
 
@@ -72,13 +72,18 @@ NAMES = """
 import json, socket
 own = socket.gethostname()
 print(json.dumps([own, socket.gethostbyname(own), [socket.gethostbyname(f"host{i}") for i in range(4)]]))
+assert len(socket.getaddrinfo("host3", 1, type=socket.SOCK_STREAM)) == 1
+for mapped in "", "::ffff:":  # as a server sees its clients that takes IPv6, too
+    print(socket.getnameinfo((f"{mapped}10.77.0.4", 1), socket.NI_NAMEREQD)[0])
 """
 
 
 def test_every_host_has_a_name_that_leads_to_its_own_address(hosts: Cluster) -> None:
     for host in range(4):
         everyone = [address(each) for each in range(4)]
-        assert json.loads(said(hosts, host, sys.executable, "-c", NAMES)) == [name(host), address(host), everyone]
+        forward, *back = said(hosts, host, sys.executable, "-c", NAMES).splitlines()
+        assert json.loads(forward) == [name(host), address(host), everyone]
+        assert back == ["host3", "host3-ipv6"]
     assert socket.gethostname() != name(3)
     assert "10.77.0." not in Path("/etc/hosts").read_text()
 
@@ -122,6 +127,8 @@ def test_what_is_sent_arrives(hosts: Cluster, ranks_per_host: int) -> None:
 
 def test_the_first_failure_ends_the_others(hosts: Cluster) -> None:
     assert hosts.run(["sh", "-c", 'test "$RANK" != 2 || exit 3; sleep 1000'], timeout=60) == 3
+    assert hosts.run(["sh", "-c", 'test "$RANK" != 2 || kill -9 $$; sleep 1000'], timeout=60) == 128 + signal.SIGKILL
+    assert hosts.run(["sh", "-c", "sleep 1000 & exit 0"], timeout=60) == 0
     with pytest.raises(TimeoutError, match=r"sleep is not done on all hosts within 0\.2 s"):
         hosts.run(["sleep", "1000"], timeout=0.2)
     until = time.monotonic() + 5  # a killed process is there until the system has cleared it away
@@ -237,6 +244,34 @@ def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
     for kind in namespaces:
         assert kind[::2] == kind[1::2]
         assert len(set(kind)) == 4
+
+
+def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([RANKS, *sys.path]))
+    with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\) and not done in time; its last lines:"):
+        launch_on(hosts, "unwell", {"do": "stop", "rank": 2}, timeout=15, on_event=lambda _: None)
+
+
+AS_NOBODY = """
+import os, sys
+from collectives.launch.cluster import standin
+os.setuid(65534)
+standin.main(*sys.argv[1:])
+"""
+
+
+def test_a_fork_server_runs_nothing_for_another_user(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([RANKS, *sys.path]))
+    job = {"module": "unwell", "settings": {"do": "nothing"}, "timeout": 60, "port": PORT, "rank": 0, "ranks": 1}
+    refused, asked = "the fork server has ended before the rank, or is another user's\n", {}
+    with forkserver(hosts.pids, "unwell", {}, 60) as server:
+        for who, code in (("nobody", AS_NOBODY), ("root", AS_NOBODY.replace("65534", "0"))):
+            command = [sys.executable, "-c", code, server, json.dumps(job)]
+            with hosts.popen(1, command, stderr=subprocess.PIPE) as process:
+                asked[who] = process.communicate(timeout=60)[1].decode(), process.returncode
+    assert asked == {"nobody": (refused, 1), "root": ("", 0)}
 
 
 def test_a_fork_server_that_cannot_enter_a_host_says_so(hosts: Cluster) -> None:
@@ -367,6 +402,50 @@ def test_nothing_is_left_of_a_killed_launcher(allowed: None, how: signal.Signals
     assert Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text() == allowed_before
 
 
+MANY = """
+from collectives.launch.cluster import cluster
+with cluster(100): pass
+"""
+
+
+def test_a_launcher_that_is_killed_while_it_starts_changes_nothing_for_the_system(
+    allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MARK", str(tmp_path))
+    setting = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+    before, known = setting.read_text(), networks()
+    with subprocess.Popen([sys.executable, "-c", MANY], stderr=subprocess.PIPE) as launcher:
+        while len(networks() - known) < 3:
+            time.sleep(0.01)
+        launcher.kill()
+        assert launcher.communicate()[1] == b""
+    until = time.monotonic() + 10
+    while left := marked_processes(str(tmp_path)):
+        assert time.monotonic() < until, left
+    after = setting.read_text()
+    if after != before:
+        setting.write_text(before)
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "told"), [(signal.SIGINT, 130, "collectives: interrupted\n"), (signal.SIGTERM, 143, None)]
+)
+def test_the_command_ends_at_once_when_it_is_asked_to(
+    allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: signal.Signals, code: int, told: str | None
+) -> None:
+    monkeypatch.setenv("MARK", str(tmp_path))
+    command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", "echo here; sleep 1000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as asked:  # type: ignore[call-overload]
+        assert asked.stdout.readline() == asked.stdout.readline() == "here\n"
+        os.killpg(asked.pid, how)  # as a terminal does
+        _, said = asked.communicate(timeout=60)
+    assert asked.returncode == code
+    assert said == told if told else len(said.splitlines()) <= 1
+    assert marked_processes(str(tmp_path)) == []
+
+
 def test_hosts_end_with_the_fabric_and_the_launcher_is_told(allowed: None) -> None:
     with cluster(2, **NETWORK) as hosts:
         (fabric,) = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in hosts.pids}
@@ -374,6 +453,16 @@ def test_hosts_end_with_the_fabric_and_the_launcher_is_told(allowed: None) -> No
         assert all(is_gone(pid) for pid in hosts.pids)
         with pytest.raises((RuntimeError, OSError)):
             hosts.cut(1)
+
+
+# What decides how fast a connection to the other host sends.
+CONGESTION = """
+import os, socket
+with socket.socket() as to:
+    to.setblocking(False)
+    to.connect_ex(("10.77.0.2" if os.environ["RANK"] == "0" else "10.77.0.1", 9))
+    print(to.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).strip(bytes(1)).decode())
+"""
 
 
 # Without the rights of root: in a user namespace of somebody else's making, and in one that the cluster makes itself.
@@ -384,10 +473,28 @@ def test_hosts_end_with_the_fabric_and_the_launcher_is_told(allowed: None) -> No
 def test_user_namespaces_do_without_root(allowed: None, without: list[str]) -> None:
     if subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip("user namespaces are not allowed here")
-    command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", "hostname; getent hosts $(hostname)"]
+    script = f"hostname; getent hosts $(hostname); {sys.executable} -c '{CONGESTION}'"
+    command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", script]
     done = subprocess.run([*without, *command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["10.77.0.1", "10.77.0.2", "host0", "host0", "host1", "host1"]
+    expected = ["10.77.0.1", "10.77.0.2", "cubic", "cubic", "host0", "host0", "host1", "host1"]
+    assert sorted(done.stdout.split()) == expected
+
+
+AVERAGE = """
+import torch
+from torch import distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_meet_as_under_torchrun_print_nothing_but_their_own(hosts: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "average.py").write_text(AVERAGE)
+    command = f"{sys.executable} {tmp_path}/average.py >{tmp_path}/printed.$RANK 2>&1"
+    assert hosts.run(["sh", "-c", command], timeout=60) == 0
+    assert [(tmp_path / f"printed.{rank}").read_text() for rank in range(4)] == [""] * 4
 
 
 def test_the_command_checks_itself(allowed: None) -> None:
@@ -404,16 +511,43 @@ def test_where_hosts_cannot_be_made_there_is_a_reason(monkeypatch: pytest.Monkey
     assert allowed() == "a cluster in slow motion is made of namespaces, which only Linux has"
 
 
+BENCH = ["bench", "--where", "cluster", "--ranks", "2", "--bytes", "4"]
+
+
+def test_without_nsenter_there_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from collectives.__main__ import main
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    for words in (BENCH, ["cluster", "--", "true"]):
+        assert main(words) == 1
+        assert (
+            capsys.readouterr().err == "collectives: nsenter is not installed: a cluster needs it; install util-linux\n"
+        )
+
+
+def test_without_a_device_there_is_one_line(allowed: None) -> None:
+    user = ["--user", "--map-root-user"] if os.geteuid() else []
+    hidden = ["unshare", *user, "--mount", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh"]
+    command = [*hidden, sys.executable, "-m", "collectives", *BENCH]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("collectives: there is no /dev/net/tun that you may open (No such file or directory): ")
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--hosts", "0", "--", "true"], "hosts must be 1 to 254, not 0"),
         (["--hosts", "255", "--", "true"], "hosts must be 1 to 254, not 255"),
         (["--latency", "soon", "--", "true"], "'soon' is no time; write it as 500ns, 5us, 5ms or 1.5s"),
-        (["--rate", "0MB/s", "--", "true"], "a rate must be above 0, not '0MB/s'"),
+        (["--hosts", "100000", "--", "true"], "hosts must be 1 to 254, not 100000"),
+        (["--rate", "0MB/s", "--", "true"], "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
+        (["--latency", "11s", "--", "true"], "latency out of range: got '11s', expected at most 10s"),
         (["--racks", "2", "--", "true"], "racks and the rate of their uplink go together"),
         (["--racks", "9", "--uplink", "1MB/s", "--", "true"], "racks must be 1 to 8, as many as hosts, not 9"),
-        (["--ranks-per-host", "0", "--", "true"], "--ranks-per-host must be at least 1, not 0"),
+        (["--ranks-per-host", "0", "--", "true"], "ranks per host out of range: got 0, expected 1 to 128 on 8 hosts"),
+        (["--ranks-per-host", "129", "--", "true"], "ranks per host out of range: got 129, expected 1 to 128"),
         (["--timeout", "0", "--", "true"], "--timeout must be above 0, not 0"),
         (["--check", "--", "true"], "cluster takes either --check or -- COMMAND"),
         ([], "cluster takes either --check or -- COMMAND"),
@@ -441,6 +575,11 @@ def test_there_is_no_such_host(hosts: Cluster) -> None:
     [
         ("cluster:soon", "'soon' is no time"),
         ("cluster:5ms,fast", "'fast' is no rate"),
+        ("cluster:5ms,0MB/s", "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
+        ("cluster:5ms,1001GB/s", "rate out of range: got '1001GB/s', expected 1B/s to 1TB/s"),
+        ("cluster:10001ms,25MB/s", "latency out of range: got '10001ms', expected at most 10s"),
+        ("cluster:nan,25MB/s", "'nan' is no time"),
+        ("cluster:5ms,-1MB/s", "'-1MB/s' is no rate"),
         ("cluster:5ms,25MB/s,3", "4 ranks are no whole number of hosts with 3 ranks each"),
         ("cluster:5ms,25MB/s,1,1", "is no network; write it as cluster:5ms,25MB/s"),
         ("cluster:5ms,mpirun,1", "'mpirun' is no rate"),
@@ -452,3 +591,11 @@ def test_there_is_no_such_host(hosts: Cluster) -> None:
 def test_a_network_that_cannot_be_is_refused(where: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Settings(ranks=4, where=where)
+
+
+def test_a_cluster_has_room_for_so_many() -> None:
+    assert need_where("cluster:10s,1B/s", 254) is None
+    with pytest.raises(ValueError, match="hosts must be 1 to 254, not 255"):
+        need_where("cluster", 255)
+    with pytest.raises(ValueError, match="ranks per host out of range: got 1025, expected 1 to 1024 on 1 hosts"):
+        need_where("cluster:5ms,25MB/s,1025", 1025)

@@ -107,9 +107,38 @@ def test_panels_say_who_has_what() -> None:
         "gloo": {"all-reduce": "300", "broadcast": "300", "gather": "none"},
     }
     assert panels.winners(eight()) == (
-        "At 4 B, of 3 collectives, the lowest median had: gloo in 2, ours in 1. "
-        "At 1 MiB, of 3 collectives, the lowest median had: ours in 3."
+        "At 4 B, of 3 collectives, fastest were: gloo in 2, ours in 1. "
+        "At 1 MiB, of 3 collectives, fastest were: ours in 3."
     )
+
+
+def test_ties_are_called_ties() -> None:
+    """Of rows whose intervals overlap none is named the fastest."""
+    tied = rows().assign(low_us=100.0)
+    assert plot.quickest(tied) == (
+        "At 4 B, gloo (its own choice) and ring tie, with medians of 300 µs to 900 µs: their intervals overlap. "
+        "At 1 MiB, ring and gloo (its own choice) tie, with medians of 2,000 µs to 3,000 µs: their intervals overlap."
+    )
+    assert panels.winners(eight().assign(low_us=100.0)) == (
+        "At 4 B, of 3 collectives, fastest were: ours in 1, a tie in 2. "
+        "At 1 MiB, of 3 collectives, fastest were: ours in 1, a tie in 2."
+    )
+    assert plot.highest(rows(), "{:.1f}".format) == "0.8, by ring with 1 MiB"
+    assert (
+        plot.highest(tied, "{:.1f}".format) == "0.8, by ring with 1 MiB; gloo (its own choice) cannot be told from it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("repetitions", "said"),
+    [([21], "with 97.33 % intervals."), ([3, 5], "with 75 % to 93.75 % intervals."), ([1], "with single samples,")],
+)
+def test_the_confidence_in_a_record_is_that_of_its_repetitions(repetitions: list[int], said: str) -> None:
+    settings = [
+        {"ranks": 4, "where": "loopback", "dtype": "float32", "warmups": 1, "repetitions": n} for n in repetitions
+    ]
+    here = {"processor": "x", "usable_cores": 2, "memory_gib": 1.0, "system": "y", "torch": "z"}
+    assert said in plot.machine({"settings": settings, "environment": [here]})
 
 
 @pytest.mark.parametrize("collective", sorted({collective for collective, _ in ALGORITHMS}))

@@ -5,12 +5,14 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from collectives.launch import RankError, launch
+from collectives.launch.watch import end, start
 
 RANKS = str(Path(__file__).parent / "ranks")
 COMMANDS = ["mpirun", "horovodrun"]
@@ -18,20 +20,25 @@ COMMANDS = ["mpirun", "horovodrun"]
 
 @pytest.fixture(autouse=True)
 def _unwell_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", RANKS)
+    monkeypatch.setenv("PYTHONPATH", RANKS, prepend=os.pathsep)
 
 
 def is_gone(pid: int) -> bool:
     """Within five seconds (a killed process takes a moment to be reaped by init)."""
     for _ in range(100):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        if Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+        if is_gone_now(pid):
             return True
         time.sleep(0.05)
     return False
+
+
+def is_gone_now(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().split()[2] == "Z"
 
 
 def is_empty(folder: Path) -> bool:
@@ -83,6 +90,48 @@ def test_a_killed_rank_is_named() -> None:
         launch("unwell", {"do": "killed", "rank": 1}, 3, timeout=60)
 
 
+def test_the_children_of_a_rank_that_has_failed_are_ended() -> None:
+    seen: list[dict[str, int]] = []
+    with pytest.raises(RankError, match="rank 0 of 2 ended with exit code 1"):
+        launch("unwell", {"do": "orphan", "rank": 0}, 2, timeout=60, on_event=seen.append)
+    (child,) = (event["child"] for event in seen if "child" in event)
+    assert is_gone(child)
+
+
+def test_a_process_that_has_ended_keeps_its_number_until_its_group_is_ended() -> None:
+    with tempfile.TemporaryFile() as log:
+        process = start(["sh", "-c", "sleep 600 & echo $!; exit 3"], log, {}, [])
+        while process.poll() is None:
+            time.sleep(0.01)
+        assert process.poll() == 3
+        assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+        log.seek(0)
+        child = int(log.read())
+        assert not is_gone_now(child)
+        end([process])
+    assert process.returncode == 3
+    assert is_gone(child)
+
+
+def test_a_stopped_rank_is_named_when_time_is_up() -> None:
+    with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\) and not done in time; its last lines:"):
+        launch("unwell", {"do": "stop", "rank": 2}, 4, timeout=12)
+
+
+def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:
+    said = r"^rank 1 of 3 did not answer the others\nrank [02] of 3 ended with exit code 1; its last lines:"
+    with pytest.raises(RankError, match=said):
+        launch("unwell", {"do": "mute", "rank": 1}, 3, timeout=60)
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
+def test_ranks_start_where_standard_streams_are_closed(closed: str) -> None:
+    code = 'from collectives.launch import launch; print(launch("unwell", {"do": "nothing"}, 2, timeout=60))'
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert "pids" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "two_tree", "recursive_doubling"])
 def test_a_lost_peer_ends_the_collective_with_an_error_that_names_it(algorithm: str) -> None:
     seen: list[dict[str, str]] = []
@@ -128,8 +177,8 @@ def test_an_unknown_where_is_refused() -> None:
 @pytest.mark.parametrize("where", ["loopback", *COMMANDS])
 def test_ranks_that_take_too_long_are_ended_with_their_children(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
-    late = "rank 0 of 2" if where == "loopback" else where
-    with pytest.raises(RankError, match=f"{late} is not done in time; its last lines:") as caught:
+    late = "rank 0 of 2 and 1 more are" if where == "loopback" else f"{where} is"
+    with pytest.raises(RankError, match=f"{late} not done in time; its last lines:") as caught:
         launch("unwell", {"do": "sleep"}, 2, where=where, timeout=12, on_event=seen.append)
     assert "going to sleep" in str(caught.value)
     child = next(event["child"] for event in seen if "child" in event)

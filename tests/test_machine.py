@@ -83,6 +83,24 @@ def test_protocols_are_taken_in_order_and_the_links_come_last():
     assert of.protocols_for("ring")[-1].network.latency == 1e-6
 
 
+@pytest.mark.parametrize(
+    ("field", "least", "below"),
+    [
+        ("protocols", ({"name": "LL", "up_to": 0},), ({"name": "LL", "up_to": -1},)),
+        ("slower", {0: 1.0}, {0: 0.999}),
+        ("slower", {0: 16.0}, {-1: 16.0}),
+        ("gamma", 0.0, -1e-12),
+        ("ranks_per_node", 1, 0),
+        ("levels", ({"name": "rack", "nodes": 2},), ({"name": "rack", "nodes": 1},)),
+    ],
+)
+def test_the_least_that_a_field_takes(field, least, below):
+    network = Link(rate=1e9)
+    assert Machine(name="edge", network=network, **{field: least}).network == network
+    with pytest.raises(ValidationError):
+        Machine(name="edge", network=network, **{field: below})
+
+
 def test_machines_cannot_be_changed_by_accident():
     with pytest.raises(ValidationError):
         machine("summit").ranks_per_node = 8

@@ -7,7 +7,7 @@ do first, which shows a tie between tasks that is missing. Where a rank only exc
 before those of the earlier steps are. All must give the right result, and nobody may be stuck.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -22,6 +22,7 @@ from collectives.algorithms import ALGORITHMS, build
 from collectives.backends.batches import play_in_batches
 from collectives.backends.plan import plan
 from collectives.backends.program import AHEAD, Fold, Plan, Post, Send, Span, Task, Wait
+from collectives.backends.turns import in_pieces
 from collectives.schedule import Schedule, Step, parts
 
 
@@ -186,6 +187,30 @@ def test_every_plan_comes_out_right(
     for rank, tensor in enumerate(tensors):
         where, asked = expected(schedule, n, rank)
         assert tensor[where].tolist() == asked.tolist()
+
+
+@pytest.mark.parametrize(("length", "pieces"), [(0, []), (1, [1]), (3, [3]), (4, [3, 1]), (6, [3, 3]), (7, [3, 3, 1])])
+def test_pieces_are_no_longer_than_they_may_be_and_never_empty(length: int, pieces: list[int]) -> None:
+    whole = Fold(Span(5, 5 + length), (Span(5, 5 + length), Span(40, 40 + length, scratch=True)))
+    cut = list(in_pieces(whole))
+    assert [each.into.stop - each.into.start for each in cut] == pieces
+    assert [i for each in cut for i in range(each.into.start, each.into.stop)] == list(range(5, 5 + length))
+    assert all(
+        [span.start - each.into.start for span in each.operands] == [0, 35]
+        and {span.stop - span.start for span in each.operands} == {each.into.stop - each.into.start}
+        and [span.scratch for span in each.operands] == [False, True]
+        for each in cut
+    )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "n"), [("ring", 64), ("recursive_doubling", 3), ("halving_doubling", 64), ("two_tree", 64)]
+)
+def test_a_send_whose_place_was_written_whole_is_waited_for_once(algorithm: str, n: int) -> None:
+    do = list(program_of(build("all_reduce", algorithm, 8), 3, n).instructions())
+    sends = {each.number for each in do if isinstance(each, Send)}
+    waits = Counter(each.number for each in do if isinstance(each, Wait) and each.number in sends)
+    assert waits == dict.fromkeys(sends, 1)
 
 
 def test_half_of_a_ring_lands_in_place() -> None:

@@ -89,19 +89,45 @@ def test_nccl_2_4_by_hand() -> None:
     assert nccl.seconds_2_4("ring", round(n), 768, 6) == pytest.approx(nccl.seconds_2_4("tree", round(n), 768, 6))
 
 
-def test_nccl_2_7_by_hand() -> None:
-    # 96 GPUs on 16 nodes: 160 hops inside, 30 outside; LL's inside counts 1.8-fold.
-    assert nccl.seconds_2_7("ring", "LL", 0, 96, 6) == pytest.approx((3.6 + 160 * 0.47 * 1.8 + 30 * 2.7) / 1e6)
-    assert nccl.seconds_2_7("ring", "Simple", 0, 96, 6) == pytest.approx((8.4 + 160 * 3.4 + 30 * 9.6) / 1e6)
-    assert nccl.seconds_2_7("tree", "LL", 0, 96, 6) == pytest.approx((4.4 + 2 * (5 * 0.52 * 1.8 + 4 * 5.0)) / 1e6)
+def test_nccls_tables_by_hand() -> None:
+    # 96 GPUs on 16 nodes: 160 hops inside, 30 outside; 2.7's LL counts those inside 1.8-fold, 2.5 all like outside.
+    inside, outside = 160, 30
+    assert nccl.seconds("2.5", "ring", "LL", 0, 96, 6) == pytest.approx((3.6 + (inside + outside) * 0.9) / 1e6)
+    assert nccl.seconds("2.7", "ring", "LL", 0, 96, 6) == pytest.approx(
+        (3.6 + inside * 0.47 * 1.8 + outside * 2.7) / 1e6
+    )
+    plain = (3.6 + inside * 0.47 + outside * 2.7) / 1e6
+    assert nccl.seconds(nccl.WITHOUT_FACTOR, "ring", "LL", 0, 96, 6) == pytest.approx(plain)
+    assert nccl.seconds("2.7", "ring", "LL128", 0, 96, 6) == pytest.approx((10 + inside * 1.9 + outside * 4.0) / 1e6)
+    assert nccl.seconds("2.7", "ring", "Simple", 0, 96, 6) == pytest.approx((8.4 + inside * 3.4 + outside * 9.6) / 1e6)
+    assert nccl.seconds("2.7", "tree", "LL", 0, 96, 6) == pytest.approx((4.4 + 2 * (5 * 0.52 * 1.8 + 4 * 5.0)) / 1e6)
     large = 1 << 32  # beyond the corrections, and on the ring's plateau
-    assert nccl.seconds_2_7("ring", "Simple", large, 96, 6) == pytest.approx(
-        1.9 * (8.4 + 160 * 3.4 + 30 * 9.6) / 1e6 + large / 20e9 * 190 / 96
+    assert nccl.seconds("2.7", "ring", "Simple", large, 96, 6) == pytest.approx(
+        1.9 * (8.4 + inside * 3.4 + outside * 9.6) / 1e6 + large / 20e9 * 190 / 96
     )
-    assert nccl.seconds_2_7("tree", "Simple", large, 96, 6) == pytest.approx(
-        2 * (5 * 28 + 4 * 50) / 1e6 + large / (20e9 * 0.9 / 2)
+    assert nccl.seconds("2.5", "ring", "Simple", large, 96, 6) == pytest.approx(
+        (8.4 + 190 * 6.6) / 1e6 + large / 20e9 * 190 / 96
     )
-    assert nccl.best_2_7("tree", 8, 96, 6)[1] == "LL"
+    for name in nccl.TABLES:
+        assert nccl.seconds(name, "tree", "Simple", large, 96, 6) == pytest.approx(
+            2 * (5 * 28 + 4 * 50) / 1e6 + large / (20e9 * 0.9 / 2)
+        )
+        assert nccl.best(name, "tree", 8, 96, 6)[1] == "LL"
+
+
+def test_the_choice_of_a_table_moves_the_ring() -> None:
+    """8 bytes on 24,576 GPUs, in ms: what the chapter shows beside the published 44.4."""
+    on_most = {name: nccl.best(name, "ring", 8, 24576, 6)[0] * 1e3 for name in nccl.TABLES}
+    assert on_most == pytest.approx({"2.5": 44.24, "2.7": 56.77, nccl.WITHOUT_FACTOR: 41.37}, abs=0.01)
+
+
+def test_tables_are_whole() -> None:
+    for table in nccl.TABLES.values():
+        both = {(algorithm, protocol) for algorithm in ("ring", "tree") for protocol in nccl.PROTOCOLS}
+        assert set(table.latencies) == set(table.shares) == both
+        assert {protocol: len(factors) for protocol, factors in table.corrections.items()} == dict.fromkeys(
+            nccl.PROTOCOLS, 22
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Steps, cutting, and the combinators, on small schedules of their own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,8 +29,102 @@ def test_a_step_takes_whole_numbers_only(columns: tuple[list[float], ...]) -> No
 
 
 def test_columns_of_a_step_must_agree() -> None:
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ScheduleError, match=r"got src of shape \(2,\), expected 3 values, or one"):
         Step([0, 1], [1, 2, 3], 0)
+    with pytest.raises(ScheduleError, match=r"got src of shape \(1, 2\), expected 2 values, or one"):
+        Step([[0, 1]], [1, 2], 0)
+    with pytest.raises(ScheduleError, match="inhomogeneous"):
+        Step([0, [1]], [1, 2], 0)
+
+
+@pytest.mark.parametrize("junk", [None, "0", 2**70, 1.0, np.float64(1)])
+def test_a_step_takes_no_junk(junk: object) -> None:
+    with pytest.raises(ScheduleError, match="whole numbers, not"):
+        Step([0, 1], [1, 0], junk)
+
+
+def test_a_step_owns_its_columns() -> None:
+    """A schedule that fills the same arrays for each of its steps is as good as one that makes new ones."""
+    buffers = np.arange(5), np.arange(1, 6), np.zeros(5, np.int64), np.ones(5, np.int64), np.zeros(5, np.bool_)
+    step = Step(*buffers)
+    said = repr(step)
+    for buffer in buffers:
+        buffer[:] = 3
+    assert repr(step) == said
+    for name in Step.__slots__:
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(step, name)[0] = 1
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            getattr(step, name).flags.writeable = True
+
+
+def test_a_read_only_view_of_memory_that_changes_is_copied() -> None:
+    memory = np.arange(4)
+    view = memory[:]
+    view.flags.writeable = False
+    step = Step(view, view + 1, 0)
+    memory[:] = 9
+    assert step.src.tolist() == [0, 1, 2, 3]
+
+
+def test_a_schedule_that_reuses_its_buffers_can_be_placed() -> None:
+    """The rows of every step stay its own, also through `on`, `then`, `beside` and `dual`."""
+    src, dst, chunk = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
+
+    def make(t: int) -> Step:
+        src[:], dst[:], chunk[:] = t, t + 1, t
+        return Step(src, dst, chunk)
+
+    reusing = Schedule("x", 4, 4, 3, make)
+    fresh = Schedule("x", 4, 4, 3, lambda t: Step([t], [t + 1], [t]))
+    for change in (
+        lambda s: on(s, p=9, k=8, ranks=[8, 3, 0, 5], chunks=[6, 0, 4, 2], width=2),
+        lambda s: then(s, s, "x"),
+        lambda s: beside(s, on(s, 4, 4, [3, 2, 1, 0], [0, 1, 2, 3]), "x"),
+        lambda s: dual(s, "x", add=True),
+    ):
+        assert [*map(repr, [*change(reusing).steps()])] == [*map(repr, [*change(fresh).steps()])]
+
+
+@pytest.mark.parametrize("junk", [None, 7, [(0, 1, 0)], Step])
+def test_a_step_that_is_none_says_which(junk: object) -> None:
+    junky = Schedule("x", 2, 1, 2, lambda t: junk if t else Step(0, 1, 0))  # type: ignore[arg-type, return-value]
+    plain = one("x", 2, 1, Step(0, 1, 0))
+    for schedule in (junky, beside(junky, plain, "x"), on(junky, 2, 1, [0, 1], [0])):
+        with pytest.raises(ScheduleError, match=r"^step 1: got .*, expected a Step"):
+            list(schedule.steps())
+
+
+@pytest.mark.parametrize("junk", [None, "2", 2.0])
+def test_a_schedule_takes_whole_numbers_only(junk: object) -> None:
+    for numbers in ((junk, 2, 1), (2, junk, 1), (2, 2, junk)):
+        with pytest.raises(ScheduleError, match=r"of a schedule: got .*, expected a whole number"):
+            Schedule("all_reduce", *numbers, make=lambda _: Step([], [], []))  # type: ignore[arg-type]
+
+
+REPEATING = {
+    "ring": ALGORITHMS["all_reduce", "ring"](5),
+    "segmented": ALGORITHMS["all_reduce", "segmented_ring"](4, segments=3),
+    "dual": ALGORITHMS["reduce_scatter", "ring"](5),
+    "placed": ALGORITHMS["all_reduce", "hierarchical_ring"](12, ranks_per_node=3),
+    "shortened": dual(replace(ALGORITHMS["all_gather", "ring"](6), nsteps=3), "reduce_scatter", add=True),
+    "second half": ALGORITHMS["broadcast", "scatter_allgather"](6),
+}
+
+
+@pytest.mark.parametrize("name", REPEATING)
+def test_what_is_declared_to_repeat_does(name: str) -> None:
+    schedule = REPEATING[name]
+    steps, repeated = [*schedule.steps()], [t for t in range(schedule.nsteps) if schedule.repeated(t)]
+    assert repeated
+    for t in repeated:
+        for column_name in ("src", "dst", "count", "add"):
+            assert (getattr(steps[t], column_name) == getattr(steps[t - 1], column_name)).all()
+
+
+def test_a_ring_repeats_all_steps_but_the_first_of_each_half() -> None:
+    ring = ALGORITHMS["all_reduce", "ring"](5)
+    assert [t for t in range(ring.nsteps) if not ring.repeated(t)] == [0, 4]
 
 
 @given(n=st.integers(0, 500), parts=st.integers(1, 9), segments=st.integers(1, 7))

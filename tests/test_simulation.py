@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from itertools import islice, pairwise, product
 from math import ceil, log2
 
@@ -22,7 +23,7 @@ from collectives.bounds import (
     star_seconds,
 )
 from collectives.machine import Delay, Level, Link, Protocol, machine
-from collectives.schedule import Schedule, Step
+from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.simulation import simulate
 from collectives.trace import trace
 from collectives.traffic import traffic
@@ -211,6 +212,49 @@ def test_one_clock_for_a_rank_equals_one_for_every_chunk(seed):
             assert np.allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9, atol=1e-15), (name, schedule, on, n)
         sure += 1
     assert sure > 60
+
+
+@pytest.mark.parametrize("name", ["src", "dst", "count", "add"])
+@pytest.mark.parametrize("nodes", [1, 2], ids=["the fast path", "with a slower node"])
+def test_a_false_declaration_of_what_repeats_is_rejected(name, nodes):
+    """Whatever the steps do, and whichever way they are played: nobody believes the declaration."""
+    ring = build("all_reduce", "ring", 4)
+    other = {"src": [1, 2, 3, 0], "dst": [3, 0, 1, 2], "count": [1, 1, 1, 2], "add": [True, True, True, False]}[name]
+
+    def make(t):
+        columns = {each: getattr(ring.step(t), each) for each in Step.__slots__}
+        return Step(**(columns | {name: other, "chunk": 0})) if t == 2 else ring.step(t)
+
+    lying = replace(ring, make=make)
+    on = machine("textbook").model_copy(update={"slower": {} if nodes == 1 else {0: 2.0}})
+    with pytest.raises(ScheduleError, match=f"step 2 differs from step 1 in {name}, but is declared to repeat it"):
+        simulate(lying, on, 4000)
+    assert simulate(replace(lying, repeats=()), on, 4000).seconds > 0
+
+
+def test_what_repeats_takes_the_same_time_undeclared():
+    for name, options in (("ring", {}), ("segmented_ring", {"segments": 3}), ("hierarchical_ring", {})):
+        schedule = build("all_reduce", name, 12, **options)
+        assert schedule.repeats
+        for n in (0, 5, 4800, 100_001):
+            plainly = simulate(replace(schedule, repeats=()), machine("summit"), n)
+            declared = simulate(schedule, machine("summit"), n)
+            assert declared.seconds == pytest.approx(plainly.seconds, rel=1e-12)
+            assert (declared.messages, declared.bytes) == (plainly.messages, plainly.bytes)
+
+
+def test_a_schedule_that_fills_one_array_for_all_its_steps_takes_the_same_time():
+    """Formerly the same array meant the same content."""
+    src, dst = np.arange(6), np.zeros(6, np.int64)
+
+    def make(t):
+        dst[:] = (src + 1 + t) % 6
+        return Step(src, dst, src * 6 + dst)
+
+    reusing = Schedule("all_to_all", 6, 36, 5, make)
+    fresh = build("all_to_all", "pairwise", 6)
+    for n in (36, 10_000):
+        assert simulate(reusing, machine("summit"), n).seconds == simulate(fresh, machine("summit"), n).seconds
 
 
 # Closed forms. --------------------------------------------------------------------------------------------------------

@@ -109,6 +109,20 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
     assert "calibrated as 5 ms and 25.0 MB/s" in slow_motion.links(stem)
 
 
+def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = slow_motion.results(stem)  # gloo 10 times as slow as auto, between 9/1.1 and 11/0.9 times
+    verdicts = targets.verdicts(found)
+    faster = verdicts[verdicts.goal.str.startswith("gloo and Horovod")]
+    assert faster.came_out.tolist() == pytest.approx([10, 10])
+    assert faster.low.tolist() == pytest.approx([10 * 0.9 / 1.1] * 2)
+    assert faster.verdict.tolist() == ["reached", "reached"]
+    monkeypatch.setattr(targets, "FASTER", {4: 10.0})
+    assert set(targets.verdicts(found).verdict[faster.index]) == {"undecided"}
+    assert not verdicts.goal.str.contains("four times slower").any()  # no such rows, no verdict
+    assert verdicts[verdicts.goal.str.startswith("the law")].verdict.tolist() == ["missed", "missed"]
+    assert targets.since(4, "ring", "ring") == ""
+
+
 def test_the_figures_show_all_series_and_say_so(stem: str) -> None:
     found, _ = slow_motion.results(stem)
     drawn = [

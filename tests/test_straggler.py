@@ -117,7 +117,9 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     ring = table[(table.algorithm == "ring") & (table.slow_host == 1)].median_us.tolist()
     assert f"ring {ring[1] / ring[0]:.1f} times as long" in plot_straggler.slowdown(table)
     assert "With the link of host 1 8 times slower, an all-reduce of 1 MiB took" in plot_straggler.slowdown(table)
-    assert "ring takes 1.0 times as long" in plot_straggler.worst_place(table)
+    assert "ring takes as long with one host as with another: the intervals overlap" in plot_straggler.worst_place(
+        table
+    )
     assert "times as long with host 4 as with host" in plot_straggler.worst_place(table)
     assert plot_straggler.worst_place(table[table.slow_host == 1]) == ""
     alt = plot_straggler.time(table).alt
@@ -127,6 +129,33 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     assert ratios.index.tolist() == ["1 MiB, 1×", "1 MiB, 8×"]
     assert ratios.ring.tolist() == [1.0, round(ring[1] * 1e-6 / (14 * (1e-3 + 8 * (1 << 17) / 100e6)), 2)]
     assert ratios.ring.iloc[1] < 1
+
+
+def test_what_a_slow_link_costs_is_computed() -> None:
+    table, link = rows(), Link(latency=1e-3, rate=100e6)
+    ratios = plot_straggler.as_if_all_were_slow(table, link)
+    assert plot_straggler.cost_of_one(table, link).startswith(f"{ratios.loc['1 MiB, 8×'].min():.2f}")
+    assert f"ring {ratios.ring['1 MiB, 8×']:.2f}" in plot_straggler.cost_of_one(table, link)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "said"),
+    [(630, "at a leaf 630 ms, which is longer;"), (480, "480 ms, which the intervals do not tell apart;")],
+)
+def test_a_slow_leaf_is_held_against_even_links(leaf: float, said: str) -> None:
+    """Rank 1 is a leaf, rank 4 inside; all intervals reach 10 ms to either side."""
+    points = [(4, 1, 472.0), (4, 4, 1227.0), (1, 4, leaf), (0, 4, 724.0)]
+    table = pd.DataFrame(
+        [
+            {"slow_host": host, "factor": factor, "ranks": 8, "bytes": 1 << 20, "median_us": 1e3 * ms}
+            | {"low_us": 1e3 * (ms - 10), "high_us": 1e3 * (ms + 10)}
+            for host, factor, ms in points
+        ]
+    )
+    sentence = plot_straggler.slow_leaf(table, {1, 3, 5, 7})
+    assert sentence.startswith("Measured on 8 hosts with 1 MiB: 472 ms with even links. With a link 4 times slower")
+    assert said in sentence
+    assert sentence.endswith("at a rank inside 1.23 s, which is longer.")
 
 
 def test_the_record_can_be_written() -> None:

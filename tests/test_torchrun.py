@@ -30,7 +30,8 @@ def nodes() -> list[subprocess.Popen[str]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
     same = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
-    same |= {"PYTHONPATH": str(Path(__file__).parent / "ranks"), "OMP_NUM_THREADS": "1"}
+    ranks = str(Path(__file__).parent / "ranks")
+    same |= {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "-m", "collectives.launch.torchrun"]
     return [
         subprocess.Popen(

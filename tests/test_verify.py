@@ -1,16 +1,22 @@
 """The proof has to be able to fail: every planted fault is rejected, for its own reason, with the place marked."""
 
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collectives.algorithms import ALGORITHMS, build
 from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.verify import exact, verify
 
+MODULE = sys.modules["collectives.verify"]  # its name in the package is the function
 Fault = Callable[[Step], Step]
 
 
@@ -280,6 +286,134 @@ def test_a_conflict_names_its_step() -> None:
     schedule = Schedule("all_reduce", 3, 1, 2, steps.__getitem__, one_port=False)
     with pytest.raises(ScheduleError, match="step 1: chunk 0 of rank 1 is replaced and written again"):
         verify(schedule)
+
+
+def adding(p: int, pairs: list[tuple[int, int, bool]], root: int = 0) -> Schedule:
+    """A reduce of one chunk to ``root``, a row a step: (src, dst, add)."""
+    steps = [Step(src, dst, 0, add=add) for src, dst, add in pairs]
+    return Schedule("reduce", p, 1, len(steps), steps.__getitem__, root)
+
+
+def multiplied(times: int) -> list[tuple[int, int, bool]]:
+    """Rank 0 adds rank 1's data so many times, by doubling: rank 2 is where the multiples are made."""
+    doubling = [(2, 3, False), (3, 2, True)]
+    rows = [(1, 2, False)]
+    for bit in range(times.bit_length()):
+        rows += [(2, 0, True)] if times >> bit & 1 else []
+        rows += doubling
+    return rows
+
+
+@pytest.fixture(params=["counted", "by fingerprint"])
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "by fingerprint":
+        monkeypatch.setattr(MODULE, "COUNTED_RANKS", 0)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("times", [0, 2, 3, 255, 256, 257, 65_535, 65_536, 65_537, 100_000])
+def test_no_number_of_additions_looks_like_one(times: int, method: str) -> None:
+    """65,537 additions are one in sixteen bits. Rows of one step add one after the other, as steps do."""
+    steps = [Step(1, 0, [0] * min(times, 1000), add=True)] * (times // 1000)
+    steps += [Step(1, 0, 0, add=True)] * (times % 1000)
+    many = Schedule("reduce", 2, 1, len(steps), steps.__getitem__, root=0)
+    with pytest.raises(ScheduleError, match=f"rank 1 {times} times, not 1" if method == "counted" else "fingerprint"):
+        verify(many)
+
+
+@pytest.mark.parametrize("bits", [1, 7, 8, 15, 16, 31, 32, 53, 62, 63, 64, 65, 127, 128, 256, 1024])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_no_growth_by_doubling_looks_like_one(bits: int, more: int, method: str) -> None:
+    """A word of so many bits takes 2**bits + 1 times for once."""
+    times = 2**bits + more
+    if times == 1:
+        return
+    # What is left of the reduce: ranks 2 and 3 have become scratch memory, so they send first.
+    wrong = adding(4, [(2, 0, True), (3, 0, True), *multiplied(times)])
+    right = adding(4, [(2, 0, True), (3, 0, True), *multiplied(1)])
+    verify(right)
+    shown = str(times) if times < 10**9 else rf"at least 2\*\*{times.bit_length() - 1}"
+    with pytest.raises(ScheduleError, match=f"rank 1 {shown} times, not 1" if method == "counted" else "fingerprint"):
+        verify(wrong)
+
+
+def test_growth_that_replaces_what_it_should_add_to_is_found_at_any_scale(method: str) -> None:
+    """The total of a cell may wrap to the right one, too: 2**64 times junk and p contributions."""
+    doubled = [(1, 2, False), *[(2, 3, False), (3, 2, True)] * 64]
+    with pytest.raises(ScheduleError):
+        verify(adding(5, [(2, 0, True), (3, 0, True), (4, 0, True), *doubled, (1, 0, True), (2, 0, True)]))
+
+
+def counted_in_integers(schedule: Schedule) -> bool:
+    """The plain way for any number of additions: a Python integer for every contributor of every cell."""
+    p, k = schedule.p, schedule.k
+    held = {(r, c): {r: 1} for r in range(p) for c in range(k)}
+    for step in schedule.steps():
+        moved = []
+        row, chunks = step.cells()
+        rows = zip(step.src[row].tolist(), step.dst[row].tolist(), chunks.tolist(), step.add[row].tolist(), strict=True)
+        for (s, d, c, add), times in Counter(rows).items():
+            moved.append(((d, c), add, {who: n * times for who, n in held[s, c].items()}))
+        for cell, add, data in moved:
+            had = held[cell] if add else {}
+            held[cell] = {who: had.get(who, 0) + data.get(who, 0) for who in {*had, *data}}
+    cells = range(p) if schedule.collective == "all_reduce" else [schedule.root]
+    return all(held[r, c] == dict.fromkeys(range(p), 1) for r in cells for c in range(k))
+
+
+@st.composite
+def scrambled(draw: st.DrawFn) -> Schedule:
+    """A right schedule, or one with rows of chance put in, some of them over and over again."""
+    p, root = draw(st.integers(2, 5)), 0
+    collective = draw(st.sampled_from(["all_reduce", "reduce"]))
+    base = build(collective, draw(st.sampled_from(["two_tree", "ring" if collective == "all_reduce" else "chain"])), p)
+    steps = [*base.steps()]
+    for _ in range(draw(st.integers(0, 3))):
+        src, dst = draw(st.permutations(range(p)))[:2]
+        chunk, add = draw(st.integers(0, base.k - 1)), draw(st.booleans())
+        times = draw(st.sampled_from([1, 1, 2, 255, 65_536]) if add else st.just(1))
+        steps.insert(draw(st.integers(0, len(steps))), Step(src, dst, [chunk] * times, add=add))
+    return replace(base, make=steps.__getitem__, nsteps=len(steps), root=base.root and root, repeats=())
+
+
+@settings(max_examples=40, deadline=None)
+@given(schedule=scrambled())
+def test_the_proof_agrees_with_counting_in_pythons_integers(schedule: Schedule) -> None:
+    right = counted_in_integers(schedule)
+    for ranks in (128, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MODULE, "COUNTED_RANKS", ranks)
+            with nullcontext() if right else pytest.raises(ScheduleError, match=r"times, not|fingerprint"):
+                verify(schedule)
+
+
+def test_a_false_declaration_of_what_repeats_does_not_matter_to_the_proof() -> None:
+    ring = build("all_reduce", "ring", 5)
+    verify(replace(ring, repeats=(range(ring.nsteps),)))
+    with pytest.raises(ScheduleError, match="times, not 1"):
+        verify(replace(planted(ring, 6, lambda step: rows(step, slice(1, None))), repeats=(range(ring.nsteps),)))
+
+
+def test_the_proof_works_where_intp_has_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There numpy refuses 64-bit counts: `bincount` and `repeat` cast them to intp by the rule "safe"."""
+
+    def strict(function: Callable[..., np.ndarray], argument: int) -> Callable[..., np.ndarray]:
+        def checked(*arguments: np.ndarray, **options: int) -> np.ndarray:
+            if not np.can_cast(np.asarray(arguments[argument]).dtype, np.int32, "safe"):
+                raise TypeError(
+                    "Cannot cast array data from dtype('int64') to dtype('int32') according to the rule 'safe'"
+                )
+            return function(*arguments, **options)
+
+        return checked
+
+    monkeypatch.setattr(np, "intp", np.int32)
+    monkeypatch.setattr(np, "bincount", strict(np.bincount, 0))
+    monkeypatch.setattr(np, "repeat", strict(np.repeat, 1))
+    for collective, algorithm in ALGORITHMS:
+        verify(build(collective, algorithm, 12))
+    with pytest.raises(ScheduleError, match="rank 0 sends 2 messages"):
+        verify(Schedule("all_reduce", 4, 1, 1, lambda _: Step([0, 0], [1, 2], 0)))
 
 
 @pytest.mark.parametrize("fault", [swapped, lambda step: rows(step, slice(1, None))], ids=["swapped", "dropped row"])

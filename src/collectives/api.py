@@ -3,11 +3,12 @@
     from collectives import all_reduce
     all_reduce(gradient, op=dist.ReduceOp.AVG, algorithm="two_tree")
 
-Every rank of the group calls alike. ``algorithm`` is a name from ``collectives list`` or "auto"; ``segments`` says into
+Every rank of the group calls alike, and one thread of it at a time; RuntimeError says where two calls differ (over
+gloo), or two threads meet. ``algorithm`` is a name from ``collectives list`` or "auto"; ``segments`` says into
 how many pieces a pipelined algorithm cuts its buffer (by default from the size). "auto" takes the algorithm that is
-fastest by the law of the machine that the environment variable COLLECTIVES_MACHINE names (a preset, a file that
-``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used, and goes by a rule of thumb where it names
-none.
+fastest by the law of the machine that the environment variable COLLECTIVES_MACHINE names on rank 0 (a preset, a file
+that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used; the others hear of it from rank 0.
+Where it names none, the machine is the preset ethernet.
 
 Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); dtypes
 are float16, bfloat16, float32, float64, int32 and int64; op is SUM, AVG, PRODUCT, MAX or MIN. Any number of elements
@@ -16,7 +17,8 @@ will do, also 0. Roots are global ranks. What is said here of sums holds for eve
 added what others have not.
 
 With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
-were made, on a thread and in a process group of their own; every rank has to make them in the same order.
+were made, on a thread and over connections of their own; every rank has to make them in the same order. The first on
+a group makes these connections, so it has the same place among all calls on every rank.
 """
 
 from __future__ import annotations
@@ -189,11 +191,17 @@ def all_to_all(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Send the r-th tensor of the list to rank r: ``for r, s in pairs: out[r][s][:] = inp[s][r]``. Sizes may differ."""
+    """Send the r-th tensor of the list to rank r: ``for r, s in pairs: out[r][s][:] = inp[s][r]``. Sizes may differ.
+
+    So a rank knows the sizes of its own tensors only, and the algorithm is one that passes on nobody else's, even where
+    all sizes happen to be equal.
+    """
+    for tensors in (input_tensor_list, output_tensor_list):
+        _need_one_for_each(tensors, group)
     splits = _lengths(input_tensor_list), _lengths(output_tensor_list)
     whole = torch.cat([tensor.detach().reshape(-1) for tensor in input_tensor_list])
     received = whole.new_empty(sum(splits[1]))
-    call = Call("all_to_all", received, whole, None, None, group, algorithm, segments, _unless_alike(splits))
+    call = Call("all_to_all", received, whole, None, None, group, algorithm, segments, splits)
     return _perform(call, async_op, then=lambda: _hand_out(received, output_tensor_list))
 
 
@@ -210,10 +218,12 @@ def all_to_all_single(
 ) -> Work | None:
     """Send each rank its part of ``input``, and put what comes from rank s into part s of ``output``.
 
-    Parts are equal, or have the given numbers of rows (entries of the first dimension).
+    Parts are equal, or have the given numbers of rows (entries of the first dimension). Either all ranks give split
+    sizes, input's or output's or both, or none does.
     """
     splits = _split(input, input_split_sizes, group), _split(output, output_split_sizes, group)
-    call = Call("all_to_all", output, input, None, None, group, algorithm, segments, _unless_alike(splits))
+    given = None if input_split_sizes is None and output_split_sizes is None else splits
+    call = Call("all_to_all", output, input, None, None, group, algorithm, segments, given)
     return _perform(call, async_op)
 
 
@@ -223,14 +233,17 @@ def _perform(call: Call, async_op: bool, then: Callable[[], None] = lambda: None
         warnings.warn(f"{call.collective}: this process is no member of the group; nothing is done", stacklevel=3)
         return None
 
-    def job(group: Group) -> None:
-        p2p.perform(replace(call, group=group))
-        then()
-
     if async_op:
-        return start(job, call.group)
-    job(call.group)
+        group = p2p.prepare(call)
+        later = replace(call, group=group, background=True)
+        return start(lambda: _finish(later, then), group)
+    _finish(call, then)
     return None
+
+
+def _finish(call: Call, then: Callable[[], None]) -> None:
+    p2p.perform(call)
+    then()
 
 
 def _group_rank(group: Group, rank: int) -> int:
@@ -244,6 +257,12 @@ def _need_parts(collective: str, whole: torch.Tensor, part: torch.Tensor, group:
             f"{collective} on {p} ranks joins {p} parts of {part.numel()} elements, "
             f"which is not a tensor of {whole.numel()}"
         )
+
+
+def _need_one_for_each(tensors: Tensors, group: Group) -> None:
+    p = dist.get_world_size(group)
+    if p > 0 and len(tensors) != p:
+        raise ValueError(f"all_to_all: got a list of {len(tensors)} tensors, expected {p}, one for each rank")
 
 
 def _need_list(tensors: Tensors | None, like: torch.Tensor, group: Group) -> Tensors:
@@ -279,10 +298,6 @@ def _split(tensor: torch.Tensor, rows: Sequence[int] | None, group: Group) -> tu
         if p > 0 and tensor.numel() % p:
             raise ValueError(f"{tensor.numel()} elements are no {p} equal parts; give split sizes")
         return (tensor.numel() // p,) * p if p > 0 else ()
-    if len(rows) != p or sum(rows) != len(tensor):
-        raise ValueError(f"split sizes are {p} numbers of rows that add up to {len(tensor)}, not {list(rows)}")
+    if p > 0 and (len(rows) != p or sum(rows) != len(tensor) or min(rows) < 0):
+        raise ValueError(f"split sizes: got {list(rows)}, expected {p} counts of rows that add up to {len(tensor)}")
     return tuple(count * (tensor.numel() // max(1, len(tensor))) for count in rows)
-
-
-def _unless_alike(splits: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    return None if len(set(splits[0] + splits[1])) <= 1 else splits

@@ -3,6 +3,9 @@
 A contract says for every (rank, chunk, contributor) how many times that rank's data is in that cell: 0 or 1. Counting
 each contributor on its own matters: a total per cell would accept one rank counted twice and another dropped.
 
+Counts saturate: 0, 1, or 2 for "more than once". This loses nothing. min(a + b, 2) depends on a and b only through
+min(a, 2) and min(b, 2), and a contract asks for 0 or 1. So no number of additions makes a wrong count look right.
+
 One more contributor stands for *junk*, what lay in a cell that holds nothing yet. Adding to such a cell, or
 passing it on as a result, is a fault that shows as junk.
 """
@@ -17,7 +20,7 @@ from numpy.typing import NDArray
 
 from collectives.schedule import Bools, Ints, Schedule, ScheduleError, owner
 
-Counts = NDArray[np.int16]
+Counts = NDArray[np.uint8]
 
 
 class Cells(NamedTuple):
@@ -105,8 +108,18 @@ def contract(schedule: Schedule) -> Contract:
 
 def cells(schedule: Schedule, who: Ints | int) -> Cells:
     """All cells of a schedule, asking about one contributor (or, with an array, about one for each cell)."""
-    rank, chunk = np.ogrid[: schedule.p, : schedule.k]
+    rank, chunk = (axis.astype(np.int64) for axis in np.ogrid[: schedule.p, : schedule.k])  # p**4 exceeds 32 bits
     return Cells(rank, chunk, who, schedule.p, schedule.k, schedule.root)
+
+
+def add_counts(a: Counts, b: Counts) -> Counts:
+    """Counts of a sum of two cells, saturated at 2.
+
+    >>> add_counts(np.uint8([0, 1, 1, 2]), np.uint8([1, 0, 1, 2])).tolist()
+    [1, 1, 2, 2]
+    """
+    total: Counts = np.minimum(a + b, np.uint8(2))
+    return total
 
 
 def before(schedule: Schedule) -> Counts:
@@ -118,7 +131,7 @@ def before(schedule: Schedule) -> Counts:
     """
     rank = np.arange(schedule.p)[:, None]
     own = np.broadcast_to(contract(schedule).before(cells(schedule, rank)), (schedule.p, schedule.k))
-    held = np.zeros((schedule.p, schedule.k, schedule.p + 1), dtype=np.int16)
+    held = np.zeros((schedule.p, schedule.k, schedule.p + 1), dtype=np.uint8)
     np.put_along_axis(held, np.where(own, rank, schedule.p)[..., None], 1, axis=2)
     return held
 
@@ -132,7 +145,7 @@ def after(schedule: Schedule) -> Counts:
     """
     asked, shape, at = contract(schedule).after, (schedule.p, schedule.k), where(schedule)
     each = (np.broadcast_to(asked(cells(schedule, who)), shape)[at] for who in range(schedule.p + 1))
-    return np.stack(list(each), axis=-1, dtype=np.int16)
+    return np.stack(list(each), axis=-1, dtype=np.uint8)
 
 
 def where(schedule: Schedule) -> Bools:

@@ -1,11 +1,11 @@
 """What NCCL itself expects of its rings and trees: the formulas by which it chooses, as a second opinion on ours.
 
-Two of its models are here. NCCL 2.4, which the article of 2019 measured, has one number for each kind of hop (init.cc).
-NCCL 2.7 has a table of latencies for each algorithm and protocol (tuning.cc). Both say how long a whole all-reduce
-takes; neither follows a message. Sizes in bytes, times in seconds, on nodes of g GPUs joined by NVLink.
+NCCL 2.4, which the article of 2019 measured, has one number for each kind of hop (init.cc). NCCL 2.5 and 2.7 have a
+table of latencies for each algorithm and protocol (tuning.cc); `TABLES` holds both, and 2.7's once more without the
+factor that our machine leaves out. All say how long a whole all-reduce takes; none follows a message. Sizes in bytes,
+times in seconds, on nodes of g GPUs joined by NVLink.
 
-What we take, as neither is in the article: four channels of 5 GB/s, the rate that 2.4 assumes for a channel; of 2.7's
-protocols LL and Simple, without LL128, which 2.4 did not have.
+The article names no number of channels. Four, of the 5 GB/s that 2.4 assumes for one, are our inference.
 """
 
 from __future__ import annotations
@@ -21,33 +21,86 @@ CHUNK = 512 << 10
 CHUNK_RULE = ((128 << 10, 8), (64 << 10, 4), (32 << 10, 1))
 
 
+PROTOCOLS = ("LL", "LL128", "Simple")
+
+
 class Hops(NamedTuple):
-    """NCCL 2.7's latencies for one algorithm and protocol, in µs: once, by NVLink, by network."""
+    """A table's latencies for one algorithm and protocol, in µs: once, by NVLink, by network."""
 
     base: float
     inside: float
     network: float
 
 
-# tuning.cc of NCCL 2.7, rows NVLINK and NET.
-LATENCIES_2_7 = {
-    ("ring", "LL"): Hops(3.6, 0.47, 2.7),
-    ("ring", "Simple"): Hops(8.4, 3.4, 9.6),
-    ("tree", "LL"): Hops(4.4, 0.52, 5.0),
-    ("tree", "Simple"): Hops(0.0, 28.0, 50.0),
-}
-# The share of the bus bandwidth that each reaches. (Trees are also limited to 80 GB/s, which four channels never meet.)
-SHARES_2_7 = {
-    ("ring", "LL"): 1 / 4,
-    ("ring", "Simple"): 1.0,
-    ("tree", "LL"): 0.9 / 3.8,
-    ("tree", "Simple"): 0.9,
-}
-# By how much a tree's rate falls short of the model: for 64 B, 128 B, ... 128 MiB; beyond, not at all.
-CORRECTIONS_2_7 = {
-    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1),
-    "Simple": (*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 6, 0.6, 0.6, 0.7, 0.8, 0.9),
-}
+class Table(NamedTuple):
+    """One release's tuning.cc, for several nodes: its rows NVLINK and NET, and its refinements.
+
+    ``shares``: of the bus bandwidth. ``corrections``: by how much a tree's rate falls short of the model, for 64 B,
+    128 B, ... 128 MiB; beyond, not at all. ``ll_inside``: how many times as long LL takes inside a node where there are
+    several. ``plateau``: how many times as long a ring by Simple takes from 4 KiB a rank on.
+    """
+
+    latencies: dict[tuple[str, str], Hops]
+    shares: dict[tuple[str, str], float]
+    corrections: dict[str, tuple[float, ...]]
+    ll_inside: float = 1.0
+    plateau: float = 1.0
+
+
+_SIMPLE_TREES = (*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 6, 0.6, 0.6, 0.7, 0.8, 0.9)
+
+# Both releases also limit rates, to more than `CHANNELS` have.
+_2_5 = Table(
+    latencies={
+        # A ring's steps all take what one by network takes.
+        ("ring", "LL"): Hops(3.6, 0.9, 0.9),
+        ("ring", "LL128"): Hops(3.6, 2.5, 2.5),
+        ("ring", "Simple"): Hops(8.4, 6.6, 6.6),
+        ("tree", "LL"): Hops(4.4, 0.5, 5.0),
+        ("tree", "LL128"): Hops(4.4, 1.9, 7.5),
+        ("tree", "Simple"): Hops(0.0, 28.0, 50.0),
+    },
+    shares={
+        ("ring", "LL"): 1 / 4,
+        ("ring", "LL128"): 120 / 128,
+        ("ring", "Simple"): 1.0,
+        ("tree", "LL"): 0.9 / 3,
+        ("tree", "LL128"): 0.9 * 7 / 9,
+        ("tree", "Simple"): 0.9,
+    },
+    corrections={
+        "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9, 0.9, 1, 1, 1),
+        "LL128": (*[1] * 5, 0.9, *[0.8] * 4, 0.7, 0.7, 0.7, 0.6, 0.6, 0.7, 0.7, 0.8, 0.8, 0.9, 0.9, 1),
+        "Simple": _SIMPLE_TREES,
+    },
+)
+_2_7 = Table(
+    latencies={
+        ("ring", "LL"): Hops(3.6, 0.47, 2.7),
+        ("ring", "LL128"): Hops(10.0, 1.9, 4.0),
+        ("ring", "Simple"): Hops(8.4, 3.4, 9.6),
+        ("tree", "LL"): Hops(4.4, 0.52, 5.0),
+        ("tree", "LL128"): Hops(4.4, 1.2, 8.5),
+        ("tree", "Simple"): Hops(0.0, 28.0, 50.0),
+    },
+    shares={
+        ("ring", "LL"): 1 / 4,
+        ("ring", "LL128"): 0.92,
+        ("ring", "Simple"): 1.0,
+        ("tree", "LL"): 0.9 / 3.8,
+        ("tree", "LL128"): 0.9 * 0.915,
+        ("tree", "Simple"): 0.9,
+    },
+    corrections={
+        "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1),
+        "LL128": (*[1] * 5, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, 1),
+        "Simple": _SIMPLE_TREES,
+    },
+    ll_inside=1.8,
+    plateau=1.9,
+)
+WITHOUT_FACTOR = "2.7 without 1.8"
+TABLES = {"2.5": _2_5, "2.7": _2_7, WITHOUT_FACTOR: _2_7._replace(ll_inside=1.0)}
 
 
 def segments(n: int, ranks_per_node: int, nodes: int, channels: int = CHANNELS) -> int:
@@ -103,44 +156,44 @@ def threshold_2_4(ranks: int, ranks_per_node: int) -> float:
     return float("inf") if tree > ring else ring * tree / (ring - tree) * ahead
 
 
-def seconds_2_7(algorithm: str, protocol: str, n: int, ranks: int, ranks_per_node: int) -> float:
-    """NCCL 2.7's time of a ``ring`` or a ``tree`` by ``LL`` or ``Simple``, on two nodes or more.
+def seconds(table: str, algorithm: str, protocol: str, n: int, ranks: int, ranks_per_node: int) -> float:
+    """The time of a ``ring`` or a ``tree`` by a protocol, as one of `TABLES` has it, on two nodes or more.
 
-    >>> round(seconds_2_7("tree", "LL", 8, ranks=24576, ranks_per_node=6) * 1e6)
+    >>> round(seconds("2.7", "tree", "LL", 8, ranks=24576, ranks_per_node=6) * 1e6)
     134
     """
-    rate = CHANNELS * CHANNEL_RATE * SHARES_2_7[algorithm, protocol]
+    of = TABLES[table]
+    rate = CHANNELS * CHANNEL_RATE * of.shares[algorithm, protocol]
     if algorithm == "ring":
-        return _ring_latency_2_7(protocol, n, ranks, ranks_per_node) + n / (rate * ranks / (2 * (ranks - 1)))
-    size, corrections = _log2(n // 64), CORRECTIONS_2_7[protocol]
+        return _ring_latency(of, protocol, n, ranks, ranks_per_node) + n / (rate * ranks / (2 * (ranks - 1)))
+    size, corrections = _log2(n // 64), of.corrections[protocol]
     correction = corrections[size] if size < len(corrections) else 1.0
-    return _tree_latency_2_7(protocol, ranks, ranks_per_node) + n / (rate / 2 * correction)
+    return _tree_latency(of, protocol, ranks, ranks_per_node) + n / (rate / 2 * correction)
 
 
-def best_2_7(algorithm: str, n: int, ranks: int, ranks_per_node: int) -> tuple[float, str]:
-    """The least of the protocols' times, and which protocol's it is; NCCL 2.7 chooses so.
+def best(table: str, algorithm: str, n: int, ranks: int, ranks_per_node: int) -> tuple[float, str]:
+    """The least of the protocols' times, and which protocol's it is; NCCL chooses so, where LL128 is enabled.
 
-    >>> best_2_7("ring", 64 << 20, ranks=96, ranks_per_node=6)[1]
-    'Simple'
+    >>> best("2.7", "ring", 64 << 20, ranks=96, ranks_per_node=6)[1]
+    'LL128'
     """
-    return min((seconds_2_7(algorithm, protocol, n, ranks, ranks_per_node), protocol) for protocol in ("LL", "Simple"))
+    return min((seconds(table, algorithm, protocol, n, ranks, ranks_per_node), protocol) for protocol in PROTOCOLS)
 
 
-def _ring_latency_2_7(protocol: str, n: int, ranks: int, ranks_per_node: int) -> float:
-    hops, outside = LATENCIES_2_7["ring", protocol], 2 * (ranks // ranks_per_node - 1)
-    plateau = 1.9 if protocol == "Simple" and n >= 4096 * ranks else 1.0  # as the source calls it
-    steps = (2 * (ranks - 1) - outside) * _inside(hops, protocol) + outside * hops.network
+def _ring_latency(of: Table, protocol: str, n: int, ranks: int, ranks_per_node: int) -> float:
+    hops, outside = of.latencies["ring", protocol], 2 * (ranks // ranks_per_node - 1)
+    plateau = of.plateau if protocol == "Simple" and n >= 4096 * ranks else 1.0  # as the source calls it
+    steps = (2 * (ranks - 1) - outside) * _inside(of, hops, protocol) + outside * hops.network
     return plateau * (hops.base + steps) / 1e6
 
 
-def _tree_latency_2_7(protocol: str, ranks: int, ranks_per_node: int) -> float:
-    hops, levels = LATENCIES_2_7["tree", protocol], _log2(ranks // ranks_per_node)
-    return (hops.base + 2 * ((ranks_per_node - 1) * _inside(hops, protocol) + levels * hops.network)) / 1e6
+def _tree_latency(of: Table, protocol: str, ranks: int, ranks_per_node: int) -> float:
+    hops, levels = of.latencies["tree", protocol], _log2(ranks // ranks_per_node)
+    return (hops.base + 2 * ((ranks_per_node - 1) * _inside(of, hops, protocol) + levels * hops.network)) / 1e6
 
 
-def _inside(hops: Hops, protocol: str) -> float:
-    """Between several nodes a hop inside one takes longer by LL."""
-    return hops.inside * (1.8 if protocol == "LL" else 1.0)
+def _inside(of: Table, hops: Hops, protocol: str) -> float:
+    return hops.inside * (of.ll_inside if protocol == "LL" else 1.0)
 
 
 def _log2(n: int) -> int:

@@ -6,6 +6,7 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from collectives import statements
 from collectives.plot import OURS, WIDTH, Rows, draw_series, plain, size_axis
 from collectives.style import Picture, Theme, picture
 from collectives.units import duration, format_bytes
@@ -50,14 +51,14 @@ def table(rows: Rows, nbytes: int) -> Rows:
 
 
 def winners(rows: Rows) -> str:
-    """A sentence for the smallest and one for the largest size: whose median was lowest in how many collectives."""
+    """A sentence for the smallest and one for the largest size: who was fastest in how many collectives, and ties."""
     return " ".join(_winners(rows[rows.bytes == nbytes]) for nbytes in (rows.bytes.min(), rows.bytes.max()))
 
 
 def _winners(rows: Rows) -> str:
-    first = rows.loc[rows.groupby("collective").median_us.idxmin()].backend.map(_whose).value_counts()
-    counts = ", ".join(f"{name} in {count}" for name, count in first.items())
-    return f"At {format_bytes(rows.bytes.iloc[0])}, of {first.sum()} collectives, the lowest median had: {counts}."
+    groups = [group for _, group in rows.groupby("collective", sort=False)]
+    counts = statements.wins(groups, lambda row: _whose(row.backend))
+    return f"At {format_bytes(rows.bytes.iloc[0])}, of {len(groups)} collectives, fastest were: {counts}."
 
 
 def _by_backend(rows: Rows) -> list[tuple[str, Rows]]:

@@ -5,7 +5,7 @@ What a formula says is drawn as a line without markers (`model_time`), so that n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from collectives import statements
 from collectives.style import MARKS, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
@@ -66,17 +67,21 @@ def bandwidth_against_size(rows: Rows) -> Picture:
 
 
 def quickest(rows: Rows) -> str:
-    """One sentence: which series is fastest at the smallest and at the largest size, and by how much."""
+    """A sentence for the smallest and one for the largest size: which series is fastest there, or which ones tie."""
     return " ".join(_fastest(rows[rows.bytes == nbytes]) for nbytes in (rows.bytes.min(), rows.bytes.max()))
 
 
 def _fastest(rows: Rows) -> str:
-    first, *_, last = rows.sort_values("median_us").itertuples()
-    slower = last.median_us / first.median_us
-    return (
-        f"At {format_bytes(first.bytes)}, {label(first.backend, first.algorithm)} was fastest with "
-        f"{first.median_us:,.0f} µs; {label(last.backend, last.algorithm)} took {slower:.1f} times as long."
-    )
+    who = statements.fastest(rows, lambda row: label(row.backend, row.algorithm), "{:,.0f} µs".format)
+    return f"At {format_bytes(rows.bytes.iloc[0])}, {who}."
+
+
+def highest(rows: Rows, form: Callable[[float], str]) -> str:
+    """The highest bus bandwidth, whose it is, and who cannot be told from it at that size; ``form`` writes GB/s."""
+    rows = rows[rows.bytes == rows.bytes[rows.busbw.idxmax()]]
+    first, *others = (label(row.backend, row.algorithm) for row in statements.leaders(rows))
+    tied = f"; {statements.listed(others)} cannot be told from it" if others else ""
+    return f"{form(rows.busbw.max())}, by {first} with {format_bytes(rows.bytes.iloc[0])}{tied}"
 
 
 def table(rows: Rows) -> Rows:
@@ -103,11 +108,12 @@ def machine(record: dict[str, Any]) -> str:
     """One sentence about where the rows come from, out of their record."""
     settings, first = record["settings"][0], record["environment"][0]
     ranks = ", ".join(str(ranks) for ranks in dict.fromkeys(each["ranks"] for each in record["settings"]))
+    confidence = statements.intervals(each["repetitions"] for each in record["settings"])
     return (
         f"Measured on {ranks} ranks ({WHERE[settings['where'].partition(':')[0]]}; {first['processor']}, "
         f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "
         f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
-        f"{_interleaved(record['environment'])}, each sample the slowest rank's time, with 95 % intervals."
+        f"{_interleaved(record['environment'])}, each sample the slowest rank's time, with {confidence}."
     )
 
 

@@ -5,6 +5,7 @@ Measured is a filled marker with its interval, simulated a line.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from collectives import statements
 from collectives.bounds import COSTS
 from collectives.machine import Link
 from collectives.plot import WIDTH, Rows
@@ -107,16 +109,43 @@ def slowdown(rows: Rows) -> str:
 def worst_place(rows: Rows) -> str:
     """A sentence: where a slow host costs most and where least, for each algorithm; empty without several positions."""
     rows = by_position(rows)
-    parts = []
-    for name, group in rows.groupby("algorithm", sort=False):
-        most, least = rows.loc[group.median_us.idxmax()], rows.loc[group.median_us.idxmin()]
-        times = most.median_us / least.median_us
-        parts.append(
-            f"{name} takes {times:.1f} times as long with host {most.slow_host} as with host {least.slow_host}"
-        )
-    if not parts:
-        return ""
-    return f"It may matter who is slow. By a factor of {rows.factor.iloc[0]}, {'; '.join(parts)}."
+    parts = [_worst(str(name), group) for name, group in rows.groupby("algorithm", sort=False)]
+    return f"It may matter who is slow. By a factor of {rows.factor.iloc[0]}, {'; '.join(parts)}." if parts else ""
+
+
+def _worst(name: str, rows: Rows) -> str:
+    ordered = list(rows.sort_values("median_us", kind="stable").itertuples())
+    least, most = ordered[0], ordered[-1]
+    if not statements.apart(least, most):
+        return f"{name} takes as long with one host as with another: the intervals overlap"
+    times = most.median_us / least.median_us
+    return f"{name} takes {times:.2f} times as long with host {most.slow_host} as with host {least.slow_host}"
+
+
+def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
+    """A sentence about one algorithm and size: a slow leaf against even links, and against slow ranks inside.
+
+    ``leaves`` are the ranks without children; rank 0, the root, is left out.
+    """
+    even, places = next(by_factor(rows[rows.factor == 1]).itertuples()), list(by_position(rows).itertuples())
+    at_leaf = [row for row in places if row.slow_host in leaves]
+    inside = [row for row in places if row.slow_host not in {0, *leaves}]
+    return (
+        f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}: {duration(even.median_us * 1e-6)} with even "
+        f"links. With a link {places[0].factor} times slower at a leaf {_took_by(at_leaf)}, {_longer(at_leaf, even)}; "
+        f"at a rank inside {_took_by(inside)}, {_longer(inside, even)}."
+    )
+
+
+def _longer(rows: Sequence[Any], even: Any) -> str:
+    longer = sum(statements.apart(even, row) and row.median_us > even.median_us for row in rows)
+    if longer == len(rows):
+        return "which is longer"
+    return f"longer at {longer} of {len(rows)}" if longer else "which the intervals do not tell apart"
+
+
+def _took_by(rows: Sequence[Any]) -> str:
+    return statements.span((row.median_us * 1e-6 for row in rows), duration)
 
 
 def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:
@@ -131,6 +160,13 @@ def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:
     table = pd.DataFrame({"point": names, "algorithm": known.algorithm.to_list(), "ratio": ratios})
     wide = table.pivot(index="point", columns="algorithm", values="ratio").loc[list(dict.fromkeys(names))]
     return wide.round(2).rename_axis(index=None, columns=None)
+
+
+def cost_of_one(rows: Rows, link: Link) -> str:
+    """A clause: what one slow link costs, in times of what slow links everywhere would, for each algorithm."""
+    slow = as_if_all_were_slow(rows[rows.factor > 1], link)
+    each = [f"{name} {statements.span(slow[name].dropna(), '{:.2f}'.format)}" for name in slow]
+    return f"{statements.span(slow.stack(), '{:.2f}'.format)} ({', '.join(each)})"
 
 
 def _even(row: Any, link: Link) -> float:

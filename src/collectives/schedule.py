@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +36,42 @@ class ScheduleError(ValueError):
     """A schedule that does not do what its collective promises, or that cannot be played at all."""
 
 
+def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
+    """The values as an array that nobody can change: its memory is a ``bytes`` object.
+
+    A step keeps such an array, or a contiguous piece of it, without a copy. An algorithm whose steps share a column
+    makes it once with this function.
+
+    >>> ranks = column(range(4))
+    >>> step = Step(ranks[:2], ranks[2:], 0)
+    >>> step.src.base is ranks
+    True
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ScheduleError(f"a column of a step: {error}") from None
+    if _is_immutable(array) and array.dtype.type is dtype and array.flags.c_contiguous:
+        return array
+    if array.size and dtype is np.int64 and array.dtype.kind not in "iu":
+        raise ScheduleError(f"ranks, chunks and counts are whole numbers, not {array.dtype}")
+    return np.frombuffer(array.astype(dtype).tobytes(), dtype).reshape(array.shape)
+
+
+def _is_immutable(array: NDArray[Any]) -> bool:
+    """A read-only flag would not do: whoever owns the memory can lift it."""
+    memory: Any = array
+    while type(memory) is np.ndarray:
+        memory = memory.base
+    return type(memory) is bytes
+
+
+@lru_cache(maxsize=64, typed=True)
+def _filled(value: Any, length: int, dtype: type) -> NDArray[Any]:
+    """A column of one value: the same array for the same value, so that steps which share it cost nothing."""
+    return column(np.full(length, value), dtype)
+
+
 @dataclass(frozen=True, eq=False, init=False, slots=True)
 class Step:
     """What may happen at the same time: rows, kept as arrays of equal length.
@@ -41,6 +79,10 @@ class Step:
     Row ``i`` moves ``count[i]`` consecutive chunks from ``chunk[i]`` on, from rank ``src[i]`` to rank ``dst[i]``.
     They are added into what the destination holds where ``add[i]``, and replace it otherwise. Everything is read
     before anything is written. Several rows for one pair of ranks are one message.
+
+    The step owns its columns (int64, and bool for ``add``; one axis, contiguous, read-only): an array that is changed
+    after it was given changes no step. Raises ScheduleError where a column has values of another kind or another
+    length. Cost: a copy of each column, except of one that `column` has made.
 
     Numbers stand for whole columns:
 
@@ -57,11 +99,10 @@ class Step:
     def __init__(
         self, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, count: ArrayLike = 1, add: ArrayLike = False
     ) -> None:
-        columns = [*(_ints(a) for a in (src, dst, chunk, count)), np.asarray(add, dtype=np.bool_)]
-        length = max((len(column) for column in columns if column.ndim), default=1)
-        for name, column in zip(Step.__slots__, columns, strict=True):
-            whole = column if column.shape == (length,) else np.broadcast_to(column, (length,))
-            object.__setattr__(self, name, whole)
+        given = [*(_given(values, np.int64) for values in (src, dst, chunk, count)), _given(add, np.bool_)]
+        length = max((len(each) for each in given if isinstance(each, np.ndarray) and each.ndim), default=1)
+        for name, each in zip(Step.__slots__, given, strict=True):
+            object.__setattr__(self, name, _whole(name, each, length))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -79,16 +120,25 @@ class Step:
         """
         if (self.count == 1).all():
             return np.arange(len(self)), self.chunk
-        row = np.repeat(np.arange(len(self)), self.count)
+        row = np.repeat(np.arange(len(self)), self.count.astype(np.intp))
         first = np.cumsum(self.count) - self.count
         return row, self.chunk[row] + np.arange(len(row)) - first[row]
 
 
-def _ints(a: ArrayLike) -> Ints:
-    array = np.asarray(a)
-    if array.size and array.dtype.kind not in "iu":
-        raise ScheduleError(f"ranks, chunks and counts are whole numbers, not {array.dtype}")
-    return array.astype(np.int64, copy=False)
+def _given(values: ArrayLike, dtype: type) -> Any:
+    """A number, which stands for a whole column, or a column."""
+    return values if isinstance(values, int | np.generic) else column(values, dtype)
+
+
+def _whole(name: str, values: Any, length: int) -> NDArray[Any]:
+    dtype = np.bool_ if name == "add" else np.int64
+    if not isinstance(values, np.ndarray):
+        return _filled(values, length, dtype)
+    if values.shape == (length,):
+        return values
+    if values.size != 1 or values.ndim > 1:
+        raise ScheduleError(f"columns of a step: got {name} of shape {values.shape}, expected {length} values, or one")
+    return _filled(values.item(), length, dtype)
 
 
 def sign(add: bool) -> str:
@@ -152,6 +202,11 @@ class Schedule:
     message or receives more than one; an algorithm whose very point is to break that says so. With ``ranks_per_node``
     above 1, ranks 0, 1, … sit on nodes of so many, and the promise holds for links inside a node and outside apart.
 
+    ``repeats`` declares runs of steps that differ in their chunks only: senders, receivers, counts and adds stay the
+    same, as in a ring. A simulation of such a run is several times as fast, and rejects a declaration that is false.
+
+    Raises ScheduleError for numbers that make no schedule, and for a step that is none.
+
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> list(swap.steps())
     [Step(0->1:+0, 1->0:+0)]
@@ -165,8 +220,12 @@ class Schedule:
     root: int | None = None
     one_port: bool = True
     ranks_per_node: int = 1
+    repeats: tuple[range, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("p", "k", "nsteps"):
+            if not isinstance(getattr(self, name), int | np.integer):
+                raise ScheduleError(f"{name} of a schedule: got {getattr(self, name)!r}, expected a whole number")
         if self.p < 1 or self.k < 1 or self.nsteps < 0:
             raise ScheduleError(f"p and k are at least 1 and nsteps at least 0, not {self.p}, {self.k}, {self.nsteps}")
         if self.root is not None and not 0 <= self.root < self.p:
@@ -183,11 +242,18 @@ class Schedule:
         """Step ``t``; raises IndexError outside 0 … nsteps-1."""
         if not 0 <= t < self.nsteps:
             raise IndexError(f"step {t} of a schedule with {self.nsteps} steps")
-        return self.make(t)
+        made = self.make(t)
+        if not isinstance(made, Step):
+            raise ScheduleError(f"step {t}: got {made!r}, expected a Step")
+        return made
 
     def steps(self) -> Iterator[Step]:
         """The steps in order, each made when its turn comes."""
-        return map(self.make, range(self.nsteps))
+        return map(self.step, range(self.nsteps))
+
+    def repeated(self, t: int) -> bool:
+        """Whether step ``t`` is declared to be step ``t - 1`` with other chunks (see ``repeats``)."""
+        return any(t in run and t - 1 in run and t > 0 for run in self.repeats)
 
     def cut(self, n: int) -> Ints:
         """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`).
@@ -204,9 +270,11 @@ def then(first: Schedule, second: Schedule, collective: str, root: int | None = 
     _need_alike(first, second)
 
     def make(t: int) -> Step:
-        return first.make(t) if t < first.nsteps else second.make(t - first.nsteps)
+        return first.step(t) if t < first.nsteps else second.step(t - first.nsteps)
 
-    return _joined(first, second, collective, first.nsteps + second.nsteps, make, root)
+    later = (range(run.start + first.nsteps, run.stop + first.nsteps) for run in second.repeats)
+    joined = _joined(first, second, collective, first.nsteps + second.nsteps, make, root)
+    return replace(joined, repeats=(*first.repeats, *later))
 
 
 def beside(one: Schedule, other: Schedule, collective: str, root: int | None = None) -> Schedule:
@@ -214,7 +282,7 @@ def beside(one: Schedule, other: Schedule, collective: str, root: int | None = N
     _need_alike(one, other)
 
     def make(t: int) -> Step:
-        both = [schedule.make(t) for schedule in (one, other) if t < schedule.nsteps]
+        both = [schedule.step(t) for schedule in (one, other) if t < schedule.nsteps]
         return Step(*(np.concatenate([getattr(step, name) for step in both]) for name in Step.__slots__))
 
     return _joined(one, other, collective, max(one.nsteps, other.nsteps), make, root)
@@ -250,7 +318,7 @@ def on(
     >>> on(swap, p=4, k=2, ranks=[[0, 1], [2, 3]], chunks=[[0], [1]]).step(0)
     Step(0->1:+0, 1->0:+0, 2->3:+1, 3->2:+1)
     """
-    place, first = np.atleast_2d(_ints(ranks)), np.atleast_2d(_ints(chunks))
+    place, first = np.atleast_2d(column(ranks)), np.atleast_2d(column(chunks))
     if place.shape[1:] != (schedule.p,) or first.shape[1:] != (schedule.k,) or len(first) not in (1, len(place)):
         raise ScheduleError(f"{schedule.p} ranks and {schedule.k} chunks need as many places")
     copies, first = len(place), np.broadcast_to(first, (len(place), schedule.k))
@@ -258,7 +326,7 @@ def on(
     sender, receiver = (_remembered(lambda ranks: place[:, ranks].ravel()) for _ in range(2))
 
     def make(t: int) -> Step:
-        step = schedule.make(t)
+        step = schedule.step(t)
         if runs_stay_runs or (step.count == 1).all():
             count = np.tile(step.count * width, copies) if runs_stay_runs else width
             src, dst, chunk, add = step.src, step.dst, step.chunk, step.add
@@ -272,12 +340,15 @@ def on(
 
 
 def _remembered(function: Callable[[Ints], Ints]) -> Callable[[Ints], Ints]:
-    """The function, computed anew only for another array than the last: a ring's senders are the same in every step."""
+    """The function, computed anew only for another column than the last: a ring's senders are the same in every step.
+
+    A column cannot change, so the same one has the same result.
+    """
     last: list[Ints] = []
 
-    def remembering(array: Ints) -> Ints:
-        if not last or last[0] is not array:
-            last[:] = array, function(array)
+    def remembering(given: Ints) -> Ints:
+        if not last or last[0] is not given:
+            last[:] = given, column(function(given))
         return last[1]
 
     return remembering
@@ -294,10 +365,12 @@ def dual(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
         _need_reversible(schedule)
 
     def make(t: int) -> Step:
-        step = schedule.make(schedule.nsteps - 1 - t)
+        step = schedule.step(schedule.nsteps - 1 - t)
         return Step(step.dst, step.src, step.chunk, step.count, add)
 
-    return replace(schedule, collective=collective, make=make)
+    n = schedule.nsteps
+    repeats = tuple(range(max(0, n - run.stop), n - run.start) for run in schedule.repeats)
+    return replace(schedule, collective=collective, make=make, repeats=repeats)
 
 
 def _need_reversible(schedule: Schedule) -> None:

@@ -35,7 +35,7 @@ import numpy as np
 from collectives import clocks as inner
 from collectives.clocks import Clocks, Floats, Links, Relay, Scratch
 from collectives.machine import Machine, Protocol
-from collectives.schedule import Ints, Schedule, Step
+from collectives.schedule import Ints, Schedule, ScheduleError, Step
 
 # A clock for every (rank, chunk) is kept for so many of them at most: 2 GiB.
 MOST_CELLS = 1 << 28
@@ -81,7 +81,8 @@ def simulate(
     The plain program it equals: for every step, for every message, ``start = max(data, ports, wires)``, as above.
     ``algorithm`` is its name, where the machine has protocols for some algorithms only. ``on_step`` sees the
     messages of every step. Raises ValueError where n is negative, ranks do not fill the nodes, or more is asked than
-    memory allows. Cost: some 5 ns a message where steps repeat, as a ring's do, and 150 ns elsewhere, as in trees.
+    memory allows, and ScheduleError where a step is not what the schedule declares in ``repeats``. Cost: some 5 ns a
+    message where steps repeat, as a ring's do, and 150 ns elsewhere, as in trees.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> from collectives.machine import machine
@@ -200,10 +201,14 @@ def _play(stage: _Stage, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks,
     """All steps; returns the clocks and the size of the largest message."""
     schedule, links = stage.schedule, stage.links
     clocks, cells = _clocks(schedule.p, links), _cells(schedule, by_cell)
-    scratch, largest = _scratch(schedule.p, links, rows=0), 0.0
+    scratch, largest, before = _scratch(schedule.p, links, rows=0), 0.0, Step([], [], [])
     relay = None if by_cell or stage.machine.slower else _Relaying(stage, clocks)
     for t, step in enumerate(schedule.steps()):
-        if relay is not None and relay.hands_on(step):
+        repeated = schedule.repeated(t)
+        if repeated:
+            _need_repeated(t, step, before)
+        before = step
+        if relay is not None and relay.hands_on(step, repeated):
             continue
         if len(step) > len(scratch.src):
             scratch = _scratch(schedule.p, links, rows=2 * len(step))
@@ -214,6 +219,14 @@ def _play(stage: _Stage, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks,
     if relay is not None:
         relay.end()
     return clocks, largest
+
+
+def _need_repeated(t: int, step: Step, before: Step) -> None:
+    """A declaration is checked before it saves time; columns cannot change, so the same one needs no look inside."""
+    for name in ("src", "dst", "count", "add"):
+        now, then = getattr(step, name), getattr(before, name)
+        if now is not then and not np.array_equal(now, then):
+            raise ScheduleError(f"step {t} differs from step {t - 1} in {name}, but is declared to repeat it")
 
 
 def _cells(schedule: Schedule, by_cell: bool) -> Floats:
@@ -237,7 +250,8 @@ def _play_step(stage: _Stage, step: Step, clocks: Clocks, cells: Floats, scratch
         if n == -inner.UNSURE:
             raise _UnsureError
         order, is_sorted = np.lexsort((step.dst, step.src)), True
-        rows = tuple(column[order] for column in rows)  # type: ignore[assignment]  # five columns, as before
+        step = Step(*(values[order] for values in rows))
+        rows = step.src, step.dst, step.chunk, step.count, step.add
 
 
 def _messages(now: Scratch, n: int) -> Messages:
@@ -256,8 +270,8 @@ class _Relaying:
         self.size = np.diff(stage.edges)
         self.protocol = self._the_protocol()
         self.before: Step | None = None
-        self.refused: Ints | None = None
         self.relay: Relay | None = None
+        self.refused = False  # the steps that repeat now are not of a kind that it can play
         self.steps = 0
         self.all = bool(self.size.all())
         self.arrived, self.last = np.empty(0), np.empty(0, dtype=np.int32)  # what the next step writes
@@ -268,11 +282,12 @@ class _Relaying:
         found = {int(inner.protocol_of(float(size), self.stage.links.limit)) for size in sizes}
         return found.pop() if len(found) == 1 else -1
 
-    def hands_on(self, step: Step) -> bool:
+    def hands_on(self, step: Step, repeated: bool) -> bool:
         """Play the step if it repeats the one before; otherwise leave it, with the clocks in order."""
-        if not self._repeats(step):
+        if not repeated:
             self.end()
-        elif self.relay is None:
+            self.refused = False
+        elif self.relay is None and not self.refused:
             self._begin(step)
         self.before = step
         if self.relay is None:
@@ -290,21 +305,20 @@ class _Relaying:
         self.steps += 1
         return int(done)
 
-    def _repeats(self, step: Step) -> bool:
-        """Same senders and receivers (the very arrays), one chunk a row, all adding or none."""
-        before = self.before
-        if before is None or step.src is not before.src or step.dst is not before.dst or step.src is self.refused:
-            return False
-        alike = step.count.strides == step.add.strides == before.add.strides == (0,)  # one value for a whole column
-        return bool(alike and self.protocol >= 0 and len(step) and step.count[0] == 1 and step.add[0] == before.add[0])
+    def _is_plain(self, step: Step) -> bool:
+        """One chunk a row, all adding or none."""
+        return bool(len(step) and (step.count == 1).all() and (step.add == step.add[0]).all())
 
     def _begin(self, step: Step) -> None:
-        stage, adds = self.stage, bool(step.add[0])
-        fits, relay = inner.relay_from(step.src, step.dst, adds, self.protocol, stage.node, stage.links, self.clocks)
+        stage = self.stage
+        self.refused = self.protocol < 0 or not self._is_plain(step)
+        if self.refused:
+            return
+        given = step.src, step.dst, bool(step.add[0]), self.protocol
+        fits, relay = inner.relay_from(*given, stage.node, stage.links, self.clocks)
         if fits:
             self.relay, self.steps, self.arrived, self.last = relay, 0, relay.arrived.copy(), relay.last.copy()
-        else:
-            self.refused = step.src
+        self.refused = not fits
 
     def end(self) -> None:
         """Bring the clocks in order."""

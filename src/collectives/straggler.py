@@ -83,7 +83,7 @@ class Straggler(BaseModel):
 def measure(straggler: Straggler) -> list[Row]:
     """Measure all points, and write rows and their record under ``straggler.output``.
 
-    Raises OSError where this system allows no hosts (`launch.cluster.allowed`), RankError where a rank fails.
+    Raises ClusterError where this system allows no hosts (`launch.cluster.allowed`), RankError where a rank fails.
     """
     wanted, points = straggler.settings(), straggler.points()
     environment: list[Row] = []

@@ -1,7 +1,21 @@
 """Is a schedule right? By counting every contribution, or by fingerprints where there are too many to count.
 
-Counting is exact. A fingerprint is a random 64-bit number per (rank, chunk); sums of them, modulo 2**64, agree by
-accident once in 2**64 times. Both are played by the loop that also moves the real data.
+Counting is exact, whatever the schedule does: counts saturate (`contracts`).
+
+Fingerprints are sound up to a known chance. Each contributor to a cell has a random 64-bit number f and is in the cell
+c times. A cell keeps two sums: c f over all contributors, modulo 2**64, and c, which saturates far above p. Both must
+be what the contract asks for. Why that suffices:
+
+1. The contract asks for at most p contributions. A sum of c that equals this number has not saturated, so it is exact.
+   Then no c exceeds p, and none has wrapped.
+2. Let d = c - (what is asked of this contributor). If the cell is wrong, some d is not 0, and no d exceeds p. Let 2**v
+   be the largest power of two that divides all d. Then 2**v <= p.
+3. The f are independent and uniform. So the sum of d f modulo 2**64 is a uniform multiple of 2**v.
+4. It is 0 with probability 2**v / 2**64. So a wrong cell is accepted with probability p / 2**64 at most.
+
+The f come from the system's entropy, anew for each proof: no schedule can be made to fit them.
+
+Both ways are played by the loop that also moves the real data.
 """
 
 from __future__ import annotations
@@ -9,16 +23,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.contracts import Counts, after, before, cells, contract, where
+from collectives.contracts import Counts, add_counts, after, before, cells, contract, where
 from collectives.grid import grid
-from collectives.interpret import apply
+from collectives.interpret import Combine, apply
 from collectives.schedule import Schedule, ScheduleError, Step
 
 Fingerprints = NDArray[np.uint64]
 Mark = tuple[int, int, str]
 
-# Up to so many ranks, and counts (p * k * (p + 1), a GiB of 16-bit numbers), a schedule is verified exactly.
+# Up to so many ranks, and counts (p * k * (p + 1), half a GiB of bytes), a schedule is verified exactly.
 COUNTED_RANKS, COUNTED = 128, 1 << 29
+
+# Where the number of contributions to a cell saturates: far above every p, and twice as much still fits 64 bits.
+MANY = np.uint64(1 << 62)
+
+# A number of more digits is told by its size.
+SHOWN = 10**9
 
 
 def verify(schedule: Schedule) -> None:
@@ -29,7 +49,8 @@ def verify(schedule: Schedule) -> None:
     asked-for cell holds each contribution exactly as often as the contract says, and no junk. The error shows the
     table of steps and ranks with the faulty cell marked.
 
-    Cost: p * k * (p + 1) counts up to p = 128, beyond that p * k fingerprints.
+    What the schedule declares of itself (``repeats``) is not looked at. Cost: p * k * (p + 1) bytes up to p = 128,
+    beyond that p * k fingerprints of 16 bytes.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> verify(ALGORITHMS["all_reduce", "two_tree"](7, segments=3))
@@ -56,7 +77,7 @@ def exact(schedule: Schedule) -> bool:
 
 def _verify_counts(schedule: Schedule) -> None:
     held = before(schedule)
-    _play(schedule, held)
+    _play(schedule, held, add_counts)
     at, asked = where(schedule), after(schedule)
     wrong = np.argwhere(held[at] != asked)
     if wrong.size:
@@ -64,40 +85,63 @@ def _verify_counts(schedule: Schedule) -> None:
         rank, chunk = map(int, np.argwhere(at)[cell])
         found, expected = int(held[rank, chunk, who]), int(asked[cell, who])
         whose = "junk" if who == schedule.p else f"chunk {chunk} of rank {who}"
-        what = f"rank {rank} holds {whose} {found} times, not {expected}"
+        times = _exact_count(schedule, rank, chunk, who) if found > 1 else found
+        what = f"rank {rank} holds {whose} {_shown(times)} times, not {expected}"
         mark = _counted_again(schedule, who) if found > 1 else _last_write(schedule, rank, chunk)
         raise _error(schedule, what, mark)
 
 
+def _exact_count(schedule: Schedule, rank: int, chunk: int, who: int) -> int:
+    """How often a contribution is in a cell at the end, in Python's own integers, which know no largest."""
+    held = before(schedule)[..., who].astype(object)
+    for step in schedule.steps():
+        apply(step, held)
+    return int(held[rank, chunk])
+
+
+def _shown(times: int) -> str:
+    return str(times) if times < SHOWN else f"at least 2**{times.bit_length() - 1}"
+
+
 def _verify_fingerprints(schedule: Schedule) -> None:
-    random = np.random.default_rng(2009)
+    random = np.random.default_rng()
     of = random.integers(0, 2**64, size=(schedule.p, schedule.k), dtype=np.uint64)
     held, asked = _held(schedule, of, random), _asked(schedule, of)
-    _play(schedule, held)
-    wrong = np.argwhere((held != asked) & where(schedule))
+    _play(schedule, held, _add_fingerprints)
+    wrong = np.argwhere((held != asked).any(axis=-1) & where(schedule))
     if wrong.size:
         rank, chunk = map(int, wrong[0])
         what = f"rank {rank} does not hold the right sum in chunk {chunk} (found by fingerprint)"
         raise _error(schedule, what, _last_write(schedule, rank, chunk))
 
 
+def _add_fingerprints(a: Fingerprints, b: Fingerprints) -> Fingerprints:
+    """Sums of fingerprints wrap, as they may; numbers of contributions saturate."""
+    total = a + b
+    np.minimum(total[..., 1], MANY, out=total[..., 1])
+    return total
+
+
 def _held(schedule: Schedule, of: Fingerprints, random: np.random.Generator) -> Fingerprints:
-    """Before: a rank holds its own data, or junk."""
+    """Before: a rank holds its own data, or junk; one contribution either way."""
     own = contract(schedule).before(cells(schedule, np.arange(schedule.p)[:, None]))
-    return np.where(own, of, random.integers(0, 2**64, size=of.shape, dtype=np.uint64))
+    junk = random.integers(0, 2**64, size=of.shape, dtype=np.uint64)
+    return np.stack([np.where(own, of, junk), np.ones_like(of)], axis=-1)
 
 
 def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:
-    """After: the sum over all contributors that the contract names."""
-    asked = contract(schedule).after
-    return sum((asked(cells(schedule, who)) * of[who] for who in range(schedule.p)), np.zeros((1, 1), np.uint64))
+    """After: the sum over all contributors that the contract names, and how many they are."""
+    none = np.zeros((1, 1), np.uint64)
+    named = [contract(schedule).after(cells(schedule, who)) for who in range(schedule.p)]
+    sums = sum((each * of[who] for who, each in enumerate(named)), none)
+    return np.stack(np.broadcast_arrays(sums, sum((each.astype(np.uint64) for each in named), none)), axis=-1)
 
 
-def _play(schedule: Schedule, state: Counts | Fingerprints) -> None:
+def _play(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) -> None:
     for t, step in enumerate(schedule.steps()):
         _need_possible(schedule, t, step)
         try:
-            apply(step, state)
+            apply(step, state, combine)
         except ScheduleError as error:
             raise _error(schedule, f"step {t}: {error}", (t, int(step.dst[0]), "in this step")) from None
 
@@ -106,7 +150,7 @@ def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
     """Ranks and chunks exist, nobody sends to itself, and ports carry one message each where that is promised."""
     p, k = schedule.p, schedule.k
     rank_ok = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
-    chunk_ok = (step.chunk >= 0) & (step.count >= 1) & (step.chunk + step.count <= k)
+    chunk_ok = (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
     for bad, what in ((~rank_ok, "two different ranks"), (~chunk_ok, "chunks")):
         if bad.any():
             row = int(np.argmax(bad))
@@ -123,7 +167,7 @@ def _need_one_port(schedule: Schedule, t: int, step: Step) -> None:
     inside = src // schedule.ranks_per_node == dst // schedule.ranks_per_node
     for links in (inside, ~inside):
         for verb, ranks in (("sends", src[links]), ("receives", dst[links])):
-            busy = np.flatnonzero(np.bincount(ranks) > 1)
+            busy = np.flatnonzero(np.bincount(ranks.astype(np.intp)) > 1)
             if busy.size:
                 what = f"step {t}: rank {busy[0]} {verb} {np.sum(ranks == busy[0])} messages at once"
                 raise _error(schedule, what, (t, int(busy[0]), f"one port, but it {verb} more"))
@@ -139,7 +183,7 @@ def _counted_again(schedule: Schedule, who: int) -> Mark:
     """Where a contribution is first added to a cell that has it already."""
     held = before(schedule)
     for t, step in enumerate(schedule.steps()):
-        apply(step, held)
+        apply(step, held, add_counts)
         twice = np.argwhere(held[..., who] > 1)
         if twice.size:
             return t, int(twice[0, 0]), "counted again here"

@@ -1,13 +1,18 @@
-"""Collectives in the background: a `Work` to wait for, and a thread and process group of their own to run on."""
+"""Collectives in the background: a `Work` to wait for, and a thread to run on."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import timedelta
+from queue import SimpleQueue
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import distributed as dist
+
+Job = Callable[[], None]
 
 
 class Work:
@@ -42,32 +47,39 @@ class Work:
 class _Lane:
     """Where the background calls of one group run, one after the other."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="collectives")
-        ranks = dist.get_process_group_ranks(group)
-        self.group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Future[None], Job | None]] = SimpleQueue()
+        # A daemon: a call whose peers never come does not keep the interpreter from its end.
+        threading.Thread(target=_run, args=(self._jobs,), daemon=True, name="collectives").start()
+
+    def put(self, job: Job | None) -> Future[None]:
+        """Have a job run after all that were put before, or with None nothing more."""
+        promised: Future[None] = Future()
+        self._jobs.put((promised, job))
+        return promised
 
 
-_lanes: dict[dist.ProcessGroup, _Lane] = {}
+def _run(jobs: SimpleQueue[tuple[Future[None], Job | None]]) -> None:
+    while True:
+        promised, job = jobs.get()
+        if job is None:
+            return
+        try:
+            job()
+        except BaseException as error:
+            promised.set_exception(error)
+        else:
+            promised.set_result(None)
+        del promised, job  # what they hold, such as the group, may be wanted back before the next job comes
 
 
-def start(job: Callable[[dist.ProcessGroup], None], group: dist.ProcessGroup | None) -> Work:
-    """Run ``job(its_group)`` in the background, after all that was started on the same group before.
-
-    The first call on a group makes a group of the same ranks beside it, so all of them have to come along.
-    """
-    whole = group or dist.group.WORLD
-    if whole is None:
-        raise ValueError("there is no process group yet: call torch.distributed.init_process_group first")
-    for gone in [g for g in _lanes if g is not whole and not _is_alive(g)]:
-        _lanes.pop(gone).thread.shutdown(wait=False)
-    lane = _lanes.get(whole) or _lanes.setdefault(whole, _Lane(whole))
-    return Work(lane.thread.submit(job, lane.group))
+_lanes: WeakKeyDictionary[dist.ProcessGroup, _Lane] = WeakKeyDictionary()
 
 
-def _is_alive(group: dist.ProcessGroup) -> bool:
-    try:
-        dist.get_process_group_ranks(group)
-    except (KeyError, ValueError):  # destroyed
-        return False
-    return True
+def start(job: Job, group: dist.ProcessGroup) -> Work:
+    """Run ``job()`` in the background, after all that was started on the same group before."""
+    lane = _lanes.get(group)
+    if lane is None:
+        lane = _lanes[group] = _Lane()
+        finalize(group, lane.put, None).atexit = False  # the thread ends with its group
+    return Work(lane.put(job))

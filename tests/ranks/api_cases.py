@@ -151,9 +151,10 @@ def in_the_background(check: Check, rank: int, p: int) -> None:
     foreground = torch.full((1000,), float(rank))
     collectives.all_reduce(foreground, algorithm="ring")
     told = []
-    works[-1].get_future().then(lambda future: told.append(future.value()))
+    after = works[-1].get_future().then(lambda future: told.append(future.value()))
     ok = all(work.wait() for work in works) and all(work.is_completed() for work in works)
-    works[-1].get_future().wait()
+    after.wait()
+    check("a future tells that it is done", told == [None])
     sums = [torch.full((1000,), float(p * (p - 1) // 2 + p * i)) for i in range(6)]
     check("six all_reduces in the background", ok and all(map(torch.equal, tensors, sums)))
     check("one in the foreground beside them", torch.equal(foreground, sums[0]))
@@ -280,6 +281,12 @@ def refusals(check: Check, p: int) -> None:
     refuses("one of float16, bfloat16", lambda: collectives.all_reduce(x.to(torch.complex64)))
     refuses("must be contiguous", lambda: collectives.all_reduce(torch.ones(4, 4).T))
     refuses(f"joins {p} parts of 6 elements", lambda: collectives.all_gather_into_tensor(torch.ones(6 * p + 1), x))
-    refuses("split sizes are", lambda: collectives.all_to_all_single(x, x, [6] * p, [1] * (p + 1)))
+    refuses("split sizes: got", lambda: collectives.all_to_all_single(x, x, [6] * p, [1] * (p + 1)))
+    mixed = [7, -1, *[0] * (p - 2)] if p > 1 else [-6]
+    refuses(f"split sizes: got {mixed}, expected {p}", lambda: collectives.all_to_all_single(x, x, mixed, mixed))
+    refuses(f"a list of 7 tensors, expected {p}", lambda: collectives.all_to_all([x] * 7, [x] * 7))
+    parts = list(torch.ones(p, 2))
+    if p > 3:
+        refuses("bruck passes on others' pieces", lambda: collectives.all_to_all(parts, parts, algorithm="bruck"))
     refuses(f"a list of {p} tensors of 6 elements", lambda: collectives.all_gather([x] * (p + 1), x))
     refuses("are alike", lambda: collectives.reduce_scatter_tensor(x.double(), torch.ones(6 * p)))

@@ -6,24 +6,34 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
 import collectives
+from collectives.backends import guests
+from collectives.backends.connection import HEADER
 from collectives.backends.mesh import HELLO, mesh
+from collectives.backends.signature import NO_CALL
 
 Report = Callable[[dict[str, Any]], None]
+Call = Callable[[Any], object]
 
 
 def run(settings: dict[str, Any], report: Report) -> None:
     rank, p = dist.get_rank(), dist.get_world_size()
+    guests.PATIENCE = 1.0
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
     tell("a stranger is turned away", stranger(rank, p), report)
-    for name, call in DISAGREEMENTS.items():
-        tell(name, disagree(call, rank), report)
+    tell("where it listens", mesh(dist.group.WORLD)._listener.getsockname()[0], report)  # type: ignore[arg-type]
+    tell("a greeting may come in pieces", slow_greeting(rank, p), report)
+    tell("idle strangers are closed", idle_strangers(rank, p), report)
+    for name, calls in DISAGREEMENTS.items():
+        tell(name, disagree(calls, rank), report)
 
 
 def tell(case: str, seen: object, report: Report) -> None:
@@ -75,17 +85,55 @@ def stranger(rank: int, p: int) -> bool:
     return torch.equal(tensor, total(p, 5)) and torch.equal(again, total(p, 5))
 
 
-DISAGREEMENTS = {
-    "sizes differ": lambda rank, group: collectives.all_reduce(
-        torch.zeros(100 + rank), algorithm="recursive_doubling", group=group
+def all_reduce(n: int = 100, op: Any = dist.ReduceOp.SUM, dtype: Any = torch.float32) -> Call:
+    x = torch.ones(n, dtype=dtype)
+    return lambda group: collectives.all_reduce(x, op, group, algorithm="recursive_doubling")
+
+
+def in_two_orders(rank: int, group: dist.ProcessGroup) -> None:
+    """The same calls in the background; rank 1 makes them in the other order."""
+    x, y = torch.ones(100), torch.ones(100)
+    calls = [
+        lambda: collectives.all_reduce(x, group=group, algorithm="recursive_doubling", async_op=True),
+        lambda: collectives.all_reduce(y, dist.ReduceOp.MAX, group, algorithm="recursive_doubling", async_op=True),
+    ]
+    for work in [call() for call in (calls[::-1] if rank == 1 else calls)]:
+        assert work
+        work.wait()
+
+
+# What every rank calls, and what rank 1 calls instead.
+DISAGREEMENTS: dict[str, tuple[Call, Call]] = {
+    "sizes differ": (all_reduce(), all_reduce(101)),
+    "ops differ": (all_reduce(), all_reduce(op=dist.ReduceOp.MAX)),
+    "dtypes differ": (all_reduce(), all_reduce(dtype=torch.int32)),
+    "algorithms differ": (
+        all_reduce(),
+        lambda group: collectives.all_reduce(torch.ones(100), group=group, algorithm="ring"),
     ),
-    "algorithms differ": lambda rank, group: collectives.all_reduce(
-        torch.zeros(100), algorithm="ring" if rank else "recursive_doubling", group=group
+    "collectives differ": (
+        all_reduce(),
+        lambda group: collectives.all_gather_into_tensor(torch.ones(400), torch.ones(100), group, algorithm="direct"),
     ),
+    "roots differ": (
+        lambda group: collectives.broadcast(torch.ones(100), 0, group, algorithm="chain", segments=2),
+        lambda group: collectives.broadcast(torch.ones(100), 3, group, algorithm="chain", segments=2),
+    ),
+    "segments differ": (
+        lambda group: collectives.all_reduce(torch.ones(100), group=group, algorithm="tree", segments=1),
+        lambda group: collectives.all_reduce(torch.ones(100), group=group, algorithm="tree", segments=2),
+    ),
+    "splits differ": (
+        lambda group: collectives.all_to_all_single(torch.ones(8), torch.ones(8), group=group, algorithm="direct"),
+        lambda group: collectives.all_to_all_single(
+            torch.ones(8), torch.ones(8), [2] * 4, [2] * 4, group, algorithm="direct"
+        ),
+    ),
+    "orders differ": (partial(in_two_orders, 0), partial(in_two_orders, 1)),
 }
 
 
-def disagree(call: Callable[[int, dist.ProcessGroup], object], rank: int) -> list[str]:
+def disagree(calls: tuple[Call, Call], rank: int) -> list[str]:
     """What the call says, and what the next one on the same group says.
 
     Who waits for a rank that has failed and never had a connection to it learns of it by the clock.
@@ -94,8 +142,79 @@ def disagree(call: Callable[[int, dist.ProcessGroup], object], rank: int) -> lis
     said = []
     for _ in range(2):
         try:
-            call(rank, group)
+            calls[rank == 1](group)
             said.append("nothing")
         except RuntimeError as error:
             said.append(str(error))
     return said
+
+
+def slow_greeting(rank: int, p: int) -> bool:
+    """Rank 1 greets rank 0 in two pieces, some time apart, and then sends it five bytes."""
+    joined, came = mesh(dist.new_group(timeout=timedelta(seconds=20))), bytearray(5)  # type: ignore[arg-type]
+    joined.begin(step_by_step=False)
+    if rank == 1:
+        greeting = HELLO.pack(joined._token, rank)
+        with socket.create_connection(joined._addresses[0]) as connected:
+            connected.sendall(greeting[:7])
+            time.sleep(0.3)
+            connected.sendall(greeting[7:])
+            time.sleep(0.1)
+            connected.sendall(HEADER.pack(1, 0, 5, NO_CALL) + b"hello")
+            dist.barrier()
+    elif rank == 0:
+        message = joined.receive(1, 0, memoryview(came))
+        while message.left:
+            joined.wait([message])
+        dist.barrier()
+    else:
+        dist.barrier()
+    joined.end()
+    return rank != 0 or came == b"hello"
+
+
+def idle_strangers(rank: int, p: int) -> bool:
+    """Far more of them than are let in: calls are right, few descriptors are used, and after a while none."""
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    assert isinstance(group, dist.ProcessGroup)
+    joined, right = mesh(group), True
+    before, strangers = open_files(), list[socket.socket]()
+
+    def calls() -> None:
+        nonlocal right
+        x = torch.arange(5, dtype=torch.int64) + rank
+        collectives.all_reduce(x, group=group, algorithm="exchange")
+        right &= torch.equal(x, total(p, 5))
+
+    for _ in range(6):  # in waves, each of half of what the system holds for who does not come to accept it
+        strangers += [socket.create_connection(joined._listener.getsockname()) for _ in range(guests.MOST // 2)]
+        for _ in range(guests.MOST // 2):
+            calls()
+    most = guests.MOST + 3 * p  # guests, and the group's own connections
+    right &= open_files() - before - len(strangers) <= most
+    deadline = time.monotonic() + 10 * guests.PATIENCE
+    going = torch.ones(1)
+    while going.item():
+        calls()
+        left = sum(not is_closed(stranger) for stranger in strangers)
+        going = torch.tensor([float(left > 0 and time.monotonic() < deadline)])
+        dist.all_reduce(going, op=dist.ReduceOp.MAX)
+    right &= all(map(is_closed, strangers))
+    for stranger in strangers:
+        stranger.close()
+    return right
+
+
+def is_closed(stranger: socket.socket) -> bool:
+    """Whether the other end has hung up."""
+    stranger.setblocking(False)
+    try:
+        return stranger.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0

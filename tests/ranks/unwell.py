@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -32,6 +33,18 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             own = (os.environ[settings["name"]], os.environ["LOCAL_RANK"])
             dist.all_gather_object(everyone, own)
             report({"everyone": everyone})
+        case "orphan":
+            child = subprocess.Popen(["sleep", "600"])
+            report({"child": child.pid})
+            if me:
+                raise ValueError("a bug on purpose")
+            time.sleep(600)
+        case "stop":
+            if me:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(600)
+        case "mute":
+            wait_in_vain(me)
         case "wait":
             time.sleep(600)
         case "sleep":
@@ -52,3 +65,12 @@ def lose_a_peer(me: bool, algorithm: str, report: Callable[[dict[str, Any]], Non
     except RuntimeError as error:
         report({"error": str(error)})
         raise
+
+
+def wait_in_vain(me: bool) -> None:
+    """One rank does nothing, and the others wait for it until their group's own, short timeout."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    collectives.all_reduce(torch.ones(4), group=group, algorithm="ring")
+    if me:
+        time.sleep(600)
+    collectives.all_reduce(torch.ones(4), group=group, algorithm="ring")

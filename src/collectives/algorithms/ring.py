@@ -8,7 +8,7 @@ four ranks    0 -> 1
 
 import numpy as np
 
-from collectives.schedule import Schedule, Step, dual, then
+from collectives.schedule import Schedule, Step, column, dual, then
 
 
 def all_gather(p: int) -> Schedule:
@@ -66,14 +66,16 @@ def segmented_ring(p: int, segments: int = 2) -> Schedule:
 
 def _pass_on(p: int, direction: int, segments: int = 1) -> Schedule:
     """All-gather round the ring, to the next rank (1) or to the one before (-1), segment by segment."""
-    rank = np.arange(p)
-    to = (rank + direction) % p
+    rank = column(np.arange(p))
+    to = column((rank + direction) % p)
     twice = np.concatenate([rank, rank])  # a piece of it is every rank's chunk at step t: (rank - direction * t) % p
+    chunks = [column(twice * segments + segment) for segment in range(segments)]
 
     def make(t: int) -> Step:
         turn, segment = divmod(t, segments)
         segment = segment if direction > 0 else segments - 1 - segment  # the dual's steps run backwards
         first = -direction * turn % p
-        return Step(rank, to, twice[first : first + p] * segments + segment)
+        return Step(rank, to, chunks[segment][first : first + p])
 
-    return Schedule("all_gather", p, p * segments, (p - 1) * segments, make)
+    nsteps = (p - 1) * segments
+    return Schedule("all_gather", p, p * segments, nsteps, make, repeats=(range(nsteps),))

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
 
+    from collectives.backends.choice import Choice
+
 
 class Entry(NamedTuple):
     """A back end: its module, what its messages travel by, what alone can start its ranks, and what it cannot do."""
@@ -65,9 +67,9 @@ class Call:
 
     Where torch works in place (all_reduce, broadcast, reduce) ``input`` and ``output`` are the same tensor. In a
     scatter only the root has an input, in a gather only the root has an output; the parts of all ranks lie in it
-    one after the other. ``splits`` are the elements that go to and come from each rank in an all-to-all, where they
-    are not all alike. ``root`` is a rank within the group. ``algorithm`` and ``segments`` matter to our own back
-    end only.
+    one after the other. ``splits`` are the elements that go to and come from each rank in an all-to-all that is called
+    with split sizes: on all ranks, or on none. ``root`` is a rank within the group. ``algorithm`` and ``segments``
+    matter to our own back end only, and so does ``background``: such a call shares no connection with others.
     """
 
     collective: str
@@ -79,6 +81,7 @@ class Call:
     algorithm: str = "auto"
     segments: int | None = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    background: bool = False
 
     def some(self) -> torch.Tensor:
         """A tensor of the call, to know its dtype and device by."""
@@ -105,8 +108,8 @@ def _flat(tensor: torch.Tensor | None, needed: str) -> torch.Tensor:
 class Backend(Protocol):
     """What a back end's module offers."""
 
-    def perform(self, call: Call) -> None:
-        """Perform the collective; every rank of the group calls it alike."""
+    def perform(self, call: Call) -> Choice | None:
+        """Perform the collective, and say by what, if it was ours to choose; every rank of the group calls it alike."""
 
 
 def backend(name: str) -> Backend:

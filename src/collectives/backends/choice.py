@@ -1,12 +1,15 @@
 """What "auto" stands for: the algorithm, and its segments, that the law of a machine says is fastest.
 
 The law is the closed form in alpha and beta; where one rank alone sends or receives, and in a segmented ring, latency
-counts apart from overhead. The machine is the one that the environment variable COLLECTIVES_MACHINE names, a preset or
-a file; `collectives calibrate` writes the file of the machine it runs on. Without one, a rule of thumb stands in.
+counts apart from overhead. Equal times are told apart by name, so equal arguments give an equal choice on every rank.
+
+The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
+`collectives calibrate` writes the file of the machine it runs on. Where it names none, the machine is `DEFAULT`.
 """
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import NamedTuple
 
@@ -15,20 +18,14 @@ from collectives.machine import Link, Machine, machine
 
 VARIABLE = "COLLECTIVES_MACHINE"
 
-# Without a machine: what is taken up to SMALL_BYTES, where steps count most, and beyond, where bytes do.
-SMALL_BYTES = 64 << 10
-THUMB = {
-    "broadcast": ("binomial", "scatter_allgather"),
-    "scatter": ("binomial", "binomial"),
-    "gather": ("binomial", "binomial"),
-    "all_gather": ("bruck", "ring"),
-    "all_to_all": ("pairwise", "pairwise"),
-    "reduce": ("binomial", "rabenseifner"),
-    "reduce_scatter": ("recursive_halving", "ring"),
-    "all_reduce": ("recursive_doubling", "ring"),
-}
+# The preset that counts where no machine is named: TCP between nodes, which is what most gloo groups run on.
+DEFAULT = "ethernet"
 
-# Without a machine a pipelined algorithm cuts its buffer into segments of about this size, but never into more than
+# The all-to-alls in which each piece goes straight from its sender to its receiver, the only two ranks that know its
+# size where splits are given. A rank's own splits say nothing of the others', so the choice must not depend on them.
+STRAIGHT = ("direct", "pairwise")
+
+# An algorithm without a closed form cuts its buffer into segments of about this size, but never into more than
 # MOST_SEGMENTS.
 SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
 
@@ -42,7 +39,7 @@ OVERHEAD = 30e-6
 
 
 class Choice(NamedTuple):
-    """An algorithm, how many segments it cuts its chunks into, and its law's seconds, if there is a machine."""
+    """An algorithm, how many segments it cuts its chunks into, and its law's seconds, if it has a closed form."""
 
     algorithm: str
     segments: int
@@ -56,23 +53,36 @@ def choose(
     algorithm: str = "auto",
     segments: int | None = None,
     on: Machine | None = None,
+    splits: bool = False,
 ) -> Choice:
     """What to run for a collective of so many bytes on p ranks; what is not "auto" or None stays as it is.
+
+    With ``splits`` (an all-to-all whose pieces differ) ``nbytes`` may differ from rank to rank, and does not count.
 
     >>> from collectives.machine import machine
     >>> [choose("all_reduce", 32, nbytes, on=machine("textbook")).algorithm for nbytes in (4, 1 << 20)]
     ['recursive_doubling', 'halving_doubling']
     >>> choose("all_reduce", 32, 1 << 20, "two_tree", on=machine("textbook")).segments
     4
-    >>> choose("all_reduce", 32, 1 << 20)
-    Choice(algorithm='ring', segments=1, seconds=None)
+    >>> choose("all_reduce", 8, 1 << 20) == choose("all_reduce", 8, 1 << 20, on=machine(DEFAULT))
+    True
+    >>> [choose("all_to_all", 4, 8, splits=splits).algorithm for splits in (False, True)]
+    ['bruck', 'direct']
     """
-    if on is None:
-        name = THUMB[collective][nbytes > SMALL_BYTES] if algorithm == "auto" else algorithm
-        return Choice(name, segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES)))
-    names = [name for of, name in {**COSTS, **PIPELINES} if of == collective] if algorithm == "auto" else [algorithm]
-    laws = (_law(collective, name, p, nbytes, segments, _link(on, p)) for name in names)
-    return min(laws, key=lambda law: (law.seconds is None, law.seconds))
+    link, nbytes = _link(on or _preset(DEFAULT), p), 0 if splits else nbytes
+    names = _candidates(collective, splits) if algorithm == "auto" else [algorithm]
+    laws = (_law(collective, name, p, nbytes, segments, link) for name in names)
+    return min(laws, key=lambda law: (law.seconds is None, _rounded(law.seconds or 0.0), law.algorithm))
+
+
+def _candidates(collective: str, splits: bool) -> list[str]:
+    known = dict.fromkeys(name for of, name in (*COSTS, *PIPELINES) if of == collective)
+    return [name for name in known if not splits or name in STRAIGHT]
+
+
+def _rounded(seconds: float) -> float:
+    """Without the last digits, in which two formulas of one value may differ."""
+    return float(f"{seconds:.12g}")
 
 
 def _law(collective: str, name: str, p: int, nbytes: int, segments: int | None, link: Link) -> Choice:
@@ -87,7 +97,9 @@ def _law(collective: str, name: str, p: int, nbytes: int, segments: int | None, 
         pipeline = PIPELINES[key](p)
         cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MOST_SEGMENTS)
         return Choice(name, cut, pipeline.seconds(nbytes, cut, alpha, beta))
-    return Choice(name, segments or 1, COSTS[key](p).seconds(nbytes, alpha, beta) if key in COSTS else None)
+    if key in COSTS:
+        return Choice(name, segments or 1, COSTS[key](p).seconds(nbytes, alpha, beta))
+    return Choice(name, segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES)))
 
 
 def _link(on: Machine, p: int) -> Link:
@@ -105,3 +117,28 @@ def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
 def named_machine(name: str | None) -> Machine | None:
     """The machine of this name, if there is one; ValueError says what is wrong with it."""
     return machine(name) if name else None
+
+
+@cache
+def _preset(name: str) -> Machine:
+    return machine(name)
+
+
+def statement() -> bytes:
+    """The machine that this process's environment names, as JSON; nothing where it names none, "!" and why if it fails.
+
+    Rank 0 tells it to its group: what the other ranks' environments name, and the files they have, do not count.
+    """
+    try:
+        on = named_machine(os.environ.get(VARIABLE))
+    except (ValueError, OSError) as error:
+        return f"!{error}".encode()
+    return on.model_dump_json().encode() if on else b""
+
+
+@cache
+def stated(statement: bytes) -> Machine | None:
+    """The machine of a `statement`, if there is one; ValueError says what was wrong with it on rank 0."""
+    if statement.startswith(b"!"):
+        raise ValueError(f"{VARIABLE} on rank 0: {statement[1:].decode()}")
+    return Machine.model_validate_json(statement) if statement else None

@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-HEADER = struct.Struct("<QQQ")  # call, step, bytes
+from collectives.backends import signature
+
+HEADER = struct.Struct(f"<QQQ{signature.SIZE}s")  # call, step, bytes, and what the call is
 
 
 class Message:

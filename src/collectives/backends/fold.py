@@ -11,6 +11,7 @@ import torch
 from torch import distributed as dist
 
 HALF = (torch.float16, torch.bfloat16)
+DTYPES = (*HALF, torch.float32, torch.float64, torch.int32, torch.int64)
 
 # How a reduction combines two: torch's tensors, and numpy's arrays.
 COMBINE: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {

@@ -16,6 +16,7 @@ from typing import Any
 from torch import distributed as dist
 
 from collectives.backends import Call
+from collectives.backends.exchange import everyones
 
 
 def perform(call: Call) -> None:
@@ -54,17 +55,16 @@ def _meet() -> dict[str, str]:
     from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousServer
 
-    names: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(names, socket.gethostname())
+    names = [name.decode() for name in everyones(socket.gethostname().encode())]
     plan = get_host_assignments([HostInfo(host, names.count(host)) for host in dict.fromkeys(names)], len(names))
-    where: list[Any] = [None, None]
+    where = b""
     if dist.get_rank() == 0:
         server = RendezvousServer()
-        where = [socket.gethostbyname(socket.gethostname()), server.start()]
+        where = f"{socket.gethostbyname(socket.gethostname())} {server.start()}".encode()
         server.init(plan)
         atexit.register(server.stop)
-    dist.broadcast_object_list(where)
-    run = create_run_env_vars(where[0], [os.environ["GLOO_SOCKET_IFNAME"]], where[1])
+    host, port = everyones(where)[0].decode().split()
+    run = create_run_env_vars(host, [os.environ["GLOO_SOCKET_IFNAME"]], int(port))
     return {name: str(value) for name, value in (run | create_slot_env_vars(plan[dist.get_rank()])).items()}
 
 

@@ -13,27 +13,30 @@ they are sent.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
-import psutil  # type: ignore[import-untyped]
 import torch
 from torch import distributed as dist
 
+from collectives.backends.address import TOKEN_BYTES, introduce, own_address
 from collectives.backends.connection import HEADER, Connection, Message, MessageError, prepare
+from collectives.backends.guests import MOST, Guest, Guests
 from collectives.backends.outgoing import Outgoing
+from collectives.backends.signature import NO_CALL, difference
 
-TOKEN_BYTES = 16
 WORTH_WAKING = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
+NAP = 1.0  # seconds after which a rank that waits sees whether another thread has given up, or a guest is to go
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 
 
@@ -44,10 +47,12 @@ class Mesh:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         self.call, self.deadline, self.is_open = 0, 0.0, True
-        self._listener = socket.create_server((own_address(), 0), backlog=self.size)
+        self._is_busy, self._signature = False, NO_CALL
+        self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
         self._listener.setblocking(False)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
-        self._addresses = self._introduce(group)
+        self._addresses, self._token = introduce(self._listener, group)
+        self._guests = Guests(self.size + MOST)
         self._out: dict[int, Connection] = {}
         self._outgoing = Outgoing(partial(self._lose, is_sent=True))
         self._into: dict[int, Connection] = {}
@@ -55,24 +60,24 @@ class Mesh:
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self._listener, select.POLLIN, self._accept)
 
-    def _introduce(self, group: dist.ProcessGroup) -> list[tuple[str, int]]:
-        mine = *self._listener.getsockname()[:2], secrets.token_bytes(TOKEN_BYTES)
-        all_of_them = [mine] * self.size
-        dist.all_gather_object(all_of_them, mine, group=group)
-        self._token = all_of_them[0][2]
-        return [(host, port) for host, port, _ in all_of_them]
-
-    def begin(self, step_by_step: bool) -> None:
+    def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> None:
         """A call begins: its messages are apart from those of other calls, and it has the group's timeout."""
         if not self.is_open:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
+        self._is_busy, self._signature = True, signature
         self.call += 1
         self._outgoing.step_by_step = step_by_step
         self.deadline = time.monotonic() + self.seconds
 
+    def end(self) -> None:
+        """The call is over; after one that has failed all connections are closed."""
+        self._is_busy = False
+        if not self.is_open:
+            self.close()
+
     def send(self, peer: int, step: int, parts: list[memoryview]) -> Message:
         """Have these bytes sent, as one message; they may not change until it has been waited for."""
-        header = HEADER.pack(self.call, step, sum(map(len, parts)))
+        header = HEADER.pack(self.call, step, sum(map(len, parts)), self._signature)
         message = Message(peer, self.call, step, [header, *parts], is_sent=True)
         connection = self._out.get(peer) or self._connect(peer)
         self._outgoing.send(connection, message)
@@ -94,11 +99,13 @@ class Mesh:
         if left <= 0:
             why = TimeoutError(f"not done within {self.seconds:g} s")
             raise MessageError(first.is_sent, first.step, first.peer, why) from why
+        if not self.is_open:
+            raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
         alone = len(messages) == 1 and len(self._handlers) == 1 and not self._outgoing.unsent
         if alone and not self._lost and not first.is_sent:
             connection = self._into[first.peer]
             if connection.socket:  # there is nothing else to do meanwhile: no need to ask who is ready
-                connection.socket.settimeout(left)
+                connection.socket.settimeout(min(left, NAP))
                 self._read(connection)
                 return
         self._look_after(messages, left)
@@ -114,17 +121,26 @@ class Mesh:
         for connection in self._outgoing.stuck():
             if connection.number not in self._handlers:
                 self._watch(connection.socket, select.POLLOUT, connection.handler)
-        for number, _ in self._poll.poll(seconds * 1e3):
+        for guest in self._guests.overdue():
+            self._dismiss(guest)
+        for number, _ in self._poll.poll(min(seconds, NAP) * 1e3):
             if number in self._handlers:  # an earlier one of these may have ended it
                 self._handlers[number]()
 
     def close(self) -> None:
-        """Give up: whoever waits for this rank learns of it at once."""
+        """Give up, from any thread: all that wait for this rank, and a call of it that is under way, fail at once."""
         self.is_open = False
-        for connection in [*self._out.values(), *self._into.values()]:
-            if connection.socket:
-                connection.socket.close()
-        self._listener.close()
+        for each in self._sockets():
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # which wakes a thread that waits for it, as closing would not
+            if not self._is_busy:
+                each.close()
+
+    def _sockets(self) -> Iterator[socket.socket]:
+        connections = [*self._out.values(), *self._into.values()]
+        yield from (connection.socket for connection in connections if connection.socket)
+        yield from (guest.socket for guest in self._guests)
+        yield self._listener
 
     def _watch(self, which: socket.socket, events: int, handler: Callable[[], None]) -> None:
         self._poll.register(which, events)
@@ -140,7 +156,9 @@ class Mesh:
         connection = self._out[peer] = Connection(peer)
         connection.socket, connection.number = connected, connected.fileno()
         connection.handler = partial(self._go_on, connection)
-        connected.connect_ex(self._addresses[peer])
+        code = connected.connect_ex(self._addresses[peer])
+        if code not in (0, errno.EINPROGRESS):
+            self._lose(connection, OSError(code, os.strerror(code)), is_sent=True)
         hello = Message(peer, 0, 0, [HELLO.pack(self._token, self.rank)], is_sent=True)
         self._outgoing.send(connection, hello)
         return connection
@@ -156,21 +174,32 @@ class Mesh:
         except OSError:  # who called has hung up
             return
         prepare(connected)
-        self._watch(connected, select.POLLIN, lambda: self._greet(connected))
+        guest = self._guests.admit(connected)
+        self._watch(connected, select.POLLIN, partial(self._greet, guest))
+        self._greet(guest)  # a rank's greeting has mostly come by now
+        for first in self._guests.too_many():
+            self._dismiss(first)
 
-    def _greet(self, connected: socket.socket) -> None:
-        """Learn who it is; a stranger is turned away."""
-        self._ignore(connected.fileno())
-        said = b""
-        with suppress(OSError):
-            said = connected.recv(HELLO.size)
-        if len(said) < HELLO.size or not secrets.compare_digest(said[:TOKEN_BYTES], self._token):
-            connected.close()
+    def _greet(self, guest: Guest) -> None:
+        """Learn who it is, maybe bit by bit; a stranger is turned away."""
+        said = guest.listen(HELLO.size)
+        if said is None:
             return
-        peer = HELLO.unpack(said)[1]
+        known = len(said) == HELLO.size and secrets.compare_digest(said[:TOKEN_BYTES], self._token)
+        peer = HELLO.unpack(said)[1] if known else self.size
+        if peer >= self.size:
+            self._dismiss(guest)
+            return
+        self._ignore(guest.socket.fileno())
+        self._guests.remove(guest)
         connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
-        connection.socket, connection.number = connected, connected.fileno()
+        connection.socket, connection.number = guest.socket, guest.socket.fileno()
         connection.handler = partial(self._read, connection)
+
+    def _dismiss(self, guest: Guest) -> None:
+        self._ignore(guest.socket.fileno())
+        self._guests.remove(guest)
+        guest.socket.close()
 
     def _listen(self, connection: Connection) -> None:
         """Be told of what comes, as soon as there is a connection."""
@@ -206,7 +235,7 @@ class Mesh:
         connection.got += min(count, missing)
         if count < missing:
             return 0
-        _check(HEADER.unpack(connection.header), (message.call, message.step, message.left))
+        _check(HEADER.unpack(connection.header), (message.call, message.step, message.left, self._signature))
         return count - missing
 
     def _lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
@@ -214,31 +243,33 @@ class Mesh:
         self._lost[connection.peer, is_sent] = error
 
 
-def mesh(group: dist.ProcessGroup) -> Mesh:
-    """The connections of a group, made in its first call; all of its ranks take part in that."""
-    known = _meshes.get(group)
+def mesh(group: dist.ProcessGroup, background: bool = False) -> Mesh:
+    """The connections of a group, or its others for calls in the background; all of its ranks make them together."""
+    meshes = _meshes.setdefault(group, {})
+    known = meshes.get(background)
     if known is None:
-        known = _meshes[group] = Mesh(group)
+        known = meshes[background] = Mesh(group)
+        finalize(group, known.close).atexit = False  # a group that was destroyed leaves no connection behind
     return known
 
 
-_meshes: WeakKeyDictionary[dist.ProcessGroup, Mesh] = WeakKeyDictionary()
+def give_up(group: dist.ProcessGroup, background: bool) -> None:
+    """End these connections, if there are any, and a call that uses them: its other ranks learn of it."""
+    known = _meshes.get(group, {}).get(background)
+    if known is not None:
+        known.close()
 
 
-def own_address() -> str:
-    """Where other ranks reach this one: the interface that GLOO_SOCKET_IFNAME names, else what the host's name is."""
-    name = os.environ.get("GLOO_SOCKET_IFNAME")
-    if not name:
-        return socket.gethostbyname(socket.gethostname())
-    found = [each.address for each in psutil.net_if_addrs().get(name, []) if each.family == socket.AF_INET]
-    if not found:
-        raise OSError(f"GLOO_SOCKET_IFNAME names {name!r}, which has no IPv4 address here")
-    return str(found[0])
+_meshes: WeakKeyDictionary[dist.ProcessGroup, dict[bool, Mesh]] = WeakKeyDictionary()
 
 
-def _check(came: tuple[int, int, int], awaited: tuple[int, int, int]) -> None:
+def _check(came: tuple[int, int, int, bytes], awaited: tuple[int, int, int, bytes]) -> None:
+    if came[3] != awaited[3]:
+        raise OSError(
+            f"ranks must call alike, but its call differs from this rank's: {difference(came[3], awaited[3])}"
+        )
     if came != awaited:
-        said = [f"call {call}, step {step}, {count} bytes" for call, step, count in (came, awaited)]
+        said = [f"call {call}, step {step}, {count} bytes" for call, step, count, _ in (came, awaited)]
         raise OSError(f"{said[0]} came, not {said[1]}: do all ranks make the same calls, with the same sizes?")
 
 

@@ -8,7 +8,9 @@ is under way than a link holds. In a pipeline, a ring or a tree, whatever is the
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import socket
 import sys
 import termios
@@ -80,9 +82,11 @@ class Outgoing:
         except BlockingIOError:
             return False
         except OSError as error:
-            self.unsent.remove(connection)
-            self._leaving = [each for each in self._leaving if each is not connection]
-            self._lose(connection, error)
+            failed = _failed(connection.socket, error)
+            if failed:
+                self.unsent.remove(connection)
+                self._leaving = [each for each in self._leaving if each is not connection]
+                self._lose(connection, failed)
             return False
         if message.left:
             return False
@@ -93,6 +97,14 @@ class Outgoing:
         if not connection.messages:
             self.unsent.remove(connection)
         return True
+
+
+def _failed(connected: socket.socket, error: OSError) -> OSError | None:
+    """Why a connection is lost; None where it is still being made, which macOS reports as ENOTCONN, Linux as EAGAIN."""
+    if error.errno != errno.ENOTCONN:
+        return error
+    code = connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return OSError(code, os.strerror(code)) if code else None
 
 
 def _take(connection: Connection, room: int) -> None:

@@ -5,9 +5,9 @@ A plan is made once for each schedule and size and kept, and so is scratch memor
 
 from __future__ import annotations
 
-import os
 import threading
 from functools import lru_cache
+from types import TracebackType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -18,13 +18,16 @@ from torch import distributed as dist
 from collectives.algorithms import build
 from collectives.backends import Call
 from collectives.backends.batches import play_in_batches
-from collectives.backends.choice import VARIABLE, choose, named_machine
+from collectives.backends.choice import STRAIGHT, Choice, choose, stated, statement
 from collectives.backends.connection import MessageError
-from collectives.backends.fold import COMBINE, HALF
-from collectives.backends.plan import compact, plan
+from collectives.backends.exchange import everyones
+from collectives.backends.fold import COMBINE, DTYPES
+from collectives.backends.mesh import give_up, mesh
+from collectives.backends.plan import compact, is_straight, plan
 from collectives.backends.play import play
 from collectives.backends.program import Plan
-from collectives.schedule import Ints
+from collectives.backends.signature import signature
+from collectives.schedule import Ints, Schedule
 
 # Collectives that are played on the caller's own tensor, and those in which a rank holds but a part of the whole
 # buffer and gets room for no more than that.
@@ -37,11 +40,18 @@ DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 # Plans kept: a training step uses a handful of sizes.
 PLANS = 64
 
-DTYPES = (*HALF, torch.float32, torch.float64, torch.int32, torch.int64)
+SHARED = (
+    "two threads use one process group at the same time, so nothing says which of their calls belong together: "
+    "make a group for each thread, or use async_op"
+)
 
 
-def perform(call: Call) -> None:
-    """Perform the collective; every rank of the group calls it alike, with the same sizes, dtype and algorithm.
+def perform(call: Call) -> Choice:
+    """Perform the collective, and say by which algorithm and segments; every rank of the group calls it alike.
+
+    Alike is: the same collective, algorithm, segments, root, op, dtype and sizes. Over gloo a rank that receives a
+    message of another call raises RuntimeError, which names the sender and what differs. A group is for one thread at
+    a time; RuntimeError where two use it at once.
 
     Floating-point sums are taken in the order that the schedule gives, the same on every rank, so all ranks end with
     the same bits. float16 and bfloat16 are added in float32 and rounded once per step: after h steps of adding, the
@@ -49,28 +59,58 @@ def perform(call: Call) -> None:
     AVG is the sum, divided once by the rank that completes it (integers towards zero).
     """
     group, some = _group(call), call.some()
-    rank, p, over, machine = _member(group)
-    kind = _kind(some)
-    _check(over, call.op, kind, None if call.input is None or call.input is some else _kind(call.input))
-    made, edges, algorithm = _made(
+    member, kind = _member(group), _kind(some)
+    _check(member.over, call.op, kind, None if call.input is None or call.input is some else _kind(call.input))
+    turn = member.turns[call.background]
+    if not turn.begin():
+        give_up(group, call.background)
+        raise RuntimeError(SHARED)
+    with turn:
+        return _perform(call, group, member, kind)
+
+
+def prepare(call: Call) -> dist.ProcessGroup:
+    """The group of a call that is to run in the background, and has all that takes all ranks together from now on.
+
+    Raises ValueError for a group that is not gloo's.
+    """
+    group = _group(call)
+    member = _member(group)
+    if member.over != "gloo":
+        raise ValueError(f"async_op: got a group over {member.over}, expected one over gloo")
+    member.machine(group, torch.device("cpu"))
+    mesh(group, background=True)
+    return group
+
+
+def _perform(call: Call, group: dist.ProcessGroup, member: _Member, kind: _Kind) -> Choice:
+    rank, p, n = member.rank, member.p, _length(call, member.p)
+    made, edges, chosen = _made(
         call.collective,
         call.algorithm,
         p,
         call.root,
         call.segments,
         rank,
-        _length(call, p),
+        n,
         kind.dtype.itemsize,
         call.splits,
-        machine,
+        member.machine(group, kind.device),
     )
     work, scratch = _enter(call, made, edges, rank, p, kind)
     try:
-        player = play_in_batches if over == "nccl" else play
-        player(made, work, scratch, group, call.op, p)
+        if member.over == "nccl":
+            play_in_batches(made, work, scratch, group, call.op, p)
+        else:
+            elements = n if call.splits is None else None
+            same = signature(
+                call.collective, chosen.algorithm, call.op, kind.dtype, elements, call.root, chosen.segments
+            )
+            play(made, work, scratch, group, call.op, p, same, call.background)
     except MessageError as error:
-        raise RuntimeError(f"{call.collective} by {algorithm} failed on rank {rank}, {error}") from error
+        raise RuntimeError(f"{call.collective} by {chosen.algorithm} failed on rank {rank}, {error}") from error
     _leave(call, work, edges, rank, p)
+    return chosen
 
 
 def _length(call: Call, p: int) -> int:
@@ -89,24 +129,46 @@ def _group(call: Call) -> dist.ProcessGroup:
     return group
 
 
-class _Member(NamedTuple):
+class _Turn:
+    """Lets one thread at a time call; two at once fail both, as ranks may take them in different orders."""
+
+    def __init__(self) -> None:
+        self._lock, self._is_shared = threading.Lock(), False
+
+    def begin(self) -> bool:
+        """Whether this thread may call, within a ``with``."""
+        self._is_shared |= not self._lock.acquire(blocking=False)
+        return not self._is_shared
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._lock.release()
+        if self._is_shared and (error is None or isinstance(error, RuntimeError)):
+            raise RuntimeError(SHARED) from error
+
+
+class _Member:
     """What this process is in a group: its rank, of how many, what messages travel by, and what "auto" goes by."""
 
-    rank: int
-    p: int
-    over: str
-    machine: str | None
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.rank, self.p, self.over = dist.get_rank(group), dist.get_world_size(group), dist.get_backend(group)
+        self.turns = _Turn(), _Turn()  # of calls in the foreground, and in the background
+        self._stated: bytes | None = None
+
+    def machine(self, group: dist.ProcessGroup, device: torch.device) -> bytes:
+        """The machine's `statement` of rank 0, which all ranks hear when a group is first used."""
+        if self._stated is None:
+            self._stated = everyones(statement() if self.rank == 0 else b"", group, device)[0]
+        return self._stated
 
 
 _members: WeakKeyDictionary[dist.ProcessGroup, _Member] = WeakKeyDictionary()
 
 
 def _member(group: dist.ProcessGroup) -> _Member:
-    known = _members.get(group)
-    if known is None:
-        rank, p, over = dist.get_rank(group), dist.get_world_size(group), dist.get_backend(group)
-        known = _members[group] = _Member(rank, p, over, os.environ.get(VARIABLE))
-    return known
+    return _members.get(group) or _members.setdefault(group, _Member(group))
 
 
 class _Kind(NamedTuple):
@@ -150,23 +212,26 @@ def _made(
     n: int,
     size: int,
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None,
-    machine: str | None,
-) -> tuple[Plan, Ints, str]:
+    machine: bytes,
+) -> tuple[Plan, Ints, Choice]:
     """A plan, where the chunks of ``n`` elements begin and end in this rank's buffer, and what "auto" has become."""
-    chosen = choose(collective, p, n * size, algorithm, segments, named_machine(machine))
+    chosen = choose(collective, p, n * size, algorithm, segments, stated(machine), splits is not None)
     schedule = build(collective, chosen.algorithm, p, root=root, segments=chosen.segments)
     edges = schedule.cut(n)
     if collective in COMPACT:
-        sizes = np.diff(edges) if splits is None else _sizes(splits, p, rank, chosen.algorithm)
+        sizes = np.diff(edges) if splits is None else _sizes(splits, schedule, rank, chosen.algorithm)
         edges = compact(schedule, rank, sizes)
-    return plan(schedule, rank, edges), edges, chosen.algorithm
+    return plan(schedule, rank, edges), edges, chosen
 
 
-def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], p: int, rank: int, algorithm: str) -> Ints:
+def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], schedule: Schedule, rank: int, algorithm: str) -> Ints:
     """Chunk sizes of an all-to-all with splits: known of what we send and of what we receive, not of the rest."""
-    if algorithm == "bruck":
-        raise ValueError("bruck passes on others' pieces: it needs them all alike; with splits take pairwise or direct")
-    sizes = np.zeros((p, p), dtype=np.int64)
+    if not is_straight(schedule):
+        raise ValueError(
+            f"{algorithm} passes on others' pieces, whose sizes a rank does not know: with split sizes, or lists of "
+            f"tensors, the algorithm is {' or '.join(STRAIGHT)}"
+        )
+    sizes = np.zeros((schedule.p, schedule.p), dtype=np.int64)
     sizes[rank], sizes[:, rank] = splits
     return sizes.ravel()
 

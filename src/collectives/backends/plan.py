@@ -20,7 +20,7 @@ from collectives.backends.program import AHEAD, Finish, Fold, Instruction, Plan,
 from collectives.backends.turns import Turn, folds_of, in_pieces, landing_places, overlap, turn_of
 from collectives.contracts import cells, contract
 from collectives.interpret import apply
-from collectives.schedule import Ints, Schedule
+from collectives.schedule import Ints, Schedule, Step
 
 # Collectives that add up.
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
@@ -53,6 +53,23 @@ Span(start=0, stop=8, scratch=True)))
     ties = tuple(len(task.after) for task in program)
     writes, exchanges = any(turn.receives for turn in turns), all(_is_exchange(turn) for turn in turns)
     return Plan(program, ties, _followers(program), scratch, writes, exchanges)
+
+
+def is_straight(schedule: Schedule) -> bool:
+    """Whether every piece of an all-to-all goes from its sender to its receiver, and is cut no further.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> [is_straight(ALGORITHMS["all_to_all", name](4)) for name in ("direct", "pairwise", "bruck")]
+    [True, True, False]
+    """
+    ends = (
+        np.stack([step.src, step.dst])[:, row] == np.divmod(chunk, schedule.p) for step, row, chunk in _moves(schedule)
+    )
+    return schedule.k == schedule.p**2 and all(each.all() for each in ends)
+
+
+def _moves(schedule: Schedule) -> Iterator[tuple[Step, Ints, Ints]]:
+    return ((step, *step.cells()) for step in schedule.steps())
 
 
 def _is_exchange(turn: Turn) -> bool:

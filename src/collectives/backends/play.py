@@ -16,17 +16,29 @@ from collectives.backends.connection import Message
 from collectives.backends.fold import HALF, as_array, divide, folding
 from collectives.backends.mesh import Mesh, mesh
 from collectives.backends.program import AHEAD, Fold, Instruction, Plan, Post, Send, Span, Wait
+from collectives.backends.signature import NO_CALL
 
 
-def play(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.ProcessGroup, op: Any, p: int) -> None:
-    """Carry out the program, each task as soon as it can be."""
-    joined = mesh(group)
-    joined.begin(step_by_step=made.exchanges)
+def play(
+    made: Plan,
+    tensor: torch.Tensor,
+    scratch: torch.Tensor,
+    group: dist.ProcessGroup,
+    op: Any,
+    p: int,
+    signature: bytes = NO_CALL,
+    background: bool = False,
+) -> None:
+    """Carry out the program, each task as soon as it can be; ``signature`` goes with every message."""
+    joined = mesh(group, background)
+    joined.begin(step_by_step=made.exchanges, signature=signature)
     try:
         _carry_out(made, tensor, scratch, joined, op, p)
     except BaseException:
-        joined.close()  # others may still send what this call has asked for: no later one may take it for its own
+        joined.is_open = False  # others may still send what this call has asked for: no later one may take it
         raise
+    finally:
+        joined.end()
 
 
 def _carry_out(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int) -> None:

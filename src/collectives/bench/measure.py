@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -12,14 +13,15 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends import BACKENDS, Call, backend, mpi, nccl, p2p
-from collectives.backends.choice import VARIABLE, bound, choose, named_machine
+from collectives.backends.choice import VARIABLE, Choice, bound, named_machine
+from collectives.backends.exchange import everyones
 from collectives.backends.tuning import named
-from collectives.bench import DTYPES, OURS, Row, Settings
+from collectives.bench import DTYPES, Row, Settings
 from collectives.bench.data import reduced, values
-from collectives.bench.statistics import median_interval
 from collectives.bounds import algbw, busbw
 from collectives.environment import record
 from collectives.schedule import parts
+from collectives.statistics import median_interval
 
 OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -38,8 +40,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Measure everything that the settings under "measure" name; rank 0 reports the environment, progress and rows."""
     torch.set_num_threads(1)
     everything = [Settings(**each) for each in settings["measure"]]
-    records: list[Row] = [{} for _ in range(everything[0].ranks)]
-    dist.all_gather_object(records, record() | _launched(everything))
+    records = list(map(json.loads, everyones(json.dumps(record() | _launched(everything)).encode())))
     report({"environment": records})
     for wanted in everything:
         for nth, nbytes in enumerate(wanted.bytes):
@@ -137,10 +138,11 @@ def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], No
     rounds = wanted.warmups + wanted.repetitions
     times = torch.zeros(len(configurations), wanted.repetitions, dtype=torch.float64)
     wrong = torch.zeros(len(configurations), dtype=torch.int64)
+    did: list[Choice | None] = [None] * len(configurations)
     for i in range(rounds):
         for turn in range(len(configurations)):
             which = (i + turn) % len(configurations)
-            seconds, errors = _once(wanted, configurations[which], cases[devices[which]])
+            seconds, errors, did[which] = _once(wanted, configurations[which], cases[devices[which]])
             wrong[which] += errors
             if i >= wanted.warmups:
                 times[which, i - wanted.warmups] = seconds
@@ -149,14 +151,14 @@ def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], No
     dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a collective has ended when its last rank has
     dist.all_reduce(wrong)
     return [
-        _row(wanted, wanted.elements(nbytes), configuration, times[which].tolist(), int(wrong[which]))
+        _row(wanted, wanted.elements(nbytes), configuration, did[which], times[which].tolist(), int(wrong[which]))
         | {"device": devices[which].type}
         for which, configuration in enumerate(configurations)
     ]
 
 
-def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tuple[float, int]:
-    """One call on fresh data, all ranks starting from a barrier: (this rank's seconds, this rank's wrong elements)."""
+def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tuple[float, int, Choice | None]:
+    """One call on fresh data, from a barrier on: this rank's seconds, its wrong elements, what our back end chose."""
     name, algorithm = configuration
     if case.input is not None and case.mine is not None:
         case.input.copy_(case.mine)
@@ -174,10 +176,11 @@ def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tupl
     )
     perform, settle = backend(name).perform, mpi.settle if BACKENDS[name].transport == "mpi" else _nothing
     local = _on_the_common_clock if wanted.where.startswith("cluster") else _on_the_clock
-    seconds = (_on_the_gpu_s_clock if _on_gpu(name) else local)(lambda: perform(call), settle)
+    did: list[Choice | None] = []
+    seconds = (_on_the_gpu_s_clock if _on_gpu(name) else local)(lambda: did.append(perform(call)), settle)
     if case.output is None or case.expected is None:
-        return seconds, 0
-    return seconds, int((case.output != case.expected).sum())
+        return seconds, 0, did[0]
+    return seconds, int((case.output != case.expected).sum()), did[0]
 
 
 def _nothing() -> None:
@@ -239,18 +242,17 @@ def _on_the_gpu_s_clock(act: Callable[[], None], settle: Callable[[], None]) -> 
     return float(begin.elapsed_time(end)) * 1e-3
 
 
-def _row(wanted: Settings, n: int, configuration: tuple[str, str], seconds: list[float], wrong: int) -> Row:
+def _row(
+    wanted: Settings, n: int, configuration: tuple[str, str], did: Choice | None, seconds: list[float], wrong: int
+) -> Row:
     name, algorithm = configuration
     nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
     low, median, high = median_interval(seconds)
     on = named_machine(os.environ.get(VARIABLE))
-    segments = None
-    if name in OURS:
-        algorithm, segments, _ = choose(wanted.collective, p, nbytes, algorithm, wanted.segments, on)
     return {
         "collective": wanted.collective,
-        "algorithm": algorithm,
-        "segments": segments,
+        "algorithm": did.algorithm if did else algorithm,
+        "segments": did.segments if did else None,
         "auto": configuration == (name, "auto"),
         "backend": name,
         "where": wanted.where,

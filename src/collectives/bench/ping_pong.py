@@ -64,6 +64,7 @@ def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
     seconds = time.perf_counter() - start
     if not first:
         _finish(joined, [joined.send(other, count, [back])])
+    joined.end()
     return seconds
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from collectives.bench import Row, Settings, launches
+from collectives.statistics import covered, percent
 from collectives.units import format_bytes
 
 HEAD = (
     f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<26}{'backend':<9}{'where':<22}"
-    f"{'time':>10} {'95% interval':>19} {'algbw':>8} {'busbw':>8} {'bound':>10} {'#wrong':>7}\n"
+    f"{'time':>10} {'interval':>19} {'algbw':>8} {'busbw':>8} {'bound':>10} {'#wrong':>7}\n"
     f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<26}{'':<9}{'':<22}"
     f"{'(us)':>10} {'(us)':>19} {'(GB/s)':>8} {'(GB/s)':>8} {'(us)':>10} {'':>7}"
 )
@@ -21,7 +22,8 @@ def heading(wanted: Sequence[Settings]) -> str:
     """Two lines above the rows: what is measured, how, and what each column is."""
     return (
         f"# {', '.join(each.collective for each in wanted)} on {wanted[0].ranks} ranks: median of "
-        f"{wanted[0].repetitions} after {wanted[0].warmups} warm-ups, each the slowest rank's time\n{HEAD}"
+        f"{wanted[0].repetitions} after {wanted[0].warmups} warm-ups, each the slowest rank's time; the interval holds "
+        f"the true median with {percent(covered(wanted[0].repetitions))} confidence\n{HEAD}"
     )
 
 

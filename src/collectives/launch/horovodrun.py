@@ -2,6 +2,10 @@
 
 They are on this machine, or on the hosts that the variable HOROVODRUN_HOSTS names as horovodrun's option -H does
 (`n1:2,n2:2`), which it reaches by ssh.
+
+horovodrun writes the whole environment into the command lines of the shells that start the ranks, where every user can
+read it. The launcher's secret is therefore in a file, in the folder for temporary files if all ranks are here,
+otherwise in the current folder, which horovodrun enters on every host.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from collectives.launch.command import launch_by
+from collectives.launch import secret
+from collectives.launch.command import launch_by, reachable
 from collectives.launch.watch import Event
 
 MISSING = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
@@ -29,16 +34,21 @@ def launch(
 ) -> list[Event]:
     """`collectives.launch.launch`, by horovodrun. Raises ImportError where there is none."""
     hosts = os.environ.get("HOROVODRUN_HOSTS")
-    return launch_by(
-        [need(), "--gloo", "-np", str(ranks), *(["-H", hosts] if hosts else [])],
-        module,
-        settings,
-        ranks,
-        where="horovodrun",
-        timeout=timeout,
-        environment=environment,
-        on_event=on_event,
-    )
+    command, shared = [need(), "--gloo", "-np", str(ranks), *(["-H", hosts] if hosts else [])], secret.fresh()
+    with secret.in_file(shared, str(Path.cwd()) if hosts else None) as path:
+        return launch_by(
+            command,
+            module,
+            settings,
+            ranks,
+            where="horovodrun",
+            host=reachable(not hosts),
+            secret=shared,
+            timeout=timeout,
+            environment={**environment, secret.VARIABLE: "", secret.FILE_VARIABLE: path},
+            on_event=on_event,
+            secret_file=path,
+        )
 
 
 def need() -> str:

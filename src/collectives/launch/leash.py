@@ -1,7 +1,7 @@
 """Ends a process when the one that started it has ended.
 
-As a script it does so for any command: ``python leash.py PARENT mpirun -n 4 …``. It needs nothing but Python, so
-that it costs no time.
+As a script it does so for any command: ``python leash.py PARENT FILE mpirun -n 4 …``. FILE, unless it is empty, is then
+removed, because a parent that was killed cannot. It needs nothing but Python, so that it costs no time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5
@@ -34,8 +35,8 @@ def _poll_parent(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def guard(parent: int, command: int) -> None:
-    """Have a process beside us end the command when its parent has ended; returns at once.
+def guard(parent: int, command: int, file: str) -> None:
+    """Have a process beside us end the command when its parent has ended, and remove the file; returns at once.
 
     The command is asked first, so that it clears away what it has on disk. It may hang instead, as horovodrun does
     when its ranks have gone before it: then our whole group is killed. The process beside us is no child of the
@@ -48,6 +49,9 @@ def guard(parent: int, command: int) -> None:
         os._exit(0)
     while is_alive(parent) and is_alive(command):
         time.sleep(POLL_SECONDS)
+    if file:
+        with suppress(FileNotFoundError):  # a parent that lives removes it, too
+            os.unlink(file)  # noqa: PTH108, pathlib takes time to import
     if is_alive(command):
         os.kill(command, signal.SIGTERM)
     until = time.monotonic() + GRACE_SECONDS
@@ -68,5 +72,5 @@ def is_alive(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    guard(int(sys.argv[1]), os.getpid())
-    os.execvp(sys.argv[2], sys.argv[2:])
+    guard(int(sys.argv[1]), os.getpid(), sys.argv[2])
+    os.execvp(sys.argv[3], sys.argv[3:])

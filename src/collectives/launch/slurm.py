@@ -11,7 +11,8 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 
-from collectives.launch.command import launch_by
+from collectives.launch import secret
+from collectives.launch.command import launch_by, reachable
 from collectives.launch.watch import Event
 
 MISSING = "there is no srun: this machine is no part of a Slurm cluster"
@@ -32,14 +33,17 @@ def launch(
     on_event: Callable[[Event], None],
 ) -> list[Event]:
     """`collectives.launch.launch`, by srun. Raises ImportError where there is none, or no job to run it in."""
+    shared = secret.fresh()
     return launch_by(
         command(ranks),
         module,
         settings,
         ranks,
         where="slurm",
+        host=reachable(is_local=False),
+        secret=shared,
         timeout=timeout,
-        environment=environment,
+        environment={**environment, secret.VARIABLE: shared, secret.FILE_VARIABLE: ""},
         on_event=on_event,
         lost=LOST,
     )
@@ -53,4 +57,4 @@ def command(ranks: int) -> list[str]:
         raise ImportError(OUTSIDE)
     nodes = min(ranks, int(os.environ["SLURM_JOB_NUM_NODES"]))
     spread = [f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={-(-ranks // nodes)}"]
-    return ["srun", *spread, "--distribution=block", "--kill-on-bad-exit=1", "--input=none"]
+    return ["srun", *spread, "--distribution=block", "--kill-on-bad-exit=1", "--input=none", "--export=ALL"]

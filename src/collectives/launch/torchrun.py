@@ -3,14 +3,17 @@
     torchrun --nnodes 2 --nproc-per-node 4 … -m collectives.launch.torchrun collectives run NOTEBOOK -p where=torchrun
 
 This is for nodes that cannot start processes on one another, such as the pods of a Kubernetes TrainJob. Each of
-torchrun's processes waits for work; that of rank 0 also runs the command that follows the module's name. When that
-launches ranks (``where="torchrun"``), it leaves their command in torchrun's store, and each process runs it under the
-number that it has.
+torchrun's processes connects to that of rank 0 (`hub`), over a connection on which both show a secret (`channel`), and
+waits there for orders. The process of rank 0 also runs the command that follows the module's name. When that launches
+ranks (``where="torchrun"``), every process is ordered to start one, which gets its job from the launcher.
+
+An order has the launcher's address, the number of ranks and variables for their environment, and nothing that can be
+run: each process makes the ranks' command itself. Of torch's own store, which authenticates nobody, all that is read is
+where rank 0 listens, and that is believed only if it shows the secret.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -19,18 +22,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from datetime import timedelta
 from threading import Thread
 from typing import Any
 
-from collectives.launch import leash
-from collectives.launch.command import launch_by
+from collectives.launch import leash, secret
+from collectives.launch.channel import Connection, Listener, connect
+from collectives.launch.command import launch_by, reachable
+from collectives.launch.hub import DRIVER, GONE, PROCESS, Hub
 from collectives.launch.watch import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
+NO_SECRET = (
+    f"no secret: got neither {secret.VARIABLE} nor {secret.FILE_VARIABLE}, expected one, the same on all nodes, "
+    "because torchrun's processes are on several machines"
+)
+SAME = f"is {secret.VARIABLE} the same on every node?"
 LOST = re.compile(r"rank (?P<rank>\d+) (?P<how>SIG\w+)")
+ADDRESS = "COLLECTIVES_HUB"  # where rank 0's process listens, for the command that it runs
+KEY = "collectives/hub"  # the same in torch's store, for the other processes
 POLL_SECONDS = 0.1
-STORE_TIMEOUT = timedelta(seconds=60)
+JOIN_SECONDS = 60.0
 
 
 def launch(
@@ -43,7 +56,7 @@ def launch(
     on_event: Callable[[Event], None],
 ) -> list[Event]:
     """`collectives.launch.launch`, on torchrun's first ``ranks`` processes. Raises ImportError outside torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if ADDRESS not in os.environ:
         raise ImportError(OUTSIDE)
     if ranks > int(os.environ["WORLD_SIZE"]):
         raise ValueError(f"torchrun has {os.environ['WORLD_SIZE']} processes, too few for {ranks} ranks")
@@ -53,6 +66,8 @@ def launch(
         settings,
         ranks,
         where="torchrun",
+        host=reachable(_is_local()),
+        secret=_secret(),
         timeout=timeout,
         environment={},
         on_event=on_event,
@@ -60,80 +75,127 @@ def launch(
     )
 
 
-def everywhere(ranks: int, environment: dict[str, str], command: list[str]) -> str | None:
-    """Have the first ``ranks`` processes of torchrun run the command; returns what went wrong, if anything did."""
-    from torch import distributed as dist
+def _is_local() -> bool:
+    """Whether all of torchrun's processes are on this machine."""
+    address = os.environ["MASTER_ADDR"]
+    is_loopback = address in {"localhost", "::1"} or address.startswith("127.")
+    return is_loopback or os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
 
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = _ours(dist.TCPStore(host, port, is_master=False, timeout=STORE_TIMEOUT))  # type: ignore[attr-defined]
-    nth = _announce(store, {"ranks": ranks, "environment": environment, "command": command})
-    while int(store.add(f"ended/{nth}", 0)) < ranks:
-        if store.check([f"failed/{nth}"]):
-            break
-        time.sleep(POLL_SECONDS)
-    return str(store.get(f"failed/{nth}").decode()) if store.check([f"failed/{nth}"]) else None
+
+def _secret() -> str:
+    """The secret that was given; this user's own if all processes are here. Raises ValueError without either."""
+    shared = secret.given() or (secret.own() if _is_local() else None)
+    if shared is None:
+        raise ValueError(NO_SECRET)
+    return shared
+
+
+def everywhere(ranks: int, environment: dict[str, str], host: str, port: str) -> str | None:
+    """Have the first ``ranks`` processes of torchrun start a rank of the launcher at this address.
+
+    Returns what went wrong, if anything did.
+    """
+    hub = _parsed(os.environ[ADDRESS])
+    with closing(connect(hub, _secret(), DRIVER, 0, JOIN_SECONDS)) as connection:
+        connection.send({"ranks": ranks, "environment": environment, "launcher": [host, int(port)]})
+        answer = connection.receive()
+    return GONE.format(0) if answer is None else answer["failed"]
 
 
 def serve(command: list[str]) -> int:
     """Be one of torchrun's processes: run ranks until rank 0's command has ended, whose exit code rank 0 returns."""
     from torch import distributed as dist
 
-    own, rank, size = next(dist.rendezvous("env://", timeout=STORE_TIMEOUT))  # type: ignore[attr-defined]
-    store = _ours(own)
+    shared = _secret()
+    limit = timedelta(seconds=JOIN_SECONDS)
+    store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
     if rank == 0:
-        Thread(target=_drive, args=(store, command), daemon=True).start()
-    for nth in itertools.count(1):
-        work = _next_work(store, nth)
-        if "over" in work:
-            break
-        if rank < work["ranks"]:
-            _run(store, nth, rank, work)
-    store.add("left", 1)
-    while rank == 0 and int(store.add("left", 0)) < size:  # it may be rank 0 that keeps the store
+        return _drive(store, shared, size, command)
+    return _follow(_joined(store, shared, rank), rank, shared)
+
+
+def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
+    """Be rank 0's process: gather the others, run the command, and run ranks for it as the others do."""
+    hub = Hub()
+    with closing(Listener(reachable(_is_local()), shared, {PROCESS, DRIVER}, hub.serve)) as listener:
+        own = connect(listener.address, shared, PROCESS, 0, JOIN_SECONDS)
+        follower = Thread(target=_follow, args=(own, 0, shared), daemon=True)
+        follower.start()
+        address = "{} {}".format(*listener.address)
+        _gather(store, hub, size, address)
+        code = _run_leashed(command, {ADDRESS: address, **_carrying(shared)})
+        hub.end()
+        follower.join()
+    return code
+
+
+def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
+    """Tell the other processes where to connect until all have. Raises TimeoutError that names those that have not."""
+    until = time.monotonic() + JOIN_SECONDS
+    while missing := sorted(set(range(size)) - set(hub.processes)):
+        if time.monotonic() > until:
+            names = ", ".join(map(str, missing))
+            raise TimeoutError(f"torchrun's processes {names} have not joined within {JOIN_SECONDS:g} s; {SAME}")
+        store.set(KEY, address)  # again each time: anybody can write there
         time.sleep(POLL_SECONDS)
-    return int(work["over"]) if rank == 0 else 0
 
 
-def _ours(store: Any) -> Any:
-    from torch import distributed as dist
-
-    return dist.PrefixStore("collectives", store)  # type: ignore[attr-defined]
-
-
-def _announce(store: Any, work: dict[str, Any]) -> int:
-    nth = int(store.add("work", 1))
-    store.set(f"work/{nth}", json.dumps(work))
-    return nth
-
-
-def _next_work(store: Any, nth: int) -> dict[str, Any]:
-    """Wait until there is work, or all is over: as long as rank 0's command takes, or until torchrun ends us."""
-    while not store.check([f"work/{nth}"]):
+def _joined(store: Any, shared: str, rank: int) -> Connection:
+    """A connection to rank 0's process, wherever the store says that it is; only that has our secret."""
+    until = time.monotonic() + JOIN_SECONDS
+    while time.monotonic() < until:
+        with suppress(OSError, ValueError, OverflowError):
+            if store.check([KEY]):
+                return connect(_parsed(store.get(KEY).decode()), shared, PROCESS, rank, 0)
         time.sleep(POLL_SECONDS)
-    work: dict[str, Any] = json.loads(store.get(f"work/{nth}"))
-    return work
+    raise TimeoutError(f"rank 0's process has not shown our secret within {JOIN_SECONDS:g} s; {SAME}")
 
 
-def _drive(store: Any, command: list[str]) -> None:
-    _announce(store, {"over": subprocess.run(_leashed(command), check=False).returncode})
+def _follow(connection: Connection, rank: int, shared: str) -> int:
+    """Start a rank at each order, until all is over; returns the exit code."""
+    while (order := connection.receive()) is not None:
+        if "over" in order:
+            return 0
+        connection.send({"nth": order["nth"], "failed": _run_rank(order, shared)})
+    sys.stderr.write(f"rank {rank}: the process of rank 0 has ended\n")
+    return 1
 
 
-def _run(store: Any, nth: int, rank: int, work: dict[str, Any]) -> None:
-    environment = os.environ | work["environment"] | {"WORLD_SIZE": str(work["ranks"])}
-    code = subprocess.run(_leashed(work["command"]), env=environment, check=False).returncode
-    if code:
-        how = signal.Signals(-code).name if code < 0 else f"ended with exit code {code}"
-        store.compare_set(f"failed/{nth}", "", f"rank {rank} {how}")
-    store.add(f"ended/{nth}", 1)
+def _run_rank(order: Event, shared: str) -> str | None:
+    """Run a rank of the launcher that the order names; returns how it failed, if it did."""
+    host, port = order["launcher"]
+    command = [sys.executable, "-m", "collectives.launch.rank", "torchrun", host, str(port)]
+    code = _run_leashed(command, order["environment"] | {"WORLD_SIZE": str(order["ranks"]), **_carrying(shared)})
+    if code < 0:
+        return signal.Signals(-code).name
+    return f"ended with exit code {code}" if code else None
 
 
-def _leashed(command: list[str]) -> list[str]:
-    """The command as one that ends with this process, however that ends."""
-    return [sys.executable, leash.__file__, str(os.getpid()), *command]
+def _carrying(shared: str) -> dict[str, str]:
+    return {secret.VARIABLE: shared, secret.FILE_VARIABLE: ""}
+
+
+def _run_leashed(command: list[str], environment: dict[str, str]) -> int:
+    """Run a command that ends with this process, however that ends, in a session of its own; returns its exit code."""
+    leashed = [sys.executable, leash.__file__, str(os.getpid()), "", *command]
+    return subprocess.run(leashed, env=os.environ | environment, start_new_session=True, check=False).returncode
+
+
+def _parsed(address: str) -> tuple[str, int]:
+    host, port = address.split()
+    return host, int(port)
+
+
+def main(arguments: list[str]) -> None:
+    """Be what the arguments say; exits with a line that says what is wrong, if anything is."""
+    try:
+        if arguments[:1] == ["--everywhere"]:
+            ranks, environment = json.loads(arguments[1])
+            sys.exit(everywhere(ranks, environment, *arguments[-2:]))
+        sys.exit(serve(arguments))
+    except (ValueError, OSError) as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--everywhere"]:
-        ranks, environment = json.loads(sys.argv[2])
-        sys.exit(everywhere(ranks, environment, sys.argv[3:]))
-    sys.exit(serve(sys.argv[1:]))
+    main(sys.argv[1:])

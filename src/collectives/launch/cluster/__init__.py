@@ -13,15 +13,14 @@ real link. What is not slowed down is computing: it seems a thousand times faste
 
 A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
 numbers and shared memory, but the same files. `network` is the network, `fabric` the process that runs it, `hosts`
-makes the hosts, `check` measures whether they are as fast as they were set, `ranks` starts ranks there, `forkserver`
-has torch imported once for all of them.
+makes the hosts, `limits` says which are possible, `check` measures whether they are as fast as they were set, `ranks`
+starts ranks there, `forkserver` has torch imported once for all of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -30,17 +29,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
+from collectives.launch.cluster import limits
 from collectives.launch.cluster.hosts import address, name
-from collectives.launch.watch import POLL_SECONDS, Process, end
-from collectives.units import parse_rate, parse_seconds
+from collectives.launch.cluster.limits import MOST_HOSTS, ClusterError
+from collectives.launch.watch import POLL_SECONDS, Process, end, open_streams
 
-__all__ = ["Cluster", "address", "allowed", "cluster", "name"]
+__all__ = ["MOST_HOSTS", "Cluster", "ClusterError", "address", "allowed", "cluster", "name"]
 
 Stream = int | IO[bytes] | None
 
 PORT = 29500  # where ranks meet: nobody else is on a fresh host
-MOST_HOSTS = 254  # the addresses of a /24
-START_SECONDS = 60.0
+START_SECONDS = 180.0  # of which a busy machine takes most to compile the network, once
 ANSWER_SECONDS = 10.0
 
 
@@ -63,7 +62,7 @@ class Cluster:
         pass_fds: Sequence[int] = (),
     ) -> Process:
         """Start a command on a host, as Popen does. To end it, signal the process group of its pid."""
-        return subprocess.Popen(
+        return Process(
             [*self.enter(host), *command],
             env=os.environ | dict(environment or {}),
             stdin=stdin,
@@ -91,9 +90,10 @@ class Cluster:
     ) -> int:
         """Run a command once for each rank, with the variables that torchrun sets; all end when one fails.
 
-        Returns the first exit code that is not 0, or 0. Raises TimeoutError after ``timeout`` seconds. None of the
-        ranks is left in either case.
+        Returns the first exit code that is not 0, or 0; 128 and the signal's number where a signal ended a rank, as
+        a shell does. Raises TimeoutError after ``timeout`` seconds. None of the ranks is left in either case.
         """
+        limits.need_hosts(self.hosts, ranks_per_host)
         ranks = range(self.hosts * ranks_per_host)
         deadline = time.monotonic() + timeout
         with ExitStack() as stack:
@@ -102,13 +102,15 @@ class Cluster:
             for rank in ranks:
                 variables = self.variables(rank, ranks_per_host) | dict(environment or {})
                 started.append(self.popen(rank // ranks_per_host, command, environment=variables))
-            while not any(process.poll() for process in started):
-                if all(process.returncode == 0 for process in started):
+            while True:
+                codes = [process.poll() for process in started]
+                if code := next(filter(None, codes), 0):
+                    return 128 - code if code < 0 else code
+                if None not in codes:
                     return 0
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{command[0]} is not done on all hosts within {timeout:g} s")
                 time.sleep(POLL_SECONDS)
-            return next(process.returncode for process in started if process.returncode)
 
     def variables(self, rank: int, ranks_per_host: int = 1) -> dict[str, str]:
         """What torchrun would set for a rank, and which interface leads to the others."""
@@ -127,8 +129,8 @@ class Cluster:
 
         With another host: what only these two use, and that is at first infinitely fast. Its latency comes on top.
         """
-        change = {"rate": _positive_rate(rate)} if rate is not None else {}
-        self._tell(host, other, change | ({"latency": parse_seconds(latency)} if latency is not None else {}))
+        change = {"rate": limits.rate(rate)} if rate is not None else {}
+        self._tell(host, other, change | ({"latency": limits.latency(latency)} if latency is not None else {}))
 
     def cut(self, host: int, other: int | None = None) -> None:
         """Lose all packets from and to a host, or between two, in silence: as an unplugged cable does."""
@@ -164,22 +166,30 @@ def cluster(
     """So many hosts, joined by links of this latency (one way, host to host) and rate (in each direction).
 
     With ``racks`` the hosts are divided among them, neighbours together, and whatever leaves a rack shares its uplink,
-    whose rate is ``uplink``, and takes the latency once more. Raises ValueError for values that cannot be, and OSError,
-    which says what to change, where the system lets nobody make namespaces or devices.
+    whose rate is ``uplink``, and takes the latency once more. Raises ValueError for values that cannot be, and
+    ClusterError, which says what to change, where the system lets nobody make namespaces or devices.
     """
-    link = _positive_rate(rate), parse_seconds(latency)
-    _need_possible(hosts, racks, uplink)
-    up = [_positive_rate(uplink), link[1]] if uplink is not None else None
+    link = limits.rate(rate), limits.latency(latency)
+    limits.need_hosts(hosts)
+    limits.need_racks(hosts, racks, uplink)
+    limits.need_system()
+    up = [limits.rate(uplink), link[1]] if uplink is not None else None
+    open_streams()
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wanted = {"hosts": hosts, "link": link, "racks": racks, "uplink": up}
         command = [sys.executable, "-m", "collectives.launch.cluster.fabric", str(os.getpid()), str(theirs.fileno())]
         # A process with threads, which numpy's library starts, may not enter a user namespace.
         single = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        with subprocess.Popen(
-            [*command, json.dumps(wanted)], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=single
+        with Process(
+            [*command, json.dumps(wanted)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=single,
+            start_new_session=True,  # Ctrl-C is for the launcher alone
         ) as fabric:
             theirs.close()
+            pids: list[int] = []
             try:
                 ours.settimeout(START_SECONDS)
                 pids = _answer(ours)["pids"]
@@ -187,7 +197,7 @@ def cluster(
                 yield Cluster(pids, ours, link[0])
             finally:
                 ours.close()
-                _end(fabric)
+                _end(fabric, ANSWER_SECONDS if pids else 0.0)
 
 
 def allowed() -> str | None:
@@ -199,48 +209,33 @@ def allowed() -> str | None:
     try:
         with cluster(hosts=1):
             return None
-    except OSError as error:
+    except ClusterError as error:
         return str(error)
-
-
-def _need_possible(hosts: int, racks: int, uplink: str | None) -> None:
-    if not sys.platform.startswith("linux"):
-        raise OSError("a cluster in slow motion is made of namespaces, which only Linux has")
-    if not 1 <= hosts <= MOST_HOSTS:
-        raise ValueError(f"hosts must be 1 to {MOST_HOSTS}, not {hosts}")
-    if not 1 <= racks <= hosts:
-        raise ValueError(f"racks must be 1 to {hosts}, as many as hosts, not {racks}")
-    if (racks > 1) != (uplink is not None):
-        raise ValueError("racks and the rate of their uplink go together: give both or neither")
-
-
-def _positive_rate(text: str) -> float:
-    rate = parse_rate(text)
-    if rate <= 0:
-        raise ValueError(f"a rate must be above 0, not {text!r}; to cut a link there is `cut`")
-    return rate
 
 
 def _answer(control: socket.socket) -> dict[str, Any]:
     """What the fabric says, one line."""
     text = b""
     while not text.endswith(b"\n"):
-        piece = control.recv(1 << 16)
+        try:
+            piece = control.recv(1 << 16)
+        except TimeoutError:
+            raise ClusterError(f"no answer from the cluster's fabric within {control.gettimeout():g} s") from None
         if not piece:
-            raise RuntimeError("the cluster's fabric has ended")
+            raise ClusterError("the cluster's fabric has ended")
         text += piece
     answer: dict[str, Any] = json.loads(text)
     if "error" in answer:
-        raise OSError(answer["error"])
+        raise ClusterError(answer["error"])
     return answer
 
 
-def _end(fabric: Process) -> None:
+def _end(fabric: Process, seconds: float) -> None:
     """The fabric ends with its socket, and every host with it; it is killed if it does not."""
     try:
-        fabric.wait(ANSWER_SECONDS)
+        fabric.wait(seconds)
     except subprocess.TimeoutExpired:
-        fabric.send_signal(signal.SIGKILL)
+        fabric.kill()
 
 
 def _foreign_user(pid: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from collectives.launch.cluster import cluster
 from collectives.launch.cluster.check import HEADING, check, line
+from collectives.launch.cluster.limits import need_hosts
 from collectives.units import parse_seconds
 
 EPILOG = """\
@@ -33,14 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, show: Callable[[dict[str, Any], str], None]) -> int:
     """Do it; ``show`` gets each row that a check measures, also as text.
 
-    Returns the exit code. Raises ValueError for what cannot be, and OSError where hosts cannot be made.
+    Returns the exit code. Raises ValueError for what cannot be, and ClusterError where hosts cannot be made.
     """
     if arguments.check == bool(arguments.words):
         raise ValueError("cluster takes either --check or -- COMMAND")
     if arguments.check and (arguments.hosts < 2 or arguments.racks > 1):
         raise ValueError("--check needs two hosts or more, in one rack")
-    if arguments.ranks_per_host < 1:
-        raise ValueError(f"--ranks-per-host must be at least 1, not {arguments.ranks_per_host}")
+    need_hosts(arguments.hosts, arguments.ranks_per_host)
     if not arguments.timeout > 0:
         raise ValueError(f"--timeout must be above 0, not {arguments.timeout:g}")
     network = arguments.latency, arguments.rate

@@ -13,8 +13,7 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,10 +31,12 @@ TUNSETOFFLOAD, TUN_F_CSUM = 0x400454D0, 1
 OFFLOAD_HEADER = 10
 
 SYSCTL = Path("/proc/sys/net/ipv4")
-ALLOWED = SYSCTL / "tcp_allowed_congestion_control"
 # Cubic fills a steady link; bbr, which some systems prefer, measures it again and again, and that costs short transfers
-# half of their speed. A connection that was idle is as fast as before: the links of a cluster do not change meanwhile.
+# half of their speed. A namespace may not have cubic as its default unless the whole system allows it; a route may.
+# A connection that was idle is as fast as before: the links of a cluster do not change meanwhile.
+CONGESTION = "cubic"
 TCP = {
+    "tcp_congestion_control": "reno",  # allowed everywhere: within a host, and on the route where there is no cubic
     "tcp_rmem": "4096 524288 8388608",
     "tcp_wmem": "4096 524288 8388608",
     "tcp_slow_start_after_idle": "0",
@@ -88,32 +89,12 @@ def prepare() -> None:
         raise OSError(NO_NAMESPACES.format(error.strerror)) from None
 
 
-@contextmanager
-def cubic_allowed() -> Iterator[None]:
-    """Within, new network namespaces may choose cubic: something that Linux lets only the outermost one allow.
-
-    Afterwards that setting is as it was. Where it cannot be changed, cubic may be allowed already, or hosts use reno.
-    """
-    with ExitStack() as stack:
-        with suppress(OSError):
-            setting = stack.enter_context(ALLOWED.open("r+b", buffering=0))
-            fcntl.flock(setting, fcntl.LOCK_EX)  # two clusters may begin at once
-            before = os.pread(setting.fileno(), 4096, 0)
-            os.pwrite(setting.fileno(), before.strip() + b" cubic\n", 0)
-            stack.callback(os.pwrite, setting.fileno(), before, 0)
-        yield
-
-
 def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
     """A new host; ``life`` is the pipe whose end ends it. Raises OSError that says what to change."""
     _unshare(CLONE_NEWNET)
     device = _device(host)
     for setting, value in TCP.items():
         (SYSCTL / setting).write_text(value)
-    for algorithm in ("cubic", "reno"):
-        with suppress(OSError):
-            (SYSCTL / "tcp_congestion_control").write_text(algorithm)
-            break
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -130,7 +111,7 @@ def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
 
 def _device(host: int) -> int:
     """A network device whose packets this process reads and writes."""
-    from pyroute2 import IPRoute
+    from pyroute2 import IPRoute, NetlinkError
 
     try:
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -142,7 +123,10 @@ def _device(host: int) -> int:
         index = route.link_lookup(ifname=INTERFACE)[0]
         route.addr("add", index=index, address=address(host), prefixlen=24)
         route.link("set", index=index, mtu=MTU, txqlen=10000, state="up")
-        route.route("replace", dst="10.77.0.0/24", oif=index, scope="link", metrics={"rto_min": RETRANSMIT_MS})
+        network = {"dst": "10.77.0.0/24", "oif": index, "scope": "link"}
+        route.route("replace", **network, metrics={"rto_min": RETRANSMIT_MS})
+        with suppress(NetlinkError):  # the kernel has no cubic
+            route.route("replace", **network, metrics={"rto_min": RETRANSMIT_MS, "cc_algo": CONGESTION})
         route.link("set", index=route.link_lookup(ifname="lo")[0], state="up")
     return device
 
@@ -185,12 +169,14 @@ def _be_first(host: int, hosts: int, life: int, writer: int) -> None:
 def _mount(hosts: int) -> None:
     """A hosts file that knows all hosts, the host's own processes, and no memory shared with other hosts.
 
-    The file lies in a file system in memory that only this mount namespace has; /proc is then mounted over it.
+    The file lies in a file system in memory that only this mount namespace has; /proc is then mounted over it. A server
+    that also takes IPv6 sees ::ffff:10.77.0.x and asks for that address's name. The name is one of its own, or
+    looking up host0 would give two addresses.
     """
     _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
     _call("mount", b"tmpfs", b"/proc", b"tmpfs", 0, None)
-    lines = ["127.0.0.1 localhost", *(f"{address(each)} {name(each)}" for each in range(hosts)), ""]
-    Path("/proc/hosts").write_text("\n".join(lines))
+    known = [("127.0.0.1", "localhost"), *((address(each), name(each)) for each in range(hosts))]
+    Path("/proc/hosts").write_text("".join(f"{at} {named}\n::ffff:{at} {named}-ipv6\n" for at, named in known))
     _call("mount", b"/proc/hosts", b"/etc/hosts", None, MS_BIND, None)
     _call("mount", b"proc", b"/proc", b"proc", 0, None)
     _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)

@@ -15,11 +15,10 @@ from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from collectives.launch import mpirun
-from collectives.launch.cluster import PORT, Cluster, address, by_mpirun, cluster
+from collectives.launch.cluster import PORT, Cluster, address, by_mpirun, cluster, limits
 from collectives.launch.cluster.forkserver import forkserver, rank_command
 from collectives.launch.loopback import reading
 from collectives.launch.watch import Event, Log, Process, end, watch
-from collectives.units import parse_rate, parse_seconds
 
 MPIRUN = "mpirun"
 
@@ -49,9 +48,10 @@ def parse(text: str, ranks: int) -> Options:
     given = dict(zip(Options._fields, words, strict=False))
     typed = {"ranks_per_host": int(given.get("ranks_per_host", 1)), "by_mpirun": is_by_mpirun}
     options = Options(**given | typed)  # type: ignore[arg-type]
-    parse_seconds(options.latency), parse_rate(options.rate)
+    limits.latency(options.latency), limits.rate(options.rate)
     if options.ranks_per_host < 1 or ranks % options.ranks_per_host:
         raise ValueError(f"{ranks} ranks are no whole number of hosts with {options.ranks_per_host} ranks each")
+    limits.need_hosts(ranks // options.ranks_per_host, options.ranks_per_host)
     return options
 
 
@@ -65,7 +65,7 @@ def launch(
     on_event: Callable[[Event], None],
     options: str = "",
 ) -> list[Event]:
-    """`collectives.launch.launch`, on hosts that exist only meanwhile. Raises OSError where that is not allowed."""
+    """`collectives.launch.launch`, on hosts that exist only meanwhile. Raises ClusterError where none can be made."""
     wanted = parse(options, ranks)
     if wanted.by_mpirun:
         mpirun.need()

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 # The files that a job may name by number, behind those for input, output and errors.
 FILES = ("events", "answers")
@@ -27,14 +28,15 @@ def main(server: str, text: str) -> None:
     job = json.loads(text)
     files = _files(job)
     request = {"job": job, "files": list(files), "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109
-    with socket.socket(socket.AF_UNIX) as asked:
+    answer = b""
+    with suppress(ConnectionError), socket.socket(socket.AF_UNIX) as asked:
         asked.connect(connection(server))
         socket.send_fds(asked, [b"\n"], [*range(STREAMS), *files.values()])
         asked.sendall(json.dumps(request).encode())
         asked.shutdown(socket.SHUT_WR)
         answer = asked.recv(16)
     if not answer:
-        sys.exit("the fork server has ended before the rank")
+        sys.exit("the fork server has ended before the rank, or is another user's")
     _end_as(int(answer))
 
 

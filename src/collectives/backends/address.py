@@ -1,0 +1,35 @@
+"""Where the ranks of a group reach each other, and the token by which they know each other from strangers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+
+import psutil  # type: ignore[import-untyped]
+from torch import distributed as dist
+
+from collectives.backends.exchange import everyones
+
+TOKEN_BYTES = 16
+_TOLD = struct.Struct(f"<4sH{TOKEN_BYTES}s")  # host, port, token
+
+
+def introduce(listener: socket.socket, group: dist.ProcessGroup) -> tuple[list[tuple[str, int]], bytes]:
+    """Each rank's host and port, and a token that all of them know; all of them call it alike."""
+    host, port = listener.getsockname()
+    told = everyones(_TOLD.pack(socket.inet_aton(host), port, secrets.token_bytes(TOKEN_BYTES)), group)
+    found = [_TOLD.unpack(each) for each in told]
+    return [(socket.inet_ntoa(host), port) for host, port, _ in found], found[0][2]
+
+
+def own_address() -> str:
+    """Where other ranks reach this one: the interface that GLOO_SOCKET_IFNAME names, else what the host's name is."""
+    name = os.environ.get("GLOO_SOCKET_IFNAME")
+    if not name:
+        return socket.gethostbyname(socket.gethostname())
+    found = [each.address for each in psutil.net_if_addrs().get(name, []) if each.family == socket.AF_INET]
+    if not found:
+        raise OSError(f"GLOO_SOCKET_IFNAME names {name!r}, which has no IPv4 address here")
+    return str(found[0])

@@ -1,0 +1,61 @@
+"""Connections that have not yet said who they are: few at a time, and each for a few seconds only."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+# Connections that may wait beside those of the group's own ranks, and for how many seconds each may.
+MOST = 64
+PATIENCE = 5.0
+
+
+class Guest:
+    """One of them, and what of its greeting has come."""
+
+    __slots__ = ("leaves", "said", "socket")
+
+    def __init__(self, connected: socket.socket, leaves: float) -> None:
+        self.socket, self.leaves, self.said = connected, leaves, b""
+
+    def listen(self, size: int) -> bytes | None:
+        """The greeting of so many bytes; None while some are still to come, and fewer where no more will come."""
+        try:
+            came = self.socket.recv(size - len(self.said))
+        except BlockingIOError:
+            return None
+        except OSError:
+            came = b""
+        self.said += came
+        return self.said if len(self.said) == size or not came else None
+
+
+class Guests:
+    """All of them, the first to come first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._there: list[Guest] = []
+
+    def __iter__(self) -> Iterator[Guest]:
+        return iter(list(self._there))
+
+    def admit(self, connected: socket.socket) -> Guest:
+        """One more."""
+        guest = Guest(connected, time.monotonic() + PATIENCE)
+        self._there.append(guest)
+        return guest
+
+    def remove(self, guest: Guest) -> None:
+        """One less."""
+        self._there.remove(guest)
+
+    def overdue(self) -> list[Guest]:
+        """Those that have had their time."""
+        now = time.monotonic() if self._there else 0.0
+        return [guest for guest in self._there if guest.leaves <= now]
+
+    def too_many(self) -> list[Guest]:
+        """Those that have to go, the first ones, for the last ones to have room."""
+        return self._there[: -self._most]

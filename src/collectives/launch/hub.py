@@ -1,0 +1,61 @@
+"""What rank 0's process of torchrun does for the others: it hands each order on to them, one order at a time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Lock
+
+from collectives.launch.channel import Connection
+from collectives.launch.watch import Event
+
+# Who connects: each process of torchrun, and a launcher in the command that rank 0's process runs.
+PROCESS, DRIVER = "process", "driver"
+GONE = "rank {}: its process of torchrun has ended"
+
+
+class Hub:
+    """The connections to torchrun's processes, by rank, and their answers."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, Connection] = {}
+        self._answers: SimpleQueue[tuple[int, Event | None]] = SimpleQueue()
+        self._one_order, self._orders = Lock(), 0
+
+    def serve(self, connection: Connection, role: str, rank: int) -> None:
+        """Serve one connection until it ends."""
+        if role == DRIVER:
+            if order := connection.receive():
+                connection.send({"failed": self._have_done(order)})
+            return
+        self.processes[rank] = connection
+        while (answer := connection.receive()) is not None:
+            self._answers.put((rank, answer))
+        if self.processes[rank] is connection:  # and not a second one, after a first that was cut off
+            self._answers.put((rank, None))
+
+    def _have_done(self, order: Event) -> str | None:
+        """Have the first ranks' processes follow the order; returns how the first to fail did."""
+        with self._one_order:
+            self._orders += 1
+            left = set(range(order["ranks"]))
+            for rank in left:
+                try:
+                    self.processes[rank].send({"nth": self._orders, **order})
+                except OSError:
+                    return GONE.format(rank)
+            while left:
+                rank, answer = self._answers.get()
+                if answer is None:
+                    return GONE.format(rank)
+                if answer["nth"] == self._orders:  # others are late answers to an order that failed elsewhere
+                    left.discard(rank)
+                    if answer["failed"]:
+                        return f"rank {rank} {answer['failed']}"
+        return None
+
+    def end(self) -> None:
+        """Tell the processes that all is over."""
+        for connection in self.processes.values():
+            with suppress(OSError):  # it has ended before
+                connection.send({"over": True})

@@ -1,0 +1,40 @@
+"""What a launcher may have a rank do: tasks by name, each one module with a function ``run``.
+
+A launcher names a task and a rank looks the module up in its own table. COLLECTIVES_TASKS adds to that table: modules
+of your own, divided by commas, each a task by its own name.
+"""
+
+from __future__ import annotations
+
+import os
+
+TASKS = {
+    "bench": "collectives.bench.measure",
+    "ping_pong": "collectives.bench.ping_pong",
+    "straggling": "collectives.bench.straggling",
+}
+VARIABLE = "COLLECTIVES_TASKS"
+
+
+def module_of(task: str) -> str:
+    """The module that a task runs. Raises ValueError for a task that is not registered here.
+
+    >>> module_of("bench")
+    'collectives.bench.measure'
+    """
+    if task not in _table():
+        raise ValueError(f"unknown task: got {task!r}, expected one of {', '.join(_table())}; {VARIABLE} adds modules")
+    return _table()[task]
+
+
+def name_of(module: str) -> str:
+    """The task that runs a module. Raises ValueError for a module that is not registered here."""
+    for task, registered in _table().items():
+        if registered == module:
+            return task
+    known = ", ".join(_table().values())
+    raise ValueError(f"unregistered module: got {module!r}, expected one of {known}; {VARIABLE} adds modules")
+
+
+def _table() -> dict[str, str]:
+    return TASKS | {name: name for name in os.environ.get(VARIABLE, "").split(",") if name}
