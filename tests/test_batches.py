@@ -154,6 +154,13 @@ def test_a_long_fold_is_one_kernel(world: Callable[[int], World]) -> None:
     assert w.kernels["aten.add.out"] == 2
 
 
+def test_no_call_in_the_background(world: Callable[[int], World]) -> None:
+    """Its thread would use another process group, of gloo, and another stream."""
+    w = world(1)
+    with w.on(0), pytest.raises(ValueError, match=r"^async_op: got a tensor on cuda:0, expected one on the CPU$"):
+        collectives.all_reduce(on_gpu([torch.ones(3)])[0], group=w.group()[0], async_op=True)
+
+
 # What follows breaks a rule on purpose: the fake has to name it.
 
 

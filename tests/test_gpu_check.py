@@ -9,14 +9,16 @@ import torch
 from collectives.bench import Measurement, Row, gpu_cases, gpu_check
 from collectives.launch import RankError, launch
 
-RANKS = 3
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
-def test_every_case_on_groups_of_1_to_all_ranks() -> None:
-    settings = {"check": "algorithms", "over": "gloo"}
-    events = launch("collectives.bench.gpu_cases", settings, RANKS, timeout=240)
+@pytest.mark.parametrize("over", ["gloo", pytest.param("nccl", marks=[pytest.mark.multi_gpu, TWO_GPUS])])
+def test_every_case_on_groups_of_1_to_all_ranks(over: str) -> None:
+    ranks = 3 if over == "gloo" else torch.cuda.device_count()
+    settings = {"check": "algorithms", "over": over}
+    events = launch("collectives.bench.gpu_cases", settings, ranks, timeout=240)
     found = [event for event in events if "cases" in event]
-    assert found == [{"ranks": p, "cases": len(list(gpu_cases.cases(p))), "wrong": []} for p in range(1, RANKS + 1)]
+    assert found == [{"ranks": p, "cases": len(list(gpu_cases.cases(p))), "wrong": []} for p in range(1, ranks + 1)]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")

@@ -275,7 +275,7 @@ def _part(edges: Ints, rank: int, p: int) -> slice:
 
 
 class _Kept(threading.local):
-    """One block of scratch memory for each dtype and device, as large as was ever needed; each thread has its own."""
+    """One block of scratch memory for each dtype, as large as was ever needed; each thread has its own."""
 
     def __init__(self) -> None:
         self.blocks: dict[_Kind, tuple[int, torch.Tensor]] = {}
