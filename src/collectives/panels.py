@@ -54,25 +54,16 @@ def table(rows: Rows, nbytes: int) -> Rows:
 
 
 def winners(rows: Rows) -> str:
-    """A sentence for the smallest and one for the largest size: whose median was lowest in how many collectives.
-
-    Where several had the same lowest median, none of them is counted. Empty without rows.
-    """
+    """A sentence for the smallest and one for the largest size: whose median was lowest in how many collectives."""
     if rows.empty:
         return ""
-    return " ".join(
-        _winners(rows[rows.bytes == nbytes]) for nbytes in dict.fromkeys([rows.bytes.min(), rows.bytes.max()])
-    )
+    return " ".join(_winners(rows[rows.bytes == nbytes]) for nbytes in (rows.bytes.min(), rows.bytes.max()))
 
 
 def _winners(rows: Rows) -> str:
-    named = rows.assign(series=_names(rows))
-    lowest = named[named.median_us == named.groupby("collective").median_us.transform("min")]
-    alone = lowest.drop_duplicates("collective", keep=False).series.value_counts()
-    ties = lowest.collective.nunique() - alone.sum()
-    counts = [*(f"{name} in {count}" for name, count in alone.items()), *([f"several in {ties}"] if ties else [])]
-    head = f"At {format_bytes(rows.bytes.iloc[0])}, of {lowest.collective.nunique()} collectives"
-    return f"{head}, the lowest median had: {', '.join(counts)}."
+    first = rows.loc[rows.groupby("collective").median_us.idxmin()].backend.map(_whose).value_counts()
+    counts = ", ".join(f"{name} in {count}" for name, count in first.items())
+    return f"At {format_bytes(rows.bytes.iloc[0])}, of {first.sum()} collectives, the lowest median had: {counts}."
 
 
 def _series(rows: Rows) -> list[tuple[str, Rows]]:
@@ -84,7 +75,7 @@ def _names(rows: Rows) -> list[str]:
     return [_whose(backend, algorithm) for backend, algorithm in zip(rows.backend, rows.algorithm, strict=True)]
 
 
-def _whose(backend: str, algorithm: str) -> str:
+def _whose(backend: str, algorithm: str = "default") -> str:
     if backend in OURS:
         return f"ours{OURS[backend]}"
     return backend if algorithm == "default" else f"{backend} ({algorithm})"

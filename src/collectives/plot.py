@@ -75,32 +75,20 @@ def nothing() -> Picture:
 
 
 def quickest(rows: Rows) -> str:
-    """One sentence for the smallest and one for the largest size: which series is fastest, and by how much.
-
-    Where the fastest one's interval overlaps those of others, all of them are named. Empty without rows.
-    """
+    """One sentence: which series is fastest at the smallest and at the largest size, and by how much."""
     if rows.empty:
         return ""
-    return " ".join(
-        _fastest(rows[rows.bytes == nbytes]) for nbytes in dict.fromkeys([rows.bytes.min(), rows.bytes.max()])
-    )
+    return " ".join(_fastest(rows[rows.bytes == nbytes]) for nbytes in (rows.bytes.min(), rows.bytes.max()))
 
 
 def _fastest(rows: Rows) -> str:
-    named = rows.assign(series=_names(rows)).sort_values("median_us", kind="stable")
-    first = named.iloc[0]
-    near, far = named[named.low_us <= first.high_us], named[named.low_us > first.high_us]
-    said = f"At {format_bytes(first.bytes)}, {first.series}"
-    if len(near) > 1:
-        medians = [f"{name} ({us:,.0f} µs)" for name, us in zip(near.series, near.median_us, strict=True)]
-        overlap = f"the intervals of {', '.join(medians[:-1])} and {medians[-1]} overlap"
-        said = f"At {format_bytes(first.bytes)}, nothing was clearly fastest: {overlap}"
-    else:
-        said += f" {'was fastest with' if len(far) else 'took'} {first.median_us:,.0f} µs"
-    if len(far):
-        than = f" as {first.series}" if len(near) > 1 else ""
-        said += f"; {far.series.iloc[-1]} took {far.median_us.iloc[-1] / first.median_us:.1f} times as long{than}"
-    return f"{said}."
+    ordered = rows.assign(series=_names(rows)).sort_values("median_us", kind="stable")
+    first, last = ordered.iloc[0], ordered.iloc[-1]
+    head, took = f"At {format_bytes(first.bytes)}, {first.series}", f"{first.median_us:,.0f} µs"
+    if len(ordered) == 1:
+        return f"{head} took {took}."
+    slower = last.median_us / first.median_us
+    return f"{head} was fastest with {took}; {last.series} took {slower:.1f} times as long."
 
 
 def table(rows: Rows) -> Rows:

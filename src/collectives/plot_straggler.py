@@ -109,8 +109,6 @@ def worst_place(rows: Rows) -> str:
     rows = by_position(rows)
     parts = []
     for name, group in rows.groupby("algorithm", sort=False):
-        if len(group) < 2:
-            continue
         most, least = rows.loc[group.median_us.idxmax()], rows.loc[group.median_us.idxmin()]
         times = most.median_us / least.median_us
         parts.append(
