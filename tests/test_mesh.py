@@ -51,7 +51,10 @@ DIFFERENCES = {
 
 @pytest.mark.parametrize("case", list(DIFFERENCES))
 def test_ranks_that_call_differently_are_told_how(seen: dict[str, Any], case: str) -> None:
-    """Nobody goes on with what it has, whoever has another rank's message names that rank: one of them is rank 1."""
+    """No rank but a broadcast's root goes on. A rank that received another call's message names its sender.
+
+    One of the two is rank 1, which is the one that calls differently.
+    """
     first = [said for said, _ in seen[case]]
     failed = r"\w+ by \w+ failed on rank (\d), in step \d+, (receiving from|sending to) rank (\d): "
     found = [re.match(failed, said) for said in first]

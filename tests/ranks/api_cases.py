@@ -287,6 +287,8 @@ def refusals(check: Check, p: int) -> None:
     refuses(f"a list of 7 tensors, expected {p}", lambda: collectives.all_to_all([x] * 7, [x] * 7))
     parts = list(torch.ones(p, 2))
     if p > 3:
-        refuses("bruck passes on others' pieces", lambda: collectives.all_to_all(parts, parts, algorithm="bruck"))
+        refuses(
+            "got bruck, which passes on others' pieces", lambda: collectives.all_to_all(parts, parts, algorithm="bruck")
+        )
     refuses(f"a list of {p} tensors of 6 elements", lambda: collectives.all_gather([x] * (p + 1), x))
     refuses("are alike", lambda: collectives.reduce_scatter_tensor(x.double(), torch.ones(6 * p)))

@@ -186,7 +186,7 @@ def idle_strangers(rank: int, p: int) -> bool:
         collectives.all_reduce(x, group=group, algorithm="exchange")
         right &= torch.equal(x, total(p, 5))
 
-    for _ in range(6):  # in waves, each of half of what the system holds for who does not come to accept it
+    for _ in range(6):  # in waves: the system holds no more than MOST until a rank accepts them
         strangers += [socket.create_connection(joined._listener.getsockname()) for _ in range(guests.MOST // 2)]
         for _ in range(guests.MOST // 2):
             calls()

@@ -1,4 +1,4 @@
-"""Connections that have not yet said who they are: few at a time, and each for a few seconds only."""
+"""Connections that have not named their rank yet: few at a time, and each for a few seconds only."""
 
 from __future__ import annotations
 

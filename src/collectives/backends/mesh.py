@@ -181,7 +181,7 @@ class Mesh:
             self._dismiss(first)
 
     def _greet(self, guest: Guest) -> None:
-        """Learn who it is, maybe bit by bit; a stranger is turned away."""
+        """Learn which rank it is, maybe bit by bit; a stranger is turned away."""
         said = guest.listen(HELLO.size)
         if said is None:
             return

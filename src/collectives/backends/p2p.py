@@ -228,8 +228,8 @@ def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], schedule: Schedule, 
     """Chunk sizes of an all-to-all with splits: known of what we send and of what we receive, not of the rest."""
     if not is_straight(schedule):
         raise ValueError(
-            f"{algorithm} passes on others' pieces, whose sizes a rank does not know: with split sizes, or lists of "
-            f"tensors, the algorithm is {' or '.join(STRAIGHT)}"
+            f"algorithm: got {algorithm}, which passes on others' pieces, whose sizes a rank does not know; "
+            f"expected {' or '.join(STRAIGHT)} with split sizes or lists of tensors"
         )
     sizes = np.zeros((schedule.p, schedule.p), dtype=np.int64)
     sizes[rank], sizes[:, rank] = splits
