@@ -1,5 +1,6 @@
 """What a process without the secret can do to a launcher's channel, rule by rule: nothing."""
 
+import argparse
 import importlib.util
 import os
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from collectives.launch import channel, secret, tasks, torchrun
+from collectives.launch import channel, command, secret, tasks, torchrun
 from collectives.launch.channel import LAUNCHER, LOOPBACK, PEER, ChannelError, Connection, Listener, connect
 from collectives.launch.hub import DRIVER, PROCESS, Hub
 
@@ -159,6 +160,33 @@ def relay(to: tuple[str, int], said: SimpleQueue[bytes]) -> Iterator[tuple[tuple
 def test_only_one_address_is_listened_on(launcher: Launcher) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", launcher.address[1]))
+
+
+def test_a_launcher_listens_where_its_ranks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"lo0": "127.0.0.1", "eth0": "192.0.2.7"}
+    addresses = {name: [argparse.Namespace(family=socket.AF_INET, address=found[name])] for name in found}
+    monkeypatch.setattr(command.psutil, "net_if_addrs", lambda: addresses)
+    monkeypatch.setattr(socket, "create_server", lambda at: closing_nothing(at[0] in found.values()))
+    monkeypatch.setattr(command, "_outgoing", lambda: "192.0.2.7")
+    for named, interface, is_local, expected in (
+        ("192.0.2.9", "", True, "127.0.0.1"),
+        ("192.0.2.7", "eth0,eth1", True, "192.0.2.7"),
+        ("192.0.2.9", "lo0", False, "127.0.0.1"),
+        ("127.0.1.1", "", False, "192.0.2.7"),
+        ("192.0.2.9", "ib0", False, "192.0.2.7"),
+    ):
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
+        monkeypatch.setattr(command, "_named", lambda named=named: named)
+        assert command.reachable(is_local) == expected
+    monkeypatch.setattr(command, "_outgoing", lambda: "192.0.2.8")
+    assert command.reachable(is_local=False) == "127.0.0.1"
+
+
+def closing_nothing(is_there: bool) -> Any:
+    """A listener, if the address is this machine's."""
+    if not is_there:
+        raise OSError("cannot assign requested address")
+    return argparse.Namespace(close=lambda: None)
 
 
 def test_who_pretends_to_be_the_launcher_is_not_believed() -> None:

@@ -159,14 +159,13 @@ launch("nodes", {"do": "killed", "rank": 2}, 5, where="slurm", timeout=60)
 def test_ranks_are_spread_evenly_and_a_lost_one_ends_the_job(inside: Inside, folder: Path) -> None:
     (folder / "spread.py").write_text(SPREAD)
     wrap = ["--nodes=4", "--ntasks-per-node=2", f"--wrap={sys.executable} spread.py"]
-    began = time.monotonic()
     _, state, log = submit(
         inside, folder, *wrap, PYTHONPATH=os.pathsep.join([str(ROOT / "tests" / "ranks"), *sys.path])
     )
     assert "{'nodes': ['n1', 'n1', 'n2', 'n3', 'n4']}" in log
     assert state == "FAILED 1:0"
     assert "RankError: rank 2 of 5 was lost: Killed" in log
-    assert time.monotonic() - began < JOB_SECONDS / 2, "nobody waited for a timeout"
+    assert "is not done in time" not in log, "nobody waited for a timeout"
 
 
 def test_where_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,35 +95,35 @@ def launch_by(
 
 
 def reachable(is_local: bool) -> str:
-    """The one address on which a launcher listens: loopback's if all its ranks are on this machine.
+    """The one address on which a launcher listens.
 
-    Otherwise that of the interface in GLOO_SOCKET_IFNAME, else the one that this machine's name leads to, else that of
-    the interface by which this machine reaches others. Raises ValueError if there is no such interface.
+    That is the address of the interface in GLOO_SOCKET_IFNAME, if this machine has it; else loopback's if all ranks are
+    on this machine; else the one that this machine's name leads to; else the one by which it reaches others.
     """
-    if is_local:
-        return LOOPBACK
-    if interface := os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]:
-        return _address_of(interface)
-    try:
-        named = socket.gethostbyname(socket.gethostname())
-        if not named.startswith("127."):
-            socket.create_server((named, 0)).close()
-            return named
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(ELSEWHERE)  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return LOOPBACK
+    if address := _address_of(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]):
+        return address
+    for candidate in () if is_local else (_named, _outgoing):
+        with suppress(OSError):
+            address = candidate()
+            socket.create_server((address, 0)).close()
+            if not address.startswith("127."):
+                return address
+    return LOOPBACK
 
 
-def _address_of(interface: str) -> str:
-    known = psutil.net_if_addrs()
-    for address in known.get(interface, []):
-        if address.family == socket.AF_INET:
-            return str(address.address)
-    raise ValueError(
-        f"GLOO_SOCKET_IFNAME: got {interface!r}, expected an interface with an address: {', '.join(known)}"
-    )
+def _address_of(interface: str) -> str | None:
+    known = psutil.net_if_addrs().get(interface, [])
+    return next((str(each.address) for each in known if each.family == socket.AF_INET), None)
+
+
+def _named() -> str:
+    return socket.gethostbyname(socket.gethostname())
+
+
+def _outgoing() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(ELSEWHERE)  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 def _store(host: str, timeout: float) -> Any:
