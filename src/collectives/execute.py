@@ -60,7 +60,7 @@ def run(
     try:
         return _run(planned(notebooks, preset, overrides, folder_name(preset, overrides, folder)), replace=replace)
     except OSError as error:
-        raise ExperimentError(f"{error.filename}: {error.strerror}") from None
+        raise ExperimentError(f"{error.filename}: {error.strerror}" if error.filename else _line(error)) from None
 
 
 def _run(runs: list[Run], *, replace: bool) -> int:
