@@ -13,11 +13,16 @@ SITE := _build/html
 SCHEDULES := chapters/_static/schedules
 BUILT_FROM := _build/.built-from
 
-# What the site is made of. Contents count, not dates: a fresh checkout or a touched file rebuilds nothing.
+# What the site is made of. Contents count, not dates: a fresh checkout or a touched file rebuilds nothing. Nor do the
+# caches that Python, numba and Jupyter keep beside the sources.
 SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments
-CHECKSUM = find $(SITE_INPUTS) -type f ! -name '*.pyc' ! -name '.DS_Store' | LC_ALL=C sort | xargs cksum | cksum
+CACHES = ! -path '*/__pycache__/*' ! -path '*/.ipynb_checkpoints/*' ! -name '.DS_Store'
+CHECKSUM = find $(SITE_INPUTS) -type f $(CACHES) | LC_ALL=C sort | xargs cksum | cksum
 
-.PHONY: help env experiments book serve check format test golden golden-check gpu-check lock clean
+# Kernels of the pages read .ci/ipython_kernel_config.py, and no settings of this user's.
+IPYTHON := _build/.ipython
+
+.PHONY: help env experiments book serve check format test golden golden-check gpu-check lock clean checksum
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -71,11 +76,15 @@ book: experiments ## Build the site into _build/html
 	else \
 	    echo "==> 3/3 book: building from clean"; \
 	    rm -rf _build; \
-	    $(BIN)/jupyter-book build . -n -W --keep-going; \
+	    mkdir -p $(IPYTHON)/profile_default; cp .ci/ipython_kernel_config.py $(IPYTHON)/profile_default; \
+	    IPYTHONDIR="$(CURDIR)/$(IPYTHON)" $(BIN)/jupyter-book build . -n -W --keep-going; \
 	    echo "$$now" > $(BUILT_FROM); \
 	fi
 	@echo "The book lies in $(SITE)/index.html"
 	@$(BIN)/python -c 'import pathlib; print(pathlib.Path("$(SITE)/index.html").resolve().as_uri())'
+
+checksum:
+	@$(CHECKSUM)
 
 serve: book ## Serve the site on this machine (PORT=8000)
 	@echo "==> http://localhost:$(PORT)/ (Ctrl-C stops it)"

@@ -1,7 +1,8 @@
 """Another user of the machine, for test_trust.py: reads command lines, connects to every port, writes into every store.
 
-    python stranger.py TAG PORT...
+    python stranger.py WISH TAG PORT...
 
+WISH is "run", to have code of its own run, or "stop", to have a launch fail.
 TAG is in the environment of the processes that it may attack, so that it leaves other tests alone; ports are those that
 it knows already. It attacks what is ours: mpirun's and horovodrun's own ports are not. It knows no secret. When its
 standard input ends it prints what it has read, and where, as JSON.
@@ -26,7 +27,7 @@ GARBAGE = [b"", b"\n", b"x" * (4 << 20), b"rank 0 " + b"0" * 64 + b"\n" + b"0" *
 OURS = re.compile(r"\S*python\S* (-c|-m collectives\.launch)\b")
 
 
-def main(tag: str, known: set[int]) -> None:
+def main(wish: str, tag: str, known: set[int]) -> None:
     commands: set[str] = set()
     keys: set[str] = set()
     attacked: set[int] = set()
@@ -36,7 +37,7 @@ def main(tag: str, known: set[int]) -> None:
             for port in (known | ports(tag, commands)) - attacked - {tarpit.getsockname()[1]}:
                 attacked.add(port)
                 threading.Thread(target=garble, args=(port,), daemon=True).start()
-                threading.Thread(target=forge, args=(port, tarpit.getsockname()[1], keys), daemon=True).start()
+                threading.Thread(target=forge, args=(wish, port, tarpit.getsockname()[1], keys), daemon=True).start()
             time.sleep(0.1)
     print(json.dumps({"commands": sorted(commands), "keys": sorted(keys), "attacked": sorted(attacked)}), flush=True)
 
@@ -64,17 +65,14 @@ def garble(port: int) -> None:
     time.sleep(600)
 
 
-def forge(port: int, tarpit: int, keys: set[str]) -> None:
+def forge(wish: str, port: int, tarpit: int, keys: set[str]) -> None:
     """If it is a store of torch's, everything that a launcher might say there, wherever it might be looked for."""
     with suppress(RuntimeError, OSError):
         store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=3))
         order = {"ranks": 4, "environment": {}, "command": [sys.executable, "-c", "import evil"], "task": "evil"}
-        said = {
-            "job": {"module": "evil", "task": "evil", "settings": {}, "timeout": 60, "ranks": 2},
-            "failed": {"rank": 0, "lines": ["forged"]},
-            "end": "",
-            **{f"work/{nth}": order for nth in range(1, 9)},
-        }
+        job = {"module": "evil", "task": "evil", "settings": {}, "timeout": 60, "ranks": 2}
+        run = {"job": job, **{f"work/{nth}": order for nth in range(1, 9)}}
+        said = run if wish == "run" else {"failed": {"rank": 0, "lines": ["forged"]}, "end": "", "over": 0}
         while True:
             there = {key for key in store.list_keys() if "/" in key}
             keys |= there
@@ -86,4 +84,4 @@ def forge(port: int, tarpit: int, keys: set[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], set(map(int, sys.argv[2:])))
+    main(sys.argv[1], sys.argv[2], set(map(int, sys.argv[3:])))

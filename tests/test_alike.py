@@ -10,6 +10,7 @@ import pytest
 from collectives.algorithms import build, names
 from collectives.backends.choice import DEFAULT, STRAIGHT, choose
 from collectives.backends.plan import is_straight
+from collectives.bench import Settings, bench
 from collectives.launch import launch
 from collectives.machine import machine, presets
 
@@ -88,3 +89,12 @@ def test_equal_times_are_told_apart_by_name(collective: str, p: int) -> None:
 def test_without_a_machine_the_law_is_that_of_the_default_one() -> None:
     for collective, nbytes in product(("broadcast", "all_to_all", "all_reduce"), (4, 1 << 16, 1 << 24)):
         assert choose(collective, 8, nbytes) == choose(collective, 8, nbytes, on=machine(DEFAULT))
+
+
+def test_a_row_says_what_was_chosen() -> None:
+    settings = Settings(ranks=2, algorithms=["auto"], bytes=[4, 1 << 16], repetitions=1, warmups=0, machine="1s,1GB/s")
+    rows = bench([settings]).rows
+    for row in rows:
+        chosen = choose("all_reduce", 2, row["bytes"], on=machine("1s,1GB/s"))
+        assert (row["algorithm"], row["segments"], row["auto"]) == (*chosen[:2], True)
+    assert len(rows) == 2

@@ -17,8 +17,9 @@ FIGURES = {"style"}
 # Each module, and what it may import of ours. A folder's entry holds for all of its files.
 MAY_IMPORT = {
     "schedule": set(),
-    "units": set(),
+    "units": {"errors"},
     "errors": set(),
+    "plain_yaml": set(),
     "bounds": set(),
     "results": set(),
     "environment": set(),
@@ -35,7 +36,8 @@ MAY_IMPORT = {
     "plot": {"bounds", "statements", "units", *FIGURES},
     "statistics": set(),
     "statements": {"statistics"},
-    "machine": {"units", "errors"},
+    "machine": {"units", "errors", "plain_yaml"},
+    "parameters": {"units", "machine", "launch"},
     "clocks": {"schedule"},
     "simulation": {"schedule", "machine", "clocks"},
     "published": set(),
@@ -45,7 +47,7 @@ MAY_IMPORT = {
     "trace": {"schedule", "machine", "simulation"},
     "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
     "simulator_benchmark": {"machine", "scaling"},
-    "calibration": {"environment", "launch", "machine", "results", "units"},
+    "calibration": {"environment", "launch", "machine", "parameters", "results", "units"},
     "panels": {"plot", "statements", "units", *FIGURES},
     "launch": {"units", "launch"},
     "backends": {"schedule", "contracts", "algorithms", "interpret", "bounds", "machine", "launch", "backends"},
@@ -57,24 +59,25 @@ MAY_IMPORT = {
     },
     "simulated": {
         *("units", "errors", "results", "environment", "algorithms"),
-        *("machine", "scaling", "regimes", "nccl", "simulator_benchmark"),
+        *("machine", "parameters", "scaling", "regimes", "nccl", "simulator_benchmark"),
     },
     "sweep": {"environment", "results", "bench", "launch"},
     "slow_motion": {
         *("algorithms", "units", "machine", "simulation", "calibration", "results", "bench", "sweep"),
-        *("backends", "launch", "targets"),
+        *("backends", "launch", "parameters", "targets"),
     },
     "targets": {"plot", "statements", "units"},
     "plot_slow_motion": {"plot", "units", *FIGURES},
     "straggler": {
         *("schedule", "algorithms", "bench", "environment", "launch", "machine", "results", "simulation", "units"),
+        "parameters",
     },
     "plot_straggler": {"bounds", "machine", "plot", "statements", "units", *FIGURES},
     "experiments": {
-        *("backends", "units", "errors", "bench", "sweep", "simulated"),
+        *("backends", "units", "errors", "bench", "parameters", "sweep", "simulated"),
         *("calibration", "slow_motion", "straggler"),
     },
-    "execute": {"errors", "results", "environment", "experiments"},
+    "execute": {"errors", "plain_yaml", "results", "environment", "experiments"},
 }
 # Inside the folders, in the same way: each module, and what it may import of its own folder. "__init__" is the folder's
 # own file; a folder in a folder counts as one module there and has a table of its own.
@@ -200,11 +203,15 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def named(tree: ast.AST) -> Iterator[str]:
-    """What the strings of a module name of ours, as ``python -m`` and `importlib` take it; docstrings do not count."""
+    """The modules that a module's strings name, as ``python -m`` and `importlib` take them.
+
+    Docstrings do not count, nor public names in messages, such as "collectives.Schedule".
+    """
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield from re.findall(r"\bcollectives\.[\w.]*", node.value)
+            found = (full.rstrip(".") for full in re.findall(r"\bcollectives\.\w[\w.]*", node.value))
+            yield from (full for full in found if full.removeprefix("collectives.") not in collectives.__all__)
 
 
 def of_ours(full: str, known: set[str]) -> str | None:
@@ -264,7 +271,7 @@ def test_an_arrow_that_points_up_is_seen(tmp_path: Path) -> None:
     (tmp_path / "launch" / "watch.py").write_text("def late():\n    from collectives.launch import command")
     (tmp_path / "launch" / "command.py").write_text(
         '"""As `python -m collectives.launch.not_counted`."""\nRUN = ["-m", "collectives.launch.watch"]\n'
-        'import collectives.launch.watch\nHELP = f"start {RUN} by -m collectives.lunch"'
+        'import collectives.launch.watch\nHELP = f"start {RUN} by -m collectives.lunch"; A = "a collectives.Schedule."'
     )
     assert arrows(tmp_path, "launch") == {("watch", "command"), ("command", "watch")}
     assert named_arrows(tmp_path) == {("launch.command", "launch.watch"), ("launch.command", "lunch")}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collectives.calibration import deviations, link, machine_of, text
-from collectives.machine import Link, machine
+from collectives.calibration import deviations, link, machine_of
+from collectives.machine import Link, machine, text
 from test_cli import Capture, run
 
 

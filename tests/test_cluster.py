@@ -249,7 +249,7 @@ def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
 def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([RANKS, *sys.path]))
     with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\) and not done in time; its last lines:"):
-        launch_on(hosts, "unwell", {"do": "stop", "rank": 2}, timeout=15, on_event=lambda _: None)
+        launch_on(hosts, "unwell", {"do": "stop", "rank": 2}, timeout=20, on_event=lambda _: None)
 
 
 AS_NOBODY = """

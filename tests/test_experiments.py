@@ -1,9 +1,11 @@
 """Experiments: parameters are checked before anything is launched, and nothing is run twice or half written."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,17 @@ def test_good_parameters_pass() -> None:
         ({"backends": ["nccl2"]}, "unknown backend 'nccl2'"),
         ({"where": "moon"}, "unknown where 'moon'; known are loopback, "),
         ({"repetitions": 0}, "repetitions: Input should be greater than or equal to 1, got 0"),
+        ({"repetitions": 10**12}, "repetitions: Input should be less than or equal to 1048576"),
+        ({"ranks": 10**12}, "ranks: Input should be less than or equal to 1048576"),
+        ({"sizes": [1024, "1K"]}, "sizes: 1024 is given twice"),
+        ({"sizes": [0]}, "sizes: 0 is nothing to send; expected a byte or more"),
+        ({"sizes": ["9" * 30 + "G"]}, "is too large; expected less than 2^63 bytes"),
+        ({"algorithms": ["ring", "ring"]}, "algorithms: 'ring' is given twice"),
+        ({"backends": ["p2p", "p2p"]}, "backends: 'p2p' is given twice"),
+        ({"where": "2020-01-01"}, "unknown where '2020-01-01'; known are loopback"),
+        ({"where": ""}, "unknown where ''"),
+        ({"where": "cluster:5ms,0MB/s"}, "network.rate: Input should be greater than 0, got 0.0"),
+        ({"where": "cluster:5ms,25MB/s", "ranks": 255}, "has room for 254 hosts, not 255"),
     ],
 )
 def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
@@ -225,7 +238,7 @@ def test_a_notebook_that_could_measure_nothing_has_no_failed_rows(tmp_path: Path
     assert execute._failed_rows(tmp_path / "straggler.ipynb") == 0
 
 
-EIGHT = GOOD | {"collectives": ["gather", "all_reduce"], "backends": ["p2p", "horovod", "mpi"]}
+EIGHT = GOOD | {"sizes": ["1K"], "collectives": ["gather", "all_reduce"], "backends": ["p2p", "horovod", "mpi"]}
 del EIGHT["algorithms"]
 
 
@@ -249,6 +262,8 @@ def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
         ({"collectives": []}, "collectives: List should have at least 1 item"),
         ({"collectives": ["gather"], "backends": ["horovod"]}, "horovod has no 'gather'"),
         ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
+        ({"sizes": [4]}, "4 bytes are no element for each of the 2 ranks of a gather"),
+        ({"sizes": [1024, 1028]}, "1024 and another size are both 256 elements of a gather on 2 ranks"),
         ({"backends": ["mpi:ring"]}, "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather"),
     ],
 )
@@ -266,3 +281,116 @@ def test_an_absent_back_end_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch
     alone = checked(CollectivesSweep, EIGHT | {"backends": ["horovod"], "collectives": ["all_reduce"]})
     with pytest.raises(ImportError, match="horovod is absent: Horovod is not installed"):
         alone.present()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"all-reduce-sweep: {ranks: [}", r"tiny\.yaml is no YAML: line 1"),
+        (b"\xff", r"tiny\.yaml is no YAML: 'utf-8' codec"),
+        (b"[all-reduce-sweep]", r"got \['all-reduce-sweep'\], expected the experiments' names"),
+        (b"3: {ranks: 2}", "unknown experiment '3'"),
+        (b"all-reduce-sweep: 3", "all-reduce-sweep: got 3, expected its parameters"),
+        (b"all-reduce-sweep: {3: 2}", "unknown parameter '3'"),
+        (b"all-reduce-sweep: {where: 2020-01-01}", "unknown where '2020-01-01'"),
+        (b"all-reduce-sweep: {__name__: x}", "unknown parameter '__name__'"),
+        (b"all-reduce-sweep: {output: ../../x}", "where results go is no parameter here; use --output NAME"),
+        (b"a: &a [x]\nb: *a", r"tiny\.yaml: line 2, column 4: got an alias, expected the value itself"),
+        (b"[" * 1000, r"tiny\.yaml: line 1, column 17: got more than 16 levels"),
+        (b"#" * 100_000, r"tiny\.yaml: got more than 64 KiB"),
+    ],
+)
+def test_a_broken_preset_is_one_line(folder: Path, text: bytes, message: str) -> None:
+    (folder / "presets" / "tiny.yaml").write_bytes(text)
+    assert_one_line(message, folder / NOTEBOOK.name, "tiny")
+    assert not (folder / "results").exists()
+
+
+def assert_one_line(message: str, notebook: Path, *arguments: Any, **options: Any) -> None:
+    with pytest.raises(ExperimentError, match=message) as caught:
+        run([notebook], *arguments, **options)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("name", ["__name__", "_", "__builtins__", "In", "exit", "x\nimport os", "ranks;x", "2"])
+def test_only_the_models_names_reach_the_notebook(folder: Path, name: str) -> None:
+    assert_one_line("unknown parameter", folder / NOTEBOOK.name, "tiny", {name: 1})
+    assert not (folder / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), "9" * 5000, [[[[1]]]], {"a": 1}, None, -1, [["x"] * 99] * 99], ids=range(7)
+)
+@pytest.mark.parametrize("name", ["ranks", "sizes", "where", "algorithms"])
+def test_odd_values_are_one_line(folder: Path, name: str, value: object) -> None:
+    assert_one_line(name if name != "where" else "where|place", folder / NOTEBOOK.name, "tiny", {name: value})
+
+
+@pytest.mark.parametrize("name", ["../presets/tiny", "..", "/etc/passwd", "", "x" * 101, "a b", "tiny\n", ".hidden"])
+def test_names_of_presets_and_outputs_are_plain(folder: Path, name: str) -> None:
+    assert_one_line("--preset .*expected up to 100 letters", folder / NOTEBOOK.name, name)
+    if name:
+        assert_one_line("--output .*expected up to 100 letters", folder / NOTEBOOK.name, "tiny", folder=name)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", "null", '{"cells": 3}', "\xff", '{"cells": [], "metadata": {}, "nbformat": 99}']
+)
+def test_a_broken_notebook_is_one_line(folder: Path, text: str) -> None:
+    (folder / NOTEBOOK.name).write_text(text, encoding="latin1")
+    assert_one_line(r"all-reduce-sweep", folder / NOTEBOOK.name, "tiny")
+
+
+def test_a_default_that_is_no_value_is_one_line(folder: Path) -> None:
+    notebook = nbformat.read(folder / NOTEBOOK.name, 4)
+    notebook.cells[1].source = "ranks = int(__import__('os').environ['RANKS'])"
+    nbformat.write(notebook, folder / NOTEBOOK.name)
+    assert_one_line("all-reduce-sweep.ipynb cannot be read as a notebook", folder / NOTEBOOK.name, "tiny")
+
+
+def test_where_nothing_can_be_written_the_file_is_named(folder: Path) -> None:
+    (folder / "results").write_text("in the way")
+    assert_one_line("results.*: (Not a directory|File exists)", folder / NOTEBOOK.name, "tiny")
+
+
+def test_damaged_results_are_named(folder: Path) -> None:
+    results = folder / "results" / "tiny"
+    results.mkdir(parents=True)
+    (results / NOTEBOOK.name).write_text("{")
+    assert_one_line("was made with other parameters or other code", folder / NOTEBOOK.name, "tiny")
+    (planned_run,) = planned([folder / NOTEBOOK.name], "tiny", {}, "tiny")
+    (results / NOTEBOOK.name).write_text(json.dumps({"metadata": {"collectives": {"inputs": planned_run.inputs}}}))
+    (results / "all-reduce-sweep.parquet").write_text("no parquet")
+    (results / "all-reduce-sweep.json").write_text("{}")
+    assert_one_line("all-reduce-sweep.parquet and .json cannot be read: .*--output", folder / NOTEBOOK.name, "tiny")
+
+
+def test_a_kernel_that_cannot_be_started_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import papermill
+
+    def dead(*_: object, **__: object) -> None:
+        raise RuntimeError("Kernel died before replying\nto kernel_info")
+
+    monkeypatch.setattr(papermill, "execute_notebook", dead)
+    message = "could not be executed: RuntimeError: Kernel died before replying to kernel_info"
+    assert_one_line(message, folder / NOTEBOOK.name, "tiny")
+
+
+def test_a_killed_run_leaves_no_connection_file(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    temporary = tmp_path_factory.mktemp("tmp")
+    notebook = nbformat.read(folder / NOTEBOOK.name, 4)
+    notebook.cells[5].source = "import sys, time; print('here', file=sys.stderr); time.sleep(60)"
+    nbformat.write(notebook, folder / NOTEBOOK.name)
+    path = str(folder / NOTEBOOK.name)
+    code = f"from pathlib import Path; from collectives.execute import run; run([Path({path!r})], 'tiny')"
+    environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment) as running:
+        assert running.stderr is not None
+        assert any("here" in line for line in running.stderr)
+        assert list(temporary.rglob("kernel.json"))
+        running.kill()
+    until = time.monotonic() + 30
+    while list(temporary.rglob("*.json")) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not list(temporary.rglob("*.json"))

@@ -96,6 +96,14 @@ def test_sentences_compute_their_numbers() -> None:
     }
 
 
+def test_one_repetition_has_an_interval_without_width() -> None:
+    """Computed from the bus bandwidth its ends may be off by the last bit, on either side."""
+    many = rows()[:1].loc[[0] * 60].assign(bytes=range(4, 64), median_us=[1000 / 7 * n for n in range(1, 61)])
+    many = many.assign(low_us=many.median_us, high_us=many.median_us, busbw=many.bytes / many.median_us / 1e3 * 1.5)
+    assert plot.bandwidth_against_size(many).light
+    assert plot.time_against_size(many.assign(low_us=many.median_us + 1e-3)).light
+
+
 def test_panels_say_who_has_what() -> None:
     assert panels.time_against_size(eight()).alt == (
         "Measured on 4 ranks, time against buffer size from 4 B to 1 MiB. "

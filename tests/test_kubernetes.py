@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from collectives.execute import planned
+from collectives.launch import secret
 from test_packaging import lock
 
 FOLDER = Path(__file__).parent.parent / "experiments" / "kubernetes"
@@ -44,6 +45,16 @@ def test_the_trainjob_is_one_to_kubeflows_own_types() -> None:
     (job,) = manifests("trainjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
     assert not unknown_to(kubernetes.TrainerV1alpha1TrainJob, job)
+
+
+def test_the_trainjob_s_pods_share_a_secret_that_its_first_lines_say_how_to_make() -> None:
+    """torchrun's processes start ranks only for who has it, and it is not in the manifest."""
+    (job,) = manifests("trainjob.yaml")
+    (variable,) = job["spec"]["trainer"]["env"]
+    assert variable["name"] == secret.VARIABLE
+    source = variable["valueFrom"]["secretKeyRef"]
+    made = f"kubectl create secret generic {source['name']} --from-file={source['key']}=/dev/stdin"
+    assert made in (FOLDER / "trainjob.yaml").read_text()
 
 
 @pytest.mark.parametrize("where", ["trainer", "volumeMounts"])

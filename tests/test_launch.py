@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from collectives.launch import RankError, launch
-from collectives.launch.watch import end, start
+from collectives.launch.watch import end, start, watch
 
 RANKS = str(Path(__file__).parent / "ranks")
 COMMANDS = ["mpirun", "horovodrun"]
@@ -114,8 +115,20 @@ def test_a_process_that_has_ended_keeps_its_number_until_its_group_is_ended() ->
 
 
 def test_a_stopped_rank_is_named_when_time_is_up() -> None:
-    with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\) and not done in time; its last lines:"):
-        launch("unwell", {"do": "stop", "rank": 2}, 4, timeout=12)
+    with ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(4)]
+        stack.callback(end, processes := [start(["sleep", "600"], log, {}, []) for log in logs])
+        processes[2].send_signal(signal.SIGSTOP)
+        names = [f"rank {rank} of 4" for rank in range(4)]
+        watched = watch(names, processes, logs, lambda _: None, time.monotonic() + 0.5)
+        with pytest.raises(
+            RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\) and not done in time; its last lines:"
+        ):
+            list(watched)
+        processes[2].send_signal(signal.SIGCONT)
+        watched = watch(names, processes, logs, lambda _: None, time.monotonic() + 0.5)
+        with pytest.raises(RankError, match=r"^rank 0 of 4 and 3 more are not done in time; its last lines:"):
+            list(watched)
 
 
 def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:

@@ -1,8 +1,13 @@
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from collectives import Machine
-from collectives.machine import Level, Link, Protocol, machine, presets
+from collectives.machine import Delay, Level, Link, Protocol, machine, presets, text
 from collectives.units import parse_bytes, parse_rate, parse_seconds
 
 FILE = """
@@ -130,3 +135,62 @@ def test_units(parse, text, value):
 def test_what_is_no_quantity(parse, text):
     with pytest.raises(ValueError, match="write it as"):
         parse(text)
+
+
+names = st.text(max_size=20)
+seconds = st.floats(0, 1e6)
+rates = st.floats(1e-3, 1e18)
+links = st.builds(Link, latency=seconds, overhead=seconds, rate=rates)
+delays = st.builds(Delay, latency=seconds, overhead=seconds)
+protocols = st.builds(
+    Protocol,
+    name=names,
+    algorithms=st.none() | st.lists(names, max_size=3).map(tuple),
+    up_to=st.none() | st.integers(0, 1 << 40),
+    startup=seconds,
+    share=st.floats(0.001, 1),
+    inside=delays,
+    network=delays,
+)
+machines = st.builds(
+    Machine,
+    name=names,
+    source=names,
+    ranks_per_node=st.integers(1, 16),
+    inside=links,
+    network=links,
+    levels=st.lists(
+        st.builds(Level, name=names, nodes=st.just(4), latency=seconds, rate=st.none() | rates), max_size=1
+    ),
+    protocols=st.lists(protocols, max_size=2),
+    slower=st.dictionaries(st.integers(0, 1 << 20), st.floats(1, 1e6), max_size=3),
+    gamma=seconds,
+)
+
+
+@given(machines)
+@example(Machine(name="a: b", network=Link(rate=50e3)))
+@example(Machine(name="true", source="CPU # 3, 'x': \"y\" \t\n", network=Link(latency=1e-12, rate=0.01)))
+def test_what_is_written_is_read_back_equal(made):
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "mine.yaml"
+        path.write_text(text(made), encoding="utf8")
+        assert machine(str(path)) == made
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_is_read_back_equal(tmp_path, name):
+    (tmp_path / "mine.yaml").write_text(text(machine(name)), encoding="utf8")
+    assert machine(str(tmp_path / "mine.yaml")) == machine(name)
+
+
+def test_one_link_is_no_yaml():
+    assert machine("5ms,25MB/s").name == "5ms,25MB/s"
+    with pytest.raises(ValueError, match=r"machine 5ms', x: '1,25MB/s: .*is no time"):
+        machine("5ms', x: '1,25MB/s")
+
+
+def test_a_file_that_would_fill_the_memory_is_refused(tmp_path):
+    (tmp_path / "mine.yaml").write_text("name: &a [x, x]\nsource: [*a, *a]\n")
+    with pytest.raises(ValueError, match=r"mine\.yaml: line 2, column 10: got an alias"):
+        machine(str(tmp_path / "mine.yaml"))

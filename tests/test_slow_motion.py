@@ -39,6 +39,19 @@ def test_what_is_measured_where() -> None:
     assert len(Scaling(**GOOD | {"slower": 1}).settings()) == 2
 
 
+@pytest.mark.parametrize(
+    ("latency", "rate", "deeper"),
+    [
+        ("100us", "25MB/s", "400us,6.25MB/s"),
+        ("300\u00b5s", "300KB/s", "1.2ms,75KB/s"),
+        ("123.4567us", "1GB/s", "493.827us,250MB/s"),
+    ],
+)
+def test_links_of_less_than_a_millisecond_can_be_slowed_down(latency: str, rate: str, deeper: str) -> None:
+    *_, slower = Scaling(**GOOD | {"latency": latency, "rate": rate}).settings()
+    assert slower.where == f"cluster:{deeper}"
+
+
 def test_all_but_horovod_are_measured_by_the_same_ranks() -> None:
     alike = launches(Scaling(**GOOD | {"backends": ["gloo", "horovod", "mpi"], "slower": 1}).settings())
     assert [(one.ranks, one.backends) for each in alike for one in each] == [
@@ -53,7 +66,13 @@ def test_all_but_horovod_are_measured_by_the_same_ranks() -> None:
     ("change", "said"),
     [
         ({"hosts": [1]}, "greater than or equal to 2"),
-        ({"rate": "0MB/s"}, "a latency and a rate above 0"),
+        ({"rate": "0MB/s"}, "'0MB/s' is not above 0"),
+        ({"latency": "0ms"}, "'0ms' is not above 0"),
+        ({"hosts": [2, 2]}, "2 is given twice"),
+        ({"hosts": [255]}, "less than or equal to 254"),
+        ({"algorithms": ["auto"]}, "'auto' is given twice"),
+        ({"backends": ["gloo"], "selectable": ["gloo"]}, "'gloo' is given twice"),
+        ({"slower": 10**9}, "less than or equal to 1000"),
         ({"latency": "5"}, "5"),
         ({"algorithms": ["rnig"]}, "rnig"),
         ({"selectable": ["mpi:rnig"]}, "known are basic_linear"),

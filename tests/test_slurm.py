@@ -160,7 +160,9 @@ def test_ranks_are_spread_evenly_and_a_lost_one_ends_the_job(inside: Inside, fol
     (folder / "spread.py").write_text(SPREAD)
     wrap = ["--nodes=4", "--ntasks-per-node=2", f"--wrap={sys.executable} spread.py"]
     began = time.monotonic()
-    _, state, log = submit(inside, folder, *wrap, PYTHONPATH=str(ROOT / "tests" / "ranks"))
+    _, state, log = submit(
+        inside, folder, *wrap, PYTHONPATH=os.pathsep.join([str(ROOT / "tests" / "ranks"), *sys.path])
+    )
     assert "{'nodes': ['n1', 'n1', 'n2', 'n3', 'n4']}" in log
     assert state == "FAILED 1:0"
     assert "RankError: rank 2 of 5 was lost: Killed" in log

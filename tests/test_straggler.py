@@ -45,7 +45,7 @@ GOOD: dict[str, Any] = {
         ({"factors": [0]}, "factors.0: Input should be greater than or equal to 1, got 0"),
         ({"factors": []}, "factors: List should have at least 1 item"),
         ({"rate": "fast"}, "'fast' is no rate"),
-        ({"rate": "0MB/s"}, "a rate must be above 0, not '0MB/s'"),
+        ({"rate": "0MB/s"}, "rate: '0MB/s' is not above 0"),
         ({"latency": "soon"}, "'soon' is no time"),
         ({"sizes": ["6"]}, "6 bytes are no whole number of float32"),
         ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),

@@ -22,6 +22,8 @@ class Ranks:
     def __init__(self) -> None:
         self.launches: list[list[int]] = []
         self.failures: dict[int | str, BaseException] = {}
+        self.within: dict[int, BaseException] = {}
+        self.at_the_end: BaseException | None = None
 
     def bench(self, wanted: list[Settings], on_event: Callable[[dict[str, Any]], None]) -> Measurement:
         self.launches.append([nbytes for settings in wanted for nbytes in settings.bytes])
@@ -30,6 +32,8 @@ class Ranks:
         on_event({"environment": [{"processor": f"number {len(self.launches)}"}] * wanted[0].ranks})
         for settings in wanted:
             self.measure(settings, on_event)
+        if self.at_the_end:
+            raise self.at_the_end
         return Measurement([], [])
 
     def measure(self, settings: Settings, on_event: Callable[[dict[str, Any]], None]) -> None:
@@ -39,6 +43,8 @@ class Ranks:
                 raise failure
             for backend, algorithm in settings.configurations():
                 on_event({"row": same | {"backend": backend, "algorithm": algorithm, "bytes": nbytes, "wrong": 0}})
+                if failure := self.within.get(nbytes):
+                    raise failure
             on_event({"done": nth, "of": len(settings.bytes), **same})
 
 
@@ -121,6 +127,84 @@ def test_collectives_go_on_each_where_it_was(ranks: Ranks, tmp_path: Path) -> No
     rows, record = read(tmp_path / "rows")
     assert list(rows.collective) == ["all_reduce"] * 9 + ["reduce"] * 4
     assert [settings["collective"] for settings in record["settings"]] == ["all_reduce", "reduce"]
+
+
+def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.at_the_end = RankError("rank 1 of 4 was killed by SIGKILL")
+    with pytest.raises(RankError, match="rank 1 of 4 was killed by SIGKILL"):
+        sweep([SETTINGS], tmp_path / "rows")
+    ranks.at_the_end = None
+    sweep([SETTINGS], tmp_path / "rows")
+    assert ranks.launches == [[4, 64, 1024]]
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
+
+
+def test_a_size_of_which_only_some_rows_came_fails_as_a_whole(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.within = {64: RankError("rank 1 of 4 was killed by SIGKILL")}
+    sweep([SETTINGS], tmp_path / "rows")
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64, failed=True), *all_of(1024)]
+    ranks.within = {}
+    sweep([SETTINGS], tmp_path / "rows")
+    assert ranks.launches[2:] == [[64]]
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xff\xfe",
+        b'{"row": {"bytes": 64, "algo',
+        b"null",
+        b'{"row": 5}',
+        b'{"row": {"bytes": 64}}',
+        b'{"environment": [3]}',
+        b"[" * 100_000,
+        b"",
+    ],
+    ids=range(8),
+)
+def test_a_damaged_line_is_named_and_its_size_measured_again(
+    ranks: Ranks, tmp_path: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks.failures = {1024: KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        sweep([SETTINGS], tmp_path / "rows")
+    path = partial([SETTINGS], tmp_path / "rows")
+    lines = path.read_bytes().split(b"\n")
+    lines[5] = damage  # the second row of 64 bytes: after the environment and three rows of 4 bytes
+    path.write_bytes(b"\n".join(lines))
+    ranks.failures = {1024: KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        sweep([SETTINGS], tmp_path / "rows")
+    assert f"{path}, line 6: damaged, so skipped" in capsys.readouterr().err
+    ranks.failures = {}
+    sweep([SETTINGS], tmp_path / "rows")
+    assert "damaged" not in capsys.readouterr().err
+    assert ranks.launches == [[4, 64, 1024], [64, 1024], [1024]]
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
+
+
+def test_a_row_that_a_cut_has_taken_is_measured_again(ranks: Ranks, tmp_path: Path) -> None:
+    """Cut off between the rows of one size, which are written one after the other."""
+    ranks.failures = {1024: KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        sweep([SETTINGS], tmp_path / "rows")
+    path = partial([SETTINGS], tmp_path / "rows")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    ranks.failures = {}
+    sweep([SETTINGS], tmp_path / "rows")
+    assert ranks.launches == [[4, 64, 1024], [64, 1024]]
+    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
+
+
+def test_rows_of_sizes_that_are_no_longer_asked_for_are_left_out(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.failures = {1024: KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        sweep([SETTINGS], tmp_path / "rows")
+    ranks.failures = {}
+    sweep([SETTINGS.model_copy(update={"bytes": [64]})], tmp_path / "rows")
+    assert ranks.launches == [[4, 64, 1024]]
+    assert series(tmp_path / "rows") == all_of(64)
 
 
 def test_ranks_that_do_not_start_are_an_error(ranks: Ranks, tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ def _paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @contextmanager
-def stranger(tag: str, *ports: int) -> Iterator[Report]:
+def stranger(wish: str, tag: str, *ports: int) -> Iterator[Report]:
     """What the stranger has found is there after the block."""
     report: Report = {}
-    command = [sys.executable, str(HERE / "stranger.py"), tag, *map(str, ports)]
+    command = [sys.executable, str(HERE / "stranger.py"), wish, tag, *map(str, ports)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -56,20 +56,20 @@ print(json.dumps([events, made]))
 """
 
 
-@pytest.mark.parametrize("where", ["loopback", "mpirun", "horovodrun"])
+@pytest.mark.parametrize(("where", "wish"), [("loopback", "run"), ("mpirun", "run"), ("horovodrun", "stop")])
 def test_a_stranger_gets_nothing_executed_stops_nobody_and_reads_no_secret(
-    where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    where: str, wish: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tag, mine = f"tag-{secrets.token_hex(8)}", secrets.token_hex(32)
     monkeypatch.setenv("TAG", tag)
     monkeypatch.setenv("COLLECTIVES_SECRET", mine)
-    with stranger(tag) as report:
+    with stranger(wish, tag) as report:
         run = [sys.executable, "-c", LAUNCH, where]
         done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=False)
+    assert not (tmp_path / "executed").exists()
     assert done.returncode == 0, done.stderr
     events, made = json.loads(done.stdout)
     assert len(events[0]["pids"]) == 2
-    assert not (tmp_path / "executed").exists()
     assert sum("collectives.launch.rank" in command for command in report["commands"]) >= 1
     assert len(report["attacked"]) >= 1
     assert len(made) >= (where != "loopback")
@@ -97,13 +97,13 @@ def test_a_stranger_at_torchrun_s_store_gets_nothing_executed_and_stops_nobody(
         port = probe.getsockname()[1]
     where = ["--nnodes=1", "--nproc-per-node=3", "--master-addr=127.0.0.1", f"--master-port={port}"]
     command = [sys.executable, "-m", "torch.distributed.run", *where, "-m", "collectives.launch.torchrun"]
-    with stranger(tag, port) as report:
+    with stranger("run", tag, port) as report:
         run = [*command, sys.executable, "-c", DRIVE]
         done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=False)
+    assert not (tmp_path / "executed").exists()
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert [len(each[0]["pids"]) for each in events] == [1, 3], done.stderr
     assert "exitcode  : 5" in done.stderr
-    assert not (tmp_path / "executed").exists()
     assert "collectives/hub" in report["keys"]
     assert port in report["attacked"]
     assert sum("collectives.launch.rank torchrun" in command for command in report["commands"]) >= 1

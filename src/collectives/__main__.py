@@ -159,15 +159,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _assignment(text: str) -> tuple[str, Any]:
-    import yaml
+    from collectives.plain_yaml import parse
 
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
     try:
-        return name.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise argparse.ArgumentTypeError(f"{value!r}, given for {name}, is no YAML value") from None
+        return name.strip(), parse(value, f"the value of {name.strip()}")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _positive(text: str) -> int:
@@ -324,7 +324,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    from collectives.calibration import SIZES, deviations, machine_of, measured, text
+    from collectives.calibration import SIZES, deviations, machine_of, measured
+    from collectives.machine import text
     from collectives.units import duration, format_bytes
 
     if arguments.ranks < 2:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from collectives.environment import record
-from collectives.launch import launch, need_where
-from collectives.machine import Link, Machine
-from collectives.results import write
+from collectives.launch import launch
+from collectives.machine import Link, Machine, text
+from collectives.parameters import Name, Parameters, Ranks, Repetitions, SomeSizes, need_place
+from collectives.results import replace, write
 from collectives.units import parse_bytes
 
 Row = dict[str, Any]
@@ -21,22 +22,18 @@ TIMEOUT = 600.0
 SIZES = (8, 64, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
 
 
-class Calibration(BaseModel):
+class Calibration(Parameters):
     """The parameters of the notebook ``calibration``: whose link, and which messages."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    where: str
-    ranks: Annotated[int, Field(ge=2)]
-    sizes: Annotated[list[str | int], Field(min_length=2)]
-    repetitions: Annotated[int, Field(ge=1)]
+    where: Name
+    ranks: Annotated[Ranks, Field(ge=2)]
+    sizes: Annotated[SomeSizes, Field(min_length=2)]
+    repetitions: Repetitions
     output: str
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        need_where(self.where, self.ranks)
-        if min(self.bytes()) < 1:
-            raise ValueError("a message has at least one byte")
+        need_place(self.where, self.ranks)
         return self
 
     def bytes(self) -> list[int]:
@@ -48,14 +45,19 @@ def measure(wanted: Calibration) -> None:
     """Measure, and write rows, record and the machine (`file`) under ``wanted.output``."""
     rows = measured(wanted.where, wanted.ranks, wanted.bytes(), wanted.repetitions, TIMEOUT)
     made = machine_of(rows, "calibrated", wanted.where)
-    file(wanted.output).parent.mkdir(parents=True, exist_ok=True)
-    file(wanted.output).write_text(text(made), encoding="utf8")
+    save(made, file(wanted.output))
     write(wanted.output, deviations(rows, made.network), {"settings": [wanted.model_dump()], "environment": [record()]})
 
 
 def file(output: str) -> Path:
     """Where the machine lies."""
     return Path(f"{output}.yaml")
+
+
+def save(machine: Machine, path: Path) -> None:
+    """Write the machine as a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, lambda partial: partial.write_text(text(machine), encoding="utf8"))
 
 
 def measured(where: str, ranks: int, sizes: Sequence[int], repetitions: int, timeout: float) -> list[Row]:
@@ -101,27 +103,17 @@ def machine_of(rows: Sequence[Row], name: str, where: str) -> Machine:
     source = (
         f"messages between two ranks ({where}; {here['processor']}, {here['usable_cores']} cores, {here['system']})"
     )
-    return Machine(name=name, source=source, network=link(rows))
+    return Machine(name=name, source=source, network=_rounded(link(rows)))
+
+
+def _rounded(fitted: Link) -> Link:
+    """To a tenth of a nanosecond, and six digits of the rate: more than any measurement knows."""
+    return Link(
+        latency=round(fitted.latency, 10), overhead=round(fitted.overhead, 10), rate=float(f"{fitted.rate:.6g}")
+    )
 
 
 def deviations(rows: Sequence[Row], fitted: Link) -> list[Row]:
     """Each size: one way measured and by the fit, and how far the fit is off."""
     made = [fitted.alpha + fitted.beta * row["bytes"] for row in rows]
     return [row | {"fit": fit, "off": fit / row["one_way"] - 1} for row, fit in zip(rows, made, strict=True)]
-
-
-def text(machine: Machine) -> str:
-    """The machine as the file that `collectives.machine` reads.
-
-    >>> print(text(Machine(name="mine", source="a test", network=Link(latency=5e-6, rate=25e9))), end="")
-    name: mine
-    source: a test
-    network: {latency: 5us, overhead: 0us, rate: 25GB/s}
-    """
-    net = machine.network
-    network = f"{{latency: {_us(net.latency)}, overhead: {_us(net.overhead)}, rate: {net.rate / 1e9:.6g}GB/s}}"
-    return f"name: {machine.name}\nsource: {machine.source}\nnetwork: {network}\n"
-
-
-def _us(seconds: float) -> str:
-    return f"{round(seconds * 1e6, 4):.15g}us"

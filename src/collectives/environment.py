@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,42 @@ def digest(value: Any) -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """`digest` of a JSON value, this package's code and the versions that it runs with."""
-    sources = [path.read_text(encoding="utf8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    return digest([value, sources, platform.python_version(), *map(_version, PACKAGES)])
+    """`digest` of a JSON value, of what this package's code does, and of the versions that it runs with.
+
+    Comments, docstrings and the code's layout do not count, nor what a cache holds.
+    """
+    return digest([value, _code(Path(__file__).parent), platform.python_version(), *map(_version, PACKAGES)])
+
+
+def _code(folder: Path) -> list[str]:
+    """A digest of every file: of Python what is executed, of anything else its bytes."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_cache(path.relative_to(folder)))
+    return [f"{path.relative_to(folder)} {_executed(path.suffix, path.read_bytes())}" for path in paths]
+
+
+def _is_cache(path: Path) -> bool:
+    """Python's and numba's, and what systems and editors put beside a file."""
+    return any(part == "__pycache__" or part.startswith(".") or part.endswith("~") for part in path.parts)
+
+
+@cache
+def _executed(suffix: str, data: bytes) -> str:
+    if suffix == ".py":
+        data = ast.dump(_without_docstrings(ast.parse(data))).encode()
+    return hashlib.sha256(data).hexdigest()
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
+            first = node.body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                del node.body[0]
+    return tree
 
 
 def _processor() -> str:

@@ -11,13 +11,27 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+MOST = 4  # findings in one message
+
+
 def explain(error: ValidationError) -> str:
     """What pydantic found, as ``name: what is wrong, got …``; names of our own checks are left out."""
     lines = []
     for found in error.errors():
         where, what = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ")
-        lines.append(f"{where}: {what}, got {found['input']!r}" if where else what)
-    return "; ".join(lines)
+        lines.append(f"{where}: {what}, got {short(found['input'])}" if where else what)
+    more = [f"and {len(lines) - MOST:,} more"] if len(lines) > MOST else []
+    return "; ".join([*lines[:MOST], *more])
+
+
+def short(value: object) -> str:
+    """A value as a message shows it.
+
+    >>> short("64Q"), short("9" * 1000)
+    ("'64Q'", "'999999999999999999999999999999999999999… (1,002 characters)")
+    """
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:40]}… ({len(shown):,} characters)"
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
@@ -29,4 +43,4 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = get_close_matches(name, known, n=1)
     meant = f": did you mean {near[0]!r}? Known" if near else "; known"
-    return f"unknown {what} {name!r}{meant} are {', '.join(known)}"
+    return f"unknown {what} {short(name)}{meant} are {', '.join(known)}"

@@ -10,14 +10,23 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import re
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from collectives import plain_yaml
 from collectives.environment import digest, fingerprint, record
-from collectives.errors import unknown
-from collectives.experiments import EXPERIMENTS, ExperimentError, checked
+from collectives.errors import short, unknown
+from collectives.experiments import EXPERIMENTS, ExperimentError, validated
 from collectives.results import read
+
+# What a preset and a folder of results may be called.
+NAME = r"\w[\w.=,-]{0,99}"
 
 
 class Run(NamedTuple):
@@ -41,11 +50,20 @@ def run(
 
     ``overrides`` go before the preset's parameters. Results lie in ``results/FOLDER``, which is the preset's name where
     none is given, with a number made of the overrides if there are any. With ``replace`` what other parameters or other
-    code left there makes way. Raises ExperimentError before any notebook is started in vain.
+    code left there makes way. Raises ExperimentError, in one line, for whatever is wrong; before any notebook is
+    started, if that can be known.
     """
     overrides = overrides or {}
-    folder = folder_name(preset, overrides, folder)
-    runs = planned(notebooks, preset, overrides, folder)
+    for option, name in (("--preset", preset), ("--output", folder or "default")):
+        if not re.fullmatch(NAME, name):
+            raise ExperimentError(f"{option} {short(name)}: expected up to 100 letters, digits and . _ - = ,")
+    try:
+        return _run(planned(notebooks, preset, overrides, folder_name(preset, overrides, folder)), replace=replace)
+    except OSError as error:
+        raise ExperimentError(f"{error.filename}: {error.strerror}") from None
+
+
+def _run(runs: list[Run], *, replace: bool) -> int:
     for each in runs:
         if not replace and each.executed.exists() and _inputs_of(each.executed) != each.inputs:
             raise ExperimentError(
@@ -53,7 +71,7 @@ def run(
                 "overwrite it with --replace"
             )
     for nth, each in enumerate(runs, start=1):
-        name = f"[{nth}/{len(runs)}] {each.notebook.stem} ({folder})"
+        name = f"[{nth}/{len(runs)}] {each.notebook.stem} ({each.executed.parent.name})"
         if _is_current(each):
             print(f"{name}: up to date", file=sys.stderr)
         else:
@@ -79,7 +97,9 @@ def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folde
             continue
         parameters = {**given, **overrides, "output": f"results/{folder}/{notebook.stem}"}
         try:
-            checked(EXPERIMENTS[notebook.stem], _defaults(notebook) | parameters)
+            if "output" in given | overrides:
+                raise ExperimentError("where results go is no parameter here; use --output NAME")
+            validated(EXPERIMENTS[notebook.stem], _defaults(notebook) | parameters)
         except ExperimentError as error:
             raise ExperimentError(f"{notebook.stem} with preset {preset}: {error}") from None
         executed = notebook.parent / "results" / folder / notebook.name
@@ -91,8 +111,6 @@ def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folde
 
 def _preset(notebook: Path, preset: str) -> dict[str, Any] | None:
     """The preset's parameters for this notebook; None where it is not for it."""
-    import yaml
-
     if not notebook.is_file():
         raise ExperimentError(f"there is no notebook {notebook}")
     if notebook.stem not in EXPERIMENTS:
@@ -100,10 +118,17 @@ def _preset(notebook: Path, preset: str) -> dict[str, Any] | None:
     path = notebook.parent / "presets" / f"{preset}.yaml"
     if not path.is_file():
         raise ExperimentError(unknown("preset", preset, sorted(path.stem for path in path.parent.glob("*.yaml"))))
-    presets: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text()) or {}
-    for name in presets:
+    try:
+        presets = plain_yaml.read(path) or {}
+    except ValueError as error:
+        raise ExperimentError(f"preset {preset}: {error}") from None
+    if not isinstance(presets, dict):
+        raise ExperimentError(f"preset {preset}: got {short(presets)}, expected the experiments' names")
+    for name, given in presets.items():
         if name not in EXPERIMENTS:
-            raise ExperimentError(f"preset {preset}: {unknown('experiment', name, EXPERIMENTS)}")
+            raise ExperimentError(f"preset {preset}: {unknown('experiment', str(name), EXPERIMENTS)}")
+        if not isinstance(given, dict):
+            raise ExperimentError(f"preset {preset}, {name}: got {short(given)}, expected its parameters")
     return presets.get(notebook.stem)
 
 
@@ -111,8 +136,15 @@ def _defaults(notebook: Path) -> dict[str, Any]:
     """The values that stand in the notebook itself."""
     import papermill
 
-    known = papermill.inspect_notebook(str(notebook))
-    return {name: ast.literal_eval(parameter["default"]) for name, parameter in known.items()}
+    try:
+        known = papermill.inspect_notebook(str(notebook))
+        return {name: ast.literal_eval(parameter["default"]) for name, parameter in known.items()}
+    except Exception as error:  # whatever the libraries make of a damaged file
+        raise ExperimentError(f"{notebook} cannot be read as a notebook: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _inputs(notebook: Path, parameters: dict[str, Any]) -> str:
@@ -122,9 +154,10 @@ def _inputs(notebook: Path, parameters: dict[str, Any]) -> str:
 
 
 def _inputs_of(executed: Path) -> str | None:
-    """The fingerprint that an executed notebook was made from."""
-    inputs: str | None = json.loads(executed.read_text())["metadata"].get("collectives", {}).get("inputs")
-    return inputs
+    """The fingerprint that an executed notebook was made from; None for one that is damaged, or not from here."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        return str(json.loads(executed.read_text(encoding="utf8"))["metadata"]["collectives"]["inputs"])
+    return None
 
 
 def _is_current(run: Run) -> bool:
@@ -143,7 +176,10 @@ def _make_way(run: Run) -> None:
 def _failed_rows(executed: Path) -> int:
     if not executed.with_suffix(".parquet").exists():  # the notebook has said why it could measure nothing
         return 0
-    rows, _ = read(executed.with_suffix(""))
+    try:
+        rows, _ = read(executed.with_suffix(""))
+    except ValueError as error:
+        raise ExperimentError(f"{error}; name another folder with --output, or remove the file") from None
     return int(rows.error.notna().sum()) if "error" in rows else 0
 
 
@@ -155,20 +191,19 @@ def _execute(run: Run) -> None:
     executed.parent.mkdir(parents=True, exist_ok=True)
     partial = executed.with_name(f".{executed.name}")
     try:
-        done = papermill.execute_notebook(
-            str(run.notebook),
-            str(partial),
-            run.parameters,
-            cwd=str(run.notebook.parent),
-            kernel_name="python3",
-            progress_bar=False,  # nearly all the time passes in one cell, which says itself how far it is
-            stderr_file=sys.stderr,
-            extra_arguments=["--IPKernelApp.log_level=ERROR"],
-        )
+        with _connection_file() as connection_file:
+            done = _papermill(run, partial, connection_file)
     except papermill.PapermillExecutionError as error:
         failed = executed.with_suffix(".failed.ipynb")
         partial.replace(failed)
-        raise ExperimentError(f"{run.notebook} failed: {error.ename}: {error.evalue}; see {failed}") from None
+        what = " ".join(f"{error.ename}: {error.evalue}".split())
+        raise ExperimentError(f"{run.notebook} failed: {what}; see {failed}") from None
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    except Exception as error:  # a kernel that does not start, or dies, is a matter of many kinds of exceptions
+        partial.unlink(missing_ok=True)
+        raise ExperimentError(f"{run.notebook} could not be executed: {_line(error)}") from None
     except BaseException:
         partial.unlink(missing_ok=True)  # interrupted: half a notebook is of no use to anyone
         raise
@@ -176,3 +211,29 @@ def _execute(run: Run) -> None:
     papermill.iorw.write_ipynb(done, str(partial))
     partial.replace(executed)
     executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)
+
+
+def _papermill(run: Run, to: Path, connection_file: str) -> Any:
+    import papermill
+    from traitlets.config import Config
+
+    return papermill.execute_notebook(
+        str(run.notebook),
+        str(to),
+        run.parameters,
+        cwd=str(run.notebook.parent),
+        kernel_name="python3",
+        progress_bar=False,  # nearly all the time passes in one cell, which says itself how far it is
+        stderr_file=sys.stderr,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        config=Config({"KernelManager": {"connection_file": connection_file}}),
+    )
+
+
+@contextmanager
+def _connection_file() -> Iterator[str]:
+    """Where Jupyter says how a kernel is reached. A shell beside us removes it when we end, even if we are killed."""
+    folder = tempfile.mkdtemp(prefix="collectives-kernel-")
+    command = ["sh", "-c", 'cat > /dev/null; rm -rf "$1"', "sh", folder]  # `cat` ends when our end of the pipe closes
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+        yield f"{folder}/kernel.json"

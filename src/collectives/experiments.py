@@ -7,23 +7,24 @@ anything is started (`collectives.execute`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from collectives.backends import BACKENDS, lacking
 from collectives.backends.presence import Presence, presence
 from collectives.backends.tuning import named
-from collectives.bench import Positive, Settings, needed_here
+from collectives.bench import Settings, needed_here
 from collectives.calibration import Calibration
 from collectives.errors import explain, unknown
+from collectives.parameters import Name, Names, Parameters, Ranks, Repetitions, SomeNames, SomeSizes, need_place
 from collectives.simulated import Scale, Speed
 from collectives.slow_motion import Scaling
 from collectives.straggler import Straggler
 from collectives.sweep import sweep
 from collectives.units import parse_bytes
 
-Parameters = TypeVar("Parameters", bound=BaseModel)
+Model = TypeVar("Model", bound=Parameters)
 
 # Names that IPython itself puts beside a notebook's parameters.
 IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}
@@ -39,24 +40,27 @@ class ExperimentError(ValueError):
     """An experiment that cannot be run as asked, or that failed."""
 
 
-class Measured(BaseModel):
+class Measured(Parameters):
     """What every measurement is told."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    ranks: Positive
-    sizes: Annotated[list[str | int], Field(min_length=1)]
-    backends: Annotated[list[str], Field(min_length=1)]
-    repetitions: Positive
-    where: str
+    ranks: Ranks
+    sizes: SomeSizes
+    backends: SomeNames
+    repetitions: Repetitions
+    where: Name
     output: str
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
+        need_place(self.where, self.ranks)
         try:
-            self.settings()
+            wanted = self.settings()
         except ValidationError as error:
             raise ValueError(explain(error)) from None
+        for one in wanted:
+            _need_sizes(one)
+            if not one.configurations():
+                raise ValueError(f"nothing to measure: {', '.join(one.backends)} needs algorithms")
         return self
 
     def settings(self) -> list[Settings]:
@@ -76,10 +80,22 @@ class Measured(BaseModel):
         )
 
 
+def _need_sizes(one: Settings) -> None:
+    """Raise ValueError where a size is nothing to each rank, or two sizes are rounded to the same."""
+    elements = [one.elements(nbytes) for nbytes in one.bytes]
+    for nbytes, n in zip(one.bytes, elements, strict=True):
+        if not n:
+            raise ValueError(f"{nbytes} bytes are no element for each of the {one.ranks} ranks of a {one.collective}")
+        if elements.count(n) > 1:
+            raise ValueError(
+                f"{nbytes} and another size are both {n} elements of a {one.collective} on {one.ranks} ranks"
+            )
+
+
 class Sweep(Measured):
     """The parameters of ``all-reduce-sweep``."""
 
-    algorithms: list[str]
+    algorithms: Names
 
     def settings(self) -> list[Settings]:
         """One all-reduce, by all algorithms and back ends."""
@@ -89,7 +105,7 @@ class Sweep(Measured):
 class CollectivesSweep(Measured):
     """The parameters of ``collectives-sweep``."""
 
-    collectives: Annotated[list[str], Field(min_length=1)]
+    collectives: SomeNames
 
     def settings(self) -> list[Settings]:
         """Each collective, by the back ends that have it."""
@@ -121,7 +137,7 @@ def _has(name: str, collective: str) -> bool:
 
 
 # Name of a notebook -> the model of its parameters. An experiment of your own is one more line.
-EXPERIMENTS: dict[str, type[BaseModel]] = {
+EXPERIMENTS: dict[str, type[Parameters]] = {
     "all-reduce-sweep": Sweep,
     "collectives-sweep": CollectivesSweep,
     "massive-scale": Scale,
@@ -132,19 +148,23 @@ EXPERIMENTS: dict[str, type[BaseModel]] = {
 }
 
 
-def checked(model: type[Parameters], namespace: Mapping[str, Any]) -> Parameters:
+def checked(model: type[Model], namespace: Mapping[str, Any]) -> Model:
     """The notebook's parameters (``globals()`` of a notebook that has nothing else yet), checked by name and type.
 
     papermill adds a misspelt parameter as one more variable and only warns; here it is an error.
     """
-    given = {
-        name: value
-        for name, value in namespace.items()
-        if not name.startswith("_") and name not in IPYTHON and isinstance(value, SIMPLE)
-    }
+    return validated(model, {name: value for name, value in namespace.items() if _is_parameter(name, value)})
+
+
+def _is_parameter(name: str, value: Any) -> bool:
+    return not name.startswith("_") and name not in IPYTHON and isinstance(value, SIMPLE)
+
+
+def validated(model: type[Model], given: Mapping[str, Any]) -> Model:
+    """The parameters of a model: these and no others. Raises ExperimentError, in one line, for anything else."""
     for name in given:
         if name not in model.model_fields:
-            raise ExperimentError(unknown("parameter", name, model.model_fields))
+            raise ExperimentError(unknown("parameter", str(name), model.model_fields))
     try:
         return model(**given)
     except ValidationError as error:

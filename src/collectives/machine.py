@@ -36,10 +36,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
+from collectives import plain_yaml
 from collectives.errors import explain, unknown
-from collectives.units import parse_bytes, parse_rate, parse_seconds
+from collectives.units import parse_bytes, parse_rate, parse_seconds, typed_rate, typed_seconds
 
 FILE = "file"  # the context in which a machine's file is validated
 
@@ -58,8 +69,18 @@ def _typed(parse: Any, unit: str = "") -> BeforeValidator:
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), _typed(parse_seconds, "5us")]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), _typed(parse_rate, "25GB/s")]
+Seconds = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False),
+    _typed(parse_seconds, "5us"),
+    PlainSerializer(typed_seconds, when_used="json-unless-none"),
+]
+Rate = Annotated[
+    float,
+    Field(gt=0, allow_inf_nan=False),
+    _typed(parse_rate, "25GB/s"),
+    PlainSerializer(typed_rate, when_used="json-unless-none"),
+]
 Bytes = Annotated[int, Field(ge=0), _typed(parse_bytes)]
 
 
@@ -182,14 +203,14 @@ def machine(name: str) -> Machine:
     0.005
     """
     if name in presets():
-        return _read((_folder() / f"{name}.yaml").read_text(), name)
+        return _machine(plain_yaml.parse((_folder() / f"{name}.yaml").read_bytes(), name), name)
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise ValueError(f"there is no machine file {name}")
-        return _read(Path(name).read_text(), name)
+        return _machine(plain_yaml.read(Path(name)), name)
     if "," in name:
         latency, _, rate = name.partition(",")
-        return _read(f"{{name: '{name}', network: {{latency: '{latency}', rate: '{rate}'}}}}", name)
+        return _machine({"name": name, "network": {"latency": latency, "rate": rate}}, name)
     raise ValueError(f"{unknown('machine', name, presets())}, files NAME.yaml, and LATENCY,RATE")
 
 
@@ -197,15 +218,21 @@ def _folder() -> Any:
     return resources.files("collectives") / "machines"
 
 
-def _read(text: str, name: str) -> Machine:
-    import yaml
-
+def _machine(given: Any, name: str) -> Machine:
+    if not isinstance(given, dict):
+        raise ValueError(f"machine {name}: fields are wanted, such as name, network and ranks_per_node")
     try:
-        given = yaml.safe_load(text)
-        if not isinstance(given, dict):
-            raise ValueError(f"machine {name}: fields are wanted, such as name, network and ranks_per_node")
         return Machine.model_validate(given, context=FILE)
-    except yaml.YAMLError as error:
-        raise ValueError(f"machine {name} is no YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         raise ValueError(f"machine {name}: {explain(error)}") from None
+
+
+def text(of: Machine) -> str:
+    """The machine as a file that `machine` reads back equal: every field that is not as it is by default.
+
+    >>> print(text(Machine(name="mine", network=Link(latency=5e-6, rate=25e9))), end="")
+    name: mine
+    network: {latency: 5us, rate: 25GB/s}
+    """
+    fields = of.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, allow_unicode=True, width=float("inf"))

@@ -7,13 +7,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from collectives import statements
-from collectives.plot import OURS, WIDTH, Rows, draw_series, plain, size_axis
+from collectives.plot import OURS, WIDTH, Rows, draw_series, nothing, plain, size_axis
 from collectives.style import Picture, Theme, picture
 from collectives.units import duration, format_bytes
 
 
 def time_against_size(rows: Rows) -> Picture:
     """Median time of each back end against the size of the buffer, all panels to one scale."""
+    if rows.empty:
+        return nothing()
     names = list(dict.fromkeys(rows.collective))
     lines = -(-len(names) // 2)
 
@@ -21,9 +23,9 @@ def time_against_size(rows: Rows) -> Picture:
         panels = figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat
         legend: dict[str, Artist] = {}
         for axes, name in zip(panels, names, strict=False):
-            for backend, series in _by_backend(rows[rows.collective == name]):
-                values = series.median_us, series.low_us, series.high_us
-                draw_series(axes, "default", series, *values, name=_whose(backend))
+            for whose, series in _series(rows[rows.collective == name]):
+                algorithm = "default" if series.backend.iloc[0] in OURS else series.algorithm.iloc[0]
+                draw_series(axes, algorithm, series, series.median_us, series.low_us, series.high_us, name=whose)
             axes.set_title(plain(series), fontsize=10)
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: duration(us * 1e-6)))
@@ -43,35 +45,51 @@ def time_against_size(rows: Rows) -> Picture:
 
 def table(rows: Rows, nbytes: int) -> Rows:
     """Median times in microseconds at one size: a line per collective, a column per back end, "none" if it has none."""
-    of = rows[rows.bytes == nbytes]
-    named = of.assign(series=of.backend.map(_whose), collective=of.collective.str.replace("_", "-"))
+    of = rows[rows.bytes == nbytes] if len(rows) else rows
+    named = of.assign(series=_names(of), collective=of.collective.str.replace("_", "-"))
+    if of.empty:
+        return named[[]]
     wide = named.pivot(index="collective", columns="series", values="median_us")
     written = wide.map("{:,.0f}".format).where(wide.notna(), "none")
     return written[list(dict.fromkeys(named.series))].loc[list(dict.fromkeys(named.collective))]
 
 
 def winners(rows: Rows) -> str:
-    """A sentence for the smallest and one for the largest size: who was fastest in how many collectives, and ties."""
-    return " ".join(_winners(rows[rows.bytes == nbytes]) for nbytes in (rows.bytes.min(), rows.bytes.max()))
+    """A sentence for the smallest and one for the largest size: who was fastest in how many collectives, and ties.
+
+    Empty without rows.
+    """
+    if rows.empty:
+        return ""
+    return " ".join(
+        _winners(rows[rows.bytes == nbytes]) for nbytes in dict.fromkeys([rows.bytes.min(), rows.bytes.max()])
+    )
 
 
 def _winners(rows: Rows) -> str:
     groups = [group for _, group in rows.groupby("collective", sort=False)]
-    counts = statements.wins(groups, lambda row: _whose(row.backend))
+    counts = statements.wins(groups, lambda row: _whose(row.backend, row.algorithm))
     return f"At {format_bytes(rows.bytes.iloc[0])}, of {len(groups)} collectives, fastest were: {counts}."
 
 
-def _by_backend(rows: Rows) -> list[tuple[str, Rows]]:
-    return [(name, group.sort_values("bytes")) for name, group in rows.groupby("backend", sort=False)]
+def _series(rows: Rows) -> list[tuple[str, Rows]]:
+    groups = rows.assign(series=_names(rows)).groupby("series", sort=False)
+    return [(str(name), group.sort_values("bytes")) for name, group in groups]
 
 
-def _whose(backend: str) -> str:
-    return f"ours{OURS[backend]}" if backend in OURS else backend
+def _names(rows: Rows) -> list[str]:
+    return [_whose(backend, algorithm) for backend, algorithm in zip(rows.backend, rows.algorithm, strict=True)]
+
+
+def _whose(backend: str, algorithm: str) -> str:
+    if backend in OURS:
+        return f"ours{OURS[backend]}"
+    return backend if algorithm == "default" else f"{backend} ({algorithm})"
 
 
 def _ends(rows: Rows) -> str:
     """Each back end's time at the smallest and at the largest size."""
-    ends = [(_whose(name), series.median_us.iloc[[0, -1]] * 1e-6) for name, series in _by_backend(rows)]
+    ends = [(name, series.median_us.iloc[[0, -1]] * 1e-6) for name, series in _series(rows)]
     return "; ".join(f"{name} from {' to '.join(map(duration, seconds))}" for name, seconds in ends)
 
 

@@ -40,6 +40,8 @@ def label(backend: str, algorithm: str) -> str:
 
 def time_against_size(rows: Rows) -> Picture:
     """Median time of each series against the size of the buffer, both logarithmic."""
+    if rows.empty:
+        return nothing()
 
     def paint(figure: Figure, _: Theme) -> None:
         axes = figure.subplots()
@@ -54,6 +56,8 @@ def time_against_size(rows: Rows) -> Picture:
 
 def bandwidth_against_size(rows: Rows) -> Picture:
     """Bus bandwidth of each series against the size of the buffer."""
+    if rows.empty:
+        return nothing()
 
     def paint(figure: Figure, _: Theme) -> None:
         axes = figure.subplots()
@@ -66,9 +70,21 @@ def bandwidth_against_size(rows: Rows) -> Picture:
     return picture(paint, _alt(rows, "bus bandwidth in GB/s", "busbw", "{:.2f} GB/s"), WIDTH)
 
 
+def nothing() -> Picture:
+    """The figure of no rows: all sizes failed, or none was asked for."""
+    return picture(lambda *_: None, "There are no rows to draw.", WIDTH, 0.2)
+
+
 def quickest(rows: Rows) -> str:
-    """A sentence for the smallest and one for the largest size: which series is fastest there, or which ones tie."""
-    return " ".join(_fastest(rows[rows.bytes == nbytes]) for nbytes in (rows.bytes.min(), rows.bytes.max()))
+    """A sentence for the smallest and one for the largest size: which series is fastest there, or which ones tie.
+
+    Empty without rows.
+    """
+    if rows.empty:
+        return ""
+    return " ".join(
+        _fastest(rows[rows.bytes == nbytes]) for nbytes in dict.fromkeys([rows.bytes.min(), rows.bytes.max()])
+    )
 
 
 def _fastest(rows: Rows) -> str:
@@ -86,7 +102,9 @@ def highest(rows: Rows, form: Callable[[float], str]) -> str:
 
 def table(rows: Rows) -> Rows:
     """Median times in microseconds: a line per size, a column per series."""
-    named = rows.assign(series=[label(b, a) for b, a in zip(rows.backend, rows.algorithm, strict=True)])
+    named = rows.assign(series=_names(rows))
+    if rows.empty:
+        return named[[]]
     wide = named.pivot(index="bytes", columns="series", values="median_us").round(0).astype(int)
     wide.index = pd.Index([format_bytes(nbytes) for nbytes in wide.index], name="size")
     wide.columns.name = "median µs"
@@ -130,7 +148,8 @@ def outcome(rows: Rows) -> str:
     """Sentences about what came out: how many elements were wrong, and which sizes failed, each with its reason."""
     failed = rows[rows.error.notna()].drop_duplicates("bytes")
     reasons = [f"{format_bytes(row.bytes)} failed ({row.error.splitlines()[0]})." for row in failed.itertuples()]
-    return " ".join([f"Wrong elements: {int(rows.wrong.sum())}.", *reasons])
+    wrong = int(rows.wrong.sum()) if "wrong" in rows else 0
+    return " ".join([f"Wrong elements: {wrong}.", *reasons])
 
 
 def model_time(
@@ -168,8 +187,18 @@ def model_time(
     return picture(paint, f"Model, not measured, time against {over}: {'; '.join(ends)}.", WIDTH, 3.6)
 
 
+def _asked(rows: Rows) -> list[str]:
+    """Each row's algorithm as it was asked for: "auto" is a series of its own, whatever it chose."""
+    chosen = rows.auto if "auto" in rows else [False] * len(rows)
+    return ["auto" if auto else name for name, auto in zip(rows.algorithm, chosen, strict=True)]
+
+
+def _names(rows: Rows) -> list[str]:
+    return [label(*pair) for pair in zip(rows.backend, _asked(rows), strict=True)]
+
+
 def _series(rows: Rows) -> list[tuple[str, Rows]]:
-    groups = rows.groupby(["backend", "algorithm"], sort=False)
+    groups = rows.assign(asked=_asked(rows)).groupby(["backend", "asked"], sort=False)
     return [(algorithm, group.sort_values("bytes")) for (_, algorithm), group in groups]
 
 
@@ -181,9 +210,13 @@ def plain(rows: Rows) -> str:
 def draw_series(axes: Axes, algorithm: str, series: Rows, y: Any, low: Any, high: Any, name: str | None = None) -> None:
     """Our algorithms look alike everywhere; a library that chose for itself has a look of its own."""
     backend = series.backend.iloc[0]
-    colour, marker = mark(backend if algorithm == "default" or name else algorithm)
+    colour, marker = mark(backend if algorithm in ("default", "auto") else algorithm)
     name = name or label(backend, algorithm)
-    axes.errorbar(series.bytes, y, yerr=[y - low, high - y], color=colour, marker=marker, label=name, capsize=2, lw=1.2)
+    bars = [
+        (y - low).clip(lower=0),
+        (high - y).clip(lower=0),
+    ]  # rounded, a bound may be on the wrong side of its median
+    axes.errorbar(series.bytes, y, yerr=bars, color=colour, marker=marker, label=name, capsize=2, lw=1.2)
 
 
 def _finish(axes: Axes, rows: Rows, what: str) -> None:

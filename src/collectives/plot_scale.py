@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullFormatter, NullLocator
 
 from collectives import published
-from collectives.plot import WIDTH, Rows
+from collectives.plot import WIDTH, Rows, nothing
 from collectives.style import DARK, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
@@ -114,6 +114,8 @@ def regime_map(best: Rows) -> Picture:
 
     ``best`` has one row for each field, of one machine (`regimes.fastest`).
     """
+    if best.empty:
+        return nothing()
     grid = best.pivot(index="bytes", columns="ranks", values="algorithm")
 
     def paint(figure: Figure, theme: Theme) -> None:

@@ -58,7 +58,7 @@ def _draw(axes: Axes, x: str, rows: Rows) -> None:
         colour, marker = mark(str(algorithm))
         median, low, high = (series[name] * 1e-6 for name in ("median_us", "low_us", "high_us"))
         axes.plot(series[x], series.simulated_us * 1e-6, color=colour, lw=1.2)
-        error = [median - low, high - median]
+        error = [(median - low).clip(lower=0), (high - median).clip(lower=0)]
         axes.errorbar(series[x], median, yerr=error, color=colour, marker=marker, ls="", capsize=2, label=algorithm)
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
@@ -109,7 +109,8 @@ def slowdown(rows: Rows) -> str:
 def worst_place(rows: Rows) -> str:
     """A sentence: where a slow host costs most and where least, for each algorithm; empty without several positions."""
     rows = by_position(rows)
-    parts = [_worst(str(name), group) for name, group in rows.groupby("algorithm", sort=False)]
+    groups = rows.groupby("algorithm", sort=False)
+    parts = [_worst(str(name), group) for name, group in groups if len(group) > 1]
     return f"It may matter who is slow. By a factor of {rows.factor.iloc[0]}, {'; '.join(parts)}." if parts else ""
 
 

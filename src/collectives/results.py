@@ -26,23 +26,28 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
         raise ValueError("there are no rows to write")
     names = dict.fromkeys(name for row in rows for name in row)
     table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows])
-    stem = Path(stem)
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    _replace(stem.with_suffix(".json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
-    _replace(stem.with_suffix(".parquet"), lambda path: parquet.write_table(table, path))
+    Path(stem).parent.mkdir(parents=True, exist_ok=True)
+    replace(Path(f"{stem}.json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
+    replace(Path(f"{stem}.parquet"), lambda path: parquet.write_table(table, path))
 
 
 def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
-    """What `write` wrote: the rows as a table, and the record. FileNotFoundError says how results are made."""
+    """What `write` wrote: the rows as a table, and the record.
+
+    FileNotFoundError says how results are made, ValueError which file is damaged.
+    """
     import pandas as pd
 
-    stem = Path(stem)
-    if not stem.with_suffix(".parquet").exists():
+    if not Path(f"{stem}.parquet").exists():
         raise FileNotFoundError(f"no results at {stem}.parquet; `make experiments` makes them")
-    return pd.read_parquet(stem.with_suffix(".parquet")), json.loads(stem.with_suffix(".json").read_text())
+    try:
+        return pd.read_parquet(f"{stem}.parquet"), json.loads(Path(f"{stem}.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{stem}.parquet and .json cannot be read: {' '.join(str(error).split())}") from None
 
 
-def _replace(path: Path, write_to: Callable[[Path], object]) -> None:
+def replace(path: Path, write_to: Callable[[Path], object]) -> None:
+    """Have a file written beside ``path`` and moved there when it is whole."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write_to(partial)

@@ -5,36 +5,33 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from collectives.algorithms import ALGORITHMS, names
 from collectives.environment import record
 from collectives.errors import unknown
 from collectives.machine import Machine, machine
 from collectives.nccl import segments
+from collectives.parameters import Names, Parameters, Ranks, Size, Sizes, SomeNames, distinct
 from collectives.regimes import regimes
 from collectives.results import write
 from collectives.scaling import Case, Row, line, rows
 from collectives.simulator_benchmark import benchmark, lines
 from collectives.units import parse_bytes
 
-Positive = Annotated[int, Field(ge=1, strict=True)]
 
-
-class Scale(BaseModel):
+class Scale(Parameters):
     """The parameters of ``massive-scale``: two sizes on many numbers of ranks, and a map of which algorithm wins."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     machine: str
-    ranks: Annotated[list[Positive], Field(min_length=1)]
-    algorithms: Annotated[list[str], Field(min_length=1)]
-    small: str | int
-    large: str | int
-    map_machines: list[str]
-    map_nodes: list[Annotated[int, Field(ge=2)]]
-    map_sizes: list[str | int]
-    map_algorithms: list[str]
+    ranks: Annotated[list[Annotated[Ranks, Field(ge=2)]], Field(min_length=1), AfterValidator(distinct)]
+    algorithms: SomeNames
+    small: Size
+    large: Size
+    map_machines: Names
+    map_nodes: Annotated[list[Annotated[Ranks, Field(ge=2)]], AfterValidator(distinct)]
+    map_sizes: Sizes
+    map_algorithms: Names
     output: str
 
     @model_validator(mode="after")
@@ -62,10 +59,8 @@ class Scale(BaseModel):
         return [machine(name) for name in self.map_machines], self.map_nodes, sizes, self.map_algorithms
 
 
-class Speed(BaseModel):
+class Speed(Parameters):
     """The parameters of ``bench-simulator``: it has none but where its rows go."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     output: str
 

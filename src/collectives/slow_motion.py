@@ -10,21 +10,30 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from collectives.algorithms import build
 from collectives.backends.choice import bound
 from collectives.backends.presence import presence
 from collectives.backends.tuning import named
-from collectives.bench import OURS, Positive, Settings
-from collectives.calibration import machine_of, measured, text
-from collectives.launch.cluster import allowed
-from collectives.machine import Machine, machine
+from collectives.bench import OURS, Settings
+from collectives.calibration import machine_of, measured, save
+from collectives.launch.cluster import MOST_HOSTS, allowed
+from collectives.machine import Machine, machine, text
+from collectives.parameters import Latency, Names, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
 from collectives.results import read
 from collectives.simulation import simulate
 from collectives.sweep import sweep
 from collectives.targets import deviations
-from collectives.units import duration, format_bytes, parse_bytes, parse_rate, parse_seconds
+from collectives.units import (
+    duration,
+    format_bytes,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+    typed_rate,
+    typed_seconds,
+)
 
 # A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
 Rows = Any
@@ -34,35 +43,33 @@ MESSAGES = (8, 1 << 10, 8 << 10, 64 << 10, 256 << 10)
 MESSAGE_REPETITIONS = 9
 WARMUPS = 1
 TIMEOUT = 1800.0
+MOST_SLOWER = 1000
 
 
-class Scaling(BaseModel):
+class Scaling(Parameters):
     """The parameters of ``scaling``: emulated hosts and their links, and what is measured on them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    hosts: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)]
-    latency: str
-    rate: str
-    slower: Positive
-    sizes: Annotated[list[str | int], Field(min_length=1)]
-    algorithms: Annotated[list[str], Field(min_length=1)]
-    backends: list[str]
-    selectable: list[str]
-    repetitions: Positive
+    hosts: Annotated[list[Annotated[int, Field(ge=2, le=MOST_HOSTS)]], Field(min_length=1), AfterValidator(distinct)]
+    latency: Latency
+    rate: Rate
+    slower: Annotated[int, Field(ge=1, le=MOST_SLOWER)]
+    sizes: SomeSizes
+    algorithms: SomeNames
+    backends: Names
+    selectable: Names
+    repetitions: Repetitions
     output: str
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
+        distinct(["auto", *self.algorithms]), distinct(["p2p", *self.backends, *self.selectable])
         self.settings()
-        if parse_rate(self.rate) <= 0 or parse_seconds(self.latency) <= 0:
-            raise ValueError(f"links need a latency and a rate above 0, not {self.latency!r} and {self.rate!r}")
         return self
 
     def networks(self) -> list[str]:
         """Where hosts are: on the links asked for and, if ``slower`` is above 1, on links so many times slower."""
-        seconds, rate = parse_seconds(self.latency), parse_rate(self.rate)
-        deeper = f"cluster:{duration(seconds * self.slower).replace(' ', '')},{rate / self.slower / 1e6:g}MB/s"
+        seconds, rate = parse_seconds(self.latency) * self.slower, parse_rate(self.rate) / self.slower
+        deeper = f"cluster:{typed_seconds(float(f'{seconds:.6g}'))},{typed_rate(float(f'{rate:.6g}'))}"
         return [f"cluster:{self.latency},{self.rate}", *([deeper] if self.slower > 1 else [])]
 
     def machine_file(self, where: str) -> str:
@@ -106,9 +113,8 @@ def measure(scaling: Scaling) -> None:
         path = Path(scaling.machine_file(where))
         if not path.exists():
             rows = measured(where, 2, MESSAGES, MESSAGE_REPETITIONS, TIMEOUT)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(made := text(machine_of(rows, where, where)), encoding="utf8")
-            print(made, file=sys.stderr)
+            save(made := machine_of(rows, where, where), path)
+            print(text(made), file=sys.stderr)
     sweep(scaling.settings(calibrated=True), scaling.output)
 
 

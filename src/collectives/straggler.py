@@ -9,14 +9,15 @@ import os
 import sys
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from collectives.algorithms import build
-from collectives.bench import Positive, Settings
+from collectives.bench import Settings
 from collectives.environment import record
-from collectives.launch.cluster import Cluster, cluster
-from collectives.launch.cluster.ranks import launch_on, parse
+from collectives.launch.cluster import MOST_HOSTS, Cluster, cluster
+from collectives.launch.cluster.ranks import launch_on
 from collectives.machine import Link, Machine
+from collectives.parameters import Latency, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
 from collectives.results import write
 from collectives.simulation import simulate
 from collectives.units import duration, format_bytes, parse_bytes, parse_rate, parse_seconds
@@ -27,30 +28,29 @@ SEGMENTS = 1  # trees send their buffer whole, so that measured and simulated ar
 WARMUPS = 1
 TIMEOUT = 1800.0
 
+Factor = Annotated[int, Field(ge=1, le=1000)]
 
-class Straggler(BaseModel):
+
+class Straggler(Parameters):
     """The parameters of ``straggler``: a cluster, who is slow on it and how much, and what is measured meanwhile."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    hosts: Annotated[int, Field(ge=2)]
-    latency: str
-    rate: str
+    hosts: Annotated[int, Field(ge=2, le=MOST_HOSTS)]
+    latency: Latency
+    rate: Rate
     slow_host: int
-    factors: Annotated[list[Positive], Field(min_length=1)]
-    positions: list[int]
-    position_factor: Positive
-    sizes: Annotated[list[str | int], Field(min_length=1)]
-    algorithms: Annotated[list[str], Field(min_length=1)]
-    repetitions: Positive
+    factors: Annotated[list[Factor], Field(min_length=1), AfterValidator(distinct)]
+    positions: Annotated[list[int], AfterValidator(distinct)]
+    position_factor: Factor
+    sizes: SomeSizes
+    algorithms: SomeNames
+    repetitions: Repetitions
     output: str
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         self.settings()
-        parse(f"{self.latency},{self.rate}", self.hosts)
-        if parse_rate(self.rate) <= 0:
-            raise ValueError(f"a rate must be above 0, not {self.rate!r}")
+        if "auto" in self.algorithms:
+            raise ValueError("'auto' may choose one of the other algorithms; name them")
         for host in (self.slow_host, *self.positions):
             if not 0 <= host < self.hosts:
                 raise ValueError(f"there is no host {host}; hosts are 0 to {self.hosts - 1}")

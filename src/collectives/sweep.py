@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from collectives.bench import DTYPES, OURS, Row, Settings, bench, launches, need_all
 from collectives.bench.table import progress
-from collectives.environment import fingerprint
+from collectives.environment import fingerprint, record
 from collectives.launch import RankError
-from collectives.results import read, write
+from collectives.results import read, replace, write
+
+# What every row says of the part that it belongs to, and as what.
+NAMED = {"where": str, "ranks": int, "collective": str, "backend": str, "algorithm": str, "bytes": int}
 
 
 def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
@@ -24,8 +28,8 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
 
     Rows are in the order of the settings and their sizes, and have one more column, ``error``: where ranks fail, the
     rows of that size say why and have no times, and new ranks go on with what follows. The next call measures what
-    failed again. Raises RankError where the ranks do not even start, ImportError where a back end is absent, and
-    FileExistsError where other rows stand at ``stem``.
+    failed again. Raises RankError where the ranks do not even start, or fail after their last row; ImportError where a
+    back end is absent; and FileExistsError where other rows stand at ``stem``.
     """
     need_all(wanted)
     made_of, path = fingerprint([each.model_dump() for each in wanted]), partial(wanted, stem)
@@ -34,22 +38,24 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
             raise FileExistsError(f"{stem}.parquet has other rows, which stay there; name another output")
         if not path.exists():
             return
-    events = [event for event in _read(path) if not event.get("row", {}).get("error")]
     parts = [one for alike in launches(wanted) for one in alike]
+    events = _begun(path, parts)
     sizes = sum(len(one.bytes) for one in parts)
     if done := sizes - sum(len(one.bytes) for one in _left(parts, events)):
         print(f"{done} of {sizes} sizes were measured before", file=sys.stderr)
     with path.open("a", encoding="utf8") as file:
 
-        def keep(event: Row) -> None:
-            events.append(event)
-            print(json.dumps(event), file=file, flush=True)
+        def keep(more: Sequence[Row]) -> None:
+            events.extend(more)
+            file.write(_lines(more))
+            file.flush()
 
         while left := _left(parts, events):
             _measure(launches(left)[0], keep)
     rows = _rows(wanted, events)
     settings = [each.model_dump() for each in wanted]
-    write(stem, rows, {"settings": settings, "environment": _environment(events), "fingerprint": made_of})
+    environment = _environment(events) or [record()]
+    write(stem, rows, {"settings": settings, "environment": environment, "fingerprint": made_of})
     if not any(row["error"] for row in rows):
         path.unlink()
 
@@ -60,12 +66,42 @@ def partial(wanted: Sequence[Settings], stem: str | Path) -> Path:
     return Path(f"{stem}.{fingerprint(asked)[:8]}.partial.jsonl")
 
 
-def _read(path: Path) -> list[Row]:
-    """The whole lines of a file, without the half one that a cut leaves at its end."""
+def _begun(path: Path, parts: Sequence[Settings]) -> list[Row]:
+    """What an earlier call has measured; the file has no more than that afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = path.read_text(encoding="utf8") if path.exists() else ""
-    path.write_text(whole := text[: text.rfind("\n") + 1], encoding="utf8")
-    return [json.loads(line) for line in whole.splitlines()]
+    data = path.read_bytes() if path.exists() else b""
+    events = [event for event in _read(path, data) if not event.get("row", {}).get("error")]
+    again = {(series, _bytes(one, n)) for one in _left(parts, events) for n in one.bytes for series in _all_of(one)}
+    events = [event for event in events if "row" not in event or _place(event["row"]) not in again]
+    if (whole := _lines(events).encode()) != data:
+        replace(path, lambda partial: partial.write_bytes(whole))
+    return events
+
+
+def _read(path: Path, data: bytes) -> Iterator[Row]:
+    """The events in a file, without the half line that a cut leaves at its end."""
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            event = None
+        if _is_event(event):
+            yield event
+        else:
+            print(f"{path}, line {number}: damaged, so skipped; what it held is measured again", file=sys.stderr)
+
+
+def _is_event(event: Any) -> bool:
+    if not isinstance(event, dict):
+        return False
+    row, ranks = event.get("row"), event.get("environment")
+    if row is None:
+        return isinstance(ranks, list) and all(isinstance(rank, dict) for rank in ranks)
+    return isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in NAMED.items())
+
+
+def _lines(events: Sequence[Row]) -> str:
+    return "".join(f"{json.dumps(event)}\n" for event in events)
 
 
 def _bytes(settings: Settings, nbytes: int) -> int:
@@ -79,41 +115,56 @@ def _series(row: Row) -> tuple[Any, ...]:
     return row["where"], row["ranks"], row["collective"], row["backend"], algorithm
 
 
-def _left(parts: Sequence[Settings], events: list[Row]) -> list[Settings]:
-    """What there are no rows of yet: the parts with the sizes that are left of them."""
-    rows = [event["row"] for event in events if "row" in event]
+def _place(row: Row) -> tuple[Any, int]:
+    return _series(row), row["bytes"]
+
+
+def _all_of(one: Settings) -> Counter[tuple[Any, ...]]:
+    """How many rows a size of this part has in each series."""
+    return Counter(_series(row) for row in _failed(one, 0, ""))
+
+
+def _left(parts: Sequence[Settings], events: Sequence[Row]) -> list[Settings]:
+    """What there are not all rows of yet: the parts with the sizes that are left of them."""
+    rows = Counter(_place(event["row"]) for event in events if "row" in event)
     left = [one.model_copy(update={"bytes": _sizes_left(one, rows)}) for one in parts]
     return [one for one in left if one.bytes]
 
 
-def _sizes_left(one: Settings, rows: list[Row]) -> list[int]:
-    mine = {_series(row) for row in _failed(one, 0, "")}
-    done = {row["bytes"] for row in rows if _series(row) in mine}
-    return [nbytes for nbytes in one.bytes if _bytes(one, nbytes) not in done]
+def _sizes_left(one: Settings, rows: Counter[tuple[Any, int]]) -> list[int]:
+    wanted = _all_of(one)
+    return [n for n in one.bytes if any(rows[series, _bytes(one, n)] < count for series, count in wanted.items())]
 
 
-def _measure(alike: Sequence[Settings], keep: Callable[[Row], None]) -> None:
-    """Measure by one launch, until a size fails."""
+def _measure(alike: Sequence[Settings], keep: Callable[[Sequence[Row]], None]) -> None:
+    """Measure by one launch, until a size fails. The rows of a size are kept together or not at all."""
     kept: list[Row] = []
+    size: list[Row] = []
+
+    def settle(more: list[Row]) -> None:
+        kept.extend(more)
+        keep(more)
 
     def on_event(event: Row) -> None:
         show(event)
-        if "row" in event:
-            event = {"row": event["row"] | {"error": None}}
-        if "done" not in event:
-            kept.append(event)
-            keep(event)
+        if "environment" in event:
+            settle([event])
+        elif "row" in event:
+            size.append({"row": event["row"] | {"error": None}})
+            if _left(alike, [*kept, *size]) != _left(alike, kept):
+                settle([*size])
+                size.clear()
 
     with progress(alike) as show:
         try:
             bench(alike, on_event)
         except RankError as error:
-            if not kept:
+            left = _left(alike, kept)
+            if not kept or not left:
                 raise
-            failed = _left(alike, kept)[0]
-            print(f"{failed.collective} of {failed.bytes[0]} bytes failed: {error}", file=sys.stderr)
-            for row in _failed(failed, _bytes(failed, failed.bytes[0]), str(error)):
-                keep({"row": row})
+            nbytes = left[0].bytes[0]
+            print(f"{left[0].collective} of {nbytes} bytes failed: {error}", file=sys.stderr)
+            keep([{"row": row} for row in _failed(left[0], _bytes(left[0], nbytes), str(error))])
 
 
 def _failed(settings: Settings, nbytes: int, error: str) -> Iterator[Row]:
@@ -130,7 +181,10 @@ def _rows(wanted: Sequence[Settings], events: list[Row]) -> list[Row]:
         for one in each.launches()  # Horovod's ranks may be started elsewhere than the others
     ]
     rows = [event["row"] for event in events if "row" in event]
-    return sorted(rows, key=lambda row: order.index((row["where"], row["ranks"], row["collective"], row["bytes"])))
+    named = [((row["where"], row["ranks"], row["collective"], row["bytes"]), row) for row in rows]
+    return [
+        row for _, row in sorted((pair for pair in named if pair[0] in order), key=lambda pair: order.index(pair[0]))
+    ]
 
 
 def _environment(events: list[Row]) -> list[Row]:

@@ -1,34 +1,51 @@
-"""How quantities are typed and printed: sizes as 64K (powers of 1024), times as 5us, rates as 25GB/s (of 1000)."""
+"""How quantities are typed and printed: sizes as 64K (powers of 1024), times as 5us, rates as 25GB/s (of 1000).
+
+Whatever is printed can be typed: what `format_bytes`, `duration`, `typed_seconds` and `typed_rate` return, the parsers
+read.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
 
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3}
-# Powers of ten.
+from collectives.errors import short
+
+_POWERS = {"": 0, "B": 0, "K": 1, "KIB": 1, "M": 2, "MIB": 2, "G": 3, "GIB": 3}
+MOST_BYTES = (1 << 63) - 1  # what an int64 holds
+# Powers of ten, from small to large. The sign for micro has two code points; both are read as u.
 _SECONDS = {"ns": -9, "us": -6, "ms": -3, "s": 0}
+_MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u"})
 _RATES = {"B/s": 0, "KB/s": 3, "MB/s": 6, "GB/s": 9, "TB/s": 12}
+_NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*"
 
 
 def parse_bytes(text: str | int) -> int:
-    """A size as people type it; raises ValueError for anything else.
+    """A size as people type it, in bytes; a fraction such as 1.5K is rounded to whole bytes.
 
-    >>> parse_bytes("64K"), parse_bytes("1M"), parse_bytes(4)
-    (65536, 1048576, 4)
+    Raises ValueError for anything else, and for sizes from 2^63 on.
+
+    >>> parse_bytes("64K"), parse_bytes("1M"), parse_bytes(4), parse_bytes("1.5 KiB")
+    (65536, 1048576, 4, 1536)
     """
-    match = re.fullmatch(r"(\d+)([KMG]?)", str(text).strip().upper())
-    if not match:
-        raise ValueError(f"{text!r} is no size; write it as 4, 64K, 1M or 2G (powers of 1024)")
-    return int(match[1]) << 10 * _POWERS[match[2]]
+    match = re.fullmatch(rf"{_NUMBER}([A-Z]*)", str(text).strip().upper())
+    power = _POWERS.get(match[2]) if match else None
+    if not match or power is None or (power == 0 and "." in match[1]):
+        raise ValueError(f"{short(text)} is no size; write it as 4, 64K, 1M or 2G (powers of 1024)")
+    size = Decimal(match[1]) * (1 << 10 * power)
+    if size > MOST_BYTES:
+        raise ValueError(f"a size of {short(text)} is too large; expected less than 2^63 bytes")
+    return round(size)
 
 
 def parse_seconds(text: str) -> float:
     """A time as people type it, in seconds; raises ValueError for anything else.
 
-    >>> parse_seconds("5us"), parse_seconds("2.5 ms"), parse_seconds("0s")
-    (5e-06, 0.0025, 0.0)
+    >>> parse_seconds("5us"), parse_seconds("2.5 ms"), parse_seconds("400 µs"), parse_seconds("0s")
+    (5e-06, 0.0025, 0.0004, 0.0)
     """
-    return _quantity(text, _SECONDS, "time; write it as 500ns, 5us, 5ms or 1.5s")
+    return _quantity(str(text).translate(_MICRO), _SECONDS, "time", "500ns, 5us, 5ms or 1.5s")
 
 
 def parse_rate(text: str) -> float:
@@ -37,36 +54,76 @@ def parse_rate(text: str) -> float:
     >>> parse_rate("25MB/s"), parse_rate("23 GB/s")
     (25000000.0, 23000000000.0)
     """
-    return _quantity(text, _RATES, "rate; write it as 25MB/s or 23GB/s (powers of 1000)")
+    return _quantity(text, _RATES, "rate", "25MB/s or 23GB/s (powers of 1000)")
 
 
-def _quantity(text: str, units: dict[str, int], otherwise: str) -> float:
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z/]+)", str(text).strip())
+def _quantity(text: str, units: dict[str, int], what: str, examples: str) -> float:
+    match = re.fullmatch(rf"{_NUMBER}([^\W\d_]+(?:/s)?)", str(text).strip())
     if not match or match[2] not in units:
-        raise ValueError(f"{text!r} is no {otherwise}")
-    return float(f"{match[1]}e{units[match[2]]}")
+        raise ValueError(f"{short(text)} is no {what}; write it as {examples}")
+    value = float(f"{match[1]}e{units[match[2]]}")
+    if not math.isfinite(value):
+        raise ValueError(f"a {what} of {short(text)} is too large; expected for example {examples}")
+    return value
 
 
 def format_bytes(nbytes: float) -> str:
-    """A size as people read it.
+    """A size as people read it, to six digits.
 
     >>> format_bytes(65536), format_bytes(4), format_bytes(1536)
     ('64 KiB', '4 B', '1.5 KiB')
     """
     for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024:
-            return f"{nbytes:g} {unit}"
+            return f"{_plain(nbytes, 6)} {unit}"
         nbytes /= 1024
-    return f"{nbytes:g} GiB"
+    return f"{_plain(nbytes, 6)} GiB"
 
 
 def duration(seconds: float) -> str:
-    """A time as people read it.
+    """A time as people read it, to three digits.
 
-    >>> duration(5e-6), duration(0.0123), duration(7.8)
-    ('5 µs', '12.3 ms', '7.8 s')
+    >>> duration(5e-6), duration(0.0123), duration(7.8), duration(999.6e-6)
+    ('5 µs', '12.3 ms', '7.8 s', '1 ms')
     """
     for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if round(seconds * factor, 6) < 1000:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
+        if abs(float(f"{seconds * factor:.3g}")) < 1000:
+            return f"{_plain(seconds * factor, 3)} {unit}"
+    return f"{_plain(seconds, 3)} s"
+
+
+def typed_seconds(seconds: float) -> str:
+    """A time as people type it, to the last digit: `parse_seconds` returns the same number.
+
+    >>> typed_seconds(4e-4), typed_seconds(0.02), typed_seconds(0.0)
+    ('400us', '20ms', '0s')
+    """
+    return _typed(seconds, _SECONDS)
+
+
+def typed_rate(rate: float) -> str:
+    """A rate as people type it, to the last digit: `parse_rate` returns the same number.
+
+    >>> typed_rate(25e9), typed_rate(6.25e6), typed_rate(50e3)
+    ('25GB/s', '6.25MB/s', '50KB/s')
+    """
+    return _typed(rate, _RATES)
+
+
+def _typed(value: float, units: dict[str, int]) -> str:
+    """In the largest unit of which it is one or more; a shift of the decimal point loses nothing."""
+    exact = Decimal(repr(float(value)))
+    fitting = [unit for unit, power in units.items() if exact.scaleb(-power) >= 1]
+    smallest, largest = next(iter(units)), next(reversed(units))
+    unit = fitting[-1] if fitting else smallest if value else largest
+    return f"{_digits(exact.scaleb(-units[unit]))}{unit}"
+
+
+def _plain(value: float, digits: int) -> str:
+    """So many significant digits, without an exponent."""
+    return _digits(Decimal(f"{value:.{digits}g}"))
+
+
+def _digits(value: Decimal) -> str:
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
