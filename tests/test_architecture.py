@@ -121,6 +121,8 @@ INSIDE = {
         "table": {"__init__"},
         "measure": {"__init__", "data", "statistics"},
         "straggling": {"__init__", "measure"},
+        "gpu_cases": {"__init__", "data", "measure"},
+        "gpu_check": {"__init__"},
     },
     "launch": {
         "leash": set(),
@@ -157,6 +159,7 @@ BY_NAME = {
     "": {"api", "machine", "simulation"},
     "backends": {"backends.horovod", "backends.mpi", "backends.p2p", "backends.torch_native"},
     "bench": {"bench.measure"},
+    "bench.gpu_check": {"bench.gpu_cases"},
     "calibration": {"bench.ping_pong"},
     "straggler": {"bench.straggling"},
     "launch": {
