@@ -138,6 +138,8 @@ INSIDE = {
         "table": {"__init__"},
         "gpu_cases": {"__init__", "data", "measure"},
         "straggling": {"__init__", "measure"},
+        "gpu_cases": {"__init__", "data", "measure"},
+        "gpu_check": {"__init__"},
     },
     "launch": {
         "channel": set(),

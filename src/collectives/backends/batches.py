@@ -1,6 +1,8 @@
 """Playing one rank's program over NCCL: CUDA tensors, and all messages of a step in one batch.
 
-They are ``torch.distributed``'s point-to-point messages; waiting makes the stream wait, not this process.
+They are ``torch.distributed``'s point-to-point messages; waiting makes the stream wait, not this process. NCCL matches
+messages of one pair of ranks by their order, and ignores tags. A batch of more than about 250 messages can hang
+(https://github.com/pytorch/pytorch/issues/174288): flat and direct algorithms make such batches on that many ranks.
 """
 
 from __future__ import annotations

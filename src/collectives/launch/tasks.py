@@ -11,6 +11,7 @@ import os
 TASKS = {
     "bench": "collectives.bench.measure",
     "ping_pong": "collectives.bench.ping_pong",
+    "gpu_cases": "collectives.bench.gpu_cases",
     "straggling": "collectives.bench.straggling",
 }
 VARIABLE = "COLLECTIVES_TASKS"
