@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "results": set(),
     "environment": set(),
     "style": set(),
+    "limits": set(),
     "contracts": {"schedule"},
-    "algorithms": {"schedule", "algorithms"},
+    "algorithms": {"schedule", "limits", "algorithms"},
     "grid": {"schedule"},
     "interpret": {"schedule"},
     "traffic": {"schedule"},
@@ -39,8 +40,9 @@ MAY_IMPORT = {
     "regimes": {"machine", "scaling"},
     "plot_scale": {"plot", "published", "units", *FIGURES},
     "trace": {"schedule", "machine", "simulation"},
-    "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
-    "simulator_benchmark": {"machine", "scaling"},
+    "workers": {"launch"},
+    "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units", "workers"},
+    "simulator_benchmark": {"machine", "scaling", "workers"},
     "calibration": {"environment", "launch", "machine", "results", "units"},
     "panels": {"plot", "units", *FIGURES},
     "launch": {"units", "launch"},
@@ -48,7 +50,7 @@ MAY_IMPORT = {
     "work": set(),
     "api": {"backends", "work"},
     "bench": {
-        *("schedule", "algorithms", "verify", "bounds", "units", "machine", "environment"),
+        *("schedule", "limits", "algorithms", "verify", "bounds", "units", "machine", "environment"),
         *("backends", "launch", "bench"),
     },
     "simulated": {
@@ -71,6 +73,7 @@ MAY_IMPORT = {
         *("calibration", "slow_motion", "straggler"),
     },
     "execute": {"errors", "results", "environment", "experiments"},
+    "cli": {"algorithms", "launch", "limits", "units", "verify", "workers", "cli"},
 }
 TORCH = {"backends", "work", "api", "bench", "launch"}
 ALWAYS = {"numpy", "collectives"}
