@@ -24,8 +24,9 @@ MAY_IMPORT = {
     "results": set(),
     "environment": set(),
     "style": set(),
+    "limits": set(),
     "contracts": {"schedule"},
-    "algorithms": {"schedule", "algorithms"},
+    "algorithms": {"schedule", "limits", "algorithms"},
     "grid": {"schedule"},
     "interpret": {"schedule"},
     "traffic": {"schedule"},
@@ -45,8 +46,9 @@ MAY_IMPORT = {
     "regimes": {"machine", "scaling"},
     "plot_scale": {"plot", "published", "units", *FIGURES},
     "trace": {"schedule", "machine", "simulation"},
-    "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units"},
-    "simulator_benchmark": {"machine", "scaling"},
+    "workers": {"launch"},
+    "scaling": {"schedule", "algorithms", "bounds", "machine", "simulation", "units", "workers"},
+    "simulator_benchmark": {"machine", "scaling", "workers"},
     "calibration": {"environment", "launch", "machine", "parameters", "results", "units"},
     "panels": {"plot", "statements", "units", *FIGURES},
     "launch": {"units", "launch"},
@@ -54,7 +56,7 @@ MAY_IMPORT = {
     "work": set(),
     "api": {"backends", "work"},
     "bench": {
-        *("schedule", "algorithms", "verify", "bounds", "units", "machine", "environment"),
+        *("schedule", "limits", "algorithms", "verify", "bounds", "units", "machine", "environment"),
         *("backends", "launch", "bench", "statistics"),
     },
     "simulated": {
@@ -78,12 +80,14 @@ MAY_IMPORT = {
         *("calibration", "slow_motion", "straggler"),
     },
     "execute": {"errors", "plain_yaml", "results", "environment", "experiments"},
+    "cli": {"algorithms", "launch", "limits", "plain_yaml", "units", "verify", "workers"},
 }
 # Inside the folders, in the same way: each module, and what it may import of its own folder. "__init__" is the folder's
 # own file; a folder in a folder counts as one module there and has a table of its own.
 INSIDE = {
     "algorithms": {
-        "__init__": {"bruck", "direct", "halving", "hierarchical", "ring", "tree"},
+        "__init__": {"bruck", "direct", "from_file", "halving", "hierarchical", "ring", "tree"},
+        "from_file": set(),
         "binary_tree": set(),
         "bruck": set(),
         "direct": set(),
@@ -138,8 +142,12 @@ INSIDE = {
         "table": {"__init__"},
         "gpu_cases": {"__init__", "data", "measure"},
         "straggling": {"__init__", "measure"},
-        "gpu_cases": {"__init__", "data", "measure"},
-        "gpu_check": {"__init__"},
+    },
+    "cli": {
+        "__init__": set(),
+        "ending": set(),
+        "parser": set(),
+        "proving": set(),
     },
     "launch": {
         "channel": set(),
@@ -190,7 +198,7 @@ BY_NAME = {
     },
     "launch.loopback": {"launch.rank"},
     "launch.command": {"launch.rank"},
-    "launch.tasks": {"bench.measure", "bench.ping_pong", "bench.straggling"},
+    "launch.tasks": {"bench.gpu_cases", "bench.measure", "bench.ping_pong", "bench.straggling"},
     "launch.torchrun": {"launch.rank", "launch.torchrun"},
     "launch.cluster": {"launch.cluster.fabric"},
     "launch.cluster.forkserver": {"launch.cluster.forkserver"},

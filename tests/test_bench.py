@@ -50,12 +50,29 @@ ROW = {
         ({"backends": ["p2p", "mpi"], "dtype": "bfloat16"}, "mpi has no 'bfloat16'"),
         ({"where": "moon"}, "unknown where 'moon'; known are loopback"),
         ({"dtype": "bfloat16", "ranks": 300}, "bfloat16 counts exactly to 256 only"),
+        ({"timeout": float("inf")}, "timeout: Input should be"),
+        ({"timeout": float("nan")}, "timeout: Input should be"),
+        ({"timeout": 604801}, "timeout: Input should be less than or equal to 604800"),
+        ({"ranks": 16385}, "ranks: Input should be less than or equal to 16384"),
+        ({"ranks": 16384}, "memory of 16384 ranks on this machine: got"),
+        ({"ranks": 16384, "where": "slurm", "algorithms": ["ring"]}, "got 16,384 ranks x 16,384 chunks, expected"),
+        ({"bytes": [4, 1 << 39]}, "bytes.1: Input should be less than or equal to 274877906944"),
+        ({"bytes": [4, 1 << 38]}, "memory of 4 ranks on this machine: got"),
+        ({"repetitions": 10_001}, "repetitions: Input should be less than or equal to 10000"),
+        ({"warmups": 10_001}, "warmups: Input should be less than or equal to 10000"),
+        ({"segments": 65537}, "segments: Input should be less than or equal to 65536"),
     ],
 )
 def test_bad_settings_say_what_is_wrong(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings(**given)
     assert message in explain(caught.value)
+
+
+def test_settings_at_their_limits_are_accepted() -> None:
+    many = Settings(ranks=16384, where="slurm", bytes=[1 << 38], repetitions=10_000, warmups=0, timeout=604800)
+    assert (many.ranks, many.segments) == (16384, None)
+    assert Settings(repetitions=1, segments=65536).repetitions == 1
 
 
 @given(p=st.integers(1, 200), n=st.integers(1, 50), op=st.sampled_from(OPS), name=st.sampled_from(list(DTYPES)))
@@ -162,10 +179,10 @@ def test_bad_arguments_are_refused_before_anything_runs() -> None:
         (["--bytes", "64Q"], "'64Q' is no size; write it as 4, 64K, 1M or 2G"),
         (["--bytes", "5"], "5 bytes are no whole number of float32"),
         (["--algorithm", "rnig"], "no algorithm 'rnig' for 'all_reduce'"),
-        (["--ranks", "none"], "'none' is not a whole number from 1 on"),
+        (["--ranks", "none"], "got 'none', expected a whole number from 1 to 16,384"),
         (["--op", "avg", "--backend", "gloo"], "gloo has no 'avg'"),
         (["--backend", "p2p", "mpi:rnig"], "unknown algorithm 'mpi:rnig'"),
-        (["--timeout", "0"], "timeout: Input should be greater than 0"),
+        (["--timeout", "0"], "--timeout: got '0', expected seconds: above 0, at most 604800"),
     ):
         done = bench(*arguments)
         assert (done.returncode, done.stdout) == (2, "")

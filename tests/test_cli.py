@@ -17,7 +17,10 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = main(list(arguments))
+    try:
+        code = main(list(arguments))
+    except SystemExit as refused:  # by the parser
+        code = int(refused.code or 0)
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -111,6 +114,19 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
         (["verify", "all_reduce"], "either a collective and an algorithm, or --all"),
         (["verify", "all_reduce", "ring", "--all"], "either a collective and an algorithm, or --all"),
         (["show", "all_reduce", "ring", "-p", "2", "--svg", "no-such-folder/x"], "cannot write no-such-folder/x-steps"),
+        (["show", "all_reduce", "ring", "-p", "256", "--svg", "x"], "ranks x steps to draw: got 130,560, expected at"),
+        (["show", "all_reduce", "ring", "--root", "3"], "all_reduce ring takes no --root: got 3, expected none"),
+        (["simulate", "all_reduce", "ring", "--segments", "2"], "all_reduce ring takes no --segments: got 2"),
+        (["show", "all_reduce", "mine.py"], "got 'mine.py', expected FILE.py:FUNCTION"),
+        (["verify", "--all", "-p", "4"], "--all takes no --ranks: got 4, expected none"),
+        (["verify", "all_reduce", "ring", "--max-ranks", "3"], "--max-ranks goes with --all: got a single algorithm"),
+        (["verify", "all_reduce", "ring", "-p", "100000"], "got 100,000 ranks x 100,000 chunks, expected a product of"),
+        (
+            ["verify", "all_reduce", "exchange", "-p", "4097"],
+            "a message for each pair: got 4,097, expected at most 4,096",
+        ),
+        (["simulate", "all_to_all", "pairwise", "-p", "50000"], "got 2,500,000,000, expected at most 134,217,728"),
+        (["bench", "--root", "3"], "all_reduce takes no --root: got 3, expected none"),
         (["run", "no-such.ipynb"], "there is no notebook no-such.ipynb"),
     ],
 )
@@ -118,6 +134,47 @@ def test_wrong_input_is_explained_and_exits_with_2(capsys: Capture, arguments: l
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("list -p 1025", "-p/--ranks: got '1025', expected a whole number from 1 to 1,024"),
+        ("show all_reduce ring -p 1000000000", "got '1000000000', expected a whole number from 1 to 1,024"),
+        ("verify all_reduce tree -p 1048577", "got '1048577', expected a whole number from 1 to 1,048,576"),
+        ("verify all_reduce tree --segments 1000000000000", "expected a whole number from 1 to 65,536"),
+        ("verify --all --max-ranks 129", "--max-ranks: got '129', expected a whole number from 1 to 128"),
+        (f"bench --ranks {'9' * 5000}", "expected a whole number from 1 to 16,384"),
+        ("bench --bytes 8 99999999999999999999G", "got '99999999999999999999G', expected at most 256 GiB"),
+        ("simulate all_reduce ring --bytes 257G", "got '257G', expected at most 256 GiB"),
+        ("bench --repetitions 10001", "--repetitions: got '10001', expected a whole number from 1 to 10,000"),
+        ("bench --timeout inf", "--timeout: got 'inf', expected seconds: above 0, at most 604800"),
+        ("bench --timeout nan", "--timeout: got 'nan', expected seconds"),
+        ("calibrate --timeout -1", "--timeout: got '-1', expected seconds"),
+        ("calibrate --ranks 1", "--ranks: got '1', expected a whole number from 2 to 16,384"),
+        ("verify all_reduce ring --timeout 604801", "--timeout: got '604801', expected seconds"),
+    ],
+)
+def test_what_is_beyond_a_limit_is_refused_by_the_parser(capsys: Capture, arguments: str, message: str) -> None:
+    code, out, err = run(capsys, *arguments.split())
+    assert (code, out) == (2, "")
+    assert message in err.splitlines()[-1]
+
+
+def test_the_largest_numbers_are_accepted(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "show", "all_reduce", "ring", "-p", "1024")
+    assert (code, "2022 more steps and 1012 more ranks" in out) == (0, True)
+    assert run(capsys, "verify", "broadcast", "chain", "-p", "1", "--segments", "65536", "--timeout", "604800")[0] == 0
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 8 EiB"), OverflowError("int too large")])
+def test_what_is_too_much_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def much(_: Schedule) -> str:
+        raise error
+
+    monkeypatch.setattr("collectives.__main__.grid", much)
+    code, out, err = run(capsys, "show", "all_reduce", "ring")
+    assert (code, out, err.count("\n"), str(error) in err) == (1, "", 1, True)
 
 
 @pytest.mark.parametrize("arguments", [["shwo"], ["show", "all_reduce", "ring", "-p", "0"], []])
@@ -178,7 +235,7 @@ def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
 
 
 def test_verify_all_stops_at_the_first_fault(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectives.__main__.ProcessPoolExecutor", ThreadPoolExecutor)  # sees the planted fault
+    monkeypatch.setattr("collectives.cli.proving.workers", ThreadPoolExecutor)  # sees the planted fault
     ring = ALGORITHMS["all_reduce", "ring"]
     monkeypatch.setitem(
         ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)) if p > 1 else ring(p)

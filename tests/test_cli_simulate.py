@@ -1,13 +1,17 @@
 """``collectives simulate`` and ``bench-simulator``: what they print, and what they say about wrong input."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from collectives import simulator_benchmark
+from collectives.algorithms import ALGORITHMS
 from collectives.machine import Link, Machine, machine
 from collectives.scaling import Case, row, rows
+from collectives.trace import trace
 from test_cli import Capture, run
 
 
@@ -81,7 +85,16 @@ def test_a_trace_is_written(capsys: Capture, tmp_path: Path) -> None:
         (["ring", "--bytes=-4"], "'-4' is no size"),
         (["rnig"], "no algorithm 'rnig' for 'all_reduce'"),
         (["ring", "--trace", "x.json"], "a trace shows one size: give one with --bytes"),
-        (["ring", "--bytes", "8", "--trace", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
+        (["ring", "--bytes", "8", "--trace", "/nowhere/x.json"], "cannot write /nowhere/x.json: there is no folder"),
+        (
+            ["ring", "--bytes", "8", "--trace", "."],
+            "cannot write .: got a folder, link, device or pipe, expected a file",
+        ),
+        (
+            ["ring", "--bytes", "8", "--trace", "/dev/null"],
+            "cannot write /dev/null: got a folder, link, device or pipe",
+        ),
+        (["ring", "--bytes", "8", "--trace", "/dev/stdout"], "cannot write /dev/stdout: got a folder, link, device"),
         (["ring", "-p", "2048", "--bytes", "1M", "--trace", "x.json"], "a trace holds 1,000,000 messages at most"),
     ],
 )
@@ -94,6 +107,31 @@ def test_wrong_input_is_explained_and_nothing_is_printed(
     assert message in err
     assert "--trace" in arguments or not out
     assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_never_takes_the_place_of_a_pipe_or_a_link(tmp_path: Path, capsys: Capture) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("elsewhere")
+    for name in ("pipe", "link"):
+        arguments = ("simulate", "all_reduce", "ring", "-p", "2", "--bytes", "8", "--trace", str(tmp_path / name))
+        code, out, err = run(capsys, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)  # nothing was simulated in vain
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_trace_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("collectives.trace.json.dump", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        trace(path, ALGORITHMS["all_reduce", "ring"](2), machine("textbook"), 8)
+    assert caught.value.filename == str(path)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x.json", "before")]
 
 
 def test_rows_come_in_the_order_of_their_cases() -> None:

@@ -204,12 +204,12 @@ def test_there_is_at_least_one_rank() -> None:
 
 
 LAUNCHER = """
-from collectives.__main__ import _terminated
+from collectives.cli.ending import signals
 from collectives.launch import launch
-import signal, sys
-signal.signal(signal.SIGTERM, _terminated)
+import sys
 say = lambda event: print(event.get("pids", ""), flush=True)
-launch("unwell", {"do": "wait"}, 2, where=sys.argv[1], timeout=60, on_event=say)
+with signals():
+    launch("unwell", {"do": "wait"}, 2, where=sys.argv[1], timeout=60, on_event=say)
 """
 
 

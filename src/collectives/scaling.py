@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from collectives.algorithms import ALGORITHMS, build
@@ -13,6 +12,7 @@ from collectives.machine import Machine
 from collectives.schedule import Schedule
 from collectives.simulation import Simulation, simulate
 from collectives.units import duration, format_bytes
+from collectives.workers import workers
 
 Row = dict[str, Any]
 
@@ -105,8 +105,5 @@ def _made(cases: Sequence[Case]) -> Iterator[Row]:
     if len(cases) == 1:
         yield row(cases[0])
         return
-    with ProcessPoolExecutor() as workers:
-        try:
-            yield from workers.map(row, cases)
-        finally:
-            workers.shutdown(cancel_futures=True)
+    with workers() as pool:
+        yield from pool.map(row, cases)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from typing import Any, NamedTuple
 
 from collectives.machine import machine
 from collectives.scaling import Case, row, rows
+from collectives.workers import workers
 
 Row = dict[str, Any]
 
@@ -61,9 +60,8 @@ def benchmark(on_row: Callable[[Row], None] = lambda _: None) -> list[Row]:
 
 def _measured_apart(goal: Goal) -> Row:
     """In a fresh process, whose memory is the case's alone."""
-    fresh = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-    with fresh as worker:
-        return worker.submit(_measured, goal).result()
+    with workers(1, fresh=True) as pool:
+        return pool.submit(_measured, goal).result()
 
 
 def _measured(goal: Goal) -> Row:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from collectives.machine import Machine
 from collectives.schedule import Schedule, run
@@ -18,7 +21,8 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
     """Simulate, and write every message's sending and receiving to a JSON file; returns the simulation.
 
     Each rank has two lines: what it sends, until the message has left, and what it receives, from the first byte on.
-    Raises ValueError for more than a million messages, before anything is written.
+    Raises ValueError for more than a million messages and for a path that is no regular file; then, as on a full disk
+    (OSError), what was there is untouched.
     """
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}} for rank in range(schedule.p)
@@ -30,11 +34,37 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
         for row in zip(*messages, strict=True):
             events.extend(_events(t, *row))
 
-    result = simulate(schedule, machine, n, algorithm, on_step=on_step)
-    partial = Path(f"{path}.partial")
-    partial.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
-    partial.replace(path)
+    with _replacing(Path(path)) as file:
+        result = simulate(schedule, machine, n, algorithm, on_step=on_step)
+        json.dump({"displayTimeUnit": "ns", "traceEvents": events}, file)
     return result
+
+
+def need_new_or_file(path: str | Path) -> None:
+    """Raise ValueError unless a trace can go there: a new name in a folder that is there, or a regular file.
+
+    A device, a pipe or a link would be replaced by a file.
+    """
+    path = Path(path)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(f"cannot write {path}: got a folder, link, device or pipe, expected a file or a new name")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[str]]:
+    """A file that takes the place of ``path`` when the block ends well, and is gone when it does not."""
+    need_new_or_file(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("x", encoding="utf8") as file:
+            yield file
+        partial.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk names no file
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _events(

@@ -1,12 +1,12 @@
 """Every algorithm, in one table: ``ALGORITHMS[collective, name](p, ...)`` makes a schedule."""
 
 import inspect
-import runpy
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from pathlib import Path
 
 from collectives.algorithms import bruck, direct, halving, hierarchical, ring, tree
+from collectives.algorithms.from_file import own as own
+from collectives.limits import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
 from collectives.schedule import Schedule
 
 ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
@@ -52,30 +52,53 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
     ``algorithm`` may also be one of your own, as ``file.py:function``. Raises ValueError for an unknown name, saying
-    which are known, and where your function makes a schedule for another collective or number of ranks.
+    which are known, for more ranks or chunks than memory allows (`collectives.limits`), and where your function makes
+    a schedule for another collective or number of ranks. Raises ScheduleError where your function fails (`own`).
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
     """
-    make = own(algorithm) if ".py:" in algorithm else ALGORITHMS.get((collective, algorithm))
-    if make is None:
-        raise ValueError(f"no algorithm {algorithm!r} for {collective!r}; {_known(collective)}")
+    make = _function(collective, algorithm)
+    _need_at_most("ranks", p, MOST_RANKS)
+    if p > MOST_RANKS_IN_PAIRS and _is_in_pairs(make):
+        _need_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MOST_RANKS_IN_PAIRS)
     takes = inspect.signature(make).parameters
     made = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
     if (made.collective, made.p) != (collective, p):
         raise ValueError(f"{algorithm} is {made.collective} on {made.p} ranks, not {collective} on {p}")
+    _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", made.k, MOST_CHUNKS)
     return made
 
 
-def own(name: str) -> Callable[..., Schedule]:
-    """A function of your own, named ``file.py:function``; raises ValueError where there is none."""
-    path, _, function = name.rpartition(":")
-    if not Path(path).is_file():
-        raise ValueError(f"there is no file {path} with a function {function}")
-    made: Callable[..., Schedule] | None = runpy.run_path(path).get(function)
-    if not callable(made):
-        raise ValueError(f"{path} has no function {function!r}")
-    return made
+def takes(collective: str, algorithm: str, option: str) -> bool:
+    """Whether an algorithm has an option such as ``root`` or ``segments``; ValueError for an unknown name.
+
+    >>> takes("all_reduce", "two_tree", "segments"), takes("all_reduce", "ring", "root")
+    (True, False)
+    """
+    return option in inspect.signature(_function(collective, algorithm)).parameters
+
+
+def is_own(algorithm: str) -> bool:
+    """Whether this names a schedule of your own, as ``file.py:function``, and none of ours."""
+    return ".py:" in algorithm or algorithm.endswith(".py")
+
+
+def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
+    make = own(algorithm) if is_own(algorithm) else ALGORITHMS.get((collective, algorithm))
+    if make is None:
+        raise ValueError(f"no algorithm {algorithm!r} for {collective!r}; {_known(collective)}")
+    return make
+
+
+def _need_at_most(what: str, got: int, most: int) -> None:
+    if got > most:
+        raise ValueError(f"{what}: got {got:,}, expected at most {most:,}")
+
+
+def _is_in_pairs(make: Callable[..., Schedule]) -> bool:
+    """Whether steps have as many rows as there are pairs of ranks, and not as there are ranks: for 8 ranks it shows."""
+    return any(len(step) > 3 * 8 for step in make(8).steps())
 
 
 def names(collective: str) -> list[str]:

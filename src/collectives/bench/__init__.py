@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
+import psutil  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from collectives import limits
 from collectives.algorithms import ALGORITHMS, build
 from collectives.backends import BACKENDS, lacking
 from collectives.backends.choice import VARIABLE
@@ -15,11 +17,13 @@ from collectives.backends.tuning import environment, named
 from collectives.launch import launch, links, need_where
 from collectives.machine import machine
 from collectives.schedule import parts
+from collectives.units import format_bytes
 from collectives.verify import verify
 
 Row = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
+Repetitions = Annotated[int, Field(ge=1, le=limits.MOST_REPETITIONS, strict=True)]
 
 # Bytes of an element, and up to which whole number a dtype counts without rounding.
 DTYPES = {
@@ -49,17 +53,17 @@ class Settings(BaseModel):
     collective: str = "all_reduce"
     algorithms: list[str] = ["auto"]
     backends: list[str] = ["p2p"]
-    ranks: Positive = 4
+    ranks: Annotated[Positive, Field(le=limits.MOST_RANKS_STARTED)] = 4
     where: str = "loopback"
-    bytes: list[Whole] = [4, 64 << 10, 1 << 20]
+    bytes: list[Annotated[Whole, Field(le=limits.MOST_BYTES)]] = [4, 64 << 10, 1 << 20]
     dtype: str = "float32"
     op: str = "sum"
     root: Whole = 0
-    segments: Positive | None = None
+    segments: Annotated[Positive, Field(le=limits.MOST_SEGMENTS)] | None = None
     machine: str | None = None
-    repetitions: Positive = 20
-    warmups: Whole = 3
-    timeout: Annotated[float, Field(gt=0)] = 600.0
+    repetitions: Repetitions = 20
+    warmups: Annotated[Whole, Field(le=limits.MOST_REPETITIONS)] = 3
+    timeout: Annotated[float, Field(gt=0, le=limits.MOST_SECONDS, allow_inf_nan=False)] = 600.0
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -78,7 +82,9 @@ class Settings(BaseModel):
             environment(backend, self.collective)
         for algorithm in self.algorithms:
             if algorithm != "auto":
-                verify(build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments))
+                schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
+                limits.need_cells(schedule.p, schedule.k)
+                verify(schedule)
         return self
 
     @model_validator(mode="after")
@@ -94,7 +100,21 @@ class Settings(BaseModel):
         for nbytes in self.bytes:
             if nbytes % size:
                 raise ValueError(f"{nbytes} bytes are no whole number of {self.dtype} ({size} bytes each)")
+        self._need_memory()
         return self
+
+    def _need_memory(self) -> None:
+        """Raise ValueError where this machine's memory cannot hold what its ranks need at the very least."""
+        if not all(needed_here(self.where, name) for name in dict(map(named, self.backends))):
+            return
+        # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
+        buffers = 0 if self.collective in ("scatter", "gather") else 4 * max(self.bytes, default=0)
+        needed, there = self.ranks * (limits.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
+        if needed > there:
+            raise ValueError(
+                f"memory of {self.ranks} ranks on this machine: got {format_bytes(there)}, "
+                f"expected at least {format_bytes(needed)} for them and their buffers"
+            )
 
     def configurations(self) -> list[tuple[str, str]]:
         """(backend, algorithm) in the rows' order: ours with each algorithm; a library's own choice is "default"."""

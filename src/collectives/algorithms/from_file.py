@@ -1,0 +1,96 @@
+"""Schedules of your own: a function in a file, and one line that names it for whatever goes wrong in it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import runpy
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectives.limits import MOST_CHUNKS
+from collectives.schedule import Schedule, ScheduleError, Step
+
+LONGEST_REASON = 300
+
+
+def own(name: str) -> Callable[..., Schedule]:
+    """A function of your own, named ``file.py:function``.
+
+    What it makes is checked: the schedule when it is made, each step when its turn comes. Raises ValueError where there
+    is no such function. Raises ScheduleError, which names the function and the step, where your code raises, exits, or
+    returns what is no schedule or no possible step.
+    """
+    path, _, function = name.rpartition(":")
+    if not path:
+        raise ValueError(f"a schedule of your own: got {name!r}, expected FILE.py:FUNCTION")
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path} with a function {function!r}")
+    with _blamed(name, "while its file was run"):
+        found = runpy.run_path(path).get(function)
+        if callable(found):
+            inspect.signature(found)
+    if not callable(found):
+        raise ValueError(f"{path} has no function {function!r}")
+
+    @functools.wraps(found)
+    def made(*arguments: Any, **options: Any) -> Schedule:
+        with _blamed(name, "when it was called"):
+            return _checked(name, found(*arguments, **options))
+
+    return made
+
+
+@contextmanager
+def _blamed(name: str, when: str) -> Iterator[None]:
+    """Whatever the code inside raises becomes a ScheduleError that names the function, and the line if it has one."""
+    try:
+        yield
+    except KeyboardInterrupt as ended:  # also when its time is up
+        ended.add_note(f"schedule {name} was stopped {when}")
+        raise
+    except BaseException as error:  # sys.exit() too
+        path, trace = name.rpartition(":")[0], traceback.walk_tb(error.__traceback__)
+        lines = [line for frame, line in trace if frame.f_code.co_filename == path]
+        where = f", line {lines[-1]}" if lines else ""
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
+        raise ScheduleError(f"schedule {name} failed {when}{where}: {reason}") from error
+
+
+def _checked(name: str, schedule: Schedule) -> Schedule:
+    """The schedule with its steps checked as they are made; raises TypeError or ValueError for what is none."""
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"it returned {type(schedule).__name__}, expected a collectives.Schedule")
+    for field in ("p", "k", "nsteps", "ranks_per_node", "root"):
+        value = getattr(schedule, field)
+        if not isinstance(value, int | np.integer) and not (field == "root" and value is None):
+            raise TypeError(f"{field}: got {value!r}, expected a whole number")
+    if schedule.k > MOST_CHUNKS:
+        raise ValueError(f"k: got {schedule.k:,} chunks, expected at most {MOST_CHUNKS:,}")
+
+    def make(t: int) -> Step:
+        with _blamed(name, f"in step {t}"):
+            step = schedule.make(t)
+            _need_step(schedule, step)
+            return step
+
+    return replace(schedule, make=make)
+
+
+def _need_step(schedule: Schedule, step: Step) -> None:
+    """Raise unless it is a step between ranks and of chunks that exist."""
+    if not isinstance(step, Step):
+        raise TypeError(f"make returned {type(step).__name__}, expected a collectives.Step")
+    p, k = schedule.p, schedule.k
+    ranks = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
+    chunks = (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
+    if not (ranks & chunks).all():
+        row = int(np.argmin(ranks & chunks))
+        got = ", ".join(f"{column} {getattr(step, column)[row]}" for column in ("src", "dst", "chunk", "count"))
+        raise ValueError(f"row {row}: got {got}, expected two of the ranks 0 to {p - 1} and chunks 0 to {k - 1}")

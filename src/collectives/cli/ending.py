@@ -1,0 +1,180 @@
+"""How a command ends: by a signal, when its time is up, or when nobody reads it any more, always with one line."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+# How long a command that was told to end may take to clear away what it started.
+GRACE_SECONDS = 30.0
+
+# What has to happen at once when a signal comes.
+_at_once: list[Callable[[], object]] = []
+
+
+class Ended(KeyboardInterrupt):
+    """The command has to end now, with this exit code; a KeyboardInterrupt, because libraries let that pass."""
+
+    def __init__(self, why: str, code: int) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+@contextmanager
+def signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise `Ended` in the block, so that ranks and files are cleared away on the way out.
+
+    Further signals change nothing. Should the way out take too long, the process ends without it.
+    """
+    main = os.getpid()
+
+    def on_signal(number: int, _: FrameType | None) -> NoReturn:
+        if os.getpid() != main:  # a process that was forked from us; it has nothing to clear away
+            os._exit(128 + number)
+        for act in _at_once:
+            act()
+        _end("interrupted" if number == signal.SIGINT else "terminated", 128 + number)
+
+    with _kept(signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:  # what a shell puts in the background ignores Ctrl-C
+                signal.signal(number, on_signal)
+        yield
+
+
+@contextmanager
+def limit(seconds: float, what: str) -> Iterator[None]:
+    """Raise `Ended` in the block when so many seconds are over.
+
+    Code that never returns to Python is ended a while later, with a traceback that says where it was.
+    """
+
+    def on_alarm(*_: Any) -> NoReturn:
+        _end(f"{what}: not done within {seconds:g} s (--timeout)", 1)
+
+    faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=2)
+    try:
+        with _kept(signal.SIGALRM):
+            signal.signal(signal.SIGALRM, on_alarm)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def _kept(*numbers: signal.Signals) -> Iterator[None]:
+    """After the block these signals' handlers are as they were, and so is the timer."""
+    timer, handlers = signal.getitimer(signal.ITIMER_REAL), [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
+
+
+def _end(why: str, code: int) -> NoReturn:
+    def at_last(*_: Any) -> NoReturn:
+        os.write(2, f"collectives: {why}\n".encode())
+        os._exit(code)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, at_last)
+    signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+    raise Ended(why, code)
+
+
+@contextmanager
+def killing_children() -> Iterator[None]:
+    """In the block a signal first kills the processes we started: a notebook's kernel would print how it is ended.
+
+    So would the libraries that wait for it, in their logs. What the processes have started ends with them; the block is
+    left when it is gone.
+    """
+    import psutil  # type: ignore[import-untyped]
+
+    below: list[psutil.Process] = []
+
+    def kill() -> None:
+        logging.disable()
+        below.extend(psutil.Process().children(recursive=True))
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+    _at_once.append(kill)
+    try:
+        yield
+    finally:
+        _at_once.remove(kill)
+        for orphan in psutil.wait_procs(below, timeout=GRACE_SECONDS / 2)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                orphan.kill()
+
+
+def open_standard_streams() -> None:
+    """Give a closed standard stream back as one that leads nowhere, so that no file or socket gets its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def out(text: str) -> None:
+    """Print data on standard output; RuntimeError says so where that cannot be, as on a full disk."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop(1)
+        raise RuntimeError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def failed(error: BaseException | str, code: int) -> int:
+    """Say in one line why the command failed; returns its exit code."""
+    text = "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", ())])
+    with contextlib.suppress(OSError):
+        print(f"collectives: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+def reader_has_gone() -> bool:
+    """Whether what reads our standard output or standard error has ended, as ``head`` does."""
+    poll = select.poll()
+    for number in (1, 2):
+        poll.register(number, 0)
+    return any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0))
+
+
+def flush() -> None:
+    """Write what is still held. What nobody reads is dropped, and Python does not try again when it ends."""
+    for number, stream in enumerate((sys.stdout, sys.stderr), start=1):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            _drop(number)
+        except OSError as error:
+            _drop(number)
+            raise SystemExit(failed(f"cannot write to standard output: {error.strerror}", 1)) from None
+
+
+def _drop(number: int) -> None:
+    """From now on what is written to this standard stream goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
