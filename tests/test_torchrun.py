@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import socket
 import subprocess
 import sys
@@ -12,9 +13,9 @@ DRIVE = """
 import json
 from collectives.launch import RankError, launch
 print(json.dumps(launch("unwell", {"do": "nothing"}, 3, where="torchrun", timeout=60)))
-for rank, do in ((1, "killed"), (2, "raise")):
+for rank, do, timeout in ((1, "killed", 60), (2, "raise", 60), (0, "sleep", 25)):
     try:
-        launch("unwell", {"do": do, "rank": rank}, 3, where="torchrun", timeout=60)
+        launch("unwell", {"do": do, "rank": rank}, 3, where="torchrun", timeout=timeout)
     except RankError as error:
         print(json.dumps(str(error)))
 try:
@@ -31,6 +32,7 @@ def nodes() -> list[subprocess.Popen[str]]:
         port = str(probe.getsockname()[1])
     same = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
     ranks = str(Path(__file__).parent / "ranks")
+    same |= {"COLLECTIVES_SECRET": secrets.token_hex(16)}
     same |= {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "-m", "collectives.launch.torchrun"]
     return [
@@ -48,17 +50,18 @@ def nodes() -> list[subprocess.Popen[str]]:
 def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> None:
     first, second = nodes()
     try:
-        (out, err), _ = first.communicate(timeout=120), second.communicate(timeout=60)
+        (out, err), _ = first.communicate(timeout=200), second.communicate(timeout=60)
     finally:
         for node in (first, second):
             node.kill()
             node.wait()
-    events, killed, raised, too_many = (json.loads(line) for line in out.splitlines() if line[:1] in '["')
+    events, killed, raised, late, too_many = (json.loads(line) for line in out.splitlines() if line[:1] in '["')
     assert len(set(next(event["pids"] for event in events if "pids" in event))) == 3
     # Who is heard first says it: torchrun of the rank that was killed, or a rank that was just talking to it.
     assert re.match(r"rank (1 of 3 was lost: SIGKILL|[02] of 3 ended with exit code 1)", killed), killed
     assert "rank 2 of 3 ended with exit code 1" in raised
     assert "ValueError: a bug on purpose" in raised
+    assert re.match("torchrun is not done in time", late), "its ranks are ended, and torchrun's processes go on"
     assert too_many == "torchrun has 4 processes, too few for 9 ranks"
     assert first.returncode == 1
     assert "exitcode  : 5" in err
