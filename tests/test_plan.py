@@ -213,6 +213,16 @@ def test_a_send_whose_place_was_written_whole_is_waited_for_once(algorithm: str,
     assert waits == dict.fromkeys(sends, 1)
 
 
+def test_whoever_overwrites_the_rest_of_a_send_waits_for_it_too() -> None:
+    """Rank 2 sends both chunks and then gets each from another rank; the later one may arrive first."""
+    steps = [Step(2, 3, [0, 1]), Step(0, 2, 0), Step(1, 2, 1)]
+    schedule = Schedule("all_reduce", 4, 2, len(steps), steps.__getitem__)
+    given, tensors = contributions(schedule, 4), contributions(schedule, 4)
+    play(schedule, tensors, 4, eager=False, ahead=True)
+    assert tensors[3].tolist() == given[2].tolist()
+    assert tensors[2].tolist() == [*given[0][:2], *given[1][2:]]
+
+
 def test_half_of_a_ring_lands_in_place() -> None:
     """What replaces goes straight into the tensor; what is added needs scratch memory."""
     program = program_of(build("all_reduce", "ring", 4), 0, 400).instructions()
