@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from collectives.bench import DTYPES, OPS, Settings
+from collectives.bench import DTYPES, OPS, Settings, need_all
 from collectives.bench.data import BLOCK, reduced, values
 from collectives.errors import explain
 from collectives.launch import launch
@@ -54,10 +55,8 @@ ROW = {
         ({"timeout": float("nan")}, "timeout: Input should be"),
         ({"timeout": 604801}, "timeout: Input should be less than or equal to 604800"),
         ({"ranks": 16385}, "ranks: Input should be less than or equal to 16384"),
-        ({"ranks": 16384}, "memory of 16384 ranks on this machine: got"),
         ({"ranks": 16384, "where": "slurm", "algorithms": ["ring"]}, "got 16,384 ranks x 16,384 chunks, expected"),
         ({"bytes": [4, 1 << 39]}, "bytes.1: Input should be less than or equal to 274877906944"),
-        ({"bytes": [4, 1 << 38]}, "memory of 4 ranks on this machine: got"),
         ({"repetitions": 10_001}, "repetitions: Input should be less than or equal to 10000"),
         ({"warmups": 10_001}, "warmups: Input should be less than or equal to 10000"),
         ({"segments": 65537}, "segments: Input should be less than or equal to 65536"),
@@ -67,6 +66,17 @@ def test_bad_settings_say_what_is_wrong(given: dict[str, Any], message: str) -> 
     with pytest.raises(ValidationError) as caught:
         Settings(**given)
     assert message in explain(caught.value)
+
+
+def test_what_this_machine_s_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = 2 * ((64 << 20) + 4 * (1 << 20))  # two ranks, and what they compare for a buffer of 1 MiB
+    wanted = Settings(ranks=2, bytes=[4, 1 << 20])
+    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least))
+    need_all([wanted])
+    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least - 1))
+    need_all([wanted.model_copy(update={"where": "slurm"})])
+    with pytest.raises(ValueError, match="2 ranks and their buffers on this machine: got 136 MiB, expected 136 MiB"):
+        need_all([wanted])
 
 
 def test_settings_at_their_limits_are_accepted() -> None:

@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,6 +166,13 @@ def test_the_largest_numbers_are_accepted(capsys: Capture) -> None:
     code, out, _ = run(capsys, "show", "all_reduce", "ring", "-p", "1024")
     assert (code, "2022 more steps and 1012 more ranks" in out) == (0, True)
     assert run(capsys, "verify", "broadcast", "chain", "-p", "1", "--segments", "65536", "--timeout", "604800")[0] == 0
+
+
+def test_ranks_that_memory_cannot_hold_are_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 27))
+    code, out, err = run(capsys, "bench", "--ranks", "2", "--bytes", "1M")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "memory for 2 ranks and their buffers on this machine: got 128 MiB, expected 136 MiB or more" in err
 
 
 @pytest.mark.parametrize("error", [MemoryError("Unable to allocate 8 EiB"), OverflowError("int too large")])

@@ -267,7 +267,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     wrong = 0
     with ending.limit(arguments.timeout, f"bench {' '.join(arguments.algorithm)}"):
         everything = [_settings(arguments, ranks) for ranks in arguments.ranks]
-    need_all([settings for wanted in everything for settings in wanted])
+    try:
+        need_all([settings for wanted in everything for settings in wanted])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     for wanted in everything:
         if not arguments.json:
             out(heading(wanted))

@@ -100,21 +100,7 @@ class Settings(BaseModel):
         for nbytes in self.bytes:
             if nbytes % size:
                 raise ValueError(f"{nbytes} bytes are no whole number of {self.dtype} ({size} bytes each)")
-        self._need_memory()
         return self
-
-    def _need_memory(self) -> None:
-        """Raise ValueError where this machine's memory cannot hold what its ranks need at the very least."""
-        if not all(needed_here(self.where, name) for name in dict(map(named, self.backends))):
-            return
-        # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
-        buffers = 0 if self.collective in ("scatter", "gather") else 4 * max(self.bytes, default=0)
-        needed, there = self.ranks * (limits.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
-        if needed > there:
-            raise ValueError(
-                f"memory of {self.ranks} ranks on this machine: got {format_bytes(there)}, "
-                f"expected at least {format_bytes(needed)} for them and their buffers"
-            )
 
     def configurations(self) -> list[tuple[str, str]]:
         """(backend, algorithm) in the rows' order: ours with each algorithm; a library's own choice is "default"."""
@@ -154,11 +140,26 @@ def launches(wanted: Sequence[Settings]) -> list[list[Settings]]:
 
 
 def need_all(wanted: Sequence[Settings]) -> None:
-    """Raise ImportError, with the reason, where a back end is absent of those whose ranks would be on this machine."""
+    """Raise ImportError, with the reason, where a back end is absent of those whose ranks would be on this machine.
+
+    Raises ValueError where this machine's memory cannot hold what these ranks need at the very least.
+    """
     for settings in wanted:
         for name in dict(map(named, settings.backends)):
             if needed_here(settings.where, name):
                 need(name)
+                _need_memory(settings)
+
+
+def _need_memory(settings: Settings) -> None:
+    # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
+    buffers = 0 if settings.collective in ("scatter", "gather") else 4 * max(settings.bytes, default=0)
+    needed, there = settings.ranks * (limits.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
+    if needed > there:
+        raise ValueError(
+            f"memory for {settings.ranks} ranks and their buffers on this machine: "
+            f"got {format_bytes(there)}, expected {format_bytes(needed)} or more"
+        )
 
 
 def _is_restless(name: str) -> bool:
@@ -196,7 +197,7 @@ def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _
     """Launch ranks, measure, and return the rows. Raises RankError if a rank fails or time is up.
 
     Whatever is started alike is measured in one launch, and its back ends in turn; the launches come one after the
-    other. Raises ImportError, before the first one, where a back end is absent. Events on the way: ``{"row": …}``,
+    other. Raises what `need_all` does before the first one. Events on the way: ``{"row": …}``,
     ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …, "collective": …}``.
     """
     need_all(wanted)

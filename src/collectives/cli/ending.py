@@ -61,7 +61,7 @@ def limit(seconds: float, what: str) -> Iterator[None]:
     def on_alarm(*_: Any) -> NoReturn:
         _end(f"{what}: not done within {seconds:g} s (--timeout)", 1)
 
-    faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=2)
+    faulthandler.dump_traceback_later(seconds + 2 * GRACE_SECONDS, exit=True, file=2)
     try:
         with _kept(signal.SIGALRM):
             signal.signal(signal.SIGALRM, on_alarm)
