@@ -63,7 +63,7 @@ def error(algorithm: str) -> str:
     """What the all-reduce said that failed."""
     try:
         for _ in range(CALLS):
-            collectives.all_reduce(torch.ones(ELEMENTS), algorithm=algorithm)
+            collectives.all_reduce(torch.ones(ELEMENTS), algorithm=algorithm, segments=1)
     except RuntimeError as failure:
         return str(failure)
     return f"nothing failed in {CALLS} calls"
