@@ -358,3 +358,30 @@ def test_functions_stay_short() -> None:
     lengths.sort()
     assert lengths[len(lengths) // 2] <= 6
     assert lengths[len(lengths) * 9 // 10] <= 25
+
+
+# What turns bytes into code. A peer's bytes may reach these only if it is authenticated, so nothing calls them at all.
+EXECUTES = {"pickle", "cloudpickle", "marshal", "shelve", "eval", "exec", "all_gather_object", "gather_object"}
+EXECUTES |= {"broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list", "rpc"}
+# A user's own schedule is a file on this machine.
+RUNS_FILES = {"runpy": {"algorithms.from_file"}}
+
+
+def used(tree: ast.AST) -> set[str]:
+    """Every name that a module reads or imports, and every attribute that it asks for."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return names | {part for full in imported(tree) for part in full.split(".")}
+
+
+def test_nothing_executes_what_a_peer_sends() -> None:
+    found = {name: used(tree) for name, tree in modules().items()}
+    assert {name: names & EXECUTES for name, names in found.items() if names & EXECUTES} == {}
+    for function, where in RUNS_FILES.items():
+        assert {name for name, names in found.items() if function in names} == where
+
+
+def test_what_executes_is_seen() -> None:
+    assert used(ast.parse("import pickle as p\ndist.all_gather_object([], x)\neval(y)")) >= {
+        *("pickle", "all_gather_object", "eval")
+    }

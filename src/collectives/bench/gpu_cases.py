@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from itertools import chain, product
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from torch import distributed as dist
 from collectives.algorithms import ALGORITHMS
 from collectives.backends import REDUCING, Call, nccl, p2p
 from collectives.backends.batches import play_in_batches
+from collectives.backends.exchange import everyones
 from collectives.backends.program import Fold, Plan, Post, Send, Span, Task, Wait
 from collectives.bench import DTYPES, Row
 from collectives.bench.data import reduced, values
@@ -176,6 +178,5 @@ def _algorithms(p: int, over: str, device: torch.device, report: Callable[[Row],
             if output is not None and expected is not None and not torch.equal(output.cpu(), expected):
                 wrong.append(f"{case} on rank {dist.get_rank(group)} of {p}")
         dist.destroy_process_group(group)
-    found: list[list[str]] = [[] for _ in range(everyone)]
-    dist.all_gather_object(found, wrong)
+    found = map(json.loads, everyones(json.dumps(wrong).encode(), device=device))
     report({"ranks": p, "cases": count, "wrong": [*chain.from_iterable(found)]})
