@@ -1,0 +1,53 @@
+"""Closed forms and bounds at their edges: one rank, no time, and each term that can be the largest."""
+
+import pytest
+
+from collectives.bounds import (
+    COSTS,
+    LATENCIES,
+    algbw,
+    busbw,
+    lower_bound,
+    pipelined_seconds,
+    reach_seconds,
+    segmented_ring_seconds,
+    star_seconds,
+)
+
+COLLECTIVES = list(dict.fromkeys(collective for collective, _ in COSTS))
+
+
+def test_one_rank_alone_takes_no_time() -> None:
+    alone = [
+        pipelined_seconds(1, 1e6, 4, 1e-6, 1e-9),
+        segmented_ring_seconds(1, 1e6, 2, 1e-6, 1e-6, 1e-9),
+        reach_seconds(1, 1e-6, 1e-6),
+        *(star_seconds(*key, 1, 1e6, 1e-6, 1e-6, 1e-9) for key in LATENCIES),
+        *(lower_bound(collective, 1, 1e6, 1e-6, 1e-9, 1e-9, 1e-6) for collective in COLLECTIVES),
+        *(cost(1).seconds(1e6, 1e-6, 1e-9) for cost in COSTS.values()),
+    ]
+    assert alone == [0] * len(alone)
+
+
+@pytest.mark.parametrize(
+    ("collective", "factor"),
+    [
+        *((collective, 1.0) for collective in ("broadcast", "reduce")),
+        *((collective, 0.75) for collective in ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")),
+        ("all_reduce", 1.5),
+    ],
+)
+def test_busbw_counts_the_bytes_of_the_busiest_link(collective: str, factor: float) -> None:
+    assert busbw(collective, 4, 2_000_000_000, 1.0) == 2 * factor
+    assert lower_bound(collective, 4, 1e9, alpha=0, beta=1e-9) == factor
+
+
+def test_what_took_no_time_has_no_bandwidth() -> None:
+    assert algbw(8, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(("collective", "adds"), [(each, "reduce" in each) for each in COLLECTIVES])
+def test_the_largest_term_is_the_bound(collective: str, adds: bool) -> None:
+    assert lower_bound(collective, 4, 0, alpha=5e-6, beta=1e-9, gamma=1e-9) == 1e-5
+    assert lower_bound(collective, 4, 0, alpha=5e-6, beta=1e-9, latency=5e-6) == 5e-6
+    assert lower_bound(collective, 4, 1e9, alpha=0, beta=0, gamma=1e-9) == (0.75 if adds else 0)
