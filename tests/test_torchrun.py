@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from test_launch import is_gone, nobody_has
+
 DRIVE = """
 import json
 from collectives.launch import RankError, launch
@@ -45,6 +47,27 @@ def nodes() -> list[subprocess.Popen[str]]:
         )
         for node in range(2)
     ]
+
+
+WAIT = """
+from collectives.launch import launch
+say = lambda event: print(event.get("pids", ""), flush=True)
+launch("unwell", {"do": "wait"}, 2, where="torchrun", timeout=100, on_event=say)
+"""
+
+
+def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
+    ranks = str(Path(__file__).parent / "ranks")
+    own = os.environ | {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "HOME": str(tmp_path), "OWN": str(tmp_path)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = [*command, "-m", "collectives.launch.torchrun", sys.executable, "-c", WAIT]
+    with subprocess.Popen(run, env=own, stdout=subprocess.PIPE) as torchrun:
+        assert torchrun.stdout is not None
+        pids = json.loads(torchrun.stdout.readline())
+        torchrun.kill()
+    assert len(pids) == 2
+    assert all(is_gone(pid) for pid in pids)
+    assert nobody_has(f"OWN={tmp_path}")
 
 
 def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> None:

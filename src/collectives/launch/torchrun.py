@@ -106,6 +106,7 @@ def serve(command: list[str]) -> int:
     """Be one of torchrun's processes: run ranks until rank 0's command has ended, whose exit code rank 0 returns."""
     from torch import distributed as dist
 
+    leash.die_with(os.getppid())
     shared = _secret()
     limit = timedelta(seconds=JOIN_SECONDS)
     store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
