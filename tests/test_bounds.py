@@ -1,7 +1,9 @@
 """Closed forms and bounds at their edges: one rank, no time, and each term that can be the largest."""
 
+import numpy as np
 import pytest
 
+from collectives.algorithms import build
 from collectives.bounds import (
     COSTS,
     LATENCIES,
@@ -51,3 +53,15 @@ def test_the_largest_term_is_the_bound(collective: str, adds: bool) -> None:
     assert lower_bound(collective, 4, 0, alpha=5e-6, beta=1e-9, gamma=1e-9) == 1e-5
     assert lower_bound(collective, 4, 0, alpha=5e-6, beta=1e-9, latency=5e-6) == 5e-6
     assert lower_bound(collective, 4, 1e9, alpha=0, beta=0, gamma=1e-9) == (0.75 if adds else 0)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), COSTS)
+def test_what_is_added_is_what_the_closed_form_says(collective: str, algorithm: str) -> None:
+    """In each step, what the busiest rank adds; over the steps, added up."""
+    for p in (1, 2, 3, 4, 5, 6, 8, 12):
+        schedule, added = build(collective, algorithm, p), 0
+        for step in schedule.steps():
+            per_rank = np.zeros(p, dtype=np.int64)
+            np.add.at(per_rank, step.dst[step.add], step.count[step.add])
+            added += int(per_rank.max())
+        assert added == pytest.approx(COSTS[collective, algorithm](p).added * schedule.k), p
