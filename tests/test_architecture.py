@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "statistics": set(),
     "statements": {"statistics"},
     "machine": {"units", "errors", "plain_yaml"},
-    "parameters": {"units", "machine", "launch"},
+    "parameters": {"units", "limits", "machine", "launch"},
     "clocks": {"schedule"},
     "simulation": {"schedule", "machine", "clocks"},
     "published": set(),

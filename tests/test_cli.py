@@ -146,7 +146,11 @@ def test_wrong_input_is_explained_and_exits_with_2(capsys: Capture, arguments: l
         ("verify all_reduce tree --segments 1000000000000", "expected a whole number from 1 to 65,536"),
         ("verify --all --max-ranks 129", "--max-ranks: got '129', expected a whole number from 1 to 128"),
         (f"bench --ranks {'9' * 5000}", "expected a whole number from 1 to 16,384"),
-        ("bench --bytes 8 99999999999999999999G", "got '99999999999999999999G', expected at most 256 GiB"),
+        ("bench --bytes 8 999999999G", "got '999999999G', expected at most 256 GiB"),
+        (
+            "bench --bytes 8 99999999999999999999G",
+            "'99999999999999999999G' is too large; expected less than 2^63 bytes",
+        ),
         ("simulate all_reduce ring --bytes 257G", "got '257G', expected at most 256 GiB"),
         ("bench --repetitions 10001", "--repetitions: got '10001', expected a whole number from 1 to 10,000"),
         ("bench --timeout inf", "--timeout: got 'inf', expected seconds: above 0, at most 604800"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -322,8 +321,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from collectives.execute import run
     from collectives.experiments import ExperimentError
 
-    if arguments.output is not None and not re.fullmatch(r"\w[\w.=,-]*", arguments.output):
-        raise UsageError(f"--output {arguments.output!r}: a name of letters, digits and . _ - = , for results/NAME")
     overrides = dict(arguments.parameter)
     try:
         with ending.killing_children():

@@ -11,6 +11,9 @@ MOST_RANKS_IN_PAIRS = 1 << 12
 # A step has a row for every segment in flight, and a pipeline gains nothing from more.
 MOST_SEGMENTS = 1 << 16
 
+# Every rank proves and compiles its schedule before it starts, which takes about a millisecond a segment.
+MOST_SEGMENTS_STARTED = 1 << 10
+
 # Where each chunk begins is an array of 64-bit numbers: 1 GiB.
 MOST_CHUNKS = 1 << 27
 

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from collectives.limits import MOST_RANKS, MOST_REPETITIONS
 from collectives.machine import machine
 from collectives.units import parse_bytes, parse_rate, parse_seconds
-
-MOST_RANKS = 1 << 20  # what the simulator is benchmarked with; far more than anybody starts
-MOST_REPETITIONS = 1 << 20
 
 
 class Parameters(BaseModel):
@@ -58,14 +56,10 @@ def _sizes(typed: list[str | int]) -> list[str | int]:
 def need_place(where: str, ranks: int) -> None:
     """Raise ValueError where no such place is known, or none that has room for so many ranks and links that work."""
     from collectives.launch import links, need_where
-    from collectives.launch.cluster import MOST_HOSTS
-    from collectives.launch.cluster.ranks import parse
 
     need_where(where, ranks)
     if network := links(where, ranks):
         machine(network)
-        if (hosts := ranks // parse(where.partition(":")[2], ranks).ranks_per_host) > MOST_HOSTS:
-            raise ValueError(f"{where} has room for {MOST_HOSTS} hosts, not {hosts}")
 
 
 Size = Annotated[str | int, AfterValidator(_size)]

@@ -88,14 +88,15 @@ def quickest(rows: Rows) -> str:
 
 
 def _fastest(rows: Rows) -> str:
-    who = statements.fastest(rows, lambda row: label(row.backend, row.algorithm), "{:,.0f} µs".format)
+    named = rows.assign(series=_names(rows))
+    who = statements.fastest(named, lambda row: str(row.series), "{:,.0f} µs".format)
     return f"At {format_bytes(rows.bytes.iloc[0])}, {who}."
 
 
 def highest(rows: Rows, form: Callable[[float], str]) -> str:
     """The highest bus bandwidth, whose it is, and who cannot be told from it at that size; ``form`` writes GB/s."""
     rows = rows[rows.bytes == rows.bytes[rows.busbw.idxmax()]]
-    first, *others = (label(row.backend, row.algorithm) for row in statements.leaders(rows))
+    first, *others = (str(row.series) for row in statements.leaders(rows.assign(series=_names(rows))))
     tied = f"; {statements.listed(others)} cannot be told from it" if others else ""
     return f"{form(rows.busbw.max())}, by {first} with {format_bytes(rows.bytes.iloc[0])}{tied}"
 

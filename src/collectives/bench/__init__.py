@@ -59,7 +59,7 @@ class Settings(BaseModel):
     dtype: str = "float32"
     op: str = "sum"
     root: Whole = 0
-    segments: Annotated[Positive, Field(le=limits.MOST_SEGMENTS)] | None = None
+    segments: Annotated[Positive, Field(le=limits.MOST_SEGMENTS_STARTED)] | None = None
     machine: str | None = None
     repetitions: Repetitions = 20
     warmups: Annotated[Whole, Field(le=limits.MOST_REPETITIONS)] = 3

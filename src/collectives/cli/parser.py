@@ -104,7 +104,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--op", default="sum")
     parser.add_argument("--root", type=int, default=0)
-    segments = whole(limits.MOST_SEGMENTS)
+    segments = whole(limits.MOST_SEGMENTS_STARTED)
     parser.add_argument("--segments", type=segments, help="for pipelined algorithms (default: from the size)")
     parser.add_argument("--machine", help="what auto goes by, and lower bounds: a preset, FILE.yaml or LATENCY,RATE")
     parser.add_argument("--repetitions", type=whole(repetitions), default=20, help="timed calls (default 20)")
