@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace, show: Callable[[dict[str, Any], str], Non
     if arguments.check and (arguments.hosts < 2 or arguments.racks > 1):
         raise ValueError("--check needs two hosts or more, in one rack")
     need_hosts(arguments.hosts, arguments.ranks_per_host)
-    if not arguments.timeout > 0:
-        raise ValueError(f"--timeout must be above 0, not {arguments.timeout:g}")
+    if not 0 < arguments.timeout < float("inf"):
+        raise ValueError(f"--timeout must be above 0 and finite, not {arguments.timeout:g}")
     network = arguments.latency, arguments.rate
     with cluster(arguments.hosts, *network, racks=arguments.racks, uplink=arguments.uplink) as hosts:
         if not arguments.check:
