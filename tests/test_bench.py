@@ -186,7 +186,7 @@ def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_arguments_are_refused_before_anything_runs() -> None:
     for arguments, message in (
-        (["--bytes", "64Q"], "'64Q' is no size; write it as 4, 64K, 1M or 2G"),
+        (["--bytes", "64Q"], "invalid size '64Q'; expected for example 4, 64K, 1M or 2G"),
         (["--bytes", "5"], "5 bytes are no whole number of float32"),
         (["--algorithm", "rnig"], "no algorithm 'rnig' for 'all_reduce'"),
         (["--ranks", "none"], "got 'none', expected a whole number from 1 to 16,384"),

@@ -82,7 +82,7 @@ def test_a_trace_is_written(capsys: Capture, tmp_path: Path) -> None:
         (["ring", "--machine", "sumit"], "unknown machine 'sumit': did you mean 'summit'?"),
         (["ring", "--machine", "nowhere.yaml"], "there is no machine file nowhere.yaml"),
         (["ring", "-p", "10", "--machine", "summit"], "10 ranks do not fill the nodes of summit: take a multiple of 6"),
-        (["ring", "--bytes=-4"], "'-4' is no size"),
+        (["ring", "--bytes=-4"], "invalid size '-4'"),
         (["rnig"], "no algorithm 'rnig' for 'all_reduce'"),
         (["ring", "--trace", "x.json"], "a trace shows one size: give one with --bytes"),
         (["ring", "--bytes", "8", "--trace", "/nowhere/x.json"], "cannot write /nowhere/x.json: there is no folder"),

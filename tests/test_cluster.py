@@ -540,7 +540,7 @@ def test_without_a_device_there_is_one_line(allowed: None) -> None:
     [
         (["--hosts", "0", "--", "true"], "hosts must be 1 to 254, not 0"),
         (["--hosts", "255", "--", "true"], "hosts must be 1 to 254, not 255"),
-        (["--latency", "soon", "--", "true"], "'soon' is no time; write it as 500ns, 5us, 5ms or 1.5s"),
+        (["--latency", "soon", "--", "true"], "invalid time 'soon'; expected for example 500ns, 5us, 5ms or 1.5s"),
         (["--hosts", "100000", "--", "true"], "hosts must be 1 to 254, not 100000"),
         (["--rate", "0MB/s", "--", "true"], "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
         (["--latency", "11s", "--", "true"], "latency out of range: got '11s', expected at most 10s"),
@@ -567,24 +567,24 @@ def test_there_is_no_such_host(hosts: Cluster) -> None:
         hosts.cut(4)
     with pytest.raises(ValueError, match="between host 1 and itself there is no link"):
         hosts.cut(1, 1)
-    with pytest.raises(ValueError, match=r"'fast' is no rate; write it as 25MB/s"):
+    with pytest.raises(ValueError, match=r"invalid rate 'fast'; expected for example 25MB/s"):
         hosts.set(1, rate="fast")
 
 
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("cluster:soon", "'soon' is no time"),
-        ("cluster:5ms,fast", "'fast' is no rate"),
+        ("cluster:soon", "invalid time 'soon'"),
+        ("cluster:5ms,fast", "invalid rate 'fast'"),
         ("cluster:5ms,0MB/s", "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
         ("cluster:5ms,1001GB/s", "rate out of range: got '1001GB/s', expected 1B/s to 1TB/s"),
         ("cluster:10001ms,25MB/s", "latency out of range: got '10001ms', expected at most 10s"),
-        ("cluster:nan,25MB/s", "'nan' is no time"),
-        ("cluster:5ms,-1MB/s", "'-1MB/s' is no rate"),
+        ("cluster:nan,25MB/s", "invalid time 'nan'"),
+        ("cluster:5ms,-1MB/s", "invalid rate '-1MB/s'"),
         ("cluster:5ms,25MB/s,3", "4 ranks are no whole number of hosts with 3 ranks each"),
         ("cluster:5ms,25MB/s,1,1", "is no network; write it as cluster:5ms,25MB/s"),
-        ("cluster:5ms,mpirun,1", "'mpirun' is no rate"),
-        ("cluster:mpirun,mpirun", "'mpirun' is no time"),
+        ("cluster:5ms,mpirun,1", "invalid rate 'mpirun'"),
+        ("cluster:mpirun,mpirun", "invalid time 'mpirun'"),
         ("cluster:5ms,25MB/s,x,mpirun", "is no network; write it as cluster:5ms,25MB/s"),
         ("loopback:5ms", "unknown where 'loopback:5ms'; known are loopback"),
     ],

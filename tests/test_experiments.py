@@ -49,7 +49,7 @@ def test_good_parameters_pass() -> None:
         ({"ranks": True}, "ranks: Input should be a valid integer, got True"),
         ({"sizes": "64K"}, "sizes: Input should be a valid list, got '64K'"),
         ({"sizes": []}, "sizes: List should have at least 1 item"),
-        ({"sizes": ["64Q"]}, "'64Q' is no size"),
+        ({"sizes": ["64Q"]}, "invalid size '64Q'"),
         ({"sizes": [6]}, "6 bytes are no whole number of float32"),
         ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
         ({"backends": ["nccl2"]}, "unknown backend 'nccl2'"),
@@ -286,8 +286,8 @@ def test_an_absent_back_end_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"all-reduce-sweep: {ranks: [}", r"tiny\.yaml is no YAML: line 1"),
-        (b"\xff", r"tiny\.yaml is no YAML: 'utf-8' codec"),
+        (b"all-reduce-sweep: {ranks: [}", r"tiny\.yaml: invalid YAML: line 1"),
+        (b"\xff", r"tiny\.yaml: invalid YAML: 'utf-8' codec"),
         (b"[all-reduce-sweep]", r"got \['all-reduce-sweep'\], expected the experiments' names"),
         (b"3: {ranks: 2}", "unknown experiment '3'"),
         (b"all-reduce-sweep: 3", "all-reduce-sweep: got 3, expected its parameters"),

@@ -158,8 +158,8 @@ def test_nccl_cuts_into_chunks(n: int, nodes: int, expected: int) -> None:
         ({"map_machines": ["dgx"]}, "unknown machine 'dgx'"),
         ({"algorithms": ["rnig"]}, "unknown algorithm 'rnig': did you mean 'ring'"),
         ({"map_algorithms": ["broadcast"]}, "unknown algorithm 'broadcast'"),
-        ({"large": "64Q"}, "'64Q' is no size"),
-        ({"map_sizes": [-8]}, "is no size"),
+        ({"large": "64Q"}, "invalid size '64Q'"),
+        ({"map_sizes": [-8]}, "invalid size"),
         ({"map_nodes": [1]}, "map_nodes.0: Input should be greater than or equal to 2, got 1"),
     ],
 )

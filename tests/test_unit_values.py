@@ -1,4 +1,4 @@
-"""Every unit by its value: what is typed with it, and what is no quantity."""
+"""Every unit by its value: what is typed with it, and what is refused."""
 
 from collections.abc import Callable
 

@@ -70,7 +70,7 @@ def test_sizes_are_read_as_they_are_printed(text: str, nbytes: int) -> None:
     ],
 )
 def test_what_is_no_quantity(parse: object, text: str) -> None:
-    with pytest.raises(ValueError, match="write it as"):
+    with pytest.raises(ValueError, match="expected for example"):
         parse(text)  # type: ignore[operator]
 
 
@@ -84,6 +84,6 @@ def test_what_is_too_large_is_said_in_a_short_line(parse: object, unit: str) -> 
 
 
 def test_a_long_text_is_not_repeated() -> None:
-    with pytest.raises(ValueError, match=r"1,000,002 characters\) is no time") as caught:
+    with pytest.raises(ValueError, match=r"invalid time .*1,000,002 characters\)") as caught:
         parse_seconds("x" * 1_000_000)
     assert len(str(caught.value)) < 200

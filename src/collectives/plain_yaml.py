@@ -24,7 +24,7 @@ def read(path: Path) -> Any:
 
 
 def parse(text: str | bytes, name: str) -> Any:
-    """The value that a text is. Raises ValueError, one line that begins with ``name``, for what is no YAML.
+    """The value that a text is. Raises ValueError, one line that begins with ``name``, for invalid YAML.
 
     It also refuses more than 64 KiB, values nested deeper than 16 levels, aliases and tags: with those a few lines can
     stand for more than memory holds.
@@ -44,9 +44,9 @@ def parse(text: str | bytes, name: str) -> Any:
     except _RefusedError as error:
         raise ValueError(f"{name}: {_where(error)}") from None
     except yaml.MarkedYAMLError as error:
-        raise ValueError(f"{name} is no YAML: {_where(error)}") from None
-    except (yaml.YAMLError, ValueError) as error:  # control characters, bytes that are no UTF-8, thousands of digits
-        raise ValueError(f"{name} is no YAML: {_line(error)}") from None
+        raise ValueError(f"{name}: invalid YAML: {_where(error)}") from None
+    except (yaml.YAMLError, ValueError) as error:  # control characters, bytes that are not UTF-8, thousands of digits
+        raise ValueError(f"{name}: invalid YAML: {_line(error)}") from None
 
 
 class _RefusedError(yaml.MarkedYAMLError):

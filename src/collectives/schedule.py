@@ -59,7 +59,7 @@ def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
 
 
 def _is_immutable(array: NDArray[Any]) -> bool:
-    """A read-only flag would not do: whoever owns the memory can lift it."""
+    """A read-only flag is not enough: the memory's owner can lift it."""
     memory: Any = array
     while type(memory) is np.ndarray:
         memory = memory.base
@@ -126,7 +126,7 @@ class Step:
 
 
 def _given(values: ArrayLike, dtype: type) -> Any:
-    """A number, which stands for a whole column, or a column."""
+    """A number, which fills a whole column, or a column."""
     return values if isinstance(values, int | np.generic) else column(values, dtype)
 
 

@@ -32,7 +32,7 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(rf"{_NUMBER}([A-Z]*)", str(text).strip().upper())
     power = _POWERS.get(match[2]) if match else None
     if not match or power is None or (power == 0 and "." in match[1]):
-        raise ValueError(f"{short(text)} is no size; write it as 4, 64K, 1M or 2G (powers of 1024)")
+        raise ValueError(f"invalid size {short(text)}; expected for example 4, 64K, 1M or 2G (powers of 1024)")
     size = Decimal(match[1]) * (1 << 10 * power)
     if size > MOST_BYTES:
         raise ValueError(f"a size of {short(text)} is too large; expected less than 2^63 bytes")
@@ -60,7 +60,7 @@ def parse_rate(text: str) -> float:
 def _quantity(text: str, units: dict[str, int], what: str, examples: str) -> float:
     match = re.fullmatch(rf"{_NUMBER}([^\W\d_]+(?:/s)?)", str(text).strip())
     if not match or match[2] not in units:
-        raise ValueError(f"{short(text)} is no {what}; write it as {examples}")
+        raise ValueError(f"invalid {what} {short(text)}; expected for example {examples}")
     value = float(f"{match[1]}e{units[match[2]]}")
     if not math.isfinite(value):
         raise ValueError(f"a {what} of {short(text)} is too large; expected for example {examples}")

@@ -230,7 +230,7 @@ def _connect(address: Address, secret: str, role: str, rank: int) -> Connection:
     try:
         challenge = CHALLENGE.fullmatch(connection.read() or "")
         if challenge is None:
-            raise ChannelError("whoever listens there is not a launcher")
+            raise ChannelError("the listener there is not a launcher")
         nonce = secrets.token_hex(32)
         connection.write(f"{role} {rank} {nonce}")
         connection.agree(secret, address, role, rank, (challenge[1], nonce))
