@@ -1,9 +1,10 @@
 """A schedule as text: what it marks, how much of a large one it shows, and what it says of the rest."""
 
+import numpy as np
 import pytest
 
 from collectives.algorithms import build
-from collectives.grid import MOST_RANKS, MOST_STEPS, grid
+from collectives.grid import LONGEST_CELL, MOST_RANKS, MOST_STEPS, grid
 from collectives.schedule import Schedule, Step
 
 
@@ -59,3 +60,13 @@ def test_the_window_is_around_the_mark_and_within_the_schedule(
     (marked,) = (line for line in lines if line.endswith("<-- here"))
     assert int(marked.split("|")[0]) == at[0]
     assert marked.split(" | ")[1 + at[1] - ranks[0]].startswith(">=0<")
+
+
+def test_a_cell_of_many_rows_stays_short() -> None:
+    """A thousand rows from one rank are told by their number, and a cell of many ranks is cut."""
+    step = Step([1] * 1000 + [2], 0, 0, add=True)
+    assert "+0<1(x1000),2 |" in grid(Schedule("reduce", 3, 1, 1, lambda _: step, root=0))
+    crowd = Schedule("gather", 500, 500, 1, lambda _: Step(np.arange(1, 500), 0, np.arange(1, 500)), root=0)
+    cell = grid(crowd).splitlines()[1].split(" | ")[1]
+    assert len(cell) == LONGEST_CELL
+    assert cell.endswith("…")

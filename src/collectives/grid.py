@@ -1,14 +1,14 @@
 """A schedule as text: one line per step, one column per rank, what each rank receives.
 
-``+2<0`` reads: chunk 2 from rank 0 is added; ``=2<0``: it replaces what was there; ``+0<1,2``: from ranks 1 and 2.
-Steps run downwards here, as a terminal does.
+``+2<0`` reads: chunk 2 from rank 0 is added; ``=2<0``: it replaces what was there; ``+0<1,2``: from ranks 1 and 2;
+``+0<1(x3)``: in three rows. Steps run downwards here, as a terminal does.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from collectives.schedule import Schedule, Step, run, sign
 
-MOST_STEPS, MOST_RANKS = 24, 12
+MOST_STEPS, MOST_RANKS, LONGEST_CELL = 24, 12, 160
 
 
 def grid(schedule: Schedule, mark: tuple[int, int, str] | None = None) -> str:
@@ -53,9 +53,17 @@ def _received(step: Step) -> dict[int, str]:
     for src, dst, chunk, count, add in rows:
         sources[dst][sign(add) + run(chunk, count)].append(src)
     return {
-        dst: " ".join(f"{what}<{','.join(map(str, sorted(src)))}" for what, src in into.items())
-        for dst, into in sources.items()
+        dst: _short(" ".join(f"{what}<{_from(src)}" for what, src in into.items())) for dst, into in sources.items()
     }
+
+
+def _from(sources: list[int]) -> str:
+    """The ranks that rows come from, each once: ``1,2``, or ``1(x3)`` for three rows."""
+    return ",".join(f"{src}(x{rows})" if rows > 1 else str(src) for src, rows in sorted(Counter(sources).items()))
+
+
+def _short(cell: str) -> str:
+    return cell if len(cell) <= LONGEST_CELL else f"{cell[: LONGEST_CELL - 1]}…"
 
 
 def _left_out(schedule: Schedule, steps: range, ranks: range) -> list[str]:
