@@ -60,7 +60,7 @@ def test_the_command_on_real_ranks(capsys: Capture, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--ranks", "1"], "a link needs two ranks, not 1"),
+        (["--ranks", "1"], "--ranks: got '1', expected a whole number from 2"),
         (["--where", "moon"], "unknown where 'moon'; known are loopback"),
     ],
 )

@@ -100,6 +100,10 @@ def test_a_schedule_takes_whole_numbers_only(junk: object) -> None:
     for numbers in ((junk, 2, 1), (2, junk, 1), (2, 2, junk)):
         with pytest.raises(ScheduleError, match=r"of a schedule: got .*, expected a whole number"):
             Schedule("all_reduce", *numbers, make=lambda _: Step([], [], []))  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="ranks_per_node of a schedule: got '1'"):
+        Schedule("all_reduce", 2, 1, 1, lambda _: Step([], [], []), ranks_per_node="1")  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match=r"root of a schedule: got 0\.0"):
+        Schedule("reduce", 2, 1, 1, lambda _: Step([], [], []), root=0.0)  # type: ignore[arg-type]
 
 
 REPEATING = {

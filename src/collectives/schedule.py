@@ -223,9 +223,10 @@ class Schedule:
     repeats: tuple[range, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("p", "k", "nsteps"):
-            if not isinstance(getattr(self, name), int | np.integer):
-                raise ScheduleError(f"{name} of a schedule: got {getattr(self, name)!r}, expected a whole number")
+        for name in ("p", "k", "nsteps", "ranks_per_node", "root"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) and not (name == "root" and value is None):
+                raise ScheduleError(f"{name} of a schedule: got {value!r}, expected a whole number")
         if self.p < 1 or self.k < 1 or self.nsteps < 0:
             raise ScheduleError(f"p and k are at least 1 and nsteps at least 0, not {self.p}, {self.k}, {self.nsteps}")
         if self.root is not None and not 0 <= self.root < self.p:
