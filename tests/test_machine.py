@@ -170,6 +170,7 @@ machines = st.builds(
 
 @given(machines)
 @example(Machine(name="a: b", network=Link(rate=50e3)))
+@example(Machine(name="a\x85b", source="\u2028 µ", network=Link(rate=50e3)))
 @example(Machine(name="true", source="CPU # 3, 'x': \"y\" \t\n", network=Link(latency=1e-12, rate=0.01)))
 def test_what_is_written_is_read_back_equal(made):
     with TemporaryDirectory() as folder:

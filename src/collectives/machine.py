@@ -235,4 +235,5 @@ def text(of: Machine) -> str:
     network: {latency: 5us, rate: 25GB/s}
     """
     fields = of.model_dump(mode="json", exclude_defaults=True)
-    return yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, allow_unicode=True, width=float("inf"))
+    # Escapes instead of Unicode: a next-line character that is written as it is would be read as a line break.
+    return yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, width=float("inf"))
