@@ -399,10 +399,9 @@ def test_the_proof_works_where_intp_has_32_bits(monkeypatch: pytest.MonkeyPatch)
 
     def strict(function: Callable[..., np.ndarray], argument: int) -> Callable[..., np.ndarray]:
         def checked(*arguments: np.ndarray, **options: int) -> np.ndarray:
-            if not np.can_cast(np.asarray(arguments[argument]).dtype, np.int32, "safe"):
-                raise TypeError(
-                    "Cannot cast array data from dtype('int64') to dtype('int32') according to the rule 'safe'"
-                )
+            given = arguments[argument]
+            if isinstance(given, np.ndarray) and not np.can_cast(given.dtype, np.int32, "safe"):
+                raise TypeError("Cannot cast array data from dtype('int64') to dtype('int32'), rule 'safe'")
             return function(*arguments, **options)
 
         return checked
