@@ -149,7 +149,7 @@ def chosen(ranks: Iterable[int] = CHOSEN_ON) -> Entries:
 def runs(made: Sequence[tuple[int, Any]]) -> str:
     """Choices by size, as ``4:bruck/1 64K:ring/1``: each holds from its size on.
 
-    The segments stand behind the slash.
+    The number after the slash is that of the segments.
     """
     from collectives.units import format_bytes
 

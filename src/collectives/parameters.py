@@ -1,4 +1,4 @@
-"""What the experiments' parameters are made of: one strict model, and lists in which nothing stands twice."""
+"""What the experiments' parameters are made of: one strict model, and lists without duplicates."""
 
 from __future__ import annotations
 

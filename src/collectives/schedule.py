@@ -37,7 +37,7 @@ class ScheduleError(ValueError):
 
 
 def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
-    """The values as an array that nobody can change: its memory is a ``bytes`` object.
+    """The values as an immutable array: its memory is a ``bytes`` object.
 
     A step keeps such an array, or a contiguous piece of it, without a copy. An algorithm whose steps share a column
     makes it once with this function.

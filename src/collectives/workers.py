@@ -16,7 +16,7 @@ from collectives.launch.leash import die_with
 def workers(count: int | None = None, *, fresh: bool = False) -> Iterator[ProcessPoolExecutor]:
     """A pool of ``count`` processes (one for each core); ``fresh`` ones share no memory with this one.
 
-    When an exception leaves the block, the workers are killed: nobody waits for what they were doing.
+    When an exception leaves the block, the workers are killed, and their jobs are dropped.
 
     >>> with workers(1) as pool:
     ...     pool.submit(pow, 2, 5).result()

@@ -127,7 +127,7 @@ def _outgoing() -> str:
 
 
 def _store(host: str, timeout: float) -> Any:
-    """Where torch has the ranks meet; torch authenticates nobody there, so it has nothing of ours."""
+    """The store of the ranks' process group. torch does not authenticate its peers, so it holds no data of ours."""
     from torch import distributed as dist
 
     listener = socket.create_server((host, 0))

@@ -20,7 +20,7 @@ SHORTEST = 32  # characters: 16 bytes in hexadecimal digits
 
 
 def fresh() -> str:
-    """A secret that nobody has yet, 32 bytes in hexadecimal digits."""
+    """A new random secret: 32 bytes in hexadecimal digits."""
     return secrets.token_hex(32)
 
 
