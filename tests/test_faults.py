@@ -19,7 +19,7 @@ import pytest
 
 from collectives.algorithms import build, names
 from collectives.launch.cluster import Cluster, allowed, cluster
-from collectives.launch.watch import Process, end
+from collectives.processes.watch import Process, end
 
 RANK = str(Path(__file__).parent / "ranks" / "lossy.py")
 HOSTS = 4

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from collectives.launch import RankError, launch
-from collectives.launch.watch import end, start, watch
+from collectives.processes.watch import end, start, watch
 
 RANKS = str(Path(__file__).parent / "ranks")
 COMMANDS = ["mpirun", "horovodrun"]

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from collectives.algorithms import ALGORITHMS, build
 from collectives.bounds import algbw, busbw
 from collectives.machine import Machine
+from collectives.processes.workers import workers
 from collectives.schedule import Schedule
 from collectives.simulation import Simulation, simulate
 from collectives.units import duration, format_bytes
-from collectives.workers import workers
 
 Row = dict[str, Any]
 

@@ -10,8 +10,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from collectives.machine import machine
+from collectives.processes.workers import workers
 from collectives.scaling import Case, row, rows
-from collectives.workers import workers
 
 Row = dict[str, Any]
 

@@ -7,8 +7,8 @@ from concurrent.futures import as_completed
 from typing import Any
 
 from collectives.algorithms import ALGORITHMS, build, variants
+from collectives.processes.workers import workers
 from collectives.verify import verify
-from collectives.workers import workers
 
 Row = dict[str, Any]
 

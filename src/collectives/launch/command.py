@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 
-from collectives.launch import leash, tasks
+from collectives.launch import tasks
 from collectives.launch.channel import LOOPBACK, Connection, Listener
-from collectives.launch.watch import (
+from collectives.processes import leash
+from collectives.processes.watch import (
     GRACE_SECONDS,
     LINGER_SECONDS,
     Event,

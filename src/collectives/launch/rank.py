@@ -22,10 +22,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from collectives.launch.channel import LOOPBACK, Connection, connect
-from collectives.launch.leash import die_with
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
 from collectives.launch.tasks import module_of
-from collectives.launch.watch import loopback_interface
+from collectives.processes.leash import die_with
+from collectives.processes.watch import loopback_interface
 
 Event = dict[str, Any]
 

@@ -27,11 +27,12 @@ from datetime import timedelta
 from threading import Thread
 from typing import Any
 
-from collectives.launch import leash, secret
+from collectives.launch import secret
 from collectives.launch.channel import Connection, Listener, connect
 from collectives.launch.command import launch_by, reachable
 from collectives.launch.hub import DRIVER, GONE, PROCESS, Hub
-from collectives.launch.watch import Event
+from collectives.processes import leash
+from collectives.processes.watch import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
 NO_SECRET = (

@@ -32,7 +32,7 @@ from typing import IO, Any
 from collectives.launch.cluster import limits
 from collectives.launch.cluster.hosts import address, name
 from collectives.launch.cluster.limits import MOST_HOSTS, ClusterError
-from collectives.launch.watch import POLL_SECONDS, Process, end, open_streams
+from collectives.processes.watch import POLL_SECONDS, Process, end, open_streams
 
 __all__ = ["MOST_HOSTS", "Cluster", "ClusterError", "address", "allowed", "cluster", "name"]
 

@@ -21,7 +21,7 @@ from collectives.launch.cluster import PORT, Cluster, address, name
 from collectives.launch.cluster.forkserver import forkserver, rank_command
 from collectives.launch.cluster.hosts import INTERFACE
 from collectives.launch.loopback import reading
-from collectives.launch.watch import Event, Log, RankError, end, indented, watch
+from collectives.processes.watch import Event, Log, RankError, end, indented, watch
 
 # mpirun calls it with the name of a host and what to run there. It divides the words at blanks, whatever quotes there
 # are: ${IFS} stands for one that it does not see.

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from collectives.launch.cluster import Cluster, address, probe
-from collectives.launch.watch import end
+from collectives.processes.watch import end
 
 Row = dict[str, Any]
 ROUND_TRIPS = 50

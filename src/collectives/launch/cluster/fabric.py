@@ -20,7 +20,7 @@ from collectives.launch.cluster import hosts as namespaces
 from collectives.launch.cluster.devices import carry
 from collectives.launch.cluster.hosts import Host
 from collectives.launch.cluster.network import NONE, Ints, Link, Network, change, network
-from collectives.launch.leash import die_with
+from collectives.processes.leash import die_with
 
 MOST = 1 << 16  # bytes of what the launcher says
 PR_SET_TIMERSLACK = 29

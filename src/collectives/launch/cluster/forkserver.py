@@ -26,8 +26,8 @@ from typing import IO, Any
 
 from collectives.launch import rank
 from collectives.launch.cluster import standin
-from collectives.launch.leash import die_with
-from collectives.launch.watch import Event, RankError, end, last_lines, start
+from collectives.processes.leash import die_with
+from collectives.processes.watch import Event, RankError, end, last_lines, start
 
 NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # in the order in which they are entered
 MOST_FILES = standin.STREAMS + len(standin.FILES)

@@ -18,7 +18,7 @@ from collectives.launch import mpirun
 from collectives.launch.cluster import PORT, Cluster, address, by_mpirun, cluster, limits
 from collectives.launch.cluster.forkserver import forkserver, rank_command
 from collectives.launch.loopback import reading
-from collectives.launch.watch import Event, Log, Process, end, watch
+from collectives.processes.watch import Event, Log, Process, end, watch
 
 MPIRUN = "mpirun"
 
