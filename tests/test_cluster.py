@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from collectives.bench import Settings, bench
+from collectives.emulator import PORT, Cluster, address, allowed, cluster, name
 from collectives.launch import RankError, launch, need_where
-from collectives.launch.cluster import PORT, Cluster, address, allowed, cluster, name
-from collectives.launch.cluster.forkserver import forkserver
-from collectives.launch.cluster.ranks import launch_on
+from collectives.launch.cluster import launch_on
+from collectives.launch.fork_server import forkserver
 
 RANKS = str(Path(__file__).parent / "ranks")
 NETWORK = {"latency": "1ms", "rate": "100MB/s"}
@@ -254,9 +254,9 @@ def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster, monkeypatch: py
 
 AS_NOBODY = """
 import os, sys
-from collectives.launch.cluster import standin
+from collectives.launch import fork_client
 os.setuid(65534)
-standin.main(*sys.argv[1:])
+fork_client.main(*sys.argv[1:])
 """
 
 
@@ -371,7 +371,7 @@ def marked_processes(mark: str) -> list[int]:
 
 PARENT = """
 import sys, time
-from collectives.launch.cluster import cluster
+from collectives.emulator import cluster
 with cluster(3, "1ms", "100MB/s") as hosts:
     sleepers = [hosts.popen(host, ["sh", "-c", "sleep 1000 & exec sleep 1000"]) for host in range(3)]
     time.sleep(0.5)
@@ -403,7 +403,7 @@ def test_nothing_is_left_of_a_killed_launcher(allowed: None, how: signal.Signals
 
 
 MANY = """
-from collectives.launch.cluster import cluster
+from collectives.emulator import cluster
 with cluster(100): pass
 """
 

@@ -138,7 +138,7 @@ def test_a_slow_link(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
         for row in rows([settings], [[2e-3]])
     ]
     write(model.output, made, {"settings": [settings.model_dump()], "environment": [record()]})
-    monkeypatch.setattr("collectives.launch.cluster.allowed", lambda: None)
+    monkeypatch.setattr("collectives.emulator.allowed", lambda: None)
     source = "from collectives.results import read\nrows, record = read(straggler.output)"
     monkeypatch.setattr(nbformat, "read", replacing(source))
     assert "only-light" in draw("straggler", parameters)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import build, names
-from collectives.launch.cluster import Cluster, allowed, cluster
+from collectives.emulator import Cluster, allowed, cluster
 from collectives.processes.watch import Process, end
 
 RANK = str(Path(__file__).parent / "ranks" / "lossy.py")

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from collectives.launch.cluster import network as model
-from collectives.launch.cluster.network import NONE, Link, Network, advance, change, network, next_event, release, room
+from collectives.emulator import network as model
+from collectives.emulator.network import NONE, Link, Network, advance, change, network, next_event, release, room
 
 RATE, LATENCY = 1000.0, 0.5
 

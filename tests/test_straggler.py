@@ -10,11 +10,11 @@ import nbformat
 import pandas as pd
 import pytest
 
+from collectives import emulator as clusters
 from collectives import plot_straggler
 from collectives.algorithms import build
+from collectives.emulator import Cluster, allowed
 from collectives.experiments import ExperimentError, checked
-from collectives.launch import cluster as clusters
-from collectives.launch.cluster import Cluster, allowed
 from collectives.machine import Link
 from collectives.results import read
 from collectives.simulation import simulate

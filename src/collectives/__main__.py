@@ -14,8 +14,8 @@ from collectives.algorithms import ALGORITHMS, build, is_own, own, takes
 from collectives.cli import UsageError, ending, proving
 from collectives.cli.ending import out
 from collectives.cli.parser import TIMEOUT, parser
+from collectives.emulator import command as cluster
 from collectives.grid import grid
-from collectives.launch.cluster import command as cluster
 from collectives.limits import MOST_MESSAGES_DRAWN, need_cells
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic

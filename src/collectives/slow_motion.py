@@ -18,7 +18,7 @@ from collectives.backends.presence import presence
 from collectives.backends.tuning import named
 from collectives.bench import OURS, Settings
 from collectives.calibration import machine_of, measured, save
-from collectives.launch.cluster import MOST_HOSTS, allowed
+from collectives.emulator import MOST_HOSTS, allowed
 from collectives.machine import Machine, machine, text
 from collectives.parameters import Latency, Names, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
 from collectives.results import read

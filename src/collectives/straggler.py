@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from collectives.algorithms import build
 from collectives.bench import Settings
+from collectives.emulator import MOST_HOSTS, Cluster, cluster
 from collectives.environment import record
-from collectives.launch.cluster import MOST_HOSTS, Cluster, cluster
-from collectives.launch.cluster.ranks import launch_on
+from collectives.launch.cluster import launch_on
 from collectives.machine import Link, Machine
 from collectives.parameters import Latency, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
 from collectives.results import write
@@ -83,7 +83,7 @@ class Straggler(Parameters):
 def measure(straggler: Straggler) -> list[Row]:
     """Measure all points, and write rows and their record under ``straggler.output``.
 
-    Raises ClusterError where this system allows no hosts (`launch.cluster.allowed`), RankError where a rank fails.
+    Raises ClusterError where this system allows no hosts (`emulator.allowed`), RankError where a rank fails.
     """
     wanted, points = straggler.settings(), straggler.points()
     environment: list[Row] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collectives import limits
-from collectives.launch.cluster import command as cluster
+from collectives.emulator import command as cluster
 
 TIMEOUT = 600.0
 

@@ -19,7 +19,7 @@ __all__ = ["WHERE", "Event", "RankError", "launch"]
 # Name on the command line and in every row -> the module that starts ranks there.
 WHERE = {
     "loopback": "collectives.launch.loopback",
-    "cluster": "collectives.launch.cluster.ranks",
+    "cluster": "collectives.launch.cluster",
     "horovodrun": "collectives.launch.horovodrun",
     "mpirun": "collectives.launch.mpirun",
     "torchrun": "collectives.launch.torchrun",

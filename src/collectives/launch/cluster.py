@@ -2,7 +2,7 @@
 
 What follows the colon is the links' latency and rate and, where a host has more than one rank, how many; "cluster"
 alone is 5ms, 25MB/s and one rank on each host. A last word "mpirun" has Open MPI's mpirun start the ranks
-(`by_mpirun`), so that MPI works among them, too; `bench` adds it where one of the back ends is MPI.
+(`cluster_mpirun`), so that MPI works among them, too; `bench` adds it where one of the back ends is MPI.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from collectives.launch import mpirun
-from collectives.launch.cluster import PORT, Cluster, address, by_mpirun, cluster, limits
-from collectives.launch.cluster.forkserver import forkserver, rank_command
+from collectives.emulator import PORT, Cluster, address, cluster, limits
+from collectives.launch import cluster_mpirun, mpirun
+from collectives.launch.fork_server import forkserver, rank_command
 from collectives.launch.loopback import reading
 from collectives.processes.watch import Event, Log, Process, end, watch
 
@@ -69,7 +69,7 @@ def launch(
     wanted = parse(options, ranks)
     if wanted.by_mpirun:
         mpirun.need()
-    start = by_mpirun.launch_on if wanted.by_mpirun else launch_on
+    start = cluster_mpirun.launch_on if wanted.by_mpirun else launch_on
     with cluster(ranks // wanted.ranks_per_host, wanted.latency, wanted.rate) as hosts:
         return start(
             hosts, module, settings, wanted.ranks_per_host, timeout=timeout, environment=environment, on_event=on_event

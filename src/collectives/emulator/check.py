@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from collectives.launch.cluster import Cluster, address, probe
+from collectives.emulator import Cluster, address, probe
 from collectives.processes.watch import end
 
 Row = dict[str, Any]

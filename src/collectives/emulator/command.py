@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from collectives.launch.cluster import cluster
-from collectives.launch.cluster.check import HEADING, check, line
-from collectives.launch.cluster.limits import need_hosts
+from collectives.emulator import cluster
+from collectives.emulator.check import HEADING, check, line
+from collectives.emulator.limits import need_hosts
 from collectives.units import parse_seconds
 
 EPILOG = """\

@@ -1,6 +1,6 @@
 """What the launcher or mpirun starts on a host for each rank: it has the rank forked, and ends as the rank does.
 
-Run as a script, ``python standin.py SERVER JOB``, it needs nothing but Python, so that it costs no time; `forkserver`
+Run as a script, ``python fork_client.py SERVER JOB``, it needs nothing but Python, so that it costs no time; `fork_server`
 is the other end. Whoever started it sees an ordinary process: its exit code, the signal that ended it, what it prints.
 """
 

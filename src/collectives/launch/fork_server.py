@@ -2,7 +2,7 @@
 
 Thirty-two processes that import torch keep two cores busy for most of a minute, and each fills memory of its own with
 the same. Here one does it. It leaves a fork of itself on every host, and what is started there by `rank_command`
-(`standin`) sends that fork its job, its environment and its open files: the fork forks again, and that is the rank.
+(`fork_client`) sends that fork its job, its environment and its open files: the fork forks again, and that is the rank.
 
 Each of these processes is killed when the one that made it ends, so all end with the first, and that with its launcher.
 """
@@ -24,13 +24,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
-from collectives.launch import rank
-from collectives.launch.cluster import standin
+from collectives.launch import fork_client, rank
 from collectives.processes.leash import die_with
 from collectives.processes.watch import Event, RankError, end, last_lines, start
 
 NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # in the order in which they are entered
-MOST_FILES = standin.STREAMS + len(standin.FILES)
+MOST_FILES = fork_client.STREAMS + len(fork_client.FILES)
 BACKLOG = 256  # as many ranks may be asked for at once
 GONE_SECONDS = 5.0
 
@@ -46,7 +45,7 @@ def forkserver(pids: Sequence[int], module: str, environment: Mapping[str, str],
     All that was forked is gone afterwards.
     """
     reader, writer = os.pipe()
-    command = [sys.executable, "-m", "collectives.launch.cluster.forkserver"]
+    command = [sys.executable, "-m", "collectives.launch.fork_server"]
     job = [str(os.getpid()), str(writer), module, *map(str, pids)]
     with os.fdopen(reader, "rb", buffering=0) as lives, tempfile.TemporaryFile() as log:
         with os.fdopen(writer, "wb"):
@@ -62,7 +61,7 @@ def forkserver(pids: Sequence[int], module: str, environment: Mapping[str, str],
 
 def rank_command(server: str, job: Event) -> list[str]:
     """What to run on a host so that it becomes a rank with this job."""
-    return [sys.executable, "-I", "-S", standin.__file__, server, json.dumps(job)]
+    return [sys.executable, "-I", "-S", fork_client.__file__, server, json.dumps(job)]
 
 
 def _heard(lives: IO[bytes], count: int, seconds: float) -> bool:
@@ -128,7 +127,7 @@ def _serve(server: str, lives: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     own = os.getpid()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(standin.connection(server))
+        listener.bind(fork_client.connection(server))
         listener.listen(BACKLOG)
         os.write(lives, READY)
         while True:
@@ -162,13 +161,13 @@ def _be(parent: int, request: Event, files: Sequence[int]) -> None:
     """Be a rank, as if it had been started where the request comes from."""
     die_with(parent)
     os.setsid()
-    for stream in range(standin.STREAMS):
+    for stream in range(fork_client.STREAMS):
         os.dup2(files[stream], stream)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
-    job = {name: value for name, value in request["job"].items() if name not in standin.FILES}
-    rank.main([json.dumps(job | dict(zip(request["files"], files[standin.STREAMS :], strict=True)))])
+    job = {name: value for name, value in request["job"].items() if name not in fork_client.FILES}
+    rank.main([json.dumps(job | dict(zip(request["files"], files[fork_client.STREAMS :], strict=True)))])
 
 
 if __name__ == "__main__":

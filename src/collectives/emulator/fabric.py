@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from collectives.launch.cluster import hosts as namespaces
-from collectives.launch.cluster.devices import carry
-from collectives.launch.cluster.hosts import Host
-from collectives.launch.cluster.network import NONE, Ints, Link, Network, change, network
+from collectives.emulator import hosts as namespaces
+from collectives.emulator.devices import carry
+from collectives.emulator.hosts import Host
+from collectives.emulator.network import NONE, Ints, Link, Network, change, network
 from collectives.processes.leash import die_with
 
 MOST = 1 << 16  # bytes of what the launcher says

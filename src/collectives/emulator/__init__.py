@@ -14,7 +14,7 @@ real link. What is not slowed down is computing: it seems a thousand times faste
 A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
 numbers and shared memory, but the same files. `network` is the network, `fabric` the process that runs it, `hosts`
 makes the hosts, `limits` says which are possible, `check` measures whether they are as fast as they were set, `ranks`
-starts ranks there, `forkserver` has torch imported once for all of them.
+starts ranks there, `launch.fork_server` has torch imported once for all of them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
-from collectives.launch.cluster import limits
-from collectives.launch.cluster.hosts import address, name
-from collectives.launch.cluster.limits import MOST_HOSTS, ClusterError
+from collectives.emulator import limits
+from collectives.emulator.hosts import address, name
+from collectives.emulator.limits import MOST_HOSTS, ClusterError
 from collectives.processes.watch import POLL_SECONDS, Process, end, open_streams
 
 __all__ = ["MOST_HOSTS", "Cluster", "ClusterError", "address", "allowed", "cluster", "name"]
@@ -178,7 +178,7 @@ def cluster(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wanted = {"hosts": hosts, "link": link, "racks": racks, "uplink": up}
-        command = [sys.executable, "-m", "collectives.launch.cluster.fabric", str(os.getpid()), str(theirs.fileno())]
+        command = [sys.executable, "-m", "collectives.emulator.fabric", str(os.getpid()), str(theirs.fileno())]
         # A process with threads, which numpy's library starts, may not enter a user namespace.
         single = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with Process(

@@ -1,7 +1,7 @@
 """Ranks on a cluster in slow motion that Open MPI's mpirun starts, so that MPI works among them, too.
 
 mpirun runs on host 0, within its namespaces, and ends with it. No ssh leads to the other hosts: what mpirun would run
-there, its agent writes to the pipe of events, and the launcher runs it. What stands in for rank 0 (`standin`) is a
+there, its agent writes to the pipe of events, and the launcher runs it. What stands in for rank 0 (`fork_client`) is a
 child of mpirun and finds that pipe where the agent does: neither is handed an open file, but a parent's can be opened.
 """
 
@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
+from collectives.emulator import PORT, Cluster, address, name
+from collectives.emulator.hosts import INTERFACE
 from collectives.launch import mpirun
-from collectives.launch.cluster import PORT, Cluster, address, name
-from collectives.launch.cluster.forkserver import forkserver, rank_command
-from collectives.launch.cluster.hosts import INTERFACE
+from collectives.launch.fork_server import forkserver, rank_command
 from collectives.launch.loopback import reading
 from collectives.processes.watch import Event, Log, RankError, end, indented, watch
 

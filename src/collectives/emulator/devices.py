@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from collectives.launch.cluster.hosts import OFFLOAD_HEADER
-from collectives.launch.cluster.network import NONE, Ints, Network, advance, next_event, release, room, send
+from collectives.emulator.hosts import OFFLOAD_HEADER
+from collectives.emulator.network import NONE, Ints, Network, advance, next_event, release, room, send
 
 compiled = njit(cache=True, error_model="numpy")
 
