@@ -123,7 +123,7 @@ def simulated(ranks: Iterable[int] = SIMULATED_ON) -> Entries:
 def simulation(names: tuple[str, str], p: int, on: Any) -> str:
     """One algorithm on one machine."""
     from collectives.algorithms import build
-    from collectives.simulation import simulate
+    from collectives.simulator.simulation import simulate
 
     schedule = build(*names, p, segments=3, ranks_per_node=on.ranks_per_node)
     done = [simulate(schedule, on, n, names[1]) for n in SIZES]

@@ -36,7 +36,6 @@ MAY_IMPORT = {
     "bounds": set(),
     "calibration": {"environment", "launch", "machine", "parameters", "results", "units"},
     "cli": {"algorithms", "emulator", "limits", "plain_yaml", "processes", "units", "verify"},
-    "clocks": {"schedule"},
     "contracts": {"schedule"},
     "draw": {"algorithms", "contracts", "interpret", "layout", "schedule", "style"},
     "emulator": {"processes", "units"},
@@ -74,9 +73,7 @@ MAY_IMPORT = {
     "plot_straggler": {"bounds", "machine", "plot", "statements", "style", "units"},
     "processes": set(),
     "published": set(),
-    "regimes": {"machine", "scaling"},
     "results": set(),
-    "scaling": {"algorithms", "bounds", "machine", "processes", "schedule", "simulation", "units"},
     "schedule": set(),
     "simulated": {
         *(
@@ -86,15 +83,12 @@ MAY_IMPORT = {
             "machine",
             "nccl",
             "parameters",
-            "regimes",
             "results",
-            "scaling",
-            "simulator_benchmark",
+            "simulator",
             "units",
         )
     },
-    "simulation": {"clocks", "machine", "schedule"},
-    "simulator_benchmark": {"machine", "processes", "scaling"},
+    "simulator": {"algorithms", "bounds", "machine", "processes", "schedule", "units"},
     "slow_motion": {
         *(
             "algorithms",
@@ -105,7 +99,7 @@ MAY_IMPORT = {
             "machine",
             "parameters",
             "results",
-            "simulation",
+            "simulator",
             "sweep",
             "targets",
             "units",
@@ -123,14 +117,13 @@ MAY_IMPORT = {
             "machine",
             "parameters",
             "results",
-            "simulation",
+            "simulator",
             "units",
         )
     },
     "style": set(),
     "sweep": {"bench", "environment", "launch", "results"},
     "targets": {"plot", "statements", "units"},
-    "trace": {"machine", "schedule", "simulation"},
     "traffic": {"schedule"},
     "units": {"errors"},
     "verify": {"contracts", "grid", "interpret", "schedule"},
@@ -243,12 +236,21 @@ INSIDE = {
         "watch": set(),
         "workers": {"leash"},
     },
+    "simulator": {
+        "__init__": set(),
+        "clocks": set(),
+        "regimes": {"scaling"},
+        "scaling": {"simulation"},
+        "simulation": {"clocks"},
+        "speed": {"scaling"},
+        "trace": {"simulation"},
+    },
 }
 PICTURES = {"": MAY_IMPORT, **INSIDE}
 # Who has what imported or run by its name, which no import statement shows: what ranks run, what starts them, a back
 # end's module. These arrows may point anywhere, but each is listed here.
 BY_NAME = {
-    "": {"api", "machine", "simulation"},
+    "": {"api", "machine", "simulator.simulation"},
     "backends": {"backends.horovod", "backends.mpi", "backends.p2p", "backends.torch_native"},
     "bench": {"bench.measure"},
     "bench.gpu_check": {"bench.gpu_cases"},

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from collectives import simulator_benchmark
 from collectives.algorithms import ALGORITHMS
 from collectives.machine import Link, Machine, machine
-from collectives.scaling import Case, row, rows
-from collectives.trace import trace
+from collectives.simulator import speed
+from collectives.simulator.scaling import Case, row, rows
+from collectives.simulator.trace import trace
 from test_cli import Capture, run
 
 
@@ -127,7 +127,7 @@ def test_a_trace_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("collectives.trace.json.dump", full)
+    monkeypatch.setattr("collectives.simulator.trace.json.dump", full)
     with pytest.raises(OSError, match="No space left on device") as caught:
         trace(path, ALGORITHMS["all_reduce", "ring"](2), machine("textbook"), 8)
     assert caught.value.filename == str(path)
@@ -144,8 +144,8 @@ def test_rows_come_in_the_order_of_their_cases() -> None:
 
 
 def test_the_benchmark_measures_each_goal_in_its_own_process(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = simulator_benchmark.Goal("small", [Case("all_reduce", "ring", 12, 64, machine("summit"), 1)], 1)
-    monkeypatch.setattr(simulator_benchmark, "goals", lambda: [small, small])
+    small = speed.Goal("small", [Case("all_reduce", "ring", 12, 64, machine("summit"), 1)], 1)
+    monkeypatch.setattr(speed, "goals", lambda: [small, small])
     code, out, _ = run(capsys, "bench-simulator", "--json")
     assert code == 0
     for line in out.splitlines():

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import collectives
-from collectives import player, results, simulation
+from collectives import player, results
 from collectives.algorithms import ALGORITHMS
 from collectives.backends import choice
 from collectives.schedule import Schedule, Step
+from collectives.simulator import simulation
 
 SCRIPT = Path(__file__).parent.parent / ".ci" / "golden.py"
 RING = ("all_reduce", "ring")

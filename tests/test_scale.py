@@ -10,11 +10,11 @@ import pytest
 from collectives import nccl, plot_scale, published
 from collectives.experiments import ExperimentError, checked
 from collectives.machine import machine
-from collectives.regimes import fastest, regimes
 from collectives.results import read
-from collectives.scaling import Case, row, rows
 from collectives.simulated import Scale, Speed, simulate, time_simulator
-from collectives.simulator_benchmark import Goal
+from collectives.simulator.regimes import fastest, regimes
+from collectives.simulator.scaling import Case, row, rows
+from collectives.simulator.speed import Goal
 
 GOOD: dict[str, Any] = {
     "machine": "summit",
@@ -183,7 +183,7 @@ def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
 
 def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
-    monkeypatch.setattr("collectives.simulator_benchmark.goals", lambda: [small])
+    monkeypatch.setattr("collectives.simulator.speed.goals", lambda: [small])
     time_simulator(Speed(output=str(tmp_path / "speed")))
     found, record = read(tmp_path / "speed")
     assert found.what.tolist() == ["small"]

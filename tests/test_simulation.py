@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import collectives
-from collectives import Machine, simulation
+from collectives import Machine
 from collectives.algorithms import ALGORITHMS, build, variants
 from collectives.bounds import (
     COSTS,
@@ -24,8 +24,9 @@ from collectives.bounds import (
 )
 from collectives.machine import Delay, Level, Link, Protocol, machine
 from collectives.schedule import Schedule, ScheduleError, Step
-from collectives.simulation import simulate
-from collectives.trace import trace
+from collectives.simulator import simulation
+from collectives.simulator.simulation import simulate
+from collectives.simulator.trace import trace
 from collectives.traffic import traffic
 
 ALPHA, BETA = 5e-6, 1 / 25e9

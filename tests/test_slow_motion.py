@@ -12,7 +12,7 @@ from collectives.backends.choice import choose, named_machine
 from collectives.bench import Settings, launches
 from collectives.machine import Link, Machine, machine
 from collectives.results import write
-from collectives.simulation import simulate
+from collectives.simulator.simulation import simulate
 from collectives.slow_motion import Scaling
 
 WHERE = "cluster:5ms,25MB/s"

@@ -17,7 +17,7 @@ from collectives.emulator import Cluster, allowed
 from collectives.experiments import ExperimentError, checked
 from collectives.machine import Link
 from collectives.results import read
-from collectives.simulation import simulate
+from collectives.simulator.simulation import simulate
 from collectives.straggler import Straggler, measure
 
 NOTEBOOK = Path(__file__).parent.parent / "experiments" / "straggler.ipynb"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         scatter,
     )
     from collectives.machine import Machine
-    from collectives.simulation import simulate
+    from collectives.simulator.simulation import simulate
 
 __all__ = [
     "ALGORITHMS",
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 # What is imported only when it is asked for, as it needs more than numpy, and from where; all else is `api`.
-_LATER = {"Machine": "collectives.machine", "simulate": "collectives.simulation"}
+_LATER = {"Machine": "collectives.machine", "simulate": "collectives.simulator.simulation"}
 
 
 def __getattr__(name: str) -> Any:

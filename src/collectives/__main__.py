@@ -183,8 +183,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     try:
         from collectives.machine import machine
-        from collectives.scaling import Case, line, row, schedule
-        from collectives.trace import need_new_or_file, trace
+        from collectives.simulator.scaling import Case, line, row, schedule
+        from collectives.simulator.trace import need_new_or_file, trace
     except ImportError as error:
         raise UsageError(f"simulate needs {error.name}, which is not installed") from None
     _need_options(arguments)
@@ -232,7 +232,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _bench_simulator(arguments: argparse.Namespace) -> int:
-    from collectives.simulator_benchmark import HEADING, benchmark, lines
+    from collectives.simulator.speed import HEADING, benchmark, lines
 
     if not arguments.json:
         out(HEADING)

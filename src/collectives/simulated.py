@@ -13,10 +13,10 @@ from collectives.errors import unknown
 from collectives.machine import Machine, machine
 from collectives.nccl import segments
 from collectives.parameters import Names, Parameters, Ranks, Size, Sizes, SomeNames, distinct
-from collectives.regimes import regimes
 from collectives.results import write
-from collectives.scaling import Case, Row, line, rows
-from collectives.simulator_benchmark import benchmark, lines
+from collectives.simulator.regimes import regimes
+from collectives.simulator.scaling import Case, Row, line, rows
+from collectives.simulator.speed import benchmark, lines
 from collectives.units import parse_bytes
 
 

@@ -22,7 +22,7 @@ from collectives.emulator import MOST_HOSTS, allowed
 from collectives.machine import Machine, machine, text
 from collectives.parameters import Latency, Names, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
 from collectives.results import read
-from collectives.simulation import simulate
+from collectives.simulator.simulation import simulate
 from collectives.sweep import sweep
 from collectives.targets import deviations
 from collectives.units import (

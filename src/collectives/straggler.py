@@ -19,7 +19,7 @@ from collectives.launch.cluster import launch_on
 from collectives.machine import Link, Machine
 from collectives.parameters import Latency, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
 from collectives.results import write
-from collectives.simulation import simulate
+from collectives.simulator.simulation import simulate
 from collectives.units import duration, format_bytes, parse_bytes, parse_rate, parse_seconds
 
 Row = dict[str, Any]

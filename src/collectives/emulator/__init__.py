@@ -13,8 +13,8 @@ real link. What is not slowed down is computing: it seems a thousand times faste
 
 A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
 numbers and shared memory, but the same files. `network` is the network, `fabric` the process that runs it, `hosts`
-makes the hosts, `limits` says which are possible, `check` measures whether they are as fast as they were set, `ranks`
-starts ranks there, `launch.fork_server` has torch imported once for all of them.
+makes the hosts, `limits` says which are possible, `check` measures whether they are as fast as they were set. Ranks are
+started on them by `launch.cluster`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the launcher or mpirun starts on a host for each rank: it has the rank forked, and ends as the rank does.
 
-Run as a script, ``python fork_client.py SERVER JOB``, it needs nothing but Python, so that it costs no time; `fork_server`
-is the other end. Whoever started it sees an ordinary process: its exit code, the signal that ended it, what it prints.
+Run as a script, ``python fork_client.py SERVER JOB``, it needs nothing but Python, so that it costs no time; the
+other end is `fork_server`. Its parent sees an ordinary process: its exit code, the signal that ended it, its output.
 """
 
 from __future__ import annotations

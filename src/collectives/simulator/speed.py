@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from collectives.machine import machine
 from collectives.processes.workers import workers
-from collectives.scaling import Case, row, rows
+from collectives.simulator.scaling import Case, row, rows
 
 Row = dict[str, Any]
 

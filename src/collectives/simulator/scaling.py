@@ -11,7 +11,7 @@ from collectives.bounds import algbw, busbw
 from collectives.machine import Machine
 from collectives.processes.workers import workers
 from collectives.schedule import Schedule
-from collectives.simulation import Simulation, simulate
+from collectives.simulator.simulation import Simulation, simulate
 from collectives.units import duration, format_bytes
 
 Row = dict[str, Any]

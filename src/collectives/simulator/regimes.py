@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from collectives.machine import Machine
-from collectives.scaling import Case, Row, rows
+from collectives.simulator.scaling import Case, Row, rows
 
 
 def regimes(

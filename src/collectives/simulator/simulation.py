@@ -32,10 +32,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives import clocks as inner
-from collectives.clocks import Clocks, Floats, Links, Relay, Scratch
 from collectives.machine import Machine, Protocol
 from collectives.schedule import Ints, Schedule, ScheduleError, Step
+from collectives.simulator import clocks as inner
+from collectives.simulator.clocks import Clocks, Floats, Links, Relay, Scratch
 
 # A clock for every (rank, chunk) is kept for so many of them at most: 2 GiB.
 MOST_CELLS = 1 << 28

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from collectives.machine import Machine
 from collectives.schedule import Schedule, run
-from collectives.simulation import Messages, Simulation, simulate
+from collectives.simulator.simulation import Messages, Simulation, simulate
 
 # A trace with more messages than this is of no use to anyone: viewers give up.
 MOST_MESSAGES = 1_000_000
