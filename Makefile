@@ -69,7 +69,7 @@ experiments: env ## Run the notebooks in experiments/ (PRESET=quick)
 # Always from clean: an incremental build hides the warnings of pages that it does not read again.
 book: override PRESET = quick
 book: experiments ## Build the site into _build/html
-	@$(BIN)/python -m collectives.player $(SCHEDULES)
+	@$(BIN)/python -m collectives.figures.player $(SCHEDULES)
 	@set -eo pipefail; now="$$($(CHECKSUM))"; \
 	if [ -f $(SITE)/index.html ] && [ -f $(BUILT_FROM) ] && [ "$$now" = "$$(cat $(BUILT_FROM))" ]; then \
 	    echo "==> 3/3 book: up to date"; \

@@ -160,7 +160,7 @@ def runs(made: Sequence[tuple[int, Any]]) -> str:
 def played(ranks: Iterable[int] = PLAYED_ON) -> Entries:
     """What the page's player reads of every algorithm."""
     from collectives.algorithms import ALGORITHMS
-    from collectives.player import player_data, shown
+    from collectives.figures.player import player_data, shown
 
     for collective, name in ALGORITHMS:
         for p in ranks:

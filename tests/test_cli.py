@@ -10,8 +10,8 @@ import pytest
 
 from collectives.__main__ import main
 from collectives.algorithms import ALGORITHMS
+from collectives.figures.player import player_data
 from collectives.launch import horovodrun
-from collectives.player import player_data
 from collectives.schedule import Schedule
 
 Capture = pytest.CaptureFixture[str]

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import collectives
-from collectives import player, results
+from collectives import results
 from collectives.algorithms import ALGORITHMS
 from collectives.backends import choice
+from collectives.figures import player
 from collectives.schedule import Schedule, Step
 from collectives.simulator import simulation
 

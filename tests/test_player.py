@@ -9,10 +9,10 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS, build, names
 from collectives.contracts import CONTRACTS, ROOTED
+from collectives.figures.layout import layout
+from collectives.figures.player import RANKS, player, player_data, script, shown, write_scripts
+from collectives.figures.style import colours
 from collectives.grid import grid
-from collectives.layout import layout
-from collectives.player import RANKS, player, player_data, script, shown, write_scripts
-from collectives.style import colours
 
 JUNK = "junk"
 Cells = dict[tuple[int, int], Counter[Any]]

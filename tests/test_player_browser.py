@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from collectives.algorithms import ALGORITHMS
 from collectives.contracts import CONTRACTS
-from collectives.player import player, write_scripts
+from collectives.figures.player import player, write_scripts
 from test_site_browser import CHROMIUM, QUIET, TELEPHONE
 
 STATIC = Path(__file__).parent.parent / "chapters" / "_static"

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from collectives import statements
+from collectives.figures import statements
 from collectives.statistics import median_interval
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from collectives import sweep as module
 from collectives.bench import Measurement, Settings
+from collectives.figures.measured import outcome
 from collectives.launch import RankError
-from collectives.plot import outcome
 from collectives.results import read
 from collectives.sweep import partial, sweep
 

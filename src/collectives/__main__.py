@@ -122,7 +122,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.svg:
         _save(arguments.svg, schedule, arguments.algorithm)
     if arguments.json:
-        from collectives.player import player_data
+        from collectives.figures.player import player_data
 
         out(json.dumps(player_data(schedule, arguments.algorithm), separators=(",", ":")))
     elif not arguments.svg:
@@ -137,7 +137,7 @@ def _show(arguments: argparse.Namespace) -> int:
 def _save(name: str, schedule: Schedule, algorithm: str) -> None:
     """Both pictures of a schedule as files, and on standard error what they show."""
     try:
-        from collectives.draw import space_time, steps
+        from collectives.figures.schedules import space_time, steps
     except ImportError as error:
         raise UsageError(f"--svg needs {error.name}, which is not installed") from None
     messages = schedule.p * schedule.nsteps

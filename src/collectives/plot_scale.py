@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullFormatter, NullLocator
 
 from collectives import published
-from collectives.plot import WIDTH, Rows, nothing
-from collectives.style import DARK, Picture, Theme, mark, picture
+from collectives.figures.measured import WIDTH, Rows, nothing
+from collectives.figures.style import DARK, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
 Points = Callable[[str], Mapping[int, float]]

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from collectives.plot import OURS, WIDTH, label, size_axis
-from collectives.style import Picture, Theme, mark, picture
+from collectives.figures.measured import OURS, WIDTH, label, size_axis
+from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
 # A pandas.DataFrame of measured rows; the type cannot say what its columns hold.

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from collectives import statements
 from collectives.bounds import COSTS
+from collectives.figures import statements
+from collectives.figures.measured import WIDTH, Rows
+from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.machine import Link
-from collectives.plot import WIDTH, Rows
-from collectives.style import Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
 

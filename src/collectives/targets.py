@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from collectives.plot import OURS
-from collectives.statements import ratio, verdict
+from collectives.figures.measured import OURS
+from collectives.figures.statements import ratio, verdict
 from collectives.units import format_bytes
 
 # A pandas.DataFrame of measured rows; the type cannot say what its columns hold.

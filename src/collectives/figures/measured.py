@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from collectives import statements
-from collectives.style import MARKS, Picture, Theme, mark, picture
+from collectives.figures import statements
+from collectives.figures.style import MARKS, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
 # A pandas.DataFrame of measured rows; the type cannot say what its columns hold.

@@ -1,6 +1,6 @@
 """Schedules for the player in the book's pages: as JSON, as scripts that a page can load, as an element in a page.
 
-``python -m collectives.player FOLDER`` writes the scripts.
+``python -m collectives.figures.player FOLDER`` writes the scripts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 
 from collectives.algorithms import ALGORITHMS, build, names
 from collectives.contracts import CONTRACTS, after, before, where
+from collectives.figures.layout import layout
+from collectives.figures.style import colours
 from collectives.grid import grid
-from collectives.layout import layout
 from collectives.schedule import Schedule, Step, parts
-from collectives.style import colours
 
 VERSION = 1
 EVERYONE = -1

@@ -6,9 +6,9 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from collectives import statements
-from collectives.plot import OURS, WIDTH, Rows, draw_series, nothing, plain, size_axis
-from collectives.style import Picture, Theme, picture
+from collectives.figures import statements
+from collectives.figures.measured import OURS, WIDTH, Rows, draw_series, nothing, plain, size_axis
+from collectives.figures.style import Picture, Theme, picture
 from collectives.units import duration, format_bytes
 
 

@@ -11,10 +11,10 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
 from collectives.contracts import Counts, after, before
+from collectives.figures.layout import Layout, Points, bend, layout
+from collectives.figures.style import Colour, Picture, Theme, hues, mark, picture
 from collectives.interpret import apply
-from collectives.layout import Layout, Points, bend, layout
 from collectives.schedule import Ints, Schedule, Step, run
-from collectives.style import Colour, Picture, Theme, hues, mark, picture
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
