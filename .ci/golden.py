@@ -133,14 +133,14 @@ def simulation(names: tuple[str, str], p: int, on: Any) -> str:
 
 def chosen(ranks: Iterable[int] = CHOSEN_ON) -> Entries:
     """What `auto` chooses, without a machine and with each; sizes for which it is the same are written as one run."""
+    from collectives import autotune
     from collectives.algorithms import ALGORITHMS
-    from collectives.backends import choice
 
     for on in (None, *machines()):
         for collective in dict.fromkeys(of for of, _ in ALGORITHMS):
             seconds: list[Any] = []
             for p in ranks:
-                made = [(n, choice.choose(collective, p, n, on=on)) for n in CHOSEN_FOR]
+                made = [(n, autotune.choose(collective, p, n, on=on)) for n in CHOSEN_FOR]
                 yield f"{collective} {on.name if on else 'no machine'} p={p:02}", runs(made)
                 seconds += [each.seconds for _, each in made]
             yield f"{collective} {on.name if on else 'no machine'} seconds", digest(compact(seconds))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import build, names
-from collectives.backends.choice import DEFAULT, STRAIGHT, choose
-from collectives.backends.plan import is_straight
+from collectives.autotune import DEFAULT, STRAIGHT, choose
+from collectives.backends.p2p.compile import is_straight
 from collectives.bench import Settings, bench
 from collectives.launch import launch
 from collectives.machine import machine, presets

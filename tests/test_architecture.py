@@ -16,11 +16,13 @@ SOURCE = Path(collectives.__file__).parent
 # Each module, and what it may import of ours. A folder's entry holds for all of its files.
 MAY_IMPORT = {
     "algorithms": {"limits", "schedule"},
-    "api": {"backends", "work"},
-    "backends": {"algorithms", "bounds", "contracts", "interpret", "launch", "machine", "schedule"},
+    "api": {"backends"},
+    "autotune": {"bounds", "machine"},
+    "backends": {"algorithms", "autotune", "contracts", "interpret", "launch", "schedule"},
     "bench": {
         *(
             "algorithms",
+            "autotune",
             "backends",
             "bounds",
             "environment",
@@ -88,6 +90,7 @@ MAY_IMPORT = {
     "slow_motion": {
         *(
             "algorithms",
+            "autotune",
             "backends",
             "bench",
             "calibration",
@@ -121,7 +124,6 @@ MAY_IMPORT = {
     "traffic": {"schedule"},
     "units": {"errors"},
     "verify": {"contracts", "grid", "interpret", "schedule"},
-    "work": set(),
 }
 # Inside the folders, in the same way: each module, and what it may import of its own folder. "__init__" is the folder's
 # own file; a folder in a folder counts as one module there and has a table of its own.
@@ -138,43 +140,32 @@ INSIDE = {
         "tree": {"binary_tree", "ring"},
     },
     "backends": {
-        "__init__": {"choice"},
-        "address": {"exchange"},
-        "batches": {"connection", "fold", "program"},
-        "choice": set(),
-        "connection": {"signature"},
+        "__init__": set(),
+        "background": set(),
         "exchange": set(),
-        "fold": set(),
-        "guests": set(),
         "horovod": {"__init__", "exchange"},
-        "mesh": {"address", "connection", "guests", "outgoing", "signature"},
         "mpi": {"__init__", "open_mpi"},
         "nccl": set(),
         "open_mpi": {"tuning"},
-        "outgoing": {"connection"},
-        "p2p": {
-            *(
-                "__init__",
-                "batches",
-                "choice",
-                "connection",
-                "exchange",
-                "fold",
-                "mesh",
-                "plan",
-                "play",
-                "program",
-                "signature",
-            )
-        },
-        "plan": {"program", "turns"},
-        "play": {"connection", "fold", "mesh", "program", "signature"},
+        "p2p": {"__init__", "exchange"},
         "presence": {"__init__", "nccl"},
-        "program": set(),
-        "signature": {"fold"},
         "torch_native": {"__init__"},
         "tuning": {"__init__"},
-        "turns": {"program"},
+    },
+    "backends.p2p": {
+        "__init__": {"batches", "compile", "connection", "execute", "mesh", "program", "reduce", "signature"},
+        "address": set(),
+        "batches": {"connection", "program", "reduce"},
+        "compile": {"program", "step_messages"},
+        "connection": {"signature"},
+        "execute": {"connection", "mesh", "program", "reduce", "signature"},
+        "guests": set(),
+        "mesh": {"address", "connection", "guests", "outgoing", "signature"},
+        "outgoing": {"connection"},
+        "program": set(),
+        "reduce": set(),
+        "signature": {"reduce"},
+        "step_messages": {"program"},
     },
     "bench": {
         "__init__": set(),

@@ -11,9 +11,10 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import ALGORITHMS
-from collectives.backends import batches, p2p
-from collectives.backends.program import Post, Send
-from collectives.backends.turns import PIECE
+from collectives.backends import p2p
+from collectives.backends.p2p import batches
+from collectives.backends.p2p.program import Post, Send
+from collectives.backends.p2p.step_messages import PIECE
 from collectives.bench import gpu_cases
 from collectives.bench.gpu_cases import Case, begin, cases
 from fake_nccl import DEVICE, Group, NcclError, Tensor, World, install

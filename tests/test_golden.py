@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 import collectives
-from collectives import results
+from collectives import autotune, results
 from collectives.algorithms import ALGORITHMS
-from collectives.backends import choice
 from collectives.figures import player
 from collectives.schedule import Schedule, Step
 from collectives.simulator import simulation
@@ -100,15 +99,15 @@ def test_a_simulated_time(golden: ModuleType, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_auto_chooses(golden: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = choice.choose
+    real = autotune.choose
 
-    def other(collective: str, p: int, n: int, on: Any) -> choice.Choice:
+    def other(collective: str, p: int, n: int, on: Any) -> autotune.Choice:
         chosen = real(collective, p, n, on=on)
         if (collective, n) != ("reduce", 1 << 30):
             return chosen
         return chosen._replace(segments=chosen.segments + 1) if on is None else chosen._replace(seconds=1.0)
 
-    lines = changed(golden, lambda: golden.chosen(ranks=[3]), lambda: monkeypatch.setattr(choice, "choose", other))
+    lines = changed(golden, lambda: golden.chosen(ranks=[3]), lambda: monkeypatch.setattr(autotune, "choose", other))
     on = ("dgx-1v", "dgx-a100", "dgx-h100", "ethernet", "summit", "textbook", "uneven")
     assert lines == sorted([*(f"! reduce {name} seconds" for name in on), "! reduce no machine p=03"])
 

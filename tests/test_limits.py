@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.backends.choice import MOST_SEGMENTS, OVERHEAD, SEGMENT_BYTES, choose
+from collectives.autotune import MOST_SEGMENTS, OVERHEAD, SEGMENT_BYTES, choose
 from collectives.bounds import LATENCIES, star_seconds
 from collectives.machine import Link, Machine
 from collectives.schedule import Schedule, ScheduleError, Step

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collectives.backends import address
+from collectives.backends.p2p import address
 from collectives.launch import launch
 
 RANKS = 4

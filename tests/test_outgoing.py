@@ -9,9 +9,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from collectives.backends.connection import HEADER, Connection, Message, prepare
-from collectives.backends.outgoing import BUFFER, PIPE, Outgoing
-from collectives.backends.signature import NO_CALL
+from collectives.backends.p2p.connection import HEADER, Connection, Message, prepare
+from collectives.backends.p2p.outgoing import BUFFER, PIPE, Outgoing
+from collectives.backends.p2p.signature import NO_CALL
 
 LONG = 4 * BUFFER
 LIMIT_MS = 10_000
@@ -99,7 +99,7 @@ def test_what_the_system_has_taken_has_not_left_yet(peers: list[Peer], outgoing:
 def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(
     peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, size: int, left: bool
 ) -> None:
-    monkeypatch.setattr("collectives.backends.outgoing._under_way", lambda _: PIPE + 1)
+    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: PIPE + 1)
     outgoing.send(peers[0].connection, message(0, size - HEADER.size))
     outgoing.send(peers[1].connection, message(1, 100))
     assert (outgoing.unsent == []) == left
@@ -109,7 +109,7 @@ def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(
 def test_a_long_message_has_left_when_no_more_than_a_link_holds_is_under_way(
     peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, under_way: int, left: bool
 ) -> None:
-    monkeypatch.setattr("collectives.backends.outgoing._under_way", lambda _: under_way)
+    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: under_way)
     outgoing.send(peers[0].connection, message(0, 3 * PIPE))
     outgoing.send(peers[1].connection, message(1, 100))
     assert (outgoing.unsent == []) == left
@@ -118,7 +118,7 @@ def test_a_long_message_has_left_when_no_more_than_a_link_holds_is_under_way(
 def test_a_connection_with_two_long_messages_is_stuck_once(
     peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectives.backends.outgoing._under_way", lambda _: PIPE + 1)
+    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: PIPE + 1)
     outgoing.send(peers[0].connection, message(0, 2 * PIPE))
     outgoing.send(peers[0].connection, message(1, 2 * PIPE))
     outgoing.send(peers[1].connection, message(2, 100))

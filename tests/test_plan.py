@@ -19,10 +19,10 @@ from torch import distributed as dist
 
 from collectives import interpret
 from collectives.algorithms import ALGORITHMS, build
-from collectives.backends.batches import play_in_batches
-from collectives.backends.plan import plan
-from collectives.backends.program import AHEAD, Fold, Plan, Post, Send, Span, Task, Wait
-from collectives.backends.turns import in_pieces
+from collectives.backends.p2p.batches import play_in_batches
+from collectives.backends.p2p.compile import plan
+from collectives.backends.p2p.program import AHEAD, Fold, Plan, Post, Send, Span, Task, Wait
+from collectives.backends.p2p.step_messages import in_pieces
 from collectives.schedule import Schedule, Step, parts
 
 
@@ -30,7 +30,7 @@ from collectives.schedule import Schedule, Step, parts
 def short_pieces() -> Iterator[None]:
     """Messages of a few elements are long here, so that they are folded in piece by piece."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("collectives.backends.turns.PIECE", 3)
+        patch.setattr("collectives.backends.p2p.step_messages.PIECE", 3)
         yield
 
 
@@ -321,8 +321,8 @@ def batches_of(
         if batch:
             seen.append([(rank, do.peer, do.step, isinstance(do, Send)) for do in batch])
 
-    monkeypatch.setattr("collectives.backends.batches._exchange", exchange)
-    monkeypatch.setattr("collectives.backends.batches._first_collective", lambda *_: None)
+    monkeypatch.setattr("collectives.backends.p2p.batches._exchange", exchange)
+    monkeypatch.setattr("collectives.backends.p2p.batches._first_collective", lambda *_: None)
     tensor, scratch = torch.zeros(length), torch.zeros(made.scratch)
     play_in_batches(made, tensor, scratch, None, dist.ReduceOp.SUM, 2)  # type: ignore[arg-type]
     return seen

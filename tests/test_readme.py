@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from collectives import slow_motion, targets
-from collectives.backends.choice import choose
+from collectives.autotune import choose
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf8")

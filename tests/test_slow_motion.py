@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from collectives import plot_slow_motion, slow_motion, targets
 from collectives.algorithms import build
-from collectives.backends.choice import choose, named_machine
+from collectives.autotune import choose, named_machine
 from collectives.bench import Settings, launches
 from collectives.machine import Link, Machine, machine
 from collectives.results import write

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from collectives.work import Work
+from collectives.backends.background import Work
 
 
 def test_a_call_that_is_done_is_told_to_all_who_ask() -> None:

@@ -31,7 +31,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends import Call, p2p
-from collectives.work import Work, start
+from collectives.backends.background import Work, start
 
 Group = dist.ProcessGroup | None
 Op = dist.ReduceOp.RedOpType

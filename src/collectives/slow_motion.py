@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from collectives.algorithms import build
-from collectives.backends.choice import bound
+from collectives.autotune import bound
 from collectives.backends.presence import presence
 from collectives.backends.tuning import named
 from collectives.bench import OURS, Settings

@@ -18,8 +18,8 @@ import torch
 from torch import distributed as dist
 
 import collectives
+from collectives.autotune import VARIABLE
 from collectives.backends import Call, p2p
-from collectives.backends.choice import VARIABLE
 
 Seen = Any
 LIMIT = timedelta(seconds=5)

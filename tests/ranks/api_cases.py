@@ -17,9 +17,9 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import ALGORITHMS, build, names
-from collectives.backends.batches import play_in_batches
-from collectives.backends.plan import plan
-from collectives.backends.play import play
+from collectives.backends.p2p.batches import play_in_batches
+from collectives.backends.p2p.compile import plan
+from collectives.backends.p2p.execute import play
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS

@@ -14,10 +14,10 @@ import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.backends import guests
-from collectives.backends.connection import HEADER
-from collectives.backends.mesh import HELLO, mesh
-from collectives.backends.signature import NO_CALL
+from collectives.backends.p2p import guests
+from collectives.backends.p2p.connection import HEADER
+from collectives.backends.p2p.mesh import HELLO, mesh
+from collectives.backends.p2p.signature import NO_CALL
 
 Report = Callable[[dict[str, Any]], None]
 Call = Callable[[Any], object]

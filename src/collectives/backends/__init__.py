@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
 
-    from collectives.backends.choice import Choice
+    from collectives.autotune import Choice
 
 
 class Entry(NamedTuple):

@@ -13,9 +13,9 @@ from torch import distributed as dist
 
 from collectives.algorithms import ALGORITHMS
 from collectives.backends import REDUCING, Call, nccl, p2p
-from collectives.backends.batches import play_in_batches
 from collectives.backends.exchange import everyones
-from collectives.backends.program import Fold, Plan, Post, Send, Span, Task, Wait
+from collectives.backends.p2p.batches import play_in_batches
+from collectives.backends.p2p.program import Fold, Plan, Post, Send, Span, Task, Wait
 from collectives.bench import DTYPES, Row
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
+from collectives.autotune import VARIABLE, Choice, bound, named_machine
 from collectives.backends import BACKENDS, Call, backend, mpi, nccl, p2p
-from collectives.backends.choice import VARIABLE, Choice, bound, named_machine
 from collectives.backends.exchange import everyones
 from collectives.backends.tuning import named
 from collectives.bench import DTYPES, Row, Settings

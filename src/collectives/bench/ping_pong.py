@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends.connection import Message
-from collectives.backends.mesh import Mesh, mesh
+from collectives.backends.p2p.connection import Message
+from collectives.backends.p2p.mesh import Mesh, mesh
 
 Row = dict[str, Any]
 

@@ -17,7 +17,7 @@ import termios
 from collections.abc import Callable
 from contextlib import suppress
 
-from collectives.backends.connection import Connection, Message
+from collectives.backends.p2p.connection import Connection, Message
 
 # Bytes that a link holds, there and back: 5 us each way at 25 GB/s, and the same in slow motion, are 250 KB.
 PIPE = 192 << 10

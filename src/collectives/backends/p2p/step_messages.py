@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.backends.program import Fold, Span
+from collectives.backends.p2p.program import Fold, Span
 from collectives.schedule import Ints, Step
 
 # Elements of a long message that are added up as soon as they are there, while the others are still on their way.

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends.connection import Message
-from collectives.backends.fold import HALF, as_array, divide, folding
-from collectives.backends.mesh import Mesh, mesh
-from collectives.backends.program import AHEAD, Fold, Instruction, Plan, Post, Send, Span, Wait
-from collectives.backends.signature import NO_CALL
+from collectives.backends.p2p.connection import Message
+from collectives.backends.p2p.mesh import Mesh, mesh
+from collectives.backends.p2p.program import AHEAD, Fold, Instruction, Plan, Post, Send, Span, Wait
+from collectives.backends.p2p.reduce import HALF, as_array, divide, folding
+from collectives.backends.p2p.signature import NO_CALL
 
 
 def play(

@@ -9,7 +9,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import ALGORITHMS
-from collectives.backends.fold import COMBINE, DTYPES
+from collectives.backends.p2p.reduce import COMBINE, DTYPES
 
 # Collective, op, dtype, whether splits are given, root, segments, elements, the algorithm's name (or its end).
 _FIELDS = struct.Struct("<BBBBiIQ20s")

@@ -16,17 +16,17 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
+from collectives.autotune import STRAIGHT, Choice, choose, stated, statement
 from collectives.backends import Call
-from collectives.backends.batches import play_in_batches
-from collectives.backends.choice import STRAIGHT, Choice, choose, stated, statement
-from collectives.backends.connection import MessageError
 from collectives.backends.exchange import everyones
-from collectives.backends.fold import COMBINE, DTYPES
-from collectives.backends.mesh import give_up, mesh
-from collectives.backends.plan import compact, is_straight, plan
-from collectives.backends.play import play
-from collectives.backends.program import Plan
-from collectives.backends.signature import signature
+from collectives.backends.p2p.batches import play_in_batches
+from collectives.backends.p2p.compile import compact, is_straight, plan
+from collectives.backends.p2p.connection import MessageError
+from collectives.backends.p2p.execute import play
+from collectives.backends.p2p.mesh import give_up, mesh
+from collectives.backends.p2p.program import Plan
+from collectives.backends.p2p.reduce import COMBINE, DTYPES
+from collectives.backends.p2p.signature import signature
 from collectives.schedule import Ints, Schedule
 
 # Collectives that are played on the caller's own tensor, and those in which a rank holds but a part of the whole

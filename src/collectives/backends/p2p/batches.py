@@ -15,9 +15,9 @@ from weakref import WeakSet
 import torch
 from torch import distributed as dist
 
-from collectives.backends.connection import MessageError
-from collectives.backends.fold import divide, folding
-from collectives.backends.program import Finish, Fold, Instruction, Plan, Post, Send, Span, Wait
+from collectives.backends.p2p.connection import MessageError
+from collectives.backends.p2p.program import Finish, Fold, Instruction, Plan, Post, Send, Span, Wait
+from collectives.backends.p2p.reduce import divide, folding
 
 
 def play_in_batches(

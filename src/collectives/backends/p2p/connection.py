@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from collectives.backends import signature
+from collectives.backends.p2p import signature
 
 HEADER = struct.Struct(f"<QQQ{signature.SIZE}s")  # call, step, bytes, and what the call is
 

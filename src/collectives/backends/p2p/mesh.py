@@ -28,11 +28,11 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 from torch import distributed as dist
 
-from collectives.backends.address import TOKEN_BYTES, introduce, own_address
-from collectives.backends.connection import HEADER, Connection, Message, MessageError, prepare
-from collectives.backends.guests import MOST, Guest, Guests
-from collectives.backends.outgoing import Outgoing
-from collectives.backends.signature import NO_CALL, difference
+from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
+from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, prepare
+from collectives.backends.p2p.guests import MOST, Guest, Guests
+from collectives.backends.p2p.outgoing import Outgoing
+from collectives.backends.p2p.signature import NO_CALL, difference
 
 WORTH_WAKING = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read

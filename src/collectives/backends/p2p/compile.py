@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.backends.program import AHEAD, Finish, Fold, Instruction, Plan, Post, Send, Span, Task, Wait
-from collectives.backends.turns import Turn, folds_of, in_pieces, landing_places, overlap, turn_of
+from collectives.backends.p2p.program import AHEAD, Finish, Fold, Instruction, Plan, Post, Send, Span, Task, Wait
+from collectives.backends.p2p.step_messages import Turn, folds_of, in_pieces, landing_places, overlap, turn_of
 from collectives.contracts import cells, contract
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step
