@@ -245,7 +245,7 @@ def signatures(where: str, statement: ast.AST) -> Entries:
 
 def references(folder: Path = REFERENCE) -> Entries:
     """Every committed row and record, as `results.read` returns them; other rows as the JSON of each line."""
-    from collectives.results import read
+    from collectives.bench.results import read
 
     for path in sorted(folder.rglob("*.parquet")):
         table, record = read(path.with_suffix(""))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.calibration import deviations, link, machine_of
+from collectives.bench.calibration import deviations, link, machine_of
 from collectives.machine import Link, machine, text
 from test_cli import Capture, run
 

@@ -8,13 +8,13 @@ from typing import Any
 import nbformat
 import pytest
 
-from collectives import calibration, straggler
-from collectives.bench import Settings, measure
-from collectives.environment import record
+from collectives import straggler
+from collectives.bench import Settings, calibration, measure
+from collectives.bench.environment import record
+from collectives.bench.results import write
+from collectives.bench.sweep import _failed
 from collectives.experiments import EXPERIMENTS, Measured, checked
 from collectives.machine import Link, Machine
-from collectives.results import write
-from collectives.sweep import _failed
 
 NOTEBOOKS = Path(__file__).parent.parent / "experiments"
 FAST, SLOW = [2e-6, 3e-6, 5e-6], [3e-3, 4e-3, 5e-3]
@@ -139,7 +139,7 @@ def test_a_slow_link(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     ]
     write(model.output, made, {"settings": [settings.model_dump()], "environment": [record()]})
     monkeypatch.setattr("collectives.emulator.allowed", lambda: None)
-    source = "from collectives.results import read\nrows, record = read(straggler.output)"
+    source = "from collectives.bench.results import read\nrows, record = read(straggler.output)"
     monkeypatch.setattr(nbformat, "read", replacing(source))
     assert "only-light" in draw("straggler", parameters)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives import environment
+from collectives.bench import environment
 
 CODE = '''"""A module."""
 VALUE = 3  # a comment
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "module.py").write_text(CODE)
     (tmp_path / "empty.py").write_text('"""Nothing but this."""\n')
     (tmp_path / "machine.yaml").write_text("name: x\n")
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "bench" / "environment.py"))
     return tmp_path
 
 

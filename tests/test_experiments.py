@@ -15,10 +15,10 @@ import yaml
 
 from collectives import execute
 from collectives.bench import launches
+from collectives.bench.results import read, write
 from collectives.execute import folder_name, planned, run
 from collectives.experiments import EXPERIMENTS, CollectivesSweep, ExperimentError, Sweep, checked
 from collectives.launch import horovodrun
-from collectives.results import read, write
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "experiments").glob("*.ipynb"))

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import collectives
-from collectives import autotune, results
+from collectives import autotune
 from collectives.algorithms import ALGORITHMS
+from collectives.bench import results
 from collectives.figures import player
 from collectives.schedule import Schedule, Step
 from collectives.simulator import simulation

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from collectives import nccl, plot_scale, published
+from collectives.bench.results import read
 from collectives.experiments import ExperimentError, checked
 from collectives.machine import machine
-from collectives.results import read
 from collectives.simulated import Scale, Speed, simulate, time_simulator
 from collectives.simulator.regimes import fastest, regimes
 from collectives.simulator.scaling import Case, row, rows

@@ -10,8 +10,8 @@ from collectives import plot_slow_motion, slow_motion, targets
 from collectives.algorithms import build
 from collectives.autotune import choose, named_machine
 from collectives.bench import Settings, launches
+from collectives.bench.results import write
 from collectives.machine import Link, Machine, machine
-from collectives.results import write
 from collectives.simulator.simulation import simulate
 from collectives.slow_motion import Scaling
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from collectives.bench.results import read
 from collectives.launch import slurm, torchrun
-from collectives.results import read
 
 ROOT = Path(__file__).parent.parent
 CLUSTER = ROOT / "tests" / "slurm" / "cluster.sh"

@@ -13,10 +13,10 @@ import pytest
 from collectives import emulator as clusters
 from collectives import plot_straggler
 from collectives.algorithms import build
+from collectives.bench.results import read
 from collectives.emulator import Cluster, allowed
 from collectives.experiments import ExperimentError, checked
 from collectives.machine import Link
-from collectives.results import read
 from collectives.simulator.simulation import simulate
 from collectives.straggler import Straggler, measure
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from collectives import sweep as module
 from collectives.bench import Measurement, Settings
+from collectives.bench import sweep as module
+from collectives.bench.results import read
+from collectives.bench.sweep import partial, sweep
 from collectives.figures.measured import outcome
 from collectives.launch import RankError
-from collectives.results import read
-from collectives.sweep import partial, sweep
 
 SETTINGS = Settings(algorithms=["ring", "tree"], backends=["p2p", "gloo"], bytes=[4, 64, 1024], repetitions=1)
 

@@ -213,7 +213,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    from collectives.calibration import SIZES, deviations, machine_of, measured
+    from collectives.bench.calibration import SIZES, deviations, machine_of, measured
     from collectives.machine import text
     from collectives.units import duration, format_bytes
 

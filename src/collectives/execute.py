@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from collectives import plain_yaml
-from collectives.environment import digest, fingerprint, record
+from collectives.bench.environment import digest, fingerprint, record
+from collectives.bench.results import read
 from collectives.errors import short, unknown
 from collectives.experiments import EXPERIMENTS, ExperimentError, validated
-from collectives.results import read
 
 # What a preset and a folder of results may be called.
 NAME = r"\w[\w.=,-]{0,99}"

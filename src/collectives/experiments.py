@@ -15,13 +15,13 @@ from collectives.backends import BACKENDS, lacking
 from collectives.backends.presence import Presence, presence
 from collectives.backends.tuning import named
 from collectives.bench import Settings, needed_here
-from collectives.calibration import Calibration
+from collectives.bench.calibration import Calibration
+from collectives.bench.parameters import Name, Names, Parameters, Ranks, Repetitions, SomeNames, SomeSizes, need_place
+from collectives.bench.sweep import sweep
 from collectives.errors import explain, unknown
-from collectives.parameters import Name, Names, Parameters, Ranks, Repetitions, SomeNames, SomeSizes, need_place
 from collectives.simulated import Scale, Speed
 from collectives.slow_motion import Scaling
 from collectives.straggler import Straggler
-from collectives.sweep import sweep
 from collectives.units import parse_bytes
 
 Model = TypeVar("Model", bound=Parameters)
@@ -172,5 +172,5 @@ def validated(model: type[Model], given: Mapping[str, Any]) -> Model:
 
 
 def measure(parameters: Measured) -> None:
-    """Measure on real ranks; rows and their record go to ``parameters.output`` (`collectives.sweep.sweep`)."""
+    """Measure on real ranks; rows and their record go to ``parameters.output`` (`collectives.bench.sweep.sweep`)."""
     sweep(parameters.settings(), parameters.output)

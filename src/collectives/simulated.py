@@ -8,12 +8,12 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from collectives.algorithms import ALGORITHMS, names
-from collectives.environment import record
+from collectives.bench.environment import record
+from collectives.bench.parameters import Names, Parameters, Ranks, Size, Sizes, SomeNames, distinct
+from collectives.bench.results import write
 from collectives.errors import unknown
 from collectives.machine import Machine, machine
 from collectives.nccl import segments
-from collectives.parameters import Names, Parameters, Ranks, Size, Sizes, SomeNames, distinct
-from collectives.results import write
 from collectives.simulator.regimes import regimes
 from collectives.simulator.scaling import Case, Row, line, rows
 from collectives.simulator.speed import benchmark, lines

@@ -17,13 +17,13 @@ from collectives.autotune import bound
 from collectives.backends.presence import presence
 from collectives.backends.tuning import named
 from collectives.bench import OURS, Settings
-from collectives.calibration import machine_of, measured, save
+from collectives.bench.calibration import machine_of, measured, save
+from collectives.bench.parameters import Latency, Names, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
+from collectives.bench.results import read
+from collectives.bench.sweep import sweep
 from collectives.emulator import MOST_HOSTS, allowed
 from collectives.machine import Machine, machine, text
-from collectives.parameters import Latency, Names, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
-from collectives.results import read
 from collectives.simulator.simulation import simulate
-from collectives.sweep import sweep
 from collectives.targets import deviations
 from collectives.units import (
     duration,
@@ -108,7 +108,7 @@ def lacking(scaling: Scaling) -> str | None:
 
 
 def measure(scaling: Scaling) -> None:
-    """Calibrate the links where that is not done, and measure what is not yet measured (`collectives.sweep`)."""
+    """Calibrate the links where that is not done, and measure what is not yet measured (`collectives.bench.sweep`)."""
     for where in scaling.networks():
         path = Path(scaling.machine_file(where))
         if not path.exists():

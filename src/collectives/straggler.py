@@ -13,12 +13,12 @@ from pydantic import AfterValidator, Field, model_validator
 
 from collectives.algorithms import build
 from collectives.bench import Settings
+from collectives.bench.environment import record
+from collectives.bench.parameters import Latency, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
+from collectives.bench.results import write
 from collectives.emulator import MOST_HOSTS, Cluster, cluster
-from collectives.environment import record
 from collectives.launch.cluster import launch_on
 from collectives.machine import Link, Machine
-from collectives.parameters import Latency, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
-from collectives.results import write
 from collectives.simulator.simulation import simulate
 from collectives.units import duration, format_bytes, parse_bytes, parse_rate, parse_seconds
 

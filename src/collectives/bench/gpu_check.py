@@ -19,7 +19,7 @@ import torch
 from collectives.backends import nccl
 from collectives.backends.presence import need
 from collectives.bench import Row, Settings, bench
-from collectives.environment import record
+from collectives.bench.environment import record
 from collectives.launch import launch
 
 FILE = "gpu-check.json"

@@ -18,8 +18,8 @@ from collectives.backends.exchange import everyones
 from collectives.backends.tuning import named
 from collectives.bench import DTYPES, Row, Settings
 from collectives.bench.data import reduced, values
+from collectives.bench.environment import record
 from collectives.bounds import algbw, busbw
-from collectives.environment import record
 from collectives.schedule import parts
 from collectives.statistics import median_interval
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from collectives.bench import DTYPES, OURS, Row, Settings, bench, launches, need_all
+from collectives.bench.environment import fingerprint, record
+from collectives.bench.results import read, replace, write
 from collectives.bench.table import progress
-from collectives.environment import fingerprint, record
 from collectives.launch import RankError
-from collectives.results import read, replace, write
 
 # What every row says of the part that it belongs to, and as what.
 NAMED = {"where": str, "ranks": int, "collective": str, "backend": str, "algorithm": str, "bytes": int}

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from collectives.environment import record
+from collectives.bench.environment import record
+from collectives.bench.parameters import Name, Parameters, Ranks, Repetitions, SomeSizes, need_place
+from collectives.bench.results import replace, write
 from collectives.launch import launch
 from collectives.machine import Link, Machine, text
-from collectives.parameters import Name, Parameters, Ranks, Repetitions, SomeSizes, need_place
-from collectives.results import replace, write
 from collectives.units import parse_bytes
 
 Row = dict[str, Any]

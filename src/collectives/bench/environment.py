@@ -47,7 +47,7 @@ def fingerprint(value: Any) -> str:
 
     Comments, docstrings and the code's layout do not count, nor what a cache holds.
     """
-    return digest([value, _code(Path(__file__).parent), platform.python_version(), *map(_version, PACKAGES)])
+    return digest([value, _code(Path(__file__).parents[1]), platform.python_version(), *map(_version, PACKAGES)])
 
 
 def _code(folder: Path) -> list[str]:
