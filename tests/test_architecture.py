@@ -296,6 +296,20 @@ def test_every_module_is_in_the_picture(folder: str) -> None:
     assert units == {*PICTURES[folder], *(() if folder else ("__init__", "__main__"))}
 
 
+def test_no_name_of_a_folder_hides_a_module_of_it() -> None:
+    """Importing a submodule binds its name in its folder, over a function of the same name that was there."""
+    bound_later = {"grid", "verify", "mesh", "signature"}  # by the package itself, after the modules
+    for folder in {path.parent for path in SOURCE.rglob("__init__.py")}:
+        tree = ast.parse((folder / "__init__.py").read_text(encoding="utf8"))
+        within = ".".join(folder.relative_to(SOURCE.parent).parts)
+        modules_here = {path.stem for path in folder.glob("*.py")} | {
+            path.parent.name for path in folder.glob("*/*.py")
+        }
+        names = {full.rpartition(".")[2] for full in imported(tree) if full.rpartition(".")[0] != within}
+        names |= {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+        assert names & modules_here <= bound_later, folder
+
+
 def test_every_folder_has_a_picture() -> None:
     assert {name for name in modules() if (SOURCE / name.replace(".", "/")).is_dir()} == set(PICTURES)
 

@@ -13,7 +13,8 @@ from collectives.algorithms import ALGORITHMS, build
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, lacking
 from collectives.backends.presence import need
-from collectives.backends.tuning import environment, named
+from collectives.backends import tuning
+from collectives.backends.tuning import named
 from collectives.launch import launch, links, need_where
 from collectives.machine import machine
 from collectives.schedule import parts
@@ -79,7 +80,7 @@ class Settings(BaseModel):
         if self.machine is not None:
             machine(self.machine)
         for backend in self.backends:
-            environment(backend, self.collective)
+            tuning.environment(backend, self.collective)
         for algorithm in self.algorithms:
             if algorithm != "auto":
                 schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
@@ -112,7 +113,7 @@ class Settings(BaseModel):
         together: dict[tuple[str, bool, frozenset[tuple[str, str]]], list[str]] = {}
         for backend in dict.fromkeys(self.backends):
             name = named(backend)[0]
-            variables = frozenset(environment(backend, self.collective).items())
+            variables = frozenset(tuning.environment(backend, self.collective).items())
             together.setdefault((starter(name, self.where), _is_restless(name), variables), []).append(backend)
         return [
             self.model_copy(update={"where": where, "backends": backends})
@@ -122,7 +123,7 @@ class Settings(BaseModel):
     def variables(self) -> dict[str, str]:
         """What has to be set before the ranks of one launch start; emulated hosts are a machine that is known."""
         name = self.machine or links(self.where, self.ranks)
-        return environment(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
+        return tuning.environment(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
 
     def elements(self, nbytes: int) -> int:
         """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""
