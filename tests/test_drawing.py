@@ -8,12 +8,12 @@ from typing import Any
 import nbformat
 import pytest
 
-from collectives import straggler
 from collectives.bench import Settings, calibration, measure
 from collectives.bench.environment import record
 from collectives.bench.results import write
 from collectives.bench.sweep import _failed
 from collectives.experiments import EXPERIMENTS, Measured, checked
+from collectives.experiments.straggler import experiment
 from collectives.machine import Link, Machine
 
 NOTEBOOKS = Path(__file__).parent.parent / "experiments"
@@ -130,10 +130,10 @@ def test_a_slow_link(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     }
     parameters |= {"positions": [0, 1], "position_factor": 4, "algorithms": ["ring", "tree"], "repetitions": 1}
     parameters |= asked | {"output": f"{tmp_path}/rows"}
-    model = checked(straggler.Straggler, parameters)
+    model = checked(experiment.Straggler, parameters)
     settings = model.settings()
     made = [
-        straggler._row(model, {"point": point, "row": row})
+        experiment._row(model, {"point": point, "row": row})
         for point in model.points()
         for row in rows([settings], [[2e-3]])
     ]
@@ -171,9 +171,8 @@ def replacing(source: str) -> Any:
 def test_simulations(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = {"machine": "textbook", "ranks": [4], "algorithms": ["ring", "tree"], "small": 8, "large": "1K"}
     parameters |= {"map_machines": [], "map_nodes": [], "map_sizes": [], "map_algorithms": []}
-    monkeypatch.setattr(
-        nbformat, "read", replacing("from collectives.simulated import simulate\nsimulated = simulate(scale)")
-    )
+    ends = replacing("from collectives.experiments.massive_scale import experiment\nexperiment.simulate(scale)")
+    monkeypatch.setattr(nbformat, "read", ends)
     assert "simulations" in draw("massive-scale", parameters | asked | {"output": f"{tmp_path}/rows"})
 
 

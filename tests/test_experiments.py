@@ -13,11 +13,10 @@ import nbformat
 import pytest
 import yaml
 
-from collectives import execute
 from collectives.bench import launches
 from collectives.bench.results import read, write
-from collectives.execute import folder_name, planned, run
-from collectives.experiments import EXPERIMENTS, CollectivesSweep, ExperimentError, Sweep, checked
+from collectives.experiments import EXPERIMENTS, CollectivesSweep, ExperimentError, Sweep, checked, execute
+from collectives.experiments.execute import folder_name, planned, run
 from collectives.launch import horovodrun
 
 ROOT = Path(__file__).parent.parent
@@ -383,7 +382,7 @@ def test_a_killed_run_leaves_no_connection_file(folder: Path, tmp_path_factory: 
     notebook.cells[5].source = "import sys, time; print('here', file=sys.stderr); time.sleep(60)"
     nbformat.write(notebook, folder / NOTEBOOK.name)
     path = str(folder / NOTEBOOK.name)
-    code = f"from pathlib import Path; from collectives.execute import run; run([Path({path!r})], 'tiny')"
+    code = f"from pathlib import Path; from collectives.experiments.execute import run; run([Path({path!r})], 'tiny')"
     environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment) as running:
         assert running.stderr is not None

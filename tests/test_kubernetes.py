@@ -9,7 +9,7 @@ import kubeflow_trainer_api.models as kubernetes
 import pytest
 import yaml
 
-from collectives.execute import planned
+from collectives.experiments.execute import planned
 from collectives.launch import secret
 from test_packaging import lock
 

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from collectives import slow_motion, targets
 from collectives.autotune import choose
+from collectives.experiments.scaling import experiment, targets
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf8")
@@ -24,14 +24,14 @@ def test_the_program_for_torchrun(tmp_path: Path) -> None:
 def test_the_ratios_are_those_of_the_rows() -> None:
     said = re.findall(r"([\d.]+) times(?: as fast as the better of gloo and Horovod)? with\s+(4 bytes|\d+ MiB)", README)
     stem = ROOT / "experiments/results/reference/slow-motion/scaling"
-    rows, _ = slow_motion.results(stem)
+    rows, _ = experiment.results(stem)
     table = targets.ratios(rows).set_index("bytes").libraries.round(1)
     assert {size: float(times) for times, size in said} == {
         "4 bytes": table[4],
         "4 MiB": table[4 << 20],
         "16 MiB": table[16 << 20],
     }
-    (on,) = (each for name, each in slow_motion.calibrated(stem).items() if name == rows["where"].iloc[0])
+    (on,) = (each for name, each in experiment.calibrated(stem).items() if name == rows["where"].iloc[0])
     then, now = targets.ratios(rows).chosen[0], choose("all_reduce", 32, 4, on=on).algorithm
     told = f"measured by {then.replace('_', ' ')}; today `auto` takes `{now}` there"
     assert (told in " ".join(README.split())) == (then != now)

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from collectives import nccl, plot_scale, published
 from collectives.bench.results import read
 from collectives.experiments import ExperimentError, checked
+from collectives.experiments.massive_scale import figures, nccl, published
+from collectives.experiments.massive_scale.experiment import Scale, Speed, simulate, time_simulator
 from collectives.machine import machine
-from collectives.simulated import Scale, Speed, simulate, time_simulator
 from collectives.simulator.regimes import fastest, regimes
 from collectives.simulator.scaling import Case, row, rows
 from collectives.simulator.speed import Goal
@@ -220,7 +220,7 @@ def table(nbytes: int, on: str = "summit") -> pd.DataFrame:
 
 
 def test_figures_say_what_is_simulated_and_what_is_published() -> None:
-    latency, bandwidth = plot_scale.latency(table(8)), plot_scale.bandwidth(table(64 << 20))
+    latency, bandwidth = figures.latency(table(8)), figures.bandwidth(table(64 << 20))
     assert latency.alt == (
         "Simulated all-reduce of 8 B on summit, time against GPUs: ring from 1 s on 96 GPUs to 3 s on 192 GPUs, "
         "published 179 µs on 96, 655 µs on 384, 1.31 ms on 768, 5.47 ms on 3,072, 44.4 ms on 24,576; "
@@ -234,15 +234,15 @@ def test_figures_say_what_is_simulated_and_what_is_published() -> None:
 
 @pytest.mark.parametrize(("nbytes", "on"), [(8, "dgx-h100"), (16, "summit")])
 def test_published_points_stand_only_beside_what_was_measured(nbytes: int, on: str) -> None:
-    picture = plot_scale.latency(table(nbytes, on))
+    picture = figures.latency(table(nbytes, on))
     assert "published" not in picture.alt
     assert b"published" not in picture.light
 
 
 def test_a_map_names_its_winners() -> None:
     best = fastest(pd.concat([table(8), table(64 << 20)]).reset_index(drop=True))
-    assert plot_scale.regime_map(best).alt == (
+    assert figures.regime_map(best).alt == (
         "Simulated, the fastest all-reduce on summit by number of GPUs and bytes: "
         "on 96 GPUs ring from 8 B; on 192 GPUs two_tree from 8 B."
     )
-    assert plot_scale.regime_map(best) == plot_scale.regime_map(best)
+    assert figures.regime_map(best) == figures.regime_map(best)

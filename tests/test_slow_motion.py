@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from collectives import plot_slow_motion, slow_motion, targets
 from collectives.algorithms import build
 from collectives.autotune import choose, named_machine
 from collectives.bench import Settings, launches
 from collectives.bench.results import write
+from collectives.experiments.scaling import experiment, figures, targets
+from collectives.experiments.scaling.experiment import Scaling
 from collectives.machine import Link, Machine, machine
 from collectives.simulator.simulation import simulate
-from collectives.slow_motion import Scaling
 
 WHERE = "cluster:5ms,25MB/s"
 GOOD: dict[str, Any] = {
@@ -115,7 +115,7 @@ def stem(tmp_path: Path) -> str:
 
 
 def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> None:
-    found, _ = slow_motion.results(stem)
+    found, _ = experiment.results(stem)
     table = targets.ratios(found)
     assert table.bytes.tolist() == [4, 1 << 20]
     for column, ratio in {"libraries": 10, "mpi": 2, "best_of_mpi": 1, "law": 2}.items():
@@ -124,12 +124,12 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
     buffer = (1 << 20) / 25e3  # ms on a link; at least one latency of 5 ms, at least 1.75 buffers through each port
     assert table.bound.tolist() == pytest.approx([2 * 3 * 5 / 5, 2 * 3 * (5 + buffer) / (1.75 * buffer)], rel=1e-3)
     assert targets.deviations(found).off.tolist() == pytest.approx([1.0] * 2)
-    assert "half of them within 100.0%" in slow_motion.agreement(found)
-    assert "calibrated as 5 ms and 25.0 MB/s" in slow_motion.links(stem)
+    assert "half of them within 100.0%" in experiment.agreement(found)
+    assert "calibrated as 5 ms and 25.0 MB/s" in experiment.links(stem)
 
 
 def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = slow_motion.results(stem)  # gloo 10 times as slow as auto, between 9/1.1 and 11/0.9 times
+    found, _ = experiment.results(stem)  # gloo 10 times as slow as auto, between 9/1.1 and 11/0.9 times
     verdicts = targets.verdicts(found)
     faster = verdicts[verdicts.goal.str.startswith("gloo and Horovod")]
     assert faster.came_out.tolist() == pytest.approx([10, 10])
@@ -143,11 +143,11 @@ def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch:
 
 
 def test_the_figures_show_all_series_and_say_so(stem: str) -> None:
-    found, _ = slow_motion.results(stem)
+    found, _ = experiment.results(stem)
     drawn = [
-        plot_slow_motion.time_against_hosts(found, [4, 1 << 20]),
-        plot_slow_motion.time_against_size(found),
-        plot_slow_motion.bandwidth_against_size(found),
+        figures.time_against_hosts(found, [4, 1 << 20]),
+        figures.time_against_size(found),
+        figures.bandwidth_against_size(found),
     ]
     for picture in drawn:
         for name in ("recursive_doubling", "gloo (its own choice)", "mpi (its own choice)"):
@@ -157,8 +157,8 @@ def test_the_figures_show_all_series_and_say_so(stem: str) -> None:
 
 
 def test_without_many_hosts_there_is_no_comparison(stem: str) -> None:
-    found, _ = slow_motion.results(stem)
-    assert "here are none" in slow_motion.agreement(found[found.ranks == 4])
+    found, _ = experiment.results(stem)
+    assert "here are none" in experiment.agreement(found[found.ranks == 4])
 
 
 @pytest.mark.parametrize("p", [2, 7, 32])

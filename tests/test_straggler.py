@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 
 from collectives import emulator as clusters
-from collectives import plot_straggler
 from collectives.algorithms import build
 from collectives.bench.results import read
 from collectives.emulator import Cluster, allowed
 from collectives.experiments import ExperimentError, checked
+from collectives.experiments.straggler import figures
+from collectives.experiments.straggler.experiment import Straggler, measure
 from collectives.machine import Link
 from collectives.simulator.simulation import simulate
-from collectives.straggler import Straggler, measure
 
 NOTEBOOK = Path(__file__).parent.parent / "experiments" / "straggler.ipynb"
 GOOD: dict[str, Any] = {
@@ -115,17 +115,15 @@ def rows() -> Any:
 def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     table = rows()
     ring = table[(table.algorithm == "ring") & (table.slow_host == 1)].median_us.tolist()
-    assert f"ring {ring[1] / ring[0]:.1f} times as long" in plot_straggler.slowdown(table)
-    assert "With the link of host 1 8 times slower, an all-reduce of 1 MiB took" in plot_straggler.slowdown(table)
-    assert "ring takes as long with one host as with another: the intervals overlap" in plot_straggler.worst_place(
-        table
-    )
-    assert "times as long with host 4 as with host" in plot_straggler.worst_place(table)
-    assert plot_straggler.worst_place(table[table.slow_host == 1]) == ""
-    alt = plot_straggler.time(table).alt
+    assert f"ring {ring[1] / ring[0]:.1f} times as long" in figures.slowdown(table)
+    assert "With the link of host 1 8 times slower, an all-reduce of 1 MiB took" in figures.slowdown(table)
+    assert "ring takes as long with one host as with another: the intervals overlap" in figures.worst_place(table)
+    assert "times as long with host 4 as with host" in figures.worst_place(table)
+    assert figures.worst_place(table[table.slow_host == 1]) == ""
+    alt = figures.time(table).alt
     assert f"ring from {ring[0] / 1e3:.3g} ms with a factor of 1 to {ring[1] / 1e3:.3g} ms with 8" in alt
     assert "if host 4 is" in alt
-    ratios = plot_straggler.as_if_all_were_slow(table, Link(latency=1e-3, rate=100e6))
+    ratios = figures.as_if_all_were_slow(table, Link(latency=1e-3, rate=100e6))
     assert ratios.index.tolist() == ["1 MiB, 1×", "1 MiB, 8×"]
     assert ratios.ring.tolist() == [1.0, round(ring[1] * 1e-6 / (14 * (1e-3 + 8 * (1 << 17) / 100e6)), 2)]
     assert ratios.ring.iloc[1] < 1
@@ -133,9 +131,9 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
 
 def test_what_a_slow_link_costs_is_computed() -> None:
     table, link = rows(), Link(latency=1e-3, rate=100e6)
-    ratios = plot_straggler.as_if_all_were_slow(table, link)
-    assert plot_straggler.cost_of_one(table, link).startswith(f"{ratios.loc['1 MiB, 8×'].min():.2f}")
-    assert f"ring {ratios.ring['1 MiB, 8×']:.2f}" in plot_straggler.cost_of_one(table, link)
+    ratios = figures.as_if_all_were_slow(table, link)
+    assert figures.cost_of_one(table, link).startswith(f"{ratios.loc['1 MiB, 8×'].min():.2f}")
+    assert f"ring {ratios.ring['1 MiB, 8×']:.2f}" in figures.cost_of_one(table, link)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_a_slow_leaf_is_held_against_even_links(leaf: float, said: str) -> None:
             for host, factor, ms in points
         ]
     )
-    sentence = plot_straggler.slow_leaf(table, {1, 3, 5, 7})
+    sentence = figures.slow_leaf(table, {1, 3, 5, 7})
     assert sentence.startswith("Measured on 8 hosts with 1 MiB: 472 ms with even links. With a link 4 times slower")
     assert said in sentence
     assert sentence.endswith("at a rank inside 1.23 s, which is longer.")

@@ -318,8 +318,8 @@ def _settings(arguments: argparse.Namespace, ranks: int) -> list[Any]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from collectives.execute import run
     from collectives.experiments import ExperimentError
+    from collectives.experiments.execute import run
 
     overrides = dict(arguments.parameter)
     try:

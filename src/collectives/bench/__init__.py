@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from collectives import limits
 from collectives.algorithms import ALGORITHMS, build
 from collectives.autotune import VARIABLE
-from collectives.backends import BACKENDS, lacking
+from collectives.backends import BACKENDS, lacking, tuning
 from collectives.backends.presence import need
-from collectives.backends import tuning
 from collectives.backends.tuning import named
 from collectives.launch import launch, links, need_where
 from collectives.machine import machine

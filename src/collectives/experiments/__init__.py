@@ -1,7 +1,7 @@
 """The experiments' parameters: a model for each notebook, and the check that every value has to pass.
 
 A notebook checks what it was given, however it was started (`checked`); `collectives run` checks a preset before
-anything is started (`collectives.execute`).
+anything is started (`collectives.experiments.execute`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collectives.bench.calibration import Calibration
 from collectives.bench.parameters import Name, Names, Parameters, Ranks, Repetitions, SomeNames, SomeSizes, need_place
 from collectives.bench.sweep import sweep
 from collectives.errors import explain, unknown
-from collectives.simulated import Scale, Speed
-from collectives.slow_motion import Scaling
-from collectives.straggler import Straggler
+from collectives.experiments.massive_scale.experiment import Scale, Speed
+from collectives.experiments.scaling.experiment import Scaling
+from collectives.experiments.straggler.experiment import Straggler
 from collectives.units import parse_bytes
 
 Model = TypeVar("Model", bound=Parameters)

@@ -22,9 +22,9 @@ from collectives.bench.parameters import Latency, Names, Parameters, Rate, Repet
 from collectives.bench.results import read
 from collectives.bench.sweep import sweep
 from collectives.emulator import MOST_HOSTS, allowed
+from collectives.experiments.scaling.targets import deviations
 from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
-from collectives.targets import deviations
 from collectives.units import (
     duration,
     format_bytes,

@@ -12,8 +12,8 @@ from collectives.bench.environment import record
 from collectives.bench.parameters import Names, Parameters, Ranks, Size, Sizes, SomeNames, distinct
 from collectives.bench.results import write
 from collectives.errors import unknown
+from collectives.experiments.massive_scale.nccl import segments
 from collectives.machine import Machine, machine
-from collectives.nccl import segments
 from collectives.simulator.regimes import regimes
 from collectives.simulator.scaling import Case, Row, line, rows
 from collectives.simulator.speed import benchmark, lines

@@ -1,0 +1,1 @@
+"""The notebooks massive-scale and bench-simulator: simulated times, beside those that were published."""

@@ -1,0 +1,1 @@
+"""The notebook scaling: all-reduces on more and more emulated hosts."""

@@ -1,0 +1,1 @@
+"""The notebook straggler: one host whose link is slower than the others'."""
