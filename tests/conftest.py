@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
+
+from places import TASKS
 
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 MAY_SKIP = ("gpu", "multi_gpu")
 
 # What the tests' own ranks do are tasks here, and in every process that the tests start.
-RANKS = Path(__file__).parent / "ranks"
-os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in RANKS.glob("*.py")))
+os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in TASKS.glob("*.py")))
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -2,17 +2,17 @@
 
 import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from collectives.algorithms import ALGORITHMS
 from collectives.launch import launch
+from places import TASKS
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 6, 8])
 def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "ranks"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     events = launch("api_cases", {}, p, timeout=250)
     failed = [event["case"] for event in events if not event["ok"]]
     assert failed == []

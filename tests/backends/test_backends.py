@@ -1,0 +1,190 @@
+"""Every back end against expected values: one launch for each and each number of ranks, hundreds of checks in it."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, open_mpi
+from collectives.backends.presence import need, presence
+from collectives.backends.tuning import OPEN_MPI
+from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
+from collectives.launch import horovodrun, launch, mpirun
+from places import TASKS
+
+
+@pytest.fixture(autouse=True)
+def _cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+
+
+def checks(name: str, p: int) -> Counter[str]:
+    """How many checks passed of each collective; any that failed fails here."""
+    events = launch("backend_cases", {"backend": name}, p, where=BACKENDS[name].where or "loopback", timeout=200)
+    assert [event["case"] for event in events if not event["ok"]] == []
+    return Counter(event["case"].split()[0] for event in events)
+
+
+@pytest.mark.parametrize("p", [1, 3, 4])
+@pytest.mark.parametrize("name", ["gloo", "horovod", "mpi"])
+def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
+    counted = checks(name, p)
+    has = {collective for collective in MEASURED if collective not in BACKENDS[name].lacks}
+    assert set(counted) == has
+    assert min(counted.values()) >= 12
+    assert len(has) == (5 if name == "horovod" else 8)
+
+
+def test_open_mpi_takes_the_algorithm_that_is_asked_for_and_else_its_own() -> None:
+    """Each adds in an order of its own, which shows in how sums of floats are rounded."""
+    algorithms = ["ring", "default", "basic_linear", "recursive_doubling"]
+    job = {"backend": "mpi", "do": "order", "algorithms": algorithms}
+    events = launch("backend_cases", job, 4, where="mpirun", timeout=60)
+    assert len(events) == 3 * len(algorithms)
+    orders = {tuple(event["case"].split(": ")) for event in events if event["ok"]}
+    assert {(algorithm, order) for algorithm, order in orders if algorithm != "default"} == {
+        ("ring", "around a ring"),
+        ("basic_linear", "in turn"),
+        ("recursive_doubling", "by halves"),
+    }
+    assert ("default", "around a ring") not in orders
+
+
+def test_another_mpi_than_open_mpi_is_told_from_it() -> None:
+    other = SimpleNamespace(MPI_T_cvar_get_index=lambda *_: 70)
+    with pytest.raises(RuntimeError, match="does not let coll_tuned_priority be set, as Open MPI does"):
+        open_mpi.exchange(other, "coll_tuned_priority", 100)  # type: ignore[arg-type]
+
+
+def test_all_back_ends_in_one_table() -> None:
+    backends = ["p2p", "gloo", "horovod", "mpi", *(f"mpi:{algorithm}" for algorithm in OPEN_MPI[-2:])]
+    measured = bench([Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1)])
+    assert [(row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows] == [
+        (name, where, nbytes, 0)
+        for names, where in (
+            (["p2p", "gloo"], "loopback"),
+            (["horovod"], "horovodrun"),
+            (["mpi"] * 3, "mpirun"),
+        )
+        for nbytes in (4, 3000)
+        for name in names
+    ]
+    algorithms = [row["algorithm"] for row in measured.rows if row["backend"] == "mpi" and row["bytes"] == 4]
+    assert algorithms == ["default", "segmented_ring", "rabenseifner"]
+    assert {row["device"] for row in measured.rows} == {"cpu"}
+    assert len(measured.environment) == 3 * 3
+    assert measured.environment[-1]["backends"] == ["mpi", "mpi:segmented_ring", "mpi:rabenseifner"]
+
+
+def test_launches_are_as_few_as_can_be() -> None:
+    backends = ["mpi", "p2p", "nccl:Ring/LL", "nccl:Tree", "horovod", "nccl", "mpi:ring", "gloo"]
+    settings = Settings(backends=backends, where="mpirun")
+    assert [(one.where, one.backends, one.variables()) for one in settings.launches()] == [
+        ("mpirun", ["mpi", "p2p", "nccl", "mpi:ring", "gloo"], {}),
+        ("mpirun", ["nccl:Ring/LL"], {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}),
+        ("mpirun", ["nccl:Tree"], {"NCCL_ALGO": "Tree"}),
+        ("horovodrun", ["horovod"], {}),
+    ]
+    assert settings.launches()[1].configurations() == [("nccl", "Ring/LL")]
+    both = Settings(backends=["p2p", "p2p_nccl", "nccl"], algorithms=["ring", "tree"]).configurations()
+    assert both == [
+        *(("p2p", "ring"), ("p2p", "tree"), ("p2p_nccl", "ring"), ("p2p_nccl", "tree")),
+        ("nccl", "default"),
+    ]
+
+
+@pytest.mark.parametrize("name", list(BACKENDS))
+def test_what_a_back_end_lacks_is_refused_before_anything_starts(name: str) -> None:
+    for what in BACKENDS[name].lacks:
+        collective, _, op = what.partition(" ")
+        asked = {"op": what} if what in OPS else {"dtype": what} if what in DTYPES else {"collective": collective}
+        with pytest.raises(ValueError, match=f"{name} has no {what!r}; it lacks"):
+            Settings(backends=[name], **{"op": op or "sum", "collective": "all_reduce"} | asked)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process only."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", [name for name, entry in BACKENDS.items() if entry.transport != "nccl"])
+def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises and calls nothing of its library, here a stand-in that has nothing."""
+    library = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0))
+    monkeypatch.setattr(horovod, "_started", lambda: library)
+    monkeypatch.setattr(mpi, "_started", lambda: library)
+    tensor = torch.arange(4.0)
+    for collective in ("gossip", *(what for what in BACKENDS[name].lacks if what in MEASURED)):
+        algorithm = "ring" if name == "p2p" else "auto"
+        with pytest.raises(ValueError, match=f"'{collective}'"):
+            backend(name).perform(Call(collective, tensor, tensor, dist.ReduceOp.SUM, 0, algorithm=algorithm))
+        assert torch.equal(tensor, torch.arange(4.0))
+
+
+def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(mpirun.shutil, "which", lambda *_, **__: None)
+    for name, missing, where in (
+        ("horovod", horovodrun.MISSING, "horovodrun"),
+        ("mpi", mpirun.MISSING, "mpirun"),
+    ):
+        assert presence(name).absent == missing
+        for act in (
+            lambda name=name: need(name),
+            lambda name=name: bench([Settings(backends=["p2p", name])]),
+            lambda name=name: bench([Settings(backends=["p2p", name], where="cluster")]),
+        ):
+            with pytest.raises(ImportError, match=f"^{name} is absent: {re.escape(missing)}$"):
+                act()
+        with pytest.raises(ImportError, match=f"^{re.escape(missing)}$"):
+            launch("backend_cases", {}, 2, where=where, timeout=20)
+
+
+@pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
+def test_nccl_is_there_where_a_gpu_is_and_else_says_why(name: str) -> None:
+    if torch.cuda.is_available():
+        assert presence(name).version.startswith("NCCL ")
+    else:
+        with pytest.raises(ImportError, match=rf"^{name} is absent: torch \S+ (is built without CUDA|finds no GPU)"):
+            bench([Settings(backends=["p2p", name])])
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(
+        RuntimeError, match="NCCL needs a GPU for each rank: this is rank 2 of its machine, which has 2"
+    ):
+        nccl.device()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
+def test_nccl_on_one_gpu(name: str) -> None:
+    assert len(checks(name, 1)) == len(MEASURED)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
+def test_nccl_on_all_gpus(name: str) -> None:
+    assert len(checks(name, torch.cuda.device_count())) == len(MEASURED)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_rows_of_nccl_s_algorithms() -> None:
+    backends = ["p2p_nccl", "nccl:Ring/Simple", "nccl:Tree/Simple"]
+    measured = bench([Settings(ranks=2, backends=backends, algorithms=["ring", "two_tree"], bytes=[4, 1 << 20])])
+    assert [row["wrong"] for row in measured.rows] == [0] * 8
+    assert {row["device"] for row in measured.rows} == {"cuda"}

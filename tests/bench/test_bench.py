@@ -1,0 +1,199 @@
+"""Measuring: settings that are refused, data that can fail, statistics, and the rows of real launches."""
+
+import json
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from collectives.bench import DTYPES, OPS, Settings, need_all
+from collectives.bench.data import BLOCK, reduced, values
+from collectives.errors import explain
+from collectives.launch import launch
+from collectives.statistics import covered, median_interval
+from places import TASKS
+
+ROW = {
+    *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
+    *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
+    *("auto", "segments", "bound_us"),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rnaks": 4}, "rnaks: Extra inputs are not permitted, got 4"),
+        ({"ranks": "4"}, "ranks: Input should be a valid integer, got '4'"),
+        ({"ranks": 0}, "ranks: Input should be greater than or equal to 1, got 0"),
+        ({"bytes": [4, -4]}, "bytes.1: Input should be greater than or equal to 0, got -4"),
+        ({"bytes": [6]}, "6 bytes are no whole number of float32 (4 bytes each)"),
+        ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange"),
+        ({"backends": ["glue"]}, "unknown backend 'glue'"),
+        ({"collective": "allreduce"}, "unknown collective 'allreduce'"),
+        ({"dtype": "float8"}, "unknown dtype 'float8'"),
+        ({"op": "mean"}, "unknown op 'mean'"),
+        ({"collective": "reduce", "root": 4}, "root 4 is not one of the ranks 0 to 3"),
+        ({"op": "avg", "backends": ["p2p", "gloo"]}, "gloo has no 'avg'; it lacks avg"),
+        ({"backends": ["mpi:rnig"]}, "unknown algorithm 'mpi:rnig'; known are basic_linear, nonoverlapping"),
+        ({"backends": ["mpi:ring"], "collective": "reduce"}, "mpi takes an algorithm for all_reduce only"),
+        ({"backends": ["nccl:Tree/LL12"]}, "unknown algorithm 'nccl:Tree/LL12'; it is Ring|Tree|"),
+        ({"backends": ["gloo:ring"]}, "gloo has no algorithms to choose from, so not 'gloo:ring'; mpi and nccl have"),
+        ({"backends": ["horovod"], "collective": "gather"}, "horovod has no 'gather'; it lacks reduce, scatter"),
+        ({"backends": ["horovod"], "collective": "reduce_scatter", "op": "max"}, "no 'reduce_scatter max'"),
+        ({"backends": ["p2p", "mpi"], "dtype": "bfloat16"}, "mpi has no 'bfloat16'"),
+        ({"where": "moon"}, "unknown where 'moon'; known are loopback"),
+        ({"dtype": "bfloat16", "ranks": 300}, "bfloat16 counts exactly to 256 only"),
+        ({"timeout": float("inf")}, "timeout: Input should be"),
+        ({"timeout": float("nan")}, "timeout: Input should be"),
+        ({"timeout": 604801}, "timeout: Input should be less than or equal to 604800"),
+        ({"ranks": 16385}, "ranks: Input should be less than or equal to 16384"),
+        ({"ranks": 16384, "where": "slurm", "algorithms": ["ring"]}, "got 16,384 ranks x 16,384 chunks, expected"),
+        ({"bytes": [4, 1 << 39]}, "bytes.1: Input should be less than or equal to 274877906944"),
+        ({"repetitions": 10_001}, "repetitions: Input should be less than or equal to 10000"),
+        ({"warmups": 10_001}, "warmups: Input should be less than or equal to 10000"),
+        ({"segments": 1025}, "segments: Input should be less than or equal to 1024"),
+    ],
+)
+def test_bad_settings_say_what_is_wrong(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings(**given)
+    assert message in explain(caught.value)
+
+
+def test_what_this_machine_s_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = 2 * ((64 << 20) + 4 * (1 << 20))  # two ranks, and what they compare for a buffer of 1 MiB
+    wanted = Settings(ranks=2, bytes=[4, 1 << 20])
+    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least))
+    need_all([wanted])
+    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least - 1))
+    need_all([wanted.model_copy(update={"where": "slurm"})])
+    with pytest.raises(ValueError, match="2 ranks and their buffers on this machine: got 136 MiB, expected 136 MiB"):
+        need_all([wanted])
+
+
+def test_settings_at_their_limits_are_accepted() -> None:
+    many = Settings(ranks=16384, where="slurm", bytes=[1 << 38], repetitions=10_000, warmups=0, timeout=604800)
+    assert (many.ranks, many.segments) == (16384, None)
+    assert Settings(repetitions=1, segments=1024).repetitions == 1
+
+
+@given(p=st.integers(1, 200), n=st.integers(1, 50), op=st.sampled_from(OPS), name=st.sampled_from(list(DTYPES)))
+def test_data_stay_exact_in_every_order(p: int, n: int, op: str, name: str) -> None:
+    exact = DTYPES[name][1]
+    x = np.stack([values(rank, n, op, p, exact) for rank in range(p)])
+    total = reduced(n, op, p, exact)
+    plain = {"prod": np.prod, "max": np.max, "min": np.min}.get(op, np.sum)(x, axis=0)
+    assert total.tolist() == plain.tolist()
+    assert np.abs(x).sum(axis=0).max() <= exact or op not in ("sum", "avg")
+    assert np.abs(total).max() <= exact
+
+
+@given(p=st.integers(1, 5), first=st.integers(0, 2 * BLOCK), n=st.integers(0, 2 * BLOCK), op=st.sampled_from(OPS))
+def test_a_part_of_the_data_is_a_part_of_the_whole(p: int, first: int, n: int, op: str) -> None:
+    exact, whole = DTYPES["float32"][1], slice(first, first + n)
+    assert np.array_equal(reduced(n, op, p, exact, first), reduced(first + n, op, p, exact)[whole])
+    assert np.array_equal(values(p, n, op, p, exact, first), values(p, first + n, op, p, exact)[whole])
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_data_tell_ranks_and_elements_apart(op: str) -> None:
+    """Counting a rank twice while dropping another, or moving an element, changes most results."""
+    p, n, exact = 4, 4096, DTYPES["float32"][1]
+    x = [values(rank, n, op, p, exact) for rank in range(p)]
+    plain = {"prod": np.prod, "max": np.max, "min": np.min}.get(op, np.sum)
+    right = plain(np.stack(x), axis=0)
+    twice = plain(np.stack([x[0], x[0], x[2], x[3]]), axis=0)
+    moved = plain(np.stack([x[0], np.roll(x[1], 1), x[2], x[3]]), axis=0)
+    for wrong in (twice, moved):
+        assert (wrong != right).mean() > 0.2
+
+
+@pytest.mark.parametrize("n", range(1, 60))
+def test_the_interval_covers_the_median_as_often_as_it_says(n: int) -> None:
+    x = [float(i) for i in range(n)]
+    low, median, high = median_interval(x)
+    assert median == np.median(x)
+    assert low + high == n - 1  # as far in from either end
+    outside = 2 * sum(math.comb(n, i) for i in range(int(low) + 1)) / 2**n
+    further_in = outside + 2 * math.comb(n, int(low) + 1) / 2**n
+    assert outside <= 0.05 or n < 6
+    assert further_in > 0.05
+    assert covered(n) == pytest.approx(1 - outside)
+
+
+def test_an_interval_needs_samples() -> None:
+    with pytest.raises(ValueError, match="an interval needs samples: got 0, expected 1 or more"):
+        median_interval([])
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "collectives", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_rows_of_every_collective_and_back_end_on_1_to_8_ranks() -> None:
+    done = bench(
+        *("--algorithm", "ring", "two_tree", "recursive_doubling", "--backend", "p2p", "gloo"),
+        *("--ranks", "1", "2", "3", "4", "5", "8", "--bytes", "0", "4", "4K", "--repetitions", "7", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == 6 * 3 * 4
+    for row in rows:
+        assert set(row) == ROW
+        assert row["wrong"] == 0
+        assert len(row["samples"]) == 7
+        assert row["low_us"] <= row["median_us"] <= row["high_us"]
+        assert row["busbw"] == pytest.approx(row["algbw"] * 2 * (row["ranks"] - 1) / row["ranks"])
+    assert "measured, 3 of 3" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "collective", ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"]
+)
+def test_rows_of_the_other_collectives(collective: str) -> None:
+    done = bench("--collective", collective, "--backend", "p2p", "gloo", "--ranks", "3", "--bytes", "4K", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["backend"], row["wrong"]) for row in rows] == [("p2p", 0), ("gloo", 0)], done.stderr
+    parts = 1 if collective in ("broadcast", "reduce") else 3
+    assert {row["bytes"] for row in rows} == {4096 - 4096 % (4 * parts)}
+    assert {row["count"] for row in rows} == {1024 // parts}
+
+
+@pytest.mark.parametrize(("dtype", "op"), [("bfloat16", "avg"), ("int64", "prod"), ("float16", "min")])
+def test_rows_of_other_dtypes_and_ops(dtype: str, op: str) -> None:
+    done = bench("--dtype", dtype, "--op", op, "--ranks", "3", "--bytes", "1K", "--algorithm", "two_tree", "--json")
+    assert [json.loads(line)["wrong"] for line in done.stdout.splitlines()] == [0], done.stderr
+
+
+def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring whose last step is dropped (tests/ranks/faulty.py) gives rows with wrong elements."""
+    monkeypatch.setenv("PYTHONPATH", str(TASKS))
+    settings = Settings(ranks=4, algorithms=["ring", "tree"], bytes=[4096], repetitions=5, warmups=1)
+    events = launch("faulty", {"measure": [settings.model_dump()]}, 4, timeout=60)
+    wrong = {event["row"]["algorithm"]: event["row"]["wrong"] for event in events if "row" in event}
+    assert wrong["tree"] == 0
+    assert wrong["ring"] > 4 * 6 * 200  # each rank misses one chunk of 256 elements in each of 6 calls
+
+
+def test_bad_arguments_are_refused_before_anything_runs() -> None:
+    for arguments, message in (
+        (["--bytes", "64Q"], "invalid size '64Q'; expected for example 4, 64K, 1M or 2G"),
+        (["--bytes", "5"], "5 bytes are no whole number of float32"),
+        (["--algorithm", "rnig"], "no algorithm 'rnig' for 'all_reduce'"),
+        (["--ranks", "none"], "got 'none', expected a whole number from 1 to 16,384"),
+        (["--op", "avg", "--backend", "gloo"], "gloo has no 'avg'"),
+        (["--backend", "p2p", "mpi:rnig"], "unknown algorithm 'mpi:rnig'"),
+        (["--timeout", "0"], "--timeout: got '0', expected seconds: above 0, at most 604800"),
+    ):
+        done = bench(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr

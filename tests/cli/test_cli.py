@@ -1,0 +1,246 @@
+"""The command line: what it prints, and what it says about wrong input."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collectives.__main__ import main
+from collectives.algorithms import ALGORITHMS
+from collectives.figures.player import player_data
+from collectives.launch import horovodrun
+from collectives.schedule import Schedule
+from command import Capture, run
+
+
+def test_list_names_every_algorithm(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "list", "-p", "6", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(row["collective"], row["algorithm"]) for row in rows] == list(ALGORITHMS)
+    exchange = next(row for row in rows if row["algorithm"] == "exchange")
+    assert exchange == {
+        "collective": "all_reduce",
+        "algorithm": "exchange",
+        "ranks": 6,
+        "steps": 1,
+        "messages": 30,
+        "busiest_port": 5.0,
+    }
+    assert "two_tree" in run(capsys, "list")[1]
+
+
+def test_show_prints_the_table(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "show", "all_reduce", "recursive_doubling", "-p", "2")
+    assert code == 0
+    assert out.splitlines() == [
+        "all_reduce by recursive_doubling on 2 ranks: 1 steps, 1 chunks. "
+        "+2<0 adds chunk 2 from rank 0, =2<0 replaces it.",
+        "",
+        "step | rank 0 | rank 1",
+        "   0 | +0<1   | +0<0",
+    ]
+
+
+def test_show_as_json_is_what_the_player_reads(capsys: Capture) -> None:
+    _, out, err = run(capsys, "show", "all_reduce", "two_tree", "-p", "8", "--segments", "2", "--json")
+    assert json.loads(out) == player_data(ALGORITHMS["all_reduce", "two_tree"](8, segments=2), "two_tree")
+    assert (out.count("\n"), err) == (1, "")
+    # Up and down, two trees, two segments, 7 edges.
+    assert sum(len(step[0]) for step in json.loads(out)["steps"]) == 2 * 2 * 2 * 7
+
+
+def test_show_draws(capsys: Capture, tmp_path: Path) -> None:
+    code, out, err = run(capsys, "show", "broadcast", "binomial", "-p", "4", "--svg", f"{tmp_path}/tree")
+    assert (code, out) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"tree-{kind}-{theme}.svg" for kind in ("steps", "time") for theme in ("dark", "light")
+    ]
+    assert "messages in each step: 1, 2. In step 0, for one, rank 0 sends chunk 0 to rank 1, replacing." in err
+
+
+def test_a_large_schedule_is_shown_in_part(capsys: Capture) -> None:
+    _, out, _ = run(capsys, "show", "all_reduce", "ring", "-p", "40")
+    assert out.splitlines()[-1] == "(54 more steps and 28 more ranks are not shown)"
+
+
+def test_verify_all_names_every_algorithm(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "verify", "--all", "--max-ranks", "9", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert sorted((row["collective"], row["algorithm"]) for row in rows) == sorted(ALGORITHMS)
+    assert {(row["max_ranks"], row["fingerprints_at"]) for row in rows} == {(9, None)}
+    assert [row["schedules"] for row in rows if row["collective"] == "all_gather"] == [9] * 4
+
+
+def test_verify_one(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "verify", "broadcast", "binomial", "-p", "5", "--root", "3")
+    assert code == 0
+    assert out == "ok  broadcast binomial on 5 ranks, every contribution counted\n"
+
+
+def test_verify_fails_on_a_wrong_schedule(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = ALGORITHMS["all_reduce", "ring"]
+    monkeypatch.setitem(ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)))
+    code, _, err = run(capsys, "verify", "all_reduce", "ring", "-p", "4")
+    assert code == 1
+    assert "times, not 1" in err
+    assert "<--" in err
+
+
+def _without_its_last_step(schedule: Schedule) -> Schedule:
+    return replace(schedule, nsteps=schedule.nsteps - 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "all_reduce", "rnig"], "no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange"),
+        (["show", "allreduce", "ring"], "collectives with algorithms are broadcast"),
+        (["show", "broadcast", "flat", "-p", "4", "--root", "4"], "root 4 is not one of the ranks 0 to 3"),
+        (["verify"], "either a collective and an algorithm, or --all"),
+        (["verify", "all_reduce"], "either a collective and an algorithm, or --all"),
+        (["verify", "all_reduce", "ring", "--all"], "either a collective and an algorithm, or --all"),
+        (["show", "all_reduce", "ring", "-p", "2", "--svg", "no-such-folder/x"], "cannot write no-such-folder/x-steps"),
+        (["show", "all_reduce", "ring", "-p", "256", "--svg", "x"], "ranks x steps to draw: got 130,560, expected at"),
+        (["show", "all_reduce", "ring", "--root", "3"], "all_reduce ring takes no --root: got 3, expected none"),
+        (["simulate", "all_reduce", "ring", "--segments", "2"], "all_reduce ring takes no --segments: got 2"),
+        (["show", "all_reduce", "mine.py"], "got 'mine.py', expected FILE.py:FUNCTION"),
+        (["verify", "--all", "-p", "4"], "--all takes no --ranks: got 4, expected none"),
+        (["verify", "all_reduce", "ring", "--max-ranks", "3"], "--max-ranks goes with --all: got a single algorithm"),
+        (["verify", "all_reduce", "ring", "-p", "100000"], "got 100,000 ranks x 100,000 chunks, expected a product of"),
+        (
+            ["verify", "all_reduce", "exchange", "-p", "4097"],
+            "a message for each pair: got 4,097, expected at most 4,096",
+        ),
+        (["simulate", "all_to_all", "pairwise", "-p", "50000"], "got 2,500,000,000, expected at most 134,217,728"),
+        (["bench", "--root", "3"], "all_reduce takes no --root: got 3, expected none"),
+        (["run", "no-such.ipynb"], "there is no notebook no-such.ipynb"),
+    ],
+)
+def test_wrong_input_is_explained_and_exits_with_2(capsys: Capture, arguments: list[str], message: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("list -p 1025", "-p/--ranks: got '1025', expected a whole number from 1 to 1,024"),
+        ("show all_reduce ring -p 1000000000", "got '1000000000', expected a whole number from 1 to 1,024"),
+        ("verify all_reduce tree -p 1048577", "got '1048577', expected a whole number from 1 to 1,048,576"),
+        ("verify all_reduce tree --segments 1000000000000", "expected a whole number from 1 to 65,536"),
+        ("verify --all --max-ranks 129", "--max-ranks: got '129', expected a whole number from 1 to 128"),
+        (f"bench --ranks {'9' * 5000}", "expected a whole number from 1 to 16,384"),
+        ("bench --bytes 8 999999999G", "got '999999999G', expected at most 256 GiB"),
+        (
+            "bench --bytes 8 99999999999999999999G",
+            "'99999999999999999999G' is too large; expected less than 2^63 bytes",
+        ),
+        ("simulate all_reduce ring --bytes 257G", "got '257G', expected at most 256 GiB"),
+        ("bench --repetitions 10001", "--repetitions: got '10001', expected a whole number from 1 to 10,000"),
+        ("bench --timeout inf", "--timeout: got 'inf', expected seconds: above 0, at most 604800"),
+        ("bench --timeout nan", "--timeout: got 'nan', expected seconds"),
+        ("calibrate --timeout -1", "--timeout: got '-1', expected seconds"),
+        ("calibrate --ranks 1", "--ranks: got '1', expected a whole number from 2 to 16,384"),
+        ("verify all_reduce ring --timeout 604801", "--timeout: got '604801', expected seconds"),
+    ],
+)
+def test_what_is_beyond_a_limit_is_refused_by_the_parser(capsys: Capture, arguments: str, message: str) -> None:
+    code, out, err = run(capsys, *arguments.split())
+    assert (code, out) == (2, "")
+    assert message in err.splitlines()[-1]
+
+
+def test_the_largest_numbers_are_accepted(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "show", "all_reduce", "ring", "-p", "1024")
+    assert (code, "2022 more steps and 1012 more ranks" in out) == (0, True)
+    assert run(capsys, "verify", "broadcast", "chain", "-p", "1", "--segments", "65536", "--timeout", "604800")[0] == 0
+
+
+def test_ranks_that_memory_cannot_hold_are_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 27))
+    code, out, err = run(capsys, "bench", "--ranks", "2", "--bytes", "1M")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "memory for 2 ranks and their buffers on this machine: got 128 MiB, expected 136 MiB or more" in err
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 8 EiB"), OverflowError("int too large")])
+def test_what_is_too_much_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def much(_: Schedule) -> str:
+        raise error
+
+    monkeypatch.setattr("collectives.__main__.grid", much)
+    code, out, err = run(capsys, "show", "all_reduce", "ring")
+    assert (code, out, err.count("\n"), str(error) in err) == (1, "", 1, True)
+
+
+@pytest.mark.parametrize("arguments", [["shwo"], ["show", "all_reduce", "ring", "-p", "0"], []])
+def test_what_the_parser_refuses_exits_with_2(capsys: Capture, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: collectives" in capsys.readouterr().err
+
+
+OWN = """
+from collectives import Schedule, Step
+
+def swap(p):
+    return Schedule("all_reduce", p, 1, 1, lambda t: Step([0, 1], [1, 0], 0, add=True))
+
+def wrong(p):
+    return Schedule("all_reduce", p, 1, 1, lambda t: Step([0], [1], 0, add=True))
+"""
+
+
+def test_a_schedule_of_ones_own(capsys: Capture, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(OWN)
+    swap, wrong = f"{mine}:swap", f"{mine}:wrong"
+    assert "   0 | +0<1   | +0<0" in run(capsys, "show", "all_reduce", swap, "-p", "2")[1]
+    assert run(capsys, "verify", "all_reduce", swap, "-p", "2")[0] == 0
+    code, _, err = run(capsys, "verify", "all_reduce", wrong, "-p", "2")
+    assert (code, "rank 0 holds chunk 0 of rank 1 0 times, not 1" in err) == (1, True)
+    assert json.loads(run(capsys, "list", swap, "-p", "2", "--json")[1].splitlines()[-1])["steps"] == 1
+    code, out, _ = run(
+        capsys, "bench", "--algorithm", swap, "--ranks", "2", "--bytes", "4K", "--repetitions", "3", "--json"
+    )
+    assert (code, json.loads(out)["wrong"], json.loads(out)["algorithm"]) == (0, 0, swap)
+    for arguments, message in (
+        (["bench", "--algorithm", wrong, "--ranks", "2"], "0 times, not 1"),
+        (["show", "all_reduce", f"{mine}:no"], "has no function 'no'"),
+        (["show", "all_reduce", "nowhere.py:no"], "there is no file nowhere.py"),
+        (["show", "broadcast", swap, "-p", "2"], "is all_reduce on 2 ranks, not broadcast on 2"),
+        (["list", "nowhere.py:no"], "there is no file nowhere.py"),
+    ):
+        code, _, err = run(capsys, *arguments)
+        assert (code, message in err) == (2, True), err
+
+
+def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
+    code, out, _ = run(capsys, "backends", "--json")
+    rows = {row["backend"]: row for row in map(json.loads, out.splitlines())}
+    assert (code, list(rows)) == (0, ["p2p", "gloo", "p2p_nccl", "nccl", "horovod", "mpi"])
+    assert rows["p2p"]["version"].startswith("torch ")
+    assert rows["horovod"]["absent"] == horovodrun.MISSING
+    assert f"horovod   absent: {horovodrun.MISSING}\n" in run(capsys, "backends")[1]
+    code, out, err = run(capsys, "bench", "--backend", "p2p", "horovod")
+    assert (code, out, err) == (1, "", f"collectives: horovod is absent: {horovodrun.MISSING}\n")
+
+
+def test_verify_all_stops_at_the_first_fault(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collectives.cli.proving.workers", ThreadPoolExecutor)  # sees the planted fault
+    ring = ALGORITHMS["all_reduce", "ring"]
+    monkeypatch.setitem(
+        ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)) if p > 1 else ring(p)
+    )
+    code, _, err = run(capsys, "verify", "--all", "--max-ranks", "5")
+    assert (code, "all_reduce on 2 ranks, 2 chunks, 1 steps" in err) == (1, True)

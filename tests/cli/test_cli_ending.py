@@ -1,0 +1,122 @@
+"""How a command ends from outside: signals, a reader that goes, a full disk, closed streams."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from places import ROOT
+
+COMMAND = [sys.executable, "-m", "collectives"]
+WORKING = {
+    "verify": "verify --all",
+    "simulate": "simulate all_reduce ring -p 1000000 --bytes 8",
+    "bench": "bench --repetitions 10000 --bytes 4M --ranks 2",
+    "calibrate": "calibrate --repetitions 10000",
+}
+CHILDREN = {"verify": 1, "simulate": 0, "bench": 2, "calibrate": 2}
+SECONDS = 60
+
+
+def started(words: str, children: int, cwd: Path | None = None) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A command that has started so many processes and is at work, and all that it started."""
+    pipe = subprocess.PIPE
+    command = subprocess.Popen([*COMMAND, *words.split()], stdout=pipe, stderr=pipe, text=True, cwd=cwd)
+    main, until = psutil.Process(command.pid), time.monotonic() + SECONDS
+    # With its processes there, or after so much of the processor's time, it is past its imports.
+    while len(main.children(recursive=True)) < children or sum(main.cpu_times()[:2]) < 3 * (not children):
+        assert command.poll() is None, command.stderr and command.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    time.sleep(0.3)
+    return command, main.children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=20)[1]
+
+
+@pytest.mark.parametrize(("how", "said", "code"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
+@pytest.mark.parametrize("verb", WORKING)
+def test_a_signal_ends_a_command_with_one_line(verb: str, how: str, said: str, code: int) -> None:
+    command, below = started(WORKING[verb], CHILDREN[verb])
+    command.send_signal(getattr(signal, how))
+    _, err = command.communicate(timeout=SECONDS)
+    assert (command.returncode, err) == (code, f"collectives: {said}\n")
+    assert gone(below)
+
+
+@pytest.mark.parametrize("verb", ["verify --all", "bench-simulator"])
+def test_workers_end_with_a_killed_parent(verb: str) -> None:
+    command, below = started(verb, 1)
+    command.kill()
+    command.communicate(timeout=SECONDS)
+    assert gone(below)
+
+
+def test_a_notebook_is_ended_with_its_kernel_and_ranks(tmp_path: Path) -> None:
+    source = ROOT / "experiments"
+    shutil.copy(source / "all-reduce-sweep.ipynb", tmp_path)
+    shutil.copytree(source / "presets", tmp_path / "presets")
+    words = "run all-reduce-sweep.ipynb -p repetitions=10000 -p backends=[p2p,gloo]"
+    command, below = started(words, 3, tmp_path)  # the kernel, and two ranks or more
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=SECONDS)
+    assert command.returncode == 130
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "collectives: interrupted"
+    assert gone(below)
+
+
+def shell(line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which C is the command; buffered, as it is for users."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = ["bash", "-c", f'C() {{ "{sys.executable}" -m collectives "$@"; }}; {line}']
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=cwd, env=own, check=False)
+
+
+@pytest.mark.parametrize(
+    "words", ["list", "list --json", "show all_reduce ring", "show all_reduce ring --json", "--help", "list --help"]
+)
+def test_a_reader_that_goes_ends_it_quietly(words: str) -> None:
+    done = shell(f"C {words} | true; echo ${{PIPESTATUS[0]}}")
+    assert (done.stdout in ("141\n", "0\n"), done.stderr) == (True, "")
+
+
+def test_a_reader_that_goes_ends_the_ranks() -> None:
+    done = shell("C bench --bytes 4 8 --repetitions 2 --ranks 2 --json 2>/dev/null | true; echo ${PIPESTATUS[0]}")
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "show all_reduce ring", "--help"])
+def test_a_full_disk_is_one_line_that_names_standard_output(words: str) -> None:
+    done = shell(f"C {words} > /dev/full")
+    said = "collectives: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_pictures_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "x-steps-dark.svg").write_text("before")
+    done = shell(f"ulimit -f 1; trap '' XFSZ; C show all_reduce ring --svg {tmp_path}/x")
+    said = f"collectives: cannot write {tmp_path}/x-steps-light.svg and -dark.svg: File too large\n"
+    assert (done.returncode, done.stderr) == (2, said)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x-steps-dark.svg", "before")]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_obstacle(closed: str) -> None:
+    done = shell(f"C bench --bytes 4 --repetitions 2 --ranks 2 {closed}")
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr
+    assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
+def test_a_failure_without_standard_error_prints_no_data() -> None:
+    done = shell("C show all_reduce rnig 2>&-")
+    assert (done.returncode, done.stdout) == (2, "")

@@ -1,0 +1,168 @@
+"""Figures: the same bytes every time, both themes, and a description that comes from the data."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from collectives.algorithms import ALGORITHMS, names
+from collectives.figures import measured, panels
+from collectives.figures.schedules import space_time, steps, two_trees, walk
+from collectives.figures.style import MARKS, Picture, hues
+from places import ROOT
+
+
+def rows() -> pd.DataFrame:
+    def row(backend: str, algorithm: str, nbytes: int, us: float) -> dict[str, object]:
+        return {
+            "collective": "all_reduce",
+            "backend": backend,
+            "algorithm": algorithm,
+            "ranks": 4,
+            "bytes": nbytes,
+            "median_us": us,
+            "low_us": us * 0.9,
+            "high_us": us * 1.2,
+            "busbw": nbytes / us / 1e3 * 1.5,
+        }
+
+    return pd.DataFrame(
+        [
+            row("p2p", "ring", 4, 900.0),
+            row("gloo", "default", 4, 300.0),
+            row("p2p", "ring", 1 << 20, 2000.0),
+            row("gloo", "default", 1 << 20, 3000.0),
+        ]
+    )
+
+
+def eight() -> pd.DataFrame:
+    """Two collectives by ours and gloo, a third by ours alone."""
+    third = rows()[rows().backend == "p2p"].assign(collective="gather")
+    two = [rows().assign(collective=name) for name in ("all_reduce", "broadcast")]
+    return pd.concat([*two, third], ignore_index=True)
+
+
+PICTURES = {
+    "walk": lambda: walk(ALGORITHMS["all_reduce", "ring"](4)),
+    "space_time": lambda: space_time(ALGORITHMS["all_reduce", "two_tree"](8)),
+    "steps": lambda: steps(ALGORITHMS["all_reduce", "hierarchical_ring"](8), "hierarchical_ring"),
+    "two_trees": lambda: two_trees(9),
+    "time": lambda: measured.time_against_size(rows()),
+    "panels": lambda: panels.time_against_size(eight()),
+    "bandwidth": lambda: measured.bandwidth_against_size(rows()),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_reproducible_and_has_two_themes(name: str) -> None:
+    one, again = PICTURES[name](), PICTURES[name]()
+    assert one == again
+    assert one.light != one.dark
+    for svg in (one.light, one.dark):
+        assert ET.fromstring(svg).tag.endswith("svg")
+    html = one._repr_html_()
+    assert html.count(f'alt="{one.alt}"') == 2
+    assert "only-light" in html
+    assert "only-dark" in html
+
+
+def test_alternative_texts_say_what_is_shown() -> None:
+    assert "ranks 0, 2, 4, 6, 8; inside the second: ranks 0, 1, 3, 5, 7; rank 0 is inside both" in two_trees(9).alt
+    assert "no rank is inside both" in two_trees(8).alt
+    assert "56 arrows" not in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
+    assert "28 arrows between ranks over" in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
+    assert (
+        "6 steps, 4 chunks; messages in each step: 4, 4, 4, 4, 4, 4." in steps(ALGORITHMS["all_reduce", "ring"](4)).alt
+    )
+    assert "22 steps, the first 18 of them drawn" in steps(ALGORITHMS["all_reduce", "ring"](12)).alt
+    assert "every rank holds 4 complete chunks" in walk(ALGORITHMS["all_reduce", "ring"](4)).alt
+    assert measured.time_against_size(rows()).alt == (
+        "Measured all-reduce on 4 ranks, time in microseconds against buffer size: "
+        "ring from 900 µs at 4 B to 2,000 µs at 1 MiB; gloo (its own choice) from 300 µs at 4 B to 3,000 µs at 1 MiB."
+    )
+
+
+def test_sentences_compute_their_numbers() -> None:
+    assert measured.quickest(rows()) == (
+        "At 4 B, gloo (its own choice) was fastest with 300 µs; ring took 3.0 times as long. "
+        "At 1 MiB, ring was fastest with 2,000 µs; gloo (its own choice) took 1.5 times as long."
+    )
+    assert measured.table(rows()).to_dict() == {
+        "ring": {"4 B": 900, "1 MiB": 2000},
+        "gloo (its own choice)": {"4 B": 300, "1 MiB": 3000},
+    }
+
+
+def test_one_repetition_has_an_interval_without_width() -> None:
+    """Computed from the bus bandwidth its ends may be off by the last bit, on either side."""
+    many = rows()[:1].loc[[0] * 60].assign(bytes=range(4, 64), median_us=[1000 / 7 * n for n in range(1, 61)])
+    many = many.assign(low_us=many.median_us, high_us=many.median_us, busbw=many.bytes / many.median_us / 1e3 * 1.5)
+    assert measured.bandwidth_against_size(many).light
+    assert measured.time_against_size(many.assign(low_us=many.median_us + 1e-3)).light
+
+
+def test_panels_say_who_has_what() -> None:
+    assert panels.time_against_size(eight()).alt == (
+        "Measured on 4 ranks, time against buffer size from 4 B to 1 MiB. "
+        "all-reduce: ours from 900 µs to 2 ms; gloo from 300 µs to 3 ms. "
+        "broadcast: ours from 900 µs to 2 ms; gloo from 300 µs to 3 ms. gather: ours from 900 µs to 2 ms."
+    )
+    assert panels.table(eight(), 4).to_dict() == {
+        "ours": {"all-reduce": "900", "broadcast": "900", "gather": "900"},
+        "gloo": {"all-reduce": "300", "broadcast": "300", "gather": "none"},
+    }
+    assert panels.winners(eight()) == (
+        "At 4 B, of 3 collectives, fastest were: gloo in 2, ours in 1. "
+        "At 1 MiB, of 3 collectives, fastest were: ours in 3."
+    )
+
+
+def test_ties_are_called_ties() -> None:
+    """Of rows whose intervals overlap none is named the fastest."""
+    tied = rows().assign(low_us=100.0)
+    assert measured.quickest(tied) == (
+        "At 4 B, gloo (its own choice) and ring tie, with medians of 300 µs to 900 µs: their intervals overlap. "
+        "At 1 MiB, ring and gloo (its own choice) tie, with medians of 2,000 µs to 3,000 µs: their intervals overlap."
+    )
+    assert panels.winners(eight().assign(low_us=100.0)) == (
+        "At 4 B, of 3 collectives, fastest were: ours in 1, a tie in 2. "
+        "At 1 MiB, of 3 collectives, fastest were: ours in 1, a tie in 2."
+    )
+    assert measured.highest(rows(), "{:.1f}".format) == "0.8, by ring with 1 MiB"
+    assert (
+        measured.highest(tied, "{:.1f}".format)
+        == "0.8, by ring with 1 MiB; gloo (its own choice) cannot be told from it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("repetitions", "said"),
+    [([21], "with 97.33 % intervals."), ([3, 5], "with 75 % to 93.75 % intervals."), ([1], "with single samples,")],
+)
+def test_the_confidence_in_a_record_is_that_of_its_repetitions(repetitions: list[int], said: str) -> None:
+    settings = [
+        {"ranks": 4, "where": "loopback", "dtype": "float32", "warmups": 1, "repetitions": n} for n in repetitions
+    ]
+    here = {"processor": "x", "usable_cores": 2, "memory_gib": 1.0, "system": "y", "torch": "z"}
+    assert said in measured.machine({"settings": settings, "environment": [here]})
+
+
+@pytest.mark.parametrize("collective", sorted({collective for collective, _ in ALGORITHMS}))
+def test_every_algorithm_has_its_own_look_within_its_collective(collective: str) -> None:
+    looks = [MARKS[name] for name in [*names(collective), "gloo"]]
+    assert len({look.colour for look in looks}) == len(looks)
+    assert len({look.marker for look in looks}) == len(looks)
+
+
+def test_every_chunk_has_its_own_hue() -> None:
+    assert len(set(hues(8))) == 8
+
+
+def test_the_readmes_picture_is_what_the_code_draws(tmp_path: Path) -> None:
+    drawn: Picture = two_trees(8)
+    drawn.save(tmp_path / "two-trees")
+    for theme in ("light", "dark"):
+        kept = ROOT / "chapters" / "images" / f"two-trees-{theme}.svg"
+        assert kept.read_bytes() == (tmp_path / f"two-trees-{theme}.svg").read_bytes()

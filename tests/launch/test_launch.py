@@ -1,0 +1,238 @@
+"""Ranks end with their launcher, however either of them ends, and a failure says which rank and why."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from collectives.launch import RankError, launch
+from collectives.processes.watch import end, start, watch
+from places import TASKS
+
+COMMANDS = ["mpirun", "horovodrun"]
+
+
+@pytest.fixture(autouse=True)
+def _unwell_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+
+
+def is_gone(pid: int) -> bool:
+    """Within five seconds (a killed process takes a moment to be reaped by init)."""
+    for _ in range(100):
+        if is_gone_now(pid):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_gone_now(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().split()[2] == "Z"
+
+
+def is_empty(folder: Path) -> bool:
+    """Within ten seconds: an orphaned mpirun clears away what it had after its launcher has gone."""
+    for _ in range(200):
+        if not list(folder.iterdir()):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def nobody_has(variable: str) -> bool:
+    """Within ten seconds no process on this machine has this in its environment: the command itself has gone, too."""
+    for _ in range(200):
+        if not any(variable in environment(path) for path in Path("/proc").glob("[0-9]*/environ")):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def environment(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode(errors="replace").split("\0")
+    except OSError:  # gone by now, or another user's
+        return []
+
+
+def pids(events: list[dict[str, list[int]]]) -> list[int]:
+    return next(event["pids"] for event in events if "pids" in event)
+
+
+def test_events_of_rank_0_come_back_in_order() -> None:
+    events = launch("unwell", {"do": "nothing"}, 3, timeout=60)
+    assert len(set(pids(events))) == 3
+    assert all(is_gone(pid) for pid in pids(events))
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_failing_rank_is_named_with_its_last_lines(rank: int) -> None:
+    seen: list[dict[str, list[int]]] = []
+    with pytest.raises(RankError, match=rf"rank {rank} of 3 ended with exit code 1") as caught:
+        launch("unwell", {"do": "raise", "rank": rank}, 3, timeout=60, on_event=seen.append)
+    assert "ValueError: a bug on purpose" in str(caught.value)
+    assert all(is_gone(pid) for pid in pids(seen))
+
+
+def test_a_killed_rank_is_named() -> None:
+    with pytest.raises(RankError, match="rank 1 of 3 was killed by SIGKILL"):
+        launch("unwell", {"do": "killed", "rank": 1}, 3, timeout=60)
+
+
+def test_the_children_of_a_rank_that_has_failed_are_ended() -> None:
+    seen: list[dict[str, int]] = []
+    with pytest.raises(RankError, match="rank 0 of 2 ended with exit code 1"):
+        launch("unwell", {"do": "orphan", "rank": 0}, 2, timeout=60, on_event=seen.append)
+    (child,) = (event["child"] for event in seen if "child" in event)
+    assert is_gone(child)
+
+
+def test_a_process_that_has_ended_keeps_its_number_until_its_group_is_ended() -> None:
+    with tempfile.TemporaryFile() as log:
+        process = start(["sh", "-c", "sleep 600 & echo $!; exit 3"], log, {}, [])
+        while process.poll() is None:
+            time.sleep(0.01)
+        assert process.poll() == 3
+        assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+        log.seek(0)
+        child = int(log.read())
+        assert not is_gone_now(child)
+        end([process])
+    assert process.returncode == 3
+    assert is_gone(child)
+
+
+def test_a_stopped_rank_is_named_when_time_is_up() -> None:
+    with ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(4)]
+        stack.callback(end, processes := [start(["sleep", "600"], log, {}, []) for log in logs])
+        processes[2].send_signal(signal.SIGSTOP)
+        names = [f"rank {rank} of 4" for rank in range(4)]
+        watched = watch(names, processes, logs, lambda _: None, time.monotonic() + 0.5)
+        with pytest.raises(
+            RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\) and not done in time; its last lines:"
+        ):
+            list(watched)
+        processes[2].send_signal(signal.SIGCONT)
+        watched = watch(names, processes, logs, lambda _: None, time.monotonic() + 0.5)
+        with pytest.raises(RankError, match=r"^rank 0 of 4 and 3 more are not done in time; its last lines:"):
+            list(watched)
+
+
+def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:
+    said = r"^rank 1 of 3 did not answer the others\nrank [02] of 3 ended with exit code 1; its last lines:"
+    with pytest.raises(RankError, match=said):
+        launch("unwell", {"do": "mute", "rank": 1}, 3, timeout=60)
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
+def test_ranks_start_where_standard_streams_are_closed(closed: str) -> None:
+    code = 'from collectives.launch import launch; print(launch("unwell", {"do": "nothing"}, 2, timeout=60))'
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert "pids" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "two_tree", "recursive_doubling"])
+def test_a_lost_peer_ends_the_collective_with_an_error_that_names_it(algorithm: str) -> None:
+    seen: list[dict[str, str]] = []
+    job = {"do": "leave", "rank": 1, "algorithm": algorithm}
+    with pytest.raises(RankError, match="rank 1 of 2 ended with exit code 3"):
+        launch("unwell", job, 2, timeout=60, on_event=seen.append)
+    (error,) = (event["error"] for event in seen if "error" in event)
+    assert re.match(
+        rf"all_reduce by {algorithm} failed on rank 0, in step \d, (sending to|receiving from) rank 1: ", error
+    )
+
+
+@pytest.mark.parametrize("where", COMMANDS)
+def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str) -> None:
+    seen: list[dict[str, list[int]]] = []
+    with pytest.raises(RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:") as caught:
+        launch("unwell", {"do": "raise", "rank": 2}, 3, where=where, timeout=60, on_event=seen.append)
+    assert "ValueError: a bug on purpose" in str(caught.value)
+    assert f"\n{where} ended with exit code" in str(caught.value)
+    assert all(is_gone(pid) for pid in pids(seen))
+
+
+@pytest.mark.parametrize("where", COMMANDS)
+def test_a_killed_rank_ends_the_command_and_all_others(where: str) -> None:
+    seen: list[dict[str, list[int]]] = []
+    with pytest.raises(RankError, match=rf"{where} ended with exit code \d+; its last lines:"):
+        launch("unwell", {"do": "killed", "rank": 1}, 3, where=where, timeout=60, on_event=seen.append)
+    assert all(is_gone(pid) for pid in pids(seen))
+
+
+def test_what_is_set_for_the_ranks_is_there_and_each_knows_its_place() -> None:
+    for where in ("loopback", *COMMANDS):
+        job = {"do": "environment", "name": "NCCL_ALGO"}
+        events = launch("unwell", job, 2, where=where, timeout=60, environment={"NCCL_ALGO": "Tree"})
+        assert [event["everyone"] for event in events if "everyone" in event] == [[["Tree", "0"], ["Tree", "1"]]]
+
+
+def test_an_unknown_where_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown where 'moon'; known are loopback, cluster, horovodrun, mpirun"):
+        launch("unwell", {}, 2, where="moon", timeout=1)
+
+
+@pytest.mark.parametrize("where", ["loopback", *COMMANDS])
+def test_ranks_that_take_too_long_are_ended_with_their_children(where: str) -> None:
+    seen: list[dict[str, list[int]]] = []
+    late = "rank 0 of 2 and 1 more are" if where == "loopback" else f"{where} is"
+    with pytest.raises(RankError, match=f"{late} not done in time; its last lines:") as caught:
+        launch("unwell", {"do": "sleep"}, 2, where=where, timeout=12, on_event=seen.append)
+    assert "going to sleep" in str(caught.value)
+    child = next(event["child"] for event in seen if "child" in event)
+    assert all(is_gone(pid) for pid in [*pids(seen), child])
+
+
+def test_there_is_at_least_one_rank() -> None:
+    with pytest.raises(ValueError, match="ranks must be at least 1, not 0"):
+        launch("unwell", {}, 0, timeout=1)
+
+
+LAUNCHER = """
+from collectives.cli.ending import signals
+from collectives.launch import launch
+import sys
+say = lambda event: print(event.get("pids", ""), flush=True)
+with signals():
+    launch("unwell", {"do": "wait"}, 2, where=sys.argv[1], timeout=60, on_event=say)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [
+        ("loopback", signal.SIGKILL),
+        ("loopback", signal.SIGTERM),
+        ("loopback", signal.SIGINT),
+        ("mpirun", signal.SIGKILL),
+        ("mpirun", signal.SIGINT),
+        ("horovodrun", signal.SIGKILL),
+        ("horovodrun", signal.SIGTERM),
+    ],
+)
+def test_ranks_end_with_their_launcher(where: str, how: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LAUNCHER, where]
+    own = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as launcher:
+        assert launcher.stdout is not None
+        ranks = [int(pid) for pid in launcher.stdout.readline().decode().strip("[]\n").split(",")]
+        launcher.send_signal(how)
+        assert launcher.wait(timeout=20) != 0
+    assert all(is_gone(pid) for pid in ranks)
+    assert is_empty(tmp_path)
+    assert nobody_has(f"TMPDIR={tmp_path}")

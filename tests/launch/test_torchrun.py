@@ -1,0 +1,92 @@
+"""Two nodes that torchrun joins as in the pods of a TrainJob: rank 0's process drives, all of them run its ranks."""
+
+import json
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from test_launch import is_gone, nobody_has
+
+from places import TASKS
+
+DRIVE = """
+import json
+from collectives.launch import RankError, launch
+print(json.dumps(launch("unwell", {"do": "nothing"}, 3, where="torchrun", timeout=60)))
+for rank, do, timeout in ((1, "killed", 60), (2, "raise", 60), (0, "sleep", 25)):
+    try:
+        launch("unwell", {"do": do, "rank": rank}, 3, where="torchrun", timeout=timeout)
+    except RankError as error:
+        print(json.dumps(str(error)))
+try:
+    launch("unwell", {}, 9, where="torchrun", timeout=60)
+except ValueError as error:
+    print(json.dumps(str(error)))
+raise SystemExit(5)
+"""
+
+
+def nodes() -> list[subprocess.Popen[str]]:
+    """Two nodes with two processes each, told where they are by the variables that Kubeflow Trainer sets."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    same = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+    ranks = str(TASKS)
+    same |= {"COLLECTIVES_SECRET": secrets.token_hex(16)}
+    same |= {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "-m", "collectives.launch.torchrun"]
+    return [
+        subprocess.Popen(
+            [*command, sys.executable, "-c", DRIVE],
+            env=os.environ | same | {"PET_NODE_RANK": str(node)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+
+
+WAIT = """
+from collectives.launch import launch
+say = lambda event: print(event.get("pids", ""), flush=True)
+launch("unwell", {"do": "wait"}, 2, where="torchrun", timeout=100, on_event=say)
+"""
+
+
+def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
+    ranks = str(TASKS)
+    own = os.environ | {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "HOME": str(tmp_path), "OWN": str(tmp_path)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = [*command, "-m", "collectives.launch.torchrun", sys.executable, "-c", WAIT]
+    with subprocess.Popen(run, env=own, stdout=subprocess.PIPE) as torchrun:
+        assert torchrun.stdout is not None
+        pids = json.loads(torchrun.stdout.readline())
+        torchrun.kill()
+    assert len(pids) == 2
+    assert all(is_gone(pid) for pid in pids)
+    assert nobody_has(f"OWN={tmp_path}")
+
+
+def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> None:
+    first, second = nodes()
+    try:
+        (out, err), _ = first.communicate(timeout=200), second.communicate(timeout=60)
+    finally:
+        for node in (first, second):
+            node.kill()
+            node.wait()
+    events, killed, raised, late, too_many = (json.loads(line) for line in out.splitlines() if line[:1] in '["')
+    assert len(set(next(event["pids"] for event in events if "pids" in event))) == 3
+    # Who is heard first says it: torchrun of the rank that was killed, or a rank that was just talking to it.
+    assert re.match(r"rank (1 of 3 was lost: SIGKILL|[02] of 3 ended with exit code 1)", killed), killed
+    assert "rank 2 of 3 ended with exit code 1" in raised
+    assert "ValueError: a bug on purpose" in raised
+    assert re.match("torchrun is not done in time", late), "its ranks are ended, and torchrun's processes go on"
+    assert too_many == "torchrun has 4 processes, too few for 9 ranks"
+    assert first.returncode == 1
+    assert "exitcode  : 5" in err

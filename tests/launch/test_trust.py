@@ -1,0 +1,112 @@
+"""Another user of the machine tries to have a launch run his code, or to stop it, and reads every command line."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import TASKS
+
+HERE = Path(__file__).parent
+EVIL = "import os, pathlib\npathlib.Path(os.environ['EVIL']).touch()\n"
+
+Report = dict[str, list[Any]]
+
+
+@pytest.fixture(autouse=True)
+def _paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ranks could import what a stranger names, and would leave a file."""
+    (tmp_path / "evil.py").write_text(EVIL)
+    monkeypatch.setenv("EVIL", str(tmp_path / "executed"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), str(tmp_path), *sys.path]))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+@contextmanager
+def stranger(wish: str, tag: str, *ports: int) -> Iterator[Report]:
+    """What the stranger has found is there after the block."""
+    report: Report = {}
+    command = [sys.executable, str(HERE / "stranger.py"), wish, tag, *map(str, ports)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield report
+            process.stdin.close()
+            report |= json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+LAUNCH = """
+import json, secrets, sys
+made, token = [], secrets.token_hex
+secrets.token_hex = lambda *given: made.append(token(*given)) or made[-1]
+from collectives.launch import launch
+events = launch("unwell", {"do": "nothing"}, 2, where=sys.argv[1], timeout=100)
+print(json.dumps([events, made]))
+"""
+
+
+@pytest.mark.parametrize(("where", "wish"), [("loopback", "run"), ("mpirun", "run"), ("horovodrun", "stop")])
+def test_a_stranger_gets_nothing_executed_stops_nobody_and_reads_no_secret(
+    where: str, wish: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tag, mine = f"tag-{secrets.token_hex(8)}", secrets.token_hex(32)
+    monkeypatch.setenv("TAG", tag)
+    monkeypatch.setenv("COLLECTIVES_SECRET", mine)
+    with stranger(wish, tag) as report:
+        run = [sys.executable, "-c", LAUNCH, where]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=False)
+    assert not (tmp_path / "executed").exists()
+    assert done.returncode == 0, done.stderr
+    events, made = json.loads(done.stdout)
+    assert len(events[0]["pids"]) == 2
+    assert sum("collectives.launch.rank" in command for command in report["commands"]) >= 1
+    assert len(report["attacked"]) >= 1
+    assert len(made) >= (where != "loopback")
+    assert not [text for text in report["commands"] + report["keys"] if any(each in text for each in [mine, *made])]
+    assert not list(tmp_path.glob(".collectives-*"))
+
+
+DRIVE = """
+import json, sys
+from collectives.launch import launch
+for ranks in (1, 3):
+    print(json.dumps(launch("unwell", {"do": "nothing"}, ranks, where="torchrun", timeout=100)))
+raise SystemExit(5)
+"""
+
+
+def test_a_stranger_at_torchrun_s_store_gets_nothing_executed_and_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tag, mine = f"tag-{secrets.token_hex(8)}", secrets.token_hex(32)
+    monkeypatch.setenv("TAG", tag)
+    monkeypatch.setenv("COLLECTIVES_SECRET", mine)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    where = ["--nnodes=1", "--nproc-per-node=3", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *where, "-m", "collectives.launch.torchrun"]
+    with stranger("run", tag, port) as report:
+        run = [*command, sys.executable, "-c", DRIVE]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=False)
+    assert not (tmp_path / "executed").exists()
+    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert [len(each[0]["pids"]) for each in events] == [1, 3], done.stderr
+    assert "exitcode  : 5" in done.stderr
+    assert "collectives/hub" in report["keys"]
+    assert port in report["attacked"]
+    assert sum("collectives.launch.rank torchrun" in command for command in report["commands"]) >= 1
+    assert not [text for text in report["commands"] + report["keys"] if mine in text]

@@ -1,0 +1,130 @@
+"""The manifests say what Kubernetes and its operators know, and the image has what the lock says. None is run here."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import kubeflow_trainer_api.models as kubernetes
+import pytest
+import yaml
+from test_packaging import lock
+
+from collectives.experiments.execute import planned
+from collectives.launch import secret
+from places import ROOT
+
+FOLDER = ROOT / "experiments" / "kubernetes"
+IMAGE = (FOLDER / "Containerfile").read_text()
+
+Manifest = dict[str, Any]
+
+# The fields of an MPIJob as the operator's documentation and its resource definition (v2beta1) have them.
+MPI_JOB = {"apiVersion", "kind", "metadata", "spec"}
+MPI_SPEC = {
+    *("slotsPerWorker", "runLauncherAsWorker", "runPolicy", "mpiReplicaSpecs", "sshAuthMountPath"),
+    *("launcherCreationPolicy", "mpiImplementation"),
+}
+MPI_POLICY = {
+    *("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit", "schedulingPolicy"),
+    *("suspend", "managedBy"),
+}
+MPI_REPLICA = {"replicas", "template", "restartPolicy"}
+
+
+def manifests(name: str) -> list[Manifest]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+def unknown_to(model: Any, given: Manifest) -> bool:
+    """Whether the type misses something that is given: it drops what it does not know."""
+    known: Manifest = model.from_dict(given).to_dict()
+    return known != given
+
+
+def test_the_trainjob_is_one_to_kubeflows_own_types() -> None:
+    (job,) = manifests("trainjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    assert not unknown_to(kubernetes.TrainerV1alpha1TrainJob, job)
+
+
+def test_the_trainjob_s_pods_share_a_secret_that_its_first_lines_say_how_to_make() -> None:
+    """torchrun's processes start ranks only for who has it, and it is not in the manifest."""
+    (job,) = manifests("trainjob.yaml")
+    (variable,) = job["spec"]["trainer"]["env"]
+    assert variable["name"] == secret.VARIABLE
+    source = variable["valueFrom"]["secretKeyRef"]
+    made = f"kubectl create secret generic {source['name']} --from-file={source['key']}=/dev/stdin"
+    assert made in (FOLDER / "trainjob.yaml").read_text()
+
+
+@pytest.mark.parametrize("where", ["trainer", "volumeMounts"])
+def test_a_misspelt_field_is_found(where: str) -> None:
+    (job,) = manifests("trainjob.yaml")
+    text = yaml.safe_dump(job).replace({"trainer": "numNodes", "volumeMounts": "subPath"}[where], "misspelt")
+    assert unknown_to(kubernetes.TrainerV1alpha1TrainJob, yaml.safe_load(text))
+
+
+def test_the_mpijob_has_documented_fields_only() -> None:
+    (job,) = manifests("mpijob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+    assert set(job) <= MPI_JOB
+    assert set(job["spec"]) <= MPI_SPEC
+    assert set(job["spec"]["runPolicy"]) <= MPI_POLICY
+    assert set(job["spec"]["mpiReplicaSpecs"]) == {"Launcher", "Worker"}
+    for replica in job["spec"]["mpiReplicaSpecs"].values():
+        assert set(replica) <= MPI_REPLICA
+        assert not unknown_to(kubernetes.IoK8sApiCoreV1PodTemplateSpec, replica["template"])
+
+
+def test_the_pod_to_copy_from_is_one() -> None:
+    (pod,) = manifests("results.yaml")
+    assert not unknown_to(kubernetes.IoK8sApiCoreV1Pod, pod)
+
+
+def test_parameters_and_volume_are_kubernetes_objects() -> None:
+    parameters, volume = manifests("parameters.yaml")
+    assert not unknown_to(kubernetes.IoK8sApiCoreV1ConfigMap, parameters)
+    assert not unknown_to(kubernetes.IoK8sApiCoreV1PersistentVolumeClaim, volume)
+
+
+def test_the_parameters_fit_the_notebooks_and_the_jobs(tmp_path: Path) -> None:
+    """Put where a pod mounts them, they are a preset like others."""
+    shutil.copytree(FOLDER.parent, tmp_path / "experiments", ignore=shutil.ignore_patterns("results"))
+    preset = manifests("parameters.yaml")[0]["data"]["kubernetes.yaml"]
+    (tmp_path / "experiments" / "presets" / "kubernetes.yaml").write_text(preset)
+    runs = planned(sorted((tmp_path / "experiments").glob("*.ipynb")), "kubernetes", {}, "x")
+    assert {run.notebook.stem for run in runs} == set(yaml.safe_load(preset))
+    (train,), (mpi,) = manifests("trainjob.yaml"), manifests("mpijob.yaml")
+    trainer, workers = train["spec"]["trainer"], mpi["spec"]["mpiReplicaSpecs"]["Worker"]
+    for run in runs:
+        assert run.parameters["ranks"] == trainer["numNodes"] * trainer["numProcPerNode"]
+        assert run.parameters["ranks"] == workers["replicas"] * mpi["spec"]["slotsPerWorker"]
+
+
+@pytest.mark.parametrize("name", ["trainjob.yaml", "mpijob.yaml"])
+def test_jobs_name_what_is_there(name: str) -> None:
+    """Volumes and config map by the names that parameters.yaml gives them, files by those of the image."""
+    text = (FOLDER / name).read_text()
+    parameters, volume = manifests("parameters.yaml")
+    (folder,) = re.findall(r"^WORKDIR (\S+)$", IMAGE, flags=re.MULTILINE)
+    assert re.findall(r"configMap:\s+name: (\S+)", text) == [parameters["metadata"]["name"]]
+    assert re.findall(r"claimName: (\S+)", text) == [volume["metadata"]["name"]]
+    assert re.findall(r"mountPath: (\S+)", text) == [
+        f"{folder}/experiments/presets/kubernetes.yaml",
+        f"{folder}/experiments/results",
+    ]
+    for notebook in re.findall(r"experiments/\S+\.ipynb", text):
+        assert (FOLDER.parent.parent / notebook).exists()
+
+
+def test_the_image_is_in_step_with_the_lock() -> None:
+    environment = yaml.safe_load((FOLDER.parent.parent / "environment.yml").read_text())["dependencies"]
+    (python,) = re.findall(r"^ARG BASE=python:(\d+\.\d+)-", IMAGE, flags=re.MULTILINE)
+    assert f"python={python}" in environment
+    assert re.findall(r"torch.__version__.split\('\+'\)\[0\] == '([\d.]+)'", IMAGE) == [lock()["torch"]]
+    copied, installed = IMAGE.index("COPY requirements.lock "), IMAGE.index("-r requirements.lock")
+    assert copied < installed < IMAGE.index("--no-deps --no-build-isolation --editable .")
+    for line in re.findall(r"^COPY (.*) \S+$", IMAGE, flags=re.MULTILINE):
+        for name in line.split():
+            assert (FOLDER.parent.parent / name).exists(), name

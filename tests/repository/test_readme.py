@@ -1,0 +1,42 @@
+"""The README's program runs as it says (its first example runs as a doctest)."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from collectives.autotune import choose
+from collectives.experiments.scaling import experiment, targets
+from places import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf8")
+
+
+def test_the_program_for_torchrun(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(# average\.py\n.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "average.py").write_text(program)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "average.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "3 ranks, average 1.0\n"
+
+
+def test_the_ratios_are_those_of_the_rows() -> None:
+    said = re.findall(r"([\d.]+) times(?: as fast as the better of gloo and Horovod)? with\s+(4 bytes|\d+ MiB)", README)
+    stem = ROOT / "experiments/results/reference/slow-motion/scaling"
+    rows, _ = experiment.results(stem)
+    table = targets.ratios(rows).set_index("bytes").libraries.round(1)
+    assert {size: float(times) for times, size in said} == {
+        "4 bytes": table[4],
+        "4 MiB": table[4 << 20],
+        "16 MiB": table[16 << 20],
+    }
+    (on,) = (each for name, each in experiment.calibrated(stem).items() if name == rows["where"].iloc[0])
+    then, now = targets.ratios(rows).chosen[0], choose("all_reduce", 32, 4, on=on).algorithm
+    told = f"measured by {then.replace('_', ' ')}; today `auto` takes `{now}` there"
+    assert (told in " ".join(README.split())) == (then != now)
+
+
+def test_the_folders_it_names_exist() -> None:
+    for folder in re.findall(r"^\| `([a-z/]+)` \|", README, flags=re.MULTILINE):
+        assert (ROOT / folder).is_dir(), folder
