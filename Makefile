@@ -90,13 +90,15 @@ serve: book ## Serve the site on this machine (PORT=8000)
 	@echo "==> http://localhost:$(PORT)/ (Ctrl-C stops it)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
 
-check: env ## Check format, lint and types
+check: env ## Check format, lint, types and imports
 	@echo "==> ruff format"
 	@$(BIN)/ruff format --check .
 	@echo "==> ruff check"
 	@$(BIN)/ruff check .
 	@echo "==> mypy"
 	@$(BIN)/mypy
+	@echo "==> import-linter"
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 format: env ## Format the code and repair what lint can repair
 	@$(BIN)/ruff format .

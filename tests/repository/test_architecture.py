@@ -1,250 +1,25 @@
-"""What imports what: only downwards, inside the folders too; torch only where it must be; the public names."""
+"""Imports keep import-linter's rules, also those by name; the package needs numpy alone; functions stay short."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
 
 import collectives
+from places import ROOT
 
 SOURCE = Path(collectives.__file__).parent
-# Each module, and what it may import of ours. A folder's entry holds for all of its files.
-MAY_IMPORT = {
-    "algorithms": {"limits", "schedule"},
-    "api": {"backends"},
-    "autotune": {"bounds", "machine"},
-    "backends": {"algorithms", "autotune", "contracts", "interpret", "launch", "schedule"},
-    "bench": {
-        *(
-            "algorithms",
-            "autotune",
-            "backends",
-            "bounds",
-            "launch",
-            "limits",
-            "machine",
-            "schedule",
-            "statistics",
-            "units",
-            "verify",
-        )
-    },
-    "bounds": set(),
-    "cli": {"algorithms", "emulator", "limits", "plain_yaml", "processes", "units", "verify"},
-    "contracts": {"schedule"},
-    "emulator": {"processes", "units"},
-    "errors": set(),
-    "experiments": {
-        *(
-            "algorithms",
-            "autotune",
-            "backends",
-            "bench",
-            "bounds",
-            "emulator",
-            "errors",
-            "figures",
-            "launch",
-            "machine",
-            "plain_yaml",
-            "simulator",
-            "units",
-        )
-    },
-    "figures": {"algorithms", "contracts", "grid", "interpret", "schedule", "statistics", "units"},
-    "grid": {"schedule"},
-    "interpret": {"schedule"},
-    "launch": {"emulator", "processes"},
-    "limits": set(),
-    "machine": {"errors", "plain_yaml", "units"},
-    "plain_yaml": set(),
-    "processes": set(),
-    "schedule": set(),
-    "simulator": {"algorithms", "bounds", "machine", "processes", "schedule", "units"},
-    "statistics": set(),
-    "traffic": {"schedule"},
-    "units": {"errors"},
-    "verify": {"contracts", "grid", "interpret", "schedule"},
-}
-# Inside the folders, in the same way: each module, and what it may import of its own folder. "__init__" is the folder's
-# own file; a folder in a folder counts as one module there and has a table of its own.
-INSIDE = {
-    "algorithms": {
-        "__init__": {"bruck", "direct", "from_file", "halving", "hierarchical", "ring", "tree"},
-        "binary_tree": set(),
-        "bruck": set(),
-        "direct": set(),
-        "from_file": set(),
-        "halving": set(),
-        "hierarchical": {"binary_tree", "ring", "tree"},
-        "ring": set(),
-        "tree": {"binary_tree", "ring"},
-    },
-    "backends": {
-        "__init__": set(),
-        "background": set(),
-        "exchange": set(),
-        "horovod": {"__init__", "exchange"},
-        "mpi": {"__init__", "open_mpi"},
-        "nccl": set(),
-        "open_mpi": {"tuning"},
-        "p2p": {"__init__", "exchange"},
-        "presence": {"__init__", "nccl"},
-        "torch_native": {"__init__"},
-        "tuning": {"__init__"},
-    },
-    "backends.p2p": {
-        "__init__": {"batches", "compile", "connection", "execute", "mesh", "program", "reduce", "signature"},
-        "address": set(),
-        "batches": {"connection", "program", "reduce"},
-        "compile": {"program", "step_messages"},
-        "connection": {"signature"},
-        "execute": {"connection", "mesh", "program", "reduce", "signature"},
-        "guests": set(),
-        "mesh": {"address", "connection", "guests", "outgoing", "signature"},
-        "outgoing": {"connection"},
-        "program": set(),
-        "reduce": set(),
-        "signature": {"reduce"},
-        "step_messages": {"program"},
-    },
-    "bench": {
-        "__init__": set(),
-        "calibration": {"environment", "parameters", "results"},
-        "data": set(),
-        "environment": set(),
-        "gpu_cases": {"__init__", "data", "measure"},
-        "gpu_check": {"__init__", "environment"},
-        "measure": {"__init__", "data", "environment"},
-        "parameters": set(),
-        "ping_pong": set(),
-        "results": set(),
-        "straggling": {"__init__", "measure"},
-        "sweep": {"__init__", "environment", "results", "table"},
-        "table": {"__init__"},
-    },
-    "cli": {
-        "__init__": set(),
-        "ending": set(),
-        "parser": set(),
-        "proving": set(),
-    },
-    "emulator": {
-        "__init__": {"hosts", "limits"},
-        "check": {"__init__", "probe"},
-        "command": {"__init__", "check", "limits"},
-        "devices": {"hosts", "network"},
-        "fabric": {"devices", "hosts", "network"},
-        "hosts": set(),
-        "limits": set(),
-        "network": set(),
-        "probe": set(),
-    },
-    "experiments": {
-        "__init__": {"massive_scale", "scaling", "straggler"},
-        "execute": {"__init__"},
-        "massive_scale": set(),
-        "scaling": set(),
-        "straggler": set(),
-    },
-    "experiments.massive_scale": {
-        "__init__": set(),
-        "experiment": {"nccl"},
-        "figures": {"published"},
-        "nccl": set(),
-        "published": set(),
-    },
-    "experiments.scaling": {
-        "__init__": set(),
-        "experiment": {"targets"},
-        "figures": set(),
-        "targets": set(),
-    },
-    "experiments.straggler": {
-        "__init__": set(),
-        "experiment": set(),
-        "figures": set(),
-    },
-    "figures": {
-        "__init__": set(),
-        "layout": set(),
-        "measured": {"statements", "style"},
-        "panels": {"measured", "statements", "style"},
-        "player": {"layout", "style"},
-        "schedules": {"layout", "style"},
-        "statements": set(),
-        "style": set(),
-    },
-    "launch": {
-        "__init__": set(),
-        "channel": set(),
-        "cluster": {"cluster_mpirun", "fork_server", "loopback", "mpirun"},
-        "cluster_mpirun": {"fork_server", "loopback", "mpirun"},
-        "command": {"channel", "tasks"},
-        "fork_client": set(),
-        "fork_server": {"fork_client", "rank"},
-        "horovodrun": {"command", "secret"},
-        "hub": {"channel"},
-        "loopback": set(),
-        "mpirun": {"command", "secret", "tasks"},
-        "rank": {"channel", "secret", "tasks"},
-        "secret": set(),
-        "slurm": {"command", "secret"},
-        "tasks": set(),
-        "torchrun": {"channel", "command", "hub", "secret"},
-    },
-    "launch.cluster": {
-        "__init__": set(),
-    },
-    "processes": {
-        "__init__": set(),
-        "leash": set(),
-        "watch": set(),
-        "workers": {"leash"},
-    },
-    "simulator": {
-        "__init__": set(),
-        "clocks": set(),
-        "regimes": {"scaling"},
-        "scaling": {"simulation"},
-        "simulation": {"clocks"},
-        "speed": {"scaling"},
-        "trace": {"simulation"},
-    },
-}
-PICTURES = {"": MAY_IMPORT, **INSIDE}
-# Who has what imported or run by its name, which no import statement shows: what ranks run, what starts them, a back
-# end's module. These arrows may point anywhere, but each is listed here.
-BY_NAME = {
-    "": {"api", "machine", "simulator.simulation"},
-    "backends": {"backends.horovod", "backends.mpi", "backends.p2p", "backends.torch_native"},
-    "bench": {"bench.measure"},
-    "bench.calibration": {"bench.ping_pong"},
-    "bench.gpu_check": {"bench.gpu_cases"},
-    "emulator": {"emulator.fabric"},
-    "experiments.straggler.experiment": {"bench.straggling"},
-    "launch": {
-        *(
-            "launch.cluster",
-            "launch.horovodrun",
-            "launch.loopback",
-            "launch.mpirun",
-            "launch.slurm",
-            "launch.torchrun",
-        )
-    },
-    "launch.command": {"launch.rank"},
-    "launch.fork_server": {"launch.fork_server"},
-    "launch.loopback": {"launch.rank"},
-    "launch.tasks": {"bench.gpu_cases", "bench.measure", "bench.ping_pong", "bench.straggling"},
-    "launch.torchrun": {"launch.rank", "launch.torchrun"},
-}
-TORCH = {"backends", "work", "api", "bench", "launch"}
+# Ranks run functions of `bench`, which the launcher gets by name: the one arrow that points up.
+UPWARDS = {("launch", "bench")}
 ALWAYS = {"numpy", "collectives"}
 
 
@@ -257,15 +32,6 @@ def modules(source: Path = SOURCE) -> dict[str, ast.Module]:
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[name] = ast.parse(path.read_text(encoding="utf8"))
     return found
-
-
-def unit(name: str, folder: str) -> str | None:
-    """A module as its folder's table has it; None for a module of another folder."""
-    if name == folder:
-        return "__init__"
-    if folder and not name.startswith(f"{folder}."):
-        return None
-    return name.removeprefix(f"{folder}." if folder else "").split(".")[0]
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -289,30 +55,67 @@ def named(tree: ast.AST) -> Iterator[str]:
             yield from (full for full in found if full.removeprefix("collectives.") not in collectives.__all__)
 
 
-def of_ours(full: str, known: set[str]) -> str | None:
-    """The module that a dotted name lies in; None for a name that is not ours."""
-    parts = full.split(".")
-    if parts[0] != "collectives":
-        return None
-    return next(name for end in range(len(parts), 0, -1) if (name := ".".join(parts[1:end])) in known)
-
-
-def arrows(source: Path, folder: str) -> set[tuple[str, str]]:
-    """Which module of a folder imports which other one of it."""
-    trees = modules(source)
-    whole = {(name, of_ours(full, set(trees))) for name, tree in trees.items() for full in imported(tree)}
-    both = {(unit(name, folder), unit(other, folder)) for name, other in whole if other is not None}
-    return {(one, other) for one, other in both if one and other and one != other}
+def room(name: str) -> str:
+    """The folder or file of `src/collectives` that a module is in; the package itself counts as the command line."""
+    return name.split(".")[0] or "__main__"
 
 
 def named_arrows(source: Path) -> set[tuple[str, str]]:
     return {(name, full.removeprefix("collectives.")) for name, tree in modules(source).items() for full in named(tree)}
 
 
-@pytest.mark.parametrize("folder", PICTURES)
-def test_every_module_is_in_the_picture(folder: str) -> None:
-    units = {unit(name, folder) for name in modules()} - {None}
-    assert units == {*PICTURES[folder], *(() if folder else ("__init__", "__main__"))}
+def floors() -> dict[str, int]:
+    """Each room's floor in pyproject.toml, counted from the top."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each["type"] == "layers")
+    return {name: floor for floor, layer in enumerate(layers) for name in layer.split(" | ")}
+
+
+def lint(folder: Path, source: Path) -> subprocess.CompletedProcess[str]:
+    """What import-linter says of the package in ``source`` by the rules in ``folder``."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo", "--config", "pyproject.toml"]
+    found = os.environ | {"PYTHONPATH": str(source), "COLUMNS": "200"}
+    return subprocess.run(command, cwd=folder, env=found, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_imports_keep_the_rules() -> None:
+    done = lint(ROOT, SOURCE.parent)
+    assert done.returncode == 0, done.stdout
+
+
+# One import that breaks each rule.
+BREAKS = {
+    "Imports point down": ("units.py", "from collectives import grid"),
+    "No circle": ("figures/style.py", "from collectives.figures import schedules"),
+    "Readers of a schedule": ("backends/p2p/__init__.py", "from collectives.verify import verify"),
+    "What starts ranks": ("launch/__init__.py", "from collectives import schedule"),
+    "torch stays": ("simulator/__init__.py", "import torch"),
+    "Horovod and MPI": ("bench/__init__.py", "from mpi4py import MPI"),
+}
+
+
+def test_each_rule_can_be_broken(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(SOURCE, tmp_path / "src" / "collectives", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "src" / "collectives" / "annexe.py").write_text("")
+    for name, line in BREAKS.values():
+        with (tmp_path / "src" / "collectives" / name).open("a") as file:
+            file.write(f"\n\ndef late():\n    {line}\n")
+    done = lint(tmp_path, tmp_path / "src")
+    assert done.returncode == 1
+    assert len(re.findall(r" BROKEN$", done.stdout, flags=re.MULTILINE)) == len(BREAKS), done.stdout + done.stderr
+    for rule in BREAKS:
+        assert re.search(rf"^{rule}.* BROKEN$", done.stdout, flags=re.MULTILINE), done.stdout
+    assert "annexe" in done.stdout, "a new room needs a floor"
+
+
+def test_the_readme_draws_no_floor_out_of_order() -> None:
+    floor = floors()
+    picture = re.search(r"```\n(cli .*?)```", (ROOT / "README.md").read_text(encoding="utf8"), flags=re.DOTALL)
+    assert picture
+    drawn = [[floor[name] for name in takewhile(floor.__contains__, line.split())] for line in picture[1].splitlines()]
+    assert all(drawn)
+    assert all(max(above) <= min(below) for above, below in pairwise(drawn))
 
 
 def test_no_name_of_a_folder_hides_a_module_of_it() -> None:
@@ -329,49 +132,26 @@ def test_no_name_of_a_folder_hides_a_module_of_it() -> None:
         assert names & modules_here <= bound_later, folder
 
 
-def test_every_folder_has_a_picture() -> None:
-    assert {name for name in modules() if (SOURCE / name.replace(".", "/")).is_dir()} == set(PICTURES)
+def test_what_is_started_by_name_exists_and_is_not_above() -> None:
+    floor = floors()
+    for name, other in named_arrows(SOURCE):
+        assert other in modules(), f"{name} names {other}"
+        rooms = room(name), room(other)
+        assert floor[rooms[0]] <= floor[rooms[1]] or rooms in UPWARDS, f"{name} names {other}"
 
 
-@pytest.mark.parametrize("folder", PICTURES)
-def test_imports_point_down(folder: str) -> None:
-    may = {"": {"__init__": set(MAY_IMPORT), "__main__": set(MAY_IMPORT)}}.get(folder, {}) | PICTURES[folder]
-    assert [f"{one} imports {other}" for one, other in arrows(SOURCE, folder) if other not in may[one]] == []
-
-
-@pytest.mark.parametrize("folder", PICTURES)
-def test_the_picture_has_no_circles(folder: str) -> None:
-    below = {name: may - {name} for name, may in PICTURES[folder].items()}
-    while below:
-        free = {name for name, may in below.items() if not may & set(below)}
-        assert free, f"a circle among {sorted(below)}"
-        below = {name: may for name, may in below.items() if name not in free}
-
-
-def test_who_is_started_by_name_exists_and_is_in_the_table() -> None:
-    found = named_arrows(SOURCE)
-    assert {other for _, other in found} <= set(modules())
-    assert found == {(name, other) for name, others in BY_NAME.items() for other in others}
-
-
-def test_an_arrow_that_points_up_is_seen(tmp_path: Path) -> None:
+def test_what_is_started_by_name_is_seen(tmp_path: Path) -> None:
     (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "__init__.py").write_text("")
-    (tmp_path / "room" / "low.py").write_text("def late():\n    from collectives.room import high")
     (tmp_path / "room" / "high.py").write_text(
         '"""As `python -m collectives.room.not_counted`."""\nRUN = ["-m", "collectives.room.low"]\n'
-        'import collectives.room.low\nHELP = f"start {RUN} by -m collectives.rum"; A = "a collectives.Schedule."'
+        'HELP = f"start {RUN} by -m collectives.rum"; A = "a collectives.Schedule."'
     )
-    assert arrows(tmp_path, "room") == {("low", "high"), ("high", "low")}
     assert named_arrows(tmp_path) == {("room.high", "room.low"), ("room.high", "rum")}
 
 
-@pytest.mark.parametrize(("name", "tree"), list(modules().items()))
-def test_torch_stays_where_tensors_are(name: str, tree: ast.Module) -> None:
-    roots = {full.split(".")[0] for full in imported(tree)}
-    assert "torch" not in roots or unit(name, "") in TORCH
-    if name == "schedule":
-        assert roots <= {"__future__", "collections", "dataclasses", "functools", "numpy", "typing"}
+def test_a_schedule_needs_numpy_alone() -> None:
+    roots = {full.split(".")[0] for full in imported(modules()["schedule"])}
+    assert roots <= {"__future__", "collections", "dataclasses", "functools", "numpy", "typing"}
 
 
 def test_importing_the_package_needs_numpy_alone() -> None:
