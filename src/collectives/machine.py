@@ -27,6 +27,7 @@ A machine is a YAML file; the presets in ``machines/`` are such files, with thei
         network: {latency: 2us, overhead: 1us}
     slower: {3: 16}               # nodes, if any, through whose network ports a byte takes so many times as long
     gamma: 0                      # seconds to reduce a byte
+    version: 1                    # of this format, `collectives.schemas`; left out: 1
 """
 
 from __future__ import annotations
@@ -45,12 +46,23 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
 from collectives import plain_yaml
 from collectives.errors import explain, unknown
-from collectives.units import parse_bytes, parse_rate, parse_seconds, typed_rate, typed_seconds
+from collectives.schemas import VERSION, version_of
+from collectives.units import (
+    TYPED_BYTES,
+    TYPED_RATE,
+    TYPED_SECONDS,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+    typed_rate,
+    typed_seconds,
+)
 
 FILE = "file"  # the context in which a machine's file is validated
 
@@ -68,20 +80,27 @@ def _typed(parse: Any, unit: str = "") -> BeforeValidator:
     return BeforeValidator(validated)
 
 
+def _written(pattern: str, number: dict[str, Any]) -> WithJsonSchema:
+    """How a file has it: as typed text, or as this number."""
+    return WithJsonSchema({"anyOf": [{"type": "string", "pattern": pattern}, number]}, mode="validation")
+
+
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seconds = Annotated[
     float,
     Field(ge=0, allow_inf_nan=False),
     _typed(parse_seconds, "5us"),
     PlainSerializer(typed_seconds, when_used="json-unless-none"),
+    _written(TYPED_SECONDS, {"const": 0}),
 ]
 Rate = Annotated[
     float,
     Field(gt=0, allow_inf_nan=False),
     _typed(parse_rate, "25GB/s"),
     PlainSerializer(typed_rate, when_used="json-unless-none"),
+    WithJsonSchema({"type": "string", "pattern": TYPED_RATE}, mode="validation"),
 ]
-Bytes = Annotated[int, Field(ge=0), _typed(parse_bytes)]
+Bytes = Annotated[int, Field(ge=0), _typed(parse_bytes), _written(TYPED_BYTES, {"type": "integer", "minimum": 0})]
 
 
 class _Part(BaseModel):
@@ -221,8 +240,9 @@ def _folder() -> Any:
 def _machine(given: Any, name: str) -> Machine:
     if not isinstance(given, dict):
         raise ValueError(f"machine {name}: fields are wanted, such as name, network and ranks_per_node")
+    version_of(given, f"machine {name}", unsaid=VERSION)
     try:
-        return Machine.model_validate(given, context=FILE)
+        return Machine.model_validate({of: value for of, value in given.items() if of != "version"}, context=FILE)
     except ValidationError as error:
         raise ValueError(f"machine {name}: {explain(error)}") from None
 

@@ -19,6 +19,10 @@ _SECONDS = {"ns": -9, "us": -6, "ms": -3, "s": 0}
 _MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u"})
 _RATES = {"B/s": 0, "KB/s": 3, "MB/s": 6, "GB/s": 9, "TB/s": 12}
 _NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*"
+# What the parsers read, as regular expressions for JSON Schemas.
+TYPED_BYTES = rf"^\s*([0-9]+\s*[Bb]?|{_NUMBER}[KkMmGg]([Ii][Bb])?)\s*$"
+TYPED_SECONDS = rf"^\s*{_NUMBER}([nmu\u00b5\u03bc]?s)\s*$"
+TYPED_RATE = rf"^\s*{_NUMBER}([KMGT]?B/s)\s*$"
 
 
 def parse_bytes(text: str | int) -> int:

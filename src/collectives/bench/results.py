@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collectives.schemas import VERSION, version_of
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -17,7 +19,8 @@ Record = dict[str, Any]
 def write(stem: str | Path, rows: list[Record], record: Record) -> None:
     """Write ``stem.parquet`` (the rows) and ``stem.json`` (the record), each whole or not at all.
 
-    The rows come last: where they stand, the record stands too.
+    The record gets the version of the schemas that both follow. The rows come last: where they stand, the record
+    stands too. Raises ValueError where there are no rows.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -27,23 +30,32 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
     names = dict.fromkeys(name for row in rows for name in row)
     table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows])
     Path(stem).parent.mkdir(parents=True, exist_ok=True)
-    replace(Path(f"{stem}.json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
+    replace(
+        Path(f"{stem}.json"), lambda path: path.write_text(json.dumps({"version": VERSION} | record, indent=1) + "\n")
+    )
     replace(Path(f"{stem}.parquet"), lambda path: parquet.write_table(table, path))
 
 
 def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
-    """What `write` wrote: the rows as a table, and the record.
+    """What `write` wrote: the rows as a table, and the record as this version has it.
 
-    FileNotFoundError says how results are made, ValueError which file is damaged.
+    FileNotFoundError says how results are made, ValueError which file is damaged or of a newer version.
     """
     import pandas as pd
 
     if not Path(f"{stem}.parquet").exists():
         raise FileNotFoundError(f"no results at {stem}.parquet; `make experiments` makes them")
     try:
-        return pd.read_parquet(f"{stem}.parquet"), json.loads(Path(f"{stem}.json").read_text())
+        rows, record = pd.read_parquet(f"{stem}.parquet"), json.loads(Path(f"{stem}.json").read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"{stem}.parquet and .json cannot be read: {' '.join(str(error).split())}") from None
+    return rows, _upgraded(record, f"{stem}.json")
+
+
+def _upgraded(record: Record, name: str) -> Record:
+    """A record of any version as this one has it. Version 0 differs only in that it does not say its version."""
+    version_of(record, name)
+    return record | {"version": VERSION}
 
 
 def replace(path: Path, write_to: Callable[[Path], object]) -> None:
