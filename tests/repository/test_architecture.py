@@ -198,9 +198,6 @@ INSIDE = {
         "tasks": set(),
         "torchrun": {"channel", "command", "hub", "secret"},
     },
-    "launch.cluster": {
-        "__init__": set(),
-    },
     "processes": {
         "__init__": set(),
         "leash": set(),
