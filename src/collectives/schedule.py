@@ -200,17 +200,18 @@ def run(chunk: int, count: int) -> str:
     return f"{chunk}" if count == 1 else f"{chunk}-{chunk + count - 1}"
 
 
-# Collectives whose buffer consists of parts that belong to ranks: the number of parts is this power of p.
-_PARTS = {"scatter": 1, "gather": 1, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 2}
+# The number of parts of each collective's buffer, as a power of p. `contracts` enters it, because that module imports
+# this one.
+PARTS: dict[str, int] = {}
 
 
 def parts(collective: str, p: int) -> int:
-    """Into how many parts the collective itself cuts its buffer, before an algorithm cuts further.
+    """Into how many parts the collective itself cuts its buffer, before an algorithm cuts further; 1 if it is unknown.
 
     >>> parts("all_gather", 4), parts("all_to_all", 4), parts("all_reduce", 4)
     (4, 16, 1)
     """
-    return int(p ** _PARTS.get(collective, 0))
+    return int(p ** PARTS.get(collective, 0))
 
 
 def owner(chunk: ArrayLike, p: int, k: int) -> Ints:
@@ -308,11 +309,11 @@ class Schedule:
     def cut(self, n: int) -> Ints:
         """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`).
 
-        In an all-to-all ``n`` is what one rank holds, and the chunks of all ranks lie one after the other: p * n
+        In an all-to-all, ``n`` is the size of one rank's buffer. The chunks of all ranks follow each other: p * n
         elements.
         """
-        whole = n * self.p if self.collective == "all_to_all" else n
-        return cut(whole, self.k, parts(self.collective, self.p))
+        whole = parts(self.collective, self.p)
+        return cut(n * max(1, whole // self.p), self.k, whole)
 
 
 def then(first: Schedule, second: Schedule, collective: str, root: int | None = None) -> Schedule:

@@ -25,6 +25,7 @@ MAY_IMPORT = {
             "autotune",
             "backends",
             "bounds",
+            "contracts",
             "launch",
             "limits",
             "machine",
@@ -34,7 +35,7 @@ MAY_IMPORT = {
             "verify",
         )
     },
-    "bounds": set(),
+    "bounds": {"contracts"},
     "cli": {"algorithms", "emulator", "limits", "plain_yaml", "processes", "units", "verify"},
     "contracts": {"schedule"},
     "emulator": {"processes", "units"},
