@@ -22,6 +22,25 @@ def test_a_step_spreads_single_numbers_and_knows_its_cells() -> None:
     assert (row.tolist(), chunk.tolist()) == ([0, 0, 0, 1], [0, 1, 2, 4])
 
 
+ROWS = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 5), st.integers(1, 3))
+
+
+@given(st.lists(ROWS, max_size=12), st.sampled_from([None, 0, 3, 11]))
+def test_rows_of_a_pair_are_one_message_and_empty_ones_are_not_sent(
+    rows: list[tuple[int, ...]], elements: int | None
+) -> None:
+    edges = None if elements is None else cut(elements, 8)
+    wanted: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for i, (src, dst, chunk, count) in enumerate(rows):
+        size = count if edges is None else int(edges[chunk + count] - edges[chunk])
+        if size:
+            wanted.setdefault((src, dst), []).append((i, size))
+    sent = Step(*np.array(rows, np.int64).reshape(-1, 4).T).messages(edges)
+    assert list(zip(sent.src.tolist(), sent.dst.tolist(), strict=True)) == list(wanted)
+    assert sent.size.tolist() == [sum(size for _, size in each) for each in wanted.values()]
+    assert [sent.rows(i).tolist() for i in range(len(wanted))] == [[i for i, _ in each] for each in wanted.values()]
+
+
 @pytest.mark.parametrize("columns", [([0.5], [1], [0]), ([0], [1], [1.0])])
 def test_a_step_takes_whole_numbers_only(columns: tuple[list[float], ...]) -> None:
     with pytest.raises(ScheduleError, match="whole numbers, not float64"):

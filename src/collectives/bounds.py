@@ -12,6 +12,8 @@ from heapq import heappush, heapreplace
 from math import sqrt
 from typing import NamedTuple
 
+from collectives.contracts import CONTRACTS
+
 
 class Cost(NamedTuple):
     """How many alphas, how many n-fold betas and how many n-fold gammas: ``alpha*steps + n*(beta*sent + gamma*added)``.
@@ -226,19 +228,6 @@ def best_segments(p: int, n: float, alpha: float, beta: float, trees: int = 2) -
     return _trees(height(p), trees).best(n, alpha, beta)
 
 
-# busbw = algbw * factor: by how much a collective's bytes exceed its buffer on the busiest link, at least.
-_FACTORS: dict[str, Callable[[int], float]] = {
-    "broadcast": lambda _: 1.0,
-    "reduce": lambda _: 1.0,
-    "scatter": lambda p: (p - 1) / p,
-    "gather": lambda p: (p - 1) / p,
-    "all_gather": lambda p: (p - 1) / p,
-    "reduce_scatter": lambda p: (p - 1) / p,
-    "all_to_all": lambda p: (p - 1) / p,
-    "all_reduce": lambda p: 2 * (p - 1) / p,
-}
-
-
 def algbw(nbytes: int, seconds: float) -> float:
     """Algorithm bandwidth in GB/s (1e9): the buffer's bytes over the time, nccl-tests' ``algbw``.
 
@@ -254,7 +243,7 @@ def busbw(collective: str, p: int, nbytes: int, seconds: float) -> float:
     >>> busbw("all_reduce", 4, 8_000_000, 0.004)
     3.0
     """
-    return algbw(nbytes, seconds) * _FACTORS[collective](p)
+    return algbw(nbytes, seconds) * CONTRACTS[collective].factor(p)
 
 
 def reach_seconds(p: int, latency: float, overhead: float) -> float:
@@ -288,6 +277,7 @@ def lower_bound(
     >>> lower_bound("all_reduce", 4, 8e6, alpha=5e-6, beta=1e-9)
     0.012
     """
-    added = (p - 1) / p if collective in ("reduce", "reduce_scatter", "all_reduce") else 0
-    moved = _FACTORS[collective](p) if p > 1 else 0
+    contract = CONTRACTS[collective]
+    added = (p - 1) / p if contract.reduces else 0
+    moved = contract.factor(p) if p > 1 else 0
     return max(reach_seconds(p, latency, alpha - latency), moved * n * beta, added * n * gamma)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.schedule import Bools, Ints, Schedule, ScheduleError, owner
+from collectives.schedule import PARTS, Bools, Ints, Schedule, ScheduleError, owner
 
 Counts = NDArray[np.uint8]
 
@@ -75,35 +75,76 @@ class Cells(NamedTuple):
 
 
 class Contract(NamedTuple):
-    """Three predicates over `Cells`: what is held before, what must be held after, and at which cells."""
+    """What is true of a collective, whatever the algorithm: one record each, in `CONTRACTS`."""
 
-    before: Callable[[Cells], Bools]
-    after: Callable[[Cells], Bools]
-    where: Callable[[Cells], Bools]
+    before: Callable[[Cells], Bools]  # what is held before …
+    after: Callable[[Cells], Bools]  # … and what must be held after …
+    where: Callable[[Cells], Bools]  # … at these cells
+    factor: Callable[[int], float]  # busbw / algbw: the busiest link moves at least so many times the buffer's bytes
+    parts: int = 0  # the buffer has p ** parts parts, each of which belongs to a rank (or, in an all-to-all, to two)
+    rooted: bool = False  # it starts from one rank, or ends at one
+    upwards: bool = False  # in its trees a rank sends to its parent
+    reduces: bool = False
+    in_place: bool = False  # torch.distributed performs it on the caller's own tensor
+    compact: bool = False  # a rank has room for a part of the buffer only
 
 
+def _whole(_: int) -> float:
+    return 1.0
+
+
+def _others(p: int) -> float:
+    """All parts but the own one."""
+    return (p - 1) / p
+
+
+def _both_ways(p: int) -> float:
+    return 2 * (p - 1) / p
+
+
+# fmt: off
 CONTRACTS: dict[str, Contract] = {
-    "broadcast": Contract(lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.everywhere),
-    "scatter": Contract(lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.at_owner),
-    "gather": Contract(lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_root),
-    "all_gather": Contract(lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.everywhere),
-    "all_to_all": Contract(lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_receiver),
-    "reduce": Contract(lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_root),
-    "reduce_scatter": Contract(lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_owner),
-    "all_reduce": Contract(lambda x: x.mine, lambda x: x.everyone, lambda x: x.everywhere),
+    "broadcast": Contract(
+        lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.everywhere, _whole,
+        rooted=True, in_place=True),
+    "scatter": Contract(
+        lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.at_owner, _others,
+        parts=1, rooted=True, compact=True),
+    "gather": Contract(
+        lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_root, _others,
+        parts=1, rooted=True, upwards=True, compact=True),
+    "all_gather": Contract(
+        lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.everywhere, _others,
+        parts=1, in_place=True),
+    "all_to_all": Contract(
+        lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_receiver, _others,
+        parts=2, compact=True),
+    "reduce": Contract(
+        lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_root, _whole,
+        rooted=True, upwards=True, reduces=True, in_place=True),
+    "reduce_scatter": Contract(
+        lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_owner, _others,
+        parts=1, reduces=True),
+    "all_reduce": Contract(
+        lambda x: x.mine, lambda x: x.everyone, lambda x: x.everywhere, _both_ways,
+        reduces=True, in_place=True),
 }
-
-# Collectives that start from, or end at, one rank.
-ROOTED = ("broadcast", "scatter", "gather", "reduce")
+# fmt: on
+PARTS.update({name: each.parts for name, each in CONTRACTS.items()})
+ROOTED = tuple(name for name, each in CONTRACTS.items() if each.rooted)
+REDUCING = tuple(name for name, each in CONTRACTS.items() if each.reduces)
+IN_PLACE = tuple(name for name, each in CONTRACTS.items() if each.in_place)
+COMPACT = tuple(name for name, each in CONTRACTS.items() if each.compact)
 
 
 def contract(schedule: Schedule) -> Contract:
     """The contract a schedule has to keep; ScheduleError for a collective that is none of the eight."""
     if schedule.collective not in CONTRACTS:
         raise ScheduleError(f"unknown collective {schedule.collective!r}; known are {', '.join(CONTRACTS)}")
-    if (schedule.collective in ROOTED) != (schedule.root is not None):
+    found = CONTRACTS[schedule.collective]
+    if found.rooted != (schedule.root is not None):
         raise ScheduleError(f"{schedule.collective} {'needs a' if schedule.root is None else 'has no'} root")
-    return CONTRACTS[schedule.collective]
+    return found
 
 
 def cells(schedule: Schedule, who: Ints | int) -> Cells:

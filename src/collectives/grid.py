@@ -47,7 +47,10 @@ def _window(length: int, centre: int, most: int) -> range:
 
 
 def _received(step: Step) -> dict[int, str]:
-    """What each rank receives: rows that differ only in their source are written together."""
+    """What each rank receives, by row and not by message, because a fault is in a row.
+
+    Rows that differ only in their source are written together.
+    """
     sources: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     rows = zip(*(getattr(step, name).tolist() for name in Step.__slots__), strict=True)
     for src, dst, chunk, count, add in rows:

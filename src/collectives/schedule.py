@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,6 +70,23 @@ def _is_immutable(array: NDArray[Any]) -> bool:
 def _filled(value: Any, length: int, dtype: type) -> NDArray[Any]:
     """A column of one value: the same array for the same value, so that steps which share it cost nothing."""
     return column(np.full(length, value), dtype)
+
+
+class Messages(NamedTuple):
+    """The messages of one step, in the order of their first rows; one entry for each in ``src``, ``dst`` and ``size``.
+
+    Message ``i`` consists of the rows ``row[first[i]:first[i + 1]]``, in their order in the step.
+    """
+
+    src: Ints
+    dst: Ints
+    size: Ints
+    row: Ints
+    first: Ints
+
+    def rows(self, i: int) -> Ints:
+        """The rows of message ``i``."""
+        return self.row[self.first[i] : self.first[i + 1]]
 
 
 @dataclass(frozen=True, eq=False, init=False, slots=True)
@@ -124,6 +141,38 @@ class Step:
         first = np.cumsum(self.count) - self.count
         return row, self.chunk[row] + np.arange(len(row)) - first[row]
 
+    def messages(self, edges: Ints | None = None) -> Messages:
+        """What is sent: all rows of one pair of ranks are one message, and an empty message is not sent.
+
+        ``edges`` are the places where chunks begin and end (`cut`); sizes are in its unit, and a row without elements
+        is in no message. Without ``edges`` every chunk has size 1. Cost: a sort where a pair may have several rows.
+
+        >>> step = Step(src=[0, 2, 0, 1], dst=[1, 1, 1, 0], chunk=[0, 1, 2, 3])
+        >>> sent = step.messages(cut(3, k=4))
+        >>> sent.src.tolist(), sent.dst.tolist(), sent.size.tolist(), sent.rows(0).tolist()
+        ([0, 2], [1, 1], [2, 1], [0, 2])
+        """
+        size = self.count if edges is None else edges[self.chunk + self.count] - edges[self.chunk]
+        src, dst, row = self.src, self.dst, np.arange(len(self))
+        if not size.all():
+            row = np.flatnonzero(size)
+            src, dst, size = src[row], dst[row], size[row]
+        pair = src * (np.ptp(dst) + 1 if len(dst) else 1) + dst
+        if _distinct(pair):
+            return Messages(column(src), column(dst), size, row, np.arange(len(row) + 1))
+        _, at, message = np.unique(pair, return_index=True, return_inverse=True)
+        begin, at = at[message], np.sort(at)  # the first row of each row's message; the first rows of all messages
+        order = np.argsort(begin, kind="stable")
+        first = np.append(np.searchsorted(begin[order], at), len(row))
+        return Messages(column(src[at]), column(dst[at]), np.add.reduceat(size[order], first[:-1]), row[order], first)
+
+
+def _distinct(values: Ints) -> bool:
+    if (values[1:] > values[:-1]).all():
+        return True
+    ordered = np.sort(values)
+    return bool((ordered[1:] != ordered[:-1]).all())
+
 
 def _given(values: ArrayLike, dtype: type) -> Any:
     """A number, which fills a whole column, or a column."""
@@ -151,17 +200,18 @@ def run(chunk: int, count: int) -> str:
     return f"{chunk}" if count == 1 else f"{chunk}-{chunk + count - 1}"
 
 
-# Collectives whose buffer consists of parts that belong to ranks: the number of parts is this power of p.
-_PARTS = {"scatter": 1, "gather": 1, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 2}
+# The number of parts of each collective's buffer, as a power of p. `contracts` enters it, because that module imports
+# this one.
+PARTS: dict[str, int] = {}
 
 
 def parts(collective: str, p: int) -> int:
-    """Into how many parts the collective itself cuts its buffer, before an algorithm cuts further.
+    """Into how many parts the collective itself cuts its buffer, before an algorithm cuts further; 1 if it is unknown.
 
     >>> parts("all_gather", 4), parts("all_to_all", 4), parts("all_reduce", 4)
     (4, 16, 1)
     """
-    return int(p ** _PARTS.get(collective, 0))
+    return int(p ** PARTS.get(collective, 0))
 
 
 def owner(chunk: ArrayLike, p: int, k: int) -> Ints:
@@ -259,11 +309,11 @@ class Schedule:
     def cut(self, n: int) -> Ints:
         """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`).
 
-        In an all-to-all ``n`` is what one rank holds, and the chunks of all ranks lie one after the other: p * n
+        In an all-to-all, ``n`` is the size of one rank's buffer. The chunks of all ranks follow each other: p * n
         elements.
         """
-        whole = n * self.p if self.collective == "all_to_all" else n
-        return cut(whole, self.k, parts(self.collective, self.p))
+        whole = parts(self.collective, self.p)
+        return cut(n * max(1, whole // self.p), self.k, whole)
 
 
 def then(first: Schedule, second: Schedule, collective: str, root: int | None = None) -> Schedule:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule, Step
+from collectives.schedule import Ints, Schedule
 
 
 class Traffic(NamedTuple):
@@ -28,16 +28,8 @@ def traffic(schedule: Schedule, n: int) -> Traffic:
     edges = schedule.cut(n)
     total = Traffic(*(np.zeros(schedule.p, dtype=np.int64) for _ in Traffic._fields))
     for step in schedule.steps():
-        src, dst, size = _messages(step, schedule.p, edges)
+        src, dst, size, _, _ = step.messages(edges)
         one = np.ones_like(size)
         for counter, ranks, amount in zip(total, (src, dst, src, dst), (one, one, size, size), strict=True):
             np.add.at(counter, ranks, amount)
     return total
-
-
-def _messages(step: Step, p: int, edges: Ints) -> tuple[Ints, Ints, Ints]:
-    """The messages of one step: rows of one pair joined, empty ones left out."""
-    size = edges[step.chunk + step.count] - edges[step.chunk]
-    pair, message = np.unique(step.src * p + step.dst, return_inverse=True)
-    total = np.bincount(message, weights=size, minlength=len(pair)).astype(np.int64)
-    return pair[total > 0] // p, pair[total > 0] % p, total[total > 0]

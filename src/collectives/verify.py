@@ -162,8 +162,7 @@ def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
 
 def _need_one_port(schedule: Schedule, t: int, step: Step) -> None:
     """A rank sends one message and receives one, on the links inside its node and on those outside."""
-    pairs = np.unique(step.src * schedule.p + step.dst)
-    src, dst = np.divmod(pairs, schedule.p)
+    src, dst, *_ = step.messages()
     inside = src // schedule.ranks_per_node == dst // schedule.ranks_per_node
     for links in (inside, ~inside):
         for verb, ranks in (("sends", src[links]), ("receives", dst[links])):

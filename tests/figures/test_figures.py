@@ -84,6 +84,14 @@ def test_alternative_texts_say_what_is_shown() -> None:
     )
 
 
+def test_pictures_draw_messages_not_rows() -> None:
+    """A gather by doubling on 3 ranks has six rows; two pairs of ranks have two each."""
+    gather = ALGORITHMS["all_gather", "recursive_doubling"](3)
+    assert sum(map(len, gather.steps())) == 6
+    assert "4 arrows" in space_time(gather).alt
+    assert "messages in each step: 1, 2, 1." in steps(gather).alt
+
+
 def test_sentences_compute_their_numbers() -> None:
     assert measured.quickest(rows()) == (
         "At 4 B, gloo (its own choice) was fastest with 300 µs; ring took 3.0 times as long. "

@@ -9,6 +9,8 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from collectives.contracts import REDUCING
+
 if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
@@ -42,7 +44,6 @@ BACKENDS = {
     ),
     "mpi": Entry("collectives.backends.mpi", "mpi", "mpirun", ("float16", "bfloat16", "avg")),
 }
-REDUCING = ("reduce", "reduce_scatter", "all_reduce")
 
 
 def lacking(name: str, collective: str, op: str, dtype: str) -> str | None:

@@ -12,13 +12,14 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import ALGORITHMS
-from collectives.backends import REDUCING, Call, nccl, p2p
+from collectives.backends import Call, nccl, p2p
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p.batches import play_in_batches
 from collectives.backends.p2p.program import Fold, Plan, Post, Send, Span, Task, Wait
 from collectives.bench import DTYPES, Row
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
+from collectives.contracts import REDUCING
 from collectives.schedule import Ints
 
 # Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks divide.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.contracts import contract
 from collectives.schedule import Ints, Schedule
 
 Points = NDArray[np.float64]
@@ -22,8 +23,6 @@ SHAPES = {
 }
 # How far arrows bend that do not follow a circle; other shapes 0.13.
 BENDS = {"tree": 0.07, "two trees": 0.07, "nodes": 0.28}
-# The reversed trees: here a rank sends to its parent.
-UPWARDS = ("reduce", "gather")
 
 
 class Layout(NamedTuple):
@@ -111,7 +110,7 @@ def parents(schedule: Schedule, first: int, last: int) -> list[int]:
     >>> parents(ALGORITHMS["all_reduce", "tree"](8), 0, 1)
     [-1, 2, 4, 2, 0, 6, 4, 6]
     """
-    up = schedule.collective in UPWARDS
+    up = contract(schedule).upwards
     parent = [-1] * schedule.p
     for step in schedule.steps():
         row, chunk = step.cells()

@@ -110,7 +110,7 @@ def _holdings(schedule: Schedule, state: Counts) -> str:
 
 
 def space_time(schedule: Schedule) -> Picture:
-    """Messages in time: steps left to right, ranks top to bottom, an arrow for each message in its chunk's hue.
+    """Messages in time: steps left to right, ranks top to bottom, an arrow for each message in its first chunk's hue.
 
     Solid arrows are added on arrival, dashed ones replace.
     """
@@ -128,7 +128,7 @@ def space_time(schedule: Schedule) -> Picture:
         axes.grid(False)
         axes.spines[["left", "bottom"]].set_visible(False)
 
-    messages = sum(len(step) for step in schedule.steps())
+    messages = sum(len(step.messages().src) for step in schedule.steps())
     alt = (
         f"Messages of {schedule.collective.replace('_', '-')} on {schedule.p} ranks: {messages} arrows between ranks "
         f"over {schedule.nsteps} steps, coloured by chunk ({schedule.k} in all)."
@@ -137,11 +137,11 @@ def space_time(schedule: Schedule) -> Picture:
 
 
 def _arrows(axes: Axes, t: int, step: Step, colours: list[Colour]) -> None:
-    for src, dst, chunk, add in zip(step.src, step.dst, step.chunk, step.add, strict=True):
+    for src, dst, chunks, add in _messages(step):
         style = "solid" if add else (0, (3, 2))
         ends = (t + 0.06, src), (t + 0.94, dst)
-        look = {"color": colours[chunk], "lw": 1.4, "ls": style, "arrowstyle": "-|>", "mutation_scale": 8}
-        axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, **look))
+        look = {"color": colours[chunks[0]], "lw": 1.4, "ls": style, "arrowstyle": "-|>", "mutation_scale": 8}
+        axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, **look))  # type: ignore[arg-type]
 
 
 def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, most: int = 18) -> Picture:
@@ -161,7 +161,7 @@ def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, mo
             axes.set_title(f"step {t}", fontsize=9, color=theme.ink)
             _links(axes, schedule, placed, theme)
             _ranks(axes, placed, theme)
-            _messages(axes, schedule, placed, t, theme)
+            _curves(axes, schedule, placed, t, theme)
 
     return picture(paint, _who_sends(schedule, shown), WIDTH, height=rows * (0.25 + WIDTH / columns))
 
@@ -169,7 +169,7 @@ def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, mo
 def _links(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None:
     """The trees, as faint lines: in a single step they would not be seen."""
     if "tree" in placed.shape:
-        pairs = {(min(pair), max(pair)) for step in schedule.steps() for pair in _joined(step)}
+        pairs = {(min(pair), max(pair)) for step in schedule.steps() for *pair, _, _ in _messages(step)}
         for a, b in sorted(pairs):
             axes.plot(*placed.points[[a, b]].T, color=theme.faint, lw=0.7, zorder=0)
 
@@ -185,10 +185,10 @@ def _ranks(axes: Axes, placed: Layout, theme: Theme) -> None:
     axes.set(xlim=(-edge, 1 + edge), ylim=(1 + edge, -edge), aspect="equal")
 
 
-def _messages(axes: Axes, schedule: Schedule, placed: Layout, t: int, theme: Theme) -> None:
+def _curves(axes: Axes, schedule: Schedule, placed: Layout, t: int, theme: Theme) -> None:
     colours = hues(schedule.k)
-    messages = _joined(schedule.step(t))
-    for (src, dst), (chunks, add) in messages.items():
+    messages = _messages(schedule.step(t))
+    for src, dst, chunks, add in messages:
         curve = bend(placed, src, dst)
         start, end = _between(placed, src, dst)
         style = f"arc3,rad={-curve}"  # the y axis points down, which turns a bend to the other side
@@ -208,14 +208,16 @@ def _between(placed: Layout, src: int, dst: int) -> tuple[Points, Points]:
     return a + gap, b - gap
 
 
-def _joined(step: Step) -> dict[tuple[int, int], tuple[list[int], bool]]:
-    """The messages of a step: for every pair of ranks the chunks and whether they are added."""
-    row, chunk = step.cells()
-    messages: dict[tuple[int, int], tuple[list[int], bool]] = {}
-    columns = (step.src[row], step.dst[row], chunk, step.add[row])
-    for src, dst, c, add in zip(*(column.tolist() for column in columns), strict=True):
-        messages.setdefault((src, dst), ([], add))[0].append(c)
-    return messages
+def _messages(step: Step) -> list[tuple[int, int, list[int], bool]]:
+    """The messages of a step: sender, receiver, the chunks in order, and whether the first row is added."""
+    sent, found = step.messages(), []
+    for i, (src, dst) in enumerate(zip(sent.src.tolist(), sent.dst.tolist(), strict=True)):
+        rows = sent.rows(i)
+        runs = zip(step.chunk[rows].tolist(), step.count[rows].tolist(), strict=True)
+        found.append(
+            (src, dst, [c for chunk, count in runs for c in range(chunk, chunk + count)], bool(step.add[rows[0]]))
+        )
+    return found
 
 
 def _short(chunks: list[int]) -> str:
@@ -230,7 +232,7 @@ def _short(chunks: list[int]) -> str:
 
 def _who_sends(schedule: Schedule, shown: int) -> str:
     """The alternative text: how many messages each step has, and what the first one does."""
-    counts = [len(_joined(schedule.step(t))) for t in range(shown)]
+    counts = [len(schedule.step(t).messages().src) for t in range(shown)]
     part = "" if shown == schedule.nsteps else f", the first {shown} of them drawn"
     said = (
         f"Who sends which chunk to whom in {schedule.collective.replace('_', '-')} on {schedule.p} ranks: "
@@ -239,7 +241,7 @@ def _who_sends(schedule: Schedule, shown: int) -> str:
     )
     if not counts:
         return said
-    (src, dst), (chunks, add) = next(iter(_joined(schedule.step(0)).items()))
+    src, dst, chunks, add = _messages(schedule.step(0))[0]
     kind = "added" if add else "replacing"
     return f"{said} In step 0, for one, rank {src} sends chunk {_short(chunks)} to rank {dst}, {kind}."
 

@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from collectives.schedule import Ints
+from collectives.schedule import Messages as Sent
 
 Floats = NDArray[np.float64]
 Small = NDArray[np.int32]
@@ -21,7 +22,7 @@ Tiny = NDArray[np.int8]
 
 compiled = njit(cache=True, error_model="numpy")
 # What `play` and `relay` answer.
-DONE, UNSURE, UNSORTED = 0, 1, 2
+DONE, UNSURE = 0, 1
 
 
 class Links(NamedTuple):
@@ -59,20 +60,15 @@ class Clocks(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What one step adds up: loads of ports and wires, and its messages."""
+    """What one step adds up: loads of ports and wires, and by message what `Sent` does not say."""
 
     out: Floats
     into: Floats
     adding: Floats
     wire: Floats
     wire_start: Floats
-    partner: Ints  # by port, the receiver of its message in this step
-    message: Ints  # by row
-    src: Ints
-    dst: Ints
     first: Ints
     end: Ints
-    size: Floats
     added: Floats
     ready: Floats
     protocol: Tiny
@@ -113,40 +109,28 @@ def delay(q: int, kind: int, links: Links) -> float:
 
 
 @compiled
-def messages_of(
-    src: Ints, dst: Ints, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints, is_sorted: bool,
+def prepare(
+    sent: Sent, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
 ) -> int:  # fmt: skip
-    """Rows to messages: sizes, and when their data are there. Returns their number, or -1 UNSURE, -2 UNSORTED."""
-    p, by_cell, n = len(node), len(cells) > 0, 0
-    for i in range(len(src)):
-        s, d, c, e = src[i], dst[i], chunk[i], chunk[i] + count[i]
-        size = edges[e] - edges[c]
-        now.message[i] = -1
-        if size == 0:
-            continue
-        ready = 0.0
-        if by_cell:
-            for cell in range(c, e):
-                ready = max(ready, cells[cell, s])
-        elif clocks.arrived[s] > 0.0:
-            if e <= clocks.first[s] or c >= clocks.end[s]:
-                return -UNSURE
-            ready = clocks.arrived[s]
-        if n == 0 or now.src[n - 1] != s or now.dst[n - 1] != d:
-            kind = kind_of(s, d, node, links.group)
-            port = min(kind, 1) * p + s
-            if now.partner[port] >= 0 and not is_sorted:
-                return -UNSORTED
-            now.partner[port] = d
-            now.src[n], now.dst[n], now.first[n], now.end[n], now.kind[n] = s, d, c, e, kind
-            now.size[n], now.added[n], now.ready[n] = 0.0, 0.0, 0.0
-            n += 1
-        now.message[i] = n - 1
-        now.size[n - 1] += size
-        now.added[n - 1] += size if add[i] else 0
-        now.ready[n - 1] = max(now.ready[n - 1], ready)
-    return n
+    """Each message's kind, how much of it is added, and when its data are there. DONE or UNSURE."""
+    by_cell = len(cells) > 0
+    for j in range(len(sent.src)):
+        s, added, ready = sent.src[j], 0, 0.0
+        for i in sent.row[sent.first[j] : sent.first[j + 1]]:
+            c, e = chunk[i], chunk[i] + count[i]
+            if by_cell:
+                for cell in range(c, e):
+                    ready = max(ready, cells[cell, s])
+            elif clocks.arrived[s] > 0.0:
+                if e <= clocks.first[s] or c >= clocks.end[s]:
+                    return UNSURE
+                ready = clocks.arrived[s]
+            added += edges[e] - edges[c] if add[i] else 0
+        begin = sent.row[sent.first[j]]
+        now.first[j], now.end[j] = chunk[begin], chunk[begin] + count[begin]
+        now.kind[j], now.added[j], now.ready[j] = kind_of(s, sent.dst[j], node, links.group), added, ready
+    return DONE
 
 
 @compiled
@@ -163,17 +147,16 @@ def shared(level: int, rank: int, links: Links) -> float:
 
 
 @compiled
-def load(n: int, p: int, links: Links, now: Scratch) -> None:
+def load(sent: Sent, p: int, links: Links, now: Scratch) -> None:
     """How long the step's messages occupy each port and wire together."""
-    for j in range(n):
-        s, d, kind, size = now.src[j], now.dst[j], now.kind[j], now.size[j]
+    for j in range(len(sent.src)):
+        s, d, kind, size = sent.src[j], sent.dst[j], now.kind[j], float(sent.size[j])
         q = protocol_of(size, links.limit)
         now.protocol[j] = q
         cls = min(kind, 1)
         now.out[cls * p + s] += links.overhead[q, cls] + held(q, kind, s, links) * size
         now.into[cls * p + d] += links.overhead[q, cls] + held(q, kind, d, links) * size
         now.adding[cls * p + d] += links.gamma * now.added[j]
-        now.partner[cls * p + s] = -1
         for level in range(links.lowest, kind):
             out, into = links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]
             now.wire[out] += shared(level, s, links) * links.stretch[q] * size
@@ -212,10 +195,10 @@ def take(taken: Floats, begin: float, end: float) -> None:
 
 
 @compiled
-def start(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
+def start(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
     """When each message starts and has left: it waits for its data, its ports and its wires."""
-    for j in range(n):
-        s, d, kind, q = now.src[j], now.dst[j], now.kind[j], now.protocol[j]
+    for j in range(len(sent.src)):
+        s, d, kind, q = sent.src[j], sent.dst[j], now.kind[j], now.protocol[j]
         cls = min(kind, 1)
         late = delay(q, kind, links)
         adding = now.adding[cls * p + d]
@@ -241,10 +224,10 @@ def start(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
 
 
 @compiled
-def settle(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
+def settle(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
     """Ports and wires are taken until their messages have left; ranks know what has arrived; loads are reset."""
-    for j in range(n):
-        s, d, kind = now.src[j], now.dst[j], now.kind[j]
+    for j in range(len(sent.src)):
+        s, d, kind = sent.src[j], sent.dst[j], now.kind[j]
         out, into = min(kind, 1) * p + s, min(kind, 1) * p + d
         take(clocks.out[out], now.start[j], now.left[j])
         take(clocks.into[into], now.start[j] + delay(now.protocol[j], kind, links), now.arrival[j])
@@ -252,7 +235,7 @@ def settle(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
         clocks.finish[d] = max(clocks.finish[d], now.arrival[j])
         clocks.busy[0, out] += now.out[out]
         clocks.busy[1, into] += now.into[into] + now.adding[into]
-        clocks.bytes[kind] += int(now.size[j])
+        clocks.bytes[kind] += sent.size[j]
         now.out[out], now.into[into], now.adding[into] = 0.0, 0.0, 0.0
         for level in range(links.lowest, kind):
             for wire in (links.outward[level] + links.group[level, s], links.inward[level] + links.group[level, d]):
@@ -263,28 +246,27 @@ def settle(n: int, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
                 now.wire[wire], now.wire_start[wire] = 0.0, np.inf
         if now.arrival[j] >= clocks.arrived[d]:
             clocks.arrived[d], clocks.first[d], clocks.end[d] = now.arrival[j], now.first[j], now.end[j]
-    clocks.messages[0] += n
+    clocks.messages[0] += len(sent.src)
 
 
 @compiled
 def play(
-    src: Ints, dst: Ints, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints, is_sorted: bool,
+    sent: Sent, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
 ) -> int:  # fmt: skip
-    """One step. Returns the number of its messages, or -1 UNSURE (only cells can tell), -2 UNSORTED (sort by pair)."""
-    n = messages_of(src, dst, chunk, count, add, edges, is_sorted, node, links, clocks, cells, now)
-    if n < 0:
-        now.partner[:] = -1
-        return n
-    load(n, len(node), links, now)
-    start(n, len(node), links, clocks, now)
-    settle(n, len(node), links, clocks, now)
+    """One step, of which ``sent`` are the messages. DONE, or UNSURE: only cells can tell when the data are there."""
+    if prepare(sent, chunk, count, add, edges, node, links, clocks, cells, now):
+        return UNSURE
+    load(sent, len(node), links, now)
+    start(sent, len(node), links, clocks, now)
+    settle(sent, len(node), links, clocks, now)
     if len(cells) > 0:
-        for i in range(len(src)):
-            if now.message[i] >= 0:
+        for j in range(len(sent.src)):
+            d = sent.dst[j]
+            for i in sent.row[sent.first[j] : sent.first[j + 1]]:
                 for cell in range(chunk[i], chunk[i] + count[i]):
-                    cells[cell, dst[i]] = max(cells[cell, dst[i]], now.arrival[now.message[i]])
-    return n
+                    cells[cell, d] = max(cells[cell, d], now.arrival[j])
+    return DONE
 
 
 class Relay(NamedTuple):

@@ -34,6 +34,7 @@ import numpy as np
 
 from collectives.machine import Machine, Protocol
 from collectives.schedule import Ints, Schedule, ScheduleError, Step
+from collectives.schedule import Messages as Sent
 from collectives.simulator import clocks as inner
 from collectives.simulator.clocks import Clocks, Floats, Links, Relay, Scratch
 
@@ -185,12 +186,10 @@ def _scratch(p: int, links: Links, rows: int) -> Scratch:
 
     wires = _wires(links)
     loads = real(2 * p), real(2 * p), real(2 * p), real(wires), np.full(wires, np.inf)
-    rowwise = whole(), whole(), whole(), whole(), whole()
     return Scratch(
         *loads,
-        np.full(2 * p, -1, dtype=np.int64),
-        *rowwise,
-        *(real(), real(), real()),
+        *(whole(), whole()),
+        *(real(), real()),
         np.zeros(rows, dtype=np.int8),
         np.zeros(rows, dtype=np.int8),
         *(real(), real(), real()),
@@ -210,15 +209,24 @@ def _play(stage: _Stage, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks,
         before = step
         if relay is not None and relay.hands_on(step, repeated):
             continue
-        if len(step) > len(scratch.src):
+        step = step if schedule.one_port else _sorted(step)
+        if len(step) > len(scratch.first):
             scratch = _scratch(schedule.p, links, rows=2 * len(step))
-        messages = _play_step(stage, step, clocks, cells, scratch)
-        largest = max(largest, float(scratch.size[:messages].max(initial=0)))
+        sent, rows = step.messages(stage.edges), (step.chunk, step.count, step.add)
+        if inner.play(sent, *rows, stage.edges, stage.node, links, clocks, cells, scratch) == inner.UNSURE:
+            raise _UnsureError
+        largest = max(largest, float(sent.size.max(initial=0)))
         if on_step is not None:
-            on_step(t, _messages(scratch, messages))
+            on_step(t, _messages(sent, scratch))
     if relay is not None:
         relay.end()
     return clocks, largest
+
+
+def _sorted(step: Step) -> Step:
+    """By sender and receiver: where messages share a port, the order of their sums shows in the last bits."""
+    order = np.lexsort((step.dst, step.src))
+    return Step(*(getattr(step, name)[order] for name in Step.__slots__))
 
 
 def _need_repeated(t: int, step: Step, before: Step) -> None:
@@ -240,23 +248,10 @@ def _cells(schedule: Schedule, by_cell: bool) -> Floats:
     return np.zeros((schedule.k, schedule.p) if by_cell else (0, 0))
 
 
-def _play_step(stage: _Stage, step: Step, clocks: Clocks, cells: Floats, scratch: Scratch) -> int:
-    """One step, its rows sorted by pair only where they have to be; returns the number of messages."""
-    rows, is_sorted = (step.src, step.dst, step.chunk, step.count, step.add), False
-    while True:
-        n = inner.play(*rows, stage.edges, is_sorted, stage.node, stage.links, clocks, cells, scratch)
-        if n >= 0:
-            return int(n)
-        if n == -inner.UNSURE:
-            raise _UnsureError
-        order, is_sorted = np.lexsort((step.dst, step.src)), True
-        step = Step(*(values[order] for values in rows))
-        rows = step.src, step.dst, step.chunk, step.count, step.add
-
-
-def _messages(now: Scratch, n: int) -> Messages:
-    whole = now.src[:n].copy(), now.dst[:n].copy(), now.first[:n].copy(), now.end[:n].copy()
-    return Messages(*whole, now.size[:n].copy(), now.start[:n].copy(), now.left[:n].copy(), now.arrival[:n].copy())
+def _messages(sent: Sent, now: Scratch) -> Messages:
+    times = (column[: len(sent.src)].copy() for column in (now.start, now.left, now.arrival))
+    first, end = (column[: len(sent.src)].copy() for column in (now.first, now.end))
+    return Messages(sent.src, sent.dst, first, end, sent.size.astype(float), *times)
 
 
 class _Relaying:

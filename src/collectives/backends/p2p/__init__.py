@@ -27,12 +27,8 @@ from collectives.backends.p2p.mesh import give_up, mesh
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.reduce import COMBINE, DTYPES
 from collectives.backends.p2p.signature import signature
+from collectives.contracts import COMPACT, IN_PLACE
 from collectives.schedule import Ints, Schedule
-
-# Collectives that are played on the caller's own tensor, and those in which a rank holds but a part of the whole
-# buffer and gets room for no more than that.
-IN_PLACE = ("all_reduce", "broadcast", "reduce", "all_gather")
-COMPACT = ("scatter", "gather", "all_to_all")
 
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}

@@ -18,12 +18,9 @@ import numpy as np
 
 from collectives.backends.p2p.program import AHEAD, Finish, Fold, Instruction, Plan, Post, Send, Span, Task, Wait
 from collectives.backends.p2p.step_messages import Turn, folds_of, in_pieces, landing_places, overlap, turn_of
-from collectives.contracts import cells, contract
+from collectives.contracts import REDUCING, cells, contract
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step
-
-# Collectives that add up.
-REDUCING = ("reduce", "reduce_scatter", "all_reduce")
 
 # Of how many steps messages are kept that nothing sent has needed yet.
 LATE = 4

@@ -41,22 +41,19 @@ def turn_of(step: Step, rank: int, edges: Ints) -> Turn:
     >>> turn_of(Step([0, 1], [1, 0], [0, 1], add=[True, True]), rank=0, edges=np.array([0, 4, 8])).sends
     [Message(peer=1, pieces=[(Span(start=0, stop=4, scratch=False), True)])]
     """
+    sent = step.messages(edges)
     return Turn(
-        _messages(step, np.flatnonzero(step.src == rank), step.dst, edges),
-        _messages(step, np.flatnonzero(step.dst == rank), step.src, edges),
+        [_message(step, sent.rows(i), int(sent.dst[i]), edges) for i in np.flatnonzero(sent.src == rank).tolist()],
+        [_message(step, sent.rows(i), int(sent.src[i]), edges) for i in np.flatnonzero(sent.dst == rank).tolist()],
     )
 
 
-def _messages(step: Step, rows: Ints, peers: Ints, edges: Ints) -> list[Message]:
-    """Rows grouped by peer; empty pieces, and messages of nothing else, are left out."""
-    messages: dict[int, Message] = {}
+def _message(step: Step, rows: Ints, peer: int, edges: Ints) -> Message:
+    pieces: list[tuple[Span, bool]] = []
     for row in rows.tolist():
         chunk = step.chunk[row]
-        span = Span(int(edges[chunk]), int(edges[chunk + step.count[row]]))
-        if span.start < span.stop:
-            peer = int(peers[row])
-            _append(messages.setdefault(peer, Message(peer, [])).pieces, span, bool(step.add[row]))
-    return list(messages.values())
+        _append(pieces, Span(int(edges[chunk]), int(edges[chunk + step.count[row]])), bool(step.add[row]))
+    return Message(peer, pieces)
 
 
 def _append(pieces: list[tuple[Span, bool]], span: Span, add: bool) -> None:
