@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from collectives.launch import RankError, launch
-from collectives.processes.watch import end, start, watch
+from collectives.processes.supervise import end, start, watch
 from places import TASKS
 
 COMMANDS = ["mpirun", "horovodrun"]

@@ -201,9 +201,9 @@ INSIDE = {
     },
     "processes": {
         "__init__": set(),
-        "leash": set(),
-        "watch": set(),
-        "workers": {"leash"},
+        "parent_death": set(),
+        "supervise": set(),
+        "workers": {"parent_death"},
     },
     "simulator": {
         "__init__": set(),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 
-from collectives.processes.watch import Event, RankError
+from collectives.processes.supervise import Event, RankError
 
 __all__ = ["WHERE", "Event", "RankError", "launch"]
 

@@ -18,7 +18,7 @@ from collectives.emulator import PORT, Cluster, address, cluster, limits
 from collectives.launch import cluster_mpirun, mpirun
 from collectives.launch.fork_server import forkserver, rank_command
 from collectives.launch.loopback import reading
-from collectives.processes.watch import Event, Log, Process, end, watch
+from collectives.processes.supervise import Event, Log, Process, end, watch
 
 MPIRUN = "mpirun"
 

@@ -21,7 +21,7 @@ from collectives.emulator.hosts import INTERFACE
 from collectives.launch import mpirun
 from collectives.launch.fork_server import forkserver, rank_command
 from collectives.launch.loopback import reading
-from collectives.processes.watch import Event, Log, RankError, end, indented, watch
+from collectives.processes.supervise import Event, Log, RankError, end, indented, watch
 
 # mpirun calls it with the name of a host and what to run there. It divides the words at blanks, whatever quotes there
 # are: ${IFS} stands for one that it does not see.

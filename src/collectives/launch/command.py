@@ -23,8 +23,8 @@ import psutil  # type: ignore[import-untyped]
 
 from collectives.launch import tasks
 from collectives.launch.channel import LOOPBACK, Connection, Listener
-from collectives.processes import leash
-from collectives.processes.watch import (
+from collectives.processes import parent_death
+from collectives.processes.supervise import (
     GRACE_SECONDS,
     LINGER_SECONDS,
     Event,
@@ -79,7 +79,7 @@ def launch_by(
         stack.callback(listener.close)
         log: Log = stack.enter_context(tempfile.TemporaryFile())
         rank = [sys.executable, "-m", "collectives.launch.rank", where, host, str(listener.address[1])]
-        leashed = [sys.executable, leash.__file__, str(os.getpid()), secret_file, *command, *rank]
+        leashed = [sys.executable, parent_death.__file__, str(os.getpid()), secret_file, *command, *rank]
         process = start(leashed, log, dict(environment), [])
         stack.callback(end, [process], GRACE_SECONDS)
         stack.callback(_dismiss, listener, process)

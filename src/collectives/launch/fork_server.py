@@ -25,8 +25,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 from collectives.launch import fork_client, rank
-from collectives.processes.leash import die_with
-from collectives.processes.watch import Event, RankError, end, last_lines, start
+from collectives.processes.parent_death import die_with
+from collectives.processes.supervise import Event, RankError, end, last_lines, start
 
 NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # in the order in which they are entered
 MOST_FILES = fork_client.STREAMS + len(fork_client.FILES)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from collectives.launch import secret
 from collectives.launch.command import launch_by, reachable
-from collectives.processes.watch import Event
+from collectives.processes.supervise import Event
 
 MISSING = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
 

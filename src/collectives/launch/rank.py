@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from collectives.launch.channel import LOOPBACK, Connection, connect
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
 from collectives.launch.tasks import module_of
-from collectives.processes.leash import die_with
-from collectives.processes.watch import loopback_interface
+from collectives.processes.parent_death import die_with
+from collectives.processes.supervise import loopback_interface
 
 Event = dict[str, Any]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from collectives.launch import secret
 from collectives.launch.command import launch_by, reachable
-from collectives.processes.watch import Event
+from collectives.processes.supervise import Event
 
 MISSING = "there is no srun: this machine is no part of a Slurm cluster"
 OUTSIDE = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"

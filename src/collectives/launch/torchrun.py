@@ -31,8 +31,8 @@ from collectives.launch import secret
 from collectives.launch.channel import Connection, Listener, connect
 from collectives.launch.command import launch_by, reachable
 from collectives.launch.hub import DRIVER, GONE, PROCESS, Hub
-from collectives.processes import leash
-from collectives.processes.watch import Event
+from collectives.processes import parent_death
+from collectives.processes.supervise import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
 NO_SECRET = (
@@ -107,7 +107,7 @@ def serve(command: list[str]) -> int:
     """Be one of torchrun's processes: run ranks until rank 0's command has ended, whose exit code rank 0 returns."""
     from torch import distributed as dist
 
-    leash.die_with(os.getppid())
+    parent_death.die_with(os.getppid())
     shared = _secret()
     limit = timedelta(seconds=JOIN_SECONDS)
     store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
@@ -179,7 +179,7 @@ def _carrying(shared: str) -> dict[str, str]:
 
 def _run_leashed(command: list[str], environment: dict[str, str]) -> int:
     """Run a command that ends with this process, however that ends, in a session of its own; returns its exit code."""
-    leashed = [sys.executable, leash.__file__, str(os.getpid()), "", *command]
+    leashed = [sys.executable, parent_death.__file__, str(os.getpid()), "", *command]
     return subprocess.run(leashed, env=os.environ | environment, start_new_session=True, check=False).returncode
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from collectives.processes.leash import die_with
+from collectives.processes.parent_death import die_with
 
 
 @contextmanager

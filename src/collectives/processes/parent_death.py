@@ -1,7 +1,7 @@
-"""Ends a process when the one that started it has ended.
+"""Ends a process when its parent has ended.
 
-As a script it does so for any command: ``python leash.py PARENT FILE mpirun -n 4 …``. FILE, unless it is empty, is then
-removed, because a parent that was killed cannot. It needs nothing but Python, so that it costs no time.
+As a script it does so for any command: ``python parent_death.py PARENT FILE mpirun -n 4 …``. It then also removes FILE,
+unless that is empty, because a killed parent cannot. It imports Python's own modules only, so that it starts fast.
 """
 
 from __future__ import annotations
