@@ -81,11 +81,14 @@ def test_a_trace_is_written(capsys: Capture, tmp_path: Path) -> None:
     [
         (["ring", "--machine", "sumit"], "unknown machine 'sumit': did you mean 'summit'?"),
         (["ring", "--machine", "nowhere.yaml"], "there is no machine file nowhere.yaml"),
-        (["ring", "-p", "10", "--machine", "summit"], "10 ranks do not fill the nodes of summit: take a multiple of 6"),
+        (["ring", "-p", "10", "--machine", "summit"], "the nodes of summit: got 10, expected a multiple of 6"),
         (["ring", "--bytes=-4"], "invalid size '-4'"),
         (["rnig"], "no algorithm 'rnig' for 'all_reduce'"),
         (["ring", "--trace", "x.json"], "a trace shows one size: give one with --bytes"),
-        (["ring", "--bytes", "8", "--trace", "/nowhere/x.json"], "cannot write /nowhere/x.json: there is no folder"),
+        (
+            ["ring", "--bytes", "8", "--trace", "/nowhere/x.json"],
+            "cannot write /nowhere/x.json: expected an existing folder",
+        ),
         (
             ["ring", "--bytes", "8", "--trace", "."],
             "cannot write .: got a folder, link, device or pipe, expected a file",
@@ -95,7 +98,7 @@ def test_a_trace_is_written(capsys: Capture, tmp_path: Path) -> None:
             "cannot write /dev/null: got a folder, link, device or pipe",
         ),
         (["ring", "--bytes", "8", "--trace", "/dev/stdout"], "cannot write /dev/stdout: got a folder, link, device"),
-        (["ring", "-p", "2048", "--bytes", "1M", "--trace", "x.json"], "a trace holds 1,000,000 messages at most"),
+        (["ring", "-p", "2048", "--bytes", "1M", "--trace", "x.json"], "expected at most 1,000,000 messages"),
     ],
 )
 def test_wrong_input_is_explained_and_nothing_is_printed(

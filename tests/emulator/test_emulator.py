@@ -17,7 +17,7 @@ from collectives.bench import Settings, bench
 from collectives.emulator import PORT, Cluster, address, allowed, cluster, name
 from collectives.launch import RankError, launch, need_where
 from collectives.launch.cluster import launch_on
-from collectives.launch.fork_server import forkserver
+from collectives.launch.fork_server import fork_servers
 from places import TASKS
 
 NETWORK = {"latency": "1ms", "rate": "100MB/s"}
@@ -248,7 +248,7 @@ def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
 
 def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
-    with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\) and not done in time; its last lines:"):
+    with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 20 s; its last lines:"):
         launch_on(hosts, "unwell", {"do": "stop", "rank": 2}, timeout=20, on_event=lambda _: None)
 
 
@@ -265,8 +265,8 @@ def test_a_fork_server_runs_nothing_for_another_user(hosts: Cluster, monkeypatch
         pytest.skip("only root can be another user")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
     job = {"module": "unwell", "settings": {"do": "nothing"}, "timeout": 60, "port": PORT, "rank": 0, "ranks": 1}
-    refused, asked = "the fork server has ended before the rank, or is another user's\n", {}
-    with forkserver(hosts.pids, "unwell", {}, 60) as server:
+    refused, asked = "no rank: the fork server has ended, or is another user's\n", {}
+    with fork_servers(hosts.pids, "unwell", {}, 60) as server:
         for who, code in (("nobody", AS_NOBODY), ("root", AS_NOBODY.replace("65534", "0"))):
             command = [sys.executable, "-c", code, server, json.dumps(job)]
             with hosts.popen(1, command, stderr=subprocess.PIPE) as process:
@@ -278,8 +278,8 @@ def test_a_fork_server_that_cannot_enter_a_host_says_so(hosts: Cluster) -> None:
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     with (
-        pytest.raises(RankError, match=r"the ranks' fork server did not start; (.|\n)*No such file or directory"),
-        forkserver([*hosts.pids, gone.pid], "unwell", {}, 60),
+        pytest.raises(RankError, match=r"the fork servers did not start; (.|\n)*No such file or directory"),
+        fork_servers([*hosts.pids, gone.pid], "unwell", {}, 60),
     ):
         raise AssertionError("it says that it has started")
 
@@ -581,11 +581,11 @@ def test_there_is_no_such_host(hosts: Cluster) -> None:
         ("cluster:10001ms,25MB/s", "latency out of range: got '10001ms', expected at most 10s"),
         ("cluster:nan,25MB/s", "invalid time 'nan'"),
         ("cluster:5ms,-1MB/s", "invalid rate '-1MB/s'"),
-        ("cluster:5ms,25MB/s,3", "4 ranks are no whole number of hosts with 3 ranks each"),
-        ("cluster:5ms,25MB/s,1,1", "is no network; write it as cluster:5ms,25MB/s"),
+        ("cluster:5ms,25MB/s,3", "cannot divide the ranks among hosts: got 4, expected a multiple of 3"),
+        ("cluster:5ms,25MB/s,1,1", "invalid network: got '5ms,25MB/s,1,1', expected LATENCY,RATE"),
         ("cluster:5ms,mpirun,1", "invalid rate 'mpirun'"),
         ("cluster:mpirun,mpirun", "invalid time 'mpirun'"),
-        ("cluster:5ms,25MB/s,x,mpirun", "is no network; write it as cluster:5ms,25MB/s"),
+        ("cluster:5ms,25MB/s,x,mpirun", "invalid network: got '5ms,25MB/s,x,mpirun', expected LATENCY,RATE"),
         ("loopback:5ms", "unknown where 'loopback:5ms'; known are loopback"),
     ],
 )

@@ -19,7 +19,7 @@ import pytest
 
 from collectives.algorithms import build, names
 from collectives.emulator import Cluster, allowed, cluster
-from collectives.processes.watch import Process, end
+from collectives.processes.supervise import Process, end
 from places import TASKS
 
 RANK = str(TASKS / "lossy.py")

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from collectives.launch import channel, command, secret, tasks, torchrun
-from collectives.launch.channel import LAUNCHER, LOOPBACK, PEER, ChannelError, Connection, Listener, connect
+from collectives.launch import address, channel, secret, tasks, torchrun
+from collectives.launch.address import LOOPBACK
+from collectives.launch.channel import LAUNCHER, PEER, ChannelError, Connection, Listener, connect
 from collectives.launch.hub import DRIVER, PROCESS, Hub
 
 SECRET, OTHER = "s" * 32, "o" * 32
@@ -165,9 +166,9 @@ def test_only_one_address_is_listened_on(launcher: Launcher) -> None:
 def test_a_launcher_listens_where_its_ranks_are(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"lo0": "127.0.0.1", "eth0": "192.0.2.7"}
     addresses = {name: [argparse.Namespace(family=socket.AF_INET, address=found[name])] for name in found}
-    monkeypatch.setattr(command.psutil, "net_if_addrs", lambda: addresses)
+    monkeypatch.setattr(address.psutil, "net_if_addrs", lambda: addresses)
     monkeypatch.setattr(socket, "create_server", lambda at: closing_nothing(at[0] in found.values()))
-    monkeypatch.setattr(command, "_outgoing", lambda: "192.0.2.7")
+    monkeypatch.setattr(address, "_outgoing", lambda: "192.0.2.7")
     for named, interface, is_local, expected in (
         ("192.0.2.9", "", True, "127.0.0.1"),
         ("192.0.2.7", "eth0,eth1", True, "192.0.2.7"),
@@ -176,10 +177,10 @@ def test_a_launcher_listens_where_its_ranks_are(monkeypatch: pytest.MonkeyPatch)
         ("192.0.2.9", "ib0", False, "192.0.2.7"),
     ):
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
-        monkeypatch.setattr(command, "_named", lambda named=named: named)
-        assert command.reachable(is_local) == expected
-    monkeypatch.setattr(command, "_outgoing", lambda: "192.0.2.8")
-    assert command.reachable(is_local=False) == "127.0.0.1"
+        monkeypatch.setattr(address, "_named", lambda named=named: named)
+        assert address.reachable(is_local) == expected
+    monkeypatch.setattr(address, "_outgoing", lambda: "192.0.2.8")
+    assert address.reachable(is_local=False) == "127.0.0.1"
 
 
 def closing_nothing(is_there: bool) -> Any:
@@ -378,7 +379,7 @@ def test_an_order_goes_to_the_ranks_that_it_is_for_and_a_late_answer_is_not_take
         for _ in range(2):
             with closing(connect(ours.address, SECRET, DRIVER, 0, 5)) as driver:
                 driver.send({"ranks": 2})
-                assert driver.receive() == {"failed": "rank 1: its process of torchrun has ended"}
+                assert driver.receive() == {"failed": "rank 1: its torchrun process has ended"}
         processes[0].close()
 
 

@@ -205,11 +205,11 @@ def test_one_clock_for_a_rank_equals_one_for_every_chunk(seed):
     for schedule, on, n in every:
         stage = simulation._stage(schedule, on, n, None)
         try:
-            fast, _ = simulation._play(stage, None, by_cell=False)
-        except simulation._UnsureError:
+            fast, _ = simulation._run(stage, None, by_cell=False)
+        except simulation.UnsureError:
             continue
-        slow, _ = simulation._play(stage, None, by_cell=True)
-        for name in ("finish", "arrived", "bytes", "messages", "busy", "wire_busy"):
+        slow, _ = simulation._run(stage, None, by_cell=True)
+        for name in ("finish", "arrived", "bytes", "messages", "busy", "shared_busy"):
             assert np.allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9, atol=1e-15), (name, schedule, on, n)
         sure += 1
     assert sure > 60
@@ -300,7 +300,7 @@ def test_in_a_tree_a_slow_rank_with_children_costs_more_than_a_leaf():
 
 def test_a_slower_node_is_one_of_those_there_are():
     on = TEXTBOOK.model_copy(update={"slower": {4: 2.0}})
-    with pytest.raises(ValueError, match="node 4 of textbook is slower, but 4 ranks do not reach there"):
+    with pytest.raises(ValueError, match="no rank on node 4, which textbook slows: got 4 ranks, expected at least 5"):
         simulate(build("all_reduce", "ring", 4), on, 8)
 
 
@@ -448,7 +448,7 @@ def test_rows_of_one_pair_are_one_message_wherever_they_stand():
 
 @pytest.mark.parametrize(
     ("p", "n", "says"),
-    [(10, 8, "10 ranks do not fill the nodes of summit: take a multiple of 6"), (12, -1, "0 bytes or more, not -1")],
+    [(10, 8, "the nodes of summit: got 10, expected a multiple of 6"), (12, -1, "got -1 bytes, expected 0 or more")],
 )
 def test_what_cannot_be_simulated(p, n, says):
     with pytest.raises(ValueError, match=says):
@@ -456,7 +456,7 @@ def test_what_cannot_be_simulated(p, n, says):
 
 
 def test_too_many_clocks_are_refused_before_they_are_made():
-    with pytest.raises(ValueError, match="need 16 GiB for their clocks"):
+    with pytest.raises(ValueError, match="16 GiB, expected at most 2 GiB"):
         simulate(build("all_to_all", "bruck", 1280), TEXTBOOK, 1 << 30)
 
 

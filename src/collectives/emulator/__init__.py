@@ -32,7 +32,7 @@ from typing import IO, Any
 from collectives.emulator import limits
 from collectives.emulator.hosts import address, name
 from collectives.emulator.limits import MOST_HOSTS, ClusterError
-from collectives.processes.watch import POLL_SECONDS, Process, end, open_streams
+from collectives.processes.supervise import POLL_SECONDS, Process, end, open_streams
 
 __all__ = ["MOST_HOSTS", "Cluster", "ClusterError", "address", "allowed", "cluster", "name"]
 

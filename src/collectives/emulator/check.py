@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from collectives.emulator import Cluster, address, probe
-from collectives.processes.watch import end
+from collectives.processes.supervise import end
 
 Row = dict[str, Any]
 ROUND_TRIPS = 50

@@ -20,7 +20,7 @@ from collectives.emulator import hosts as namespaces
 from collectives.emulator.devices import carry
 from collectives.emulator.hosts import Host
 from collectives.emulator.network import NONE, Ints, Link, Network, change, network
-from collectives.processes.leash import die_with
+from collectives.processes.parent_death import die_with
 
 MOST = 1 << 16  # bytes of what the launcher says
 PR_SET_TIMERSLACK = 29

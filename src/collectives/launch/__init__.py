@@ -1,10 +1,10 @@
-"""Where ranks live: `launch` starts them, by whatever starts ranks there, and returns what rank 0 reported.
+"""Launchers: `launch` starts ranks by one of them, and returns the events that rank 0 reported.
 
     launch("collectives.bench.measure", settings, ranks=4, where="mpirun", timeout=600)
     launch("collectives.bench.measure", settings, ranks=8, where="cluster:5ms,25MB/s", timeout=600)
 
-Each way of starting ranks is one module with a function ``launch`` of the same signature; what becomes of a rank is the
-same everywhere (`collectives.launch.rank`).
+Each launcher is one module with a function ``launch`` of the same signature. The process of a rank is the same under
+all of them (`collectives.launch.rank`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 
-from collectives.processes.watch import Event, RankError
+from collectives.processes.supervise import Event, RankError
 
-__all__ = ["WHERE", "Event", "RankError", "launch"]
+__all__ = ["LAUNCHERS", "Event", "RankError", "launch"]
 
-# Name on the command line and in every row -> the module that starts ranks there.
-WHERE = {
+# The name in ``where``, on the command line and in every row, and the module.
+LAUNCHERS = {
     "loopback": "collectives.launch.loopback",
     "cluster": "collectives.launch.cluster",
     "horovodrun": "collectives.launch.horovodrun",
@@ -39,14 +39,16 @@ def launch(
 ) -> list[Event]:
     """Run ``module.run(settings, report)`` on so many ranks; returns every event that rank 0 reported, in order.
 
-    ``environment`` is added to that of the ranks before they start; ``on_event`` sees each event when it comes. Within
-    ``run`` there is a process group (gloo), and LOCAL_RANK says which of its machine's ranks this one is. Raises
-    RankError when a rank fails or when ``timeout`` seconds are over; all ranks are gone by then. Raises ValueError for
-    an unknown ``where``, and ImportError with the reason where what it needs is not installed.
+    ``where`` names the launcher; on a cluster the links follow a colon. ``environment`` is added to that of the ranks
+    before they start; ``on_event`` sees each event as it arrives. Within ``run`` the ranks are a gloo process group,
+    and LOCAL_RANK is the rank's number on its machine.
+
+    Raises RankError if a rank fails or after ``timeout`` seconds; all ranks have ended by then. Raises ValueError for
+    an unknown ``where``, and ImportError with the reason if the launcher is not installed.
     """
     need_where(where, ranks)
     name, _, options = where.partition(":")
-    starter = importlib.import_module(WHERE[name])
+    starter = importlib.import_module(LAUNCHERS[name])
     more = {"options": options} if options else {}
     events: list[Event] = starter.launch(
         module, settings, ranks, timeout=timeout, environment=environment or {}, on_event=on_event, **more
@@ -55,21 +57,21 @@ def launch(
 
 
 def need_where(where: str, ranks: int) -> None:
-    """Raise ValueError where no such place is known, or none that has room for so many ranks."""
+    """Raise ValueError for an unknown launcher, and for a number of ranks that it cannot start."""
     name, colon, options = where.partition(":")
-    if name not in WHERE or (colon and name != "cluster"):
-        raise ValueError(f"unknown where {where!r}; known are {', '.join(WHERE)}, and cluster:LATENCY,RATE")
+    if name not in LAUNCHERS or (colon and name != "cluster"):
+        raise ValueError(f"unknown where {where!r}; known are {', '.join(LAUNCHERS)}, and cluster:LATENCY,RATE")
     if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks}")
+        raise ValueError(f"invalid number of ranks: got {ranks}, expected 1 or more")
     if name == "cluster":
-        importlib.import_module(WHERE[name]).parse(options, ranks)
+        importlib.import_module(LAUNCHERS[name]).parse(options, ranks)
 
 
 def links(where: str, ranks: int) -> str | None:
-    """The links between emulated hosts as "LATENCY,RATE"; None elsewhere, where they are not known.
+    """The links between emulated hosts as "LATENCY,RATE"; None for other launchers, whose links are unknown.
 
     >>> links("cluster:20ms,6.25MB/s,2", 4)
     '20ms,6.25MB/s'
     """
     name, _, options = where.partition(":")
-    return ",".join(importlib.import_module(WHERE[name]).parse(options, ranks)[:2]) if name == "cluster" else None
+    return ",".join(importlib.import_module(LAUNCHERS[name]).parse(options, ranks)[:2]) if name == "cluster" else None

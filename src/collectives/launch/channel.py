@@ -1,4 +1,4 @@
-"""Messages between a launcher and the processes that it has started, over TCP, once both have shown a secret.
+"""Authenticated messages between a launcher and the processes that it has started, over TCP.
 
     launcher                                        rank
              -- "collectives 1", a fresh nonce -->
@@ -7,12 +7,12 @@
              -- message 0 ---------------------->        proves that the launcher has it
 
 A message is a line: HMAC-SHA256(key, direction, number, text) and the text, which is JSON. The key belongs to one
-connection: HMAC-SHA256(secret, the launcher's address and port, role, rank, both nonces). A message is therefore worth
-nothing on another connection, in the other direction or in another place; a relay that passes the first four lines on
-cannot add, change, repeat or drop one later. Nothing is encrypted.
+connection: HMAC-SHA256(secret, the launcher's address and port, role, rank, both nonces). A message is therefore
+invalid on another connection, in the other direction and at another number. A relay that passes the first four lines on
+cannot add, change, repeat or drop a later one. Nothing is encrypted.
 
-A stranger has `STRANGER_SECONDS` to show the secret and `STRANGER_BYTES` to do so in. Of more than `MOST_STRANGERS` the
-one that came first is closed.
+A stranger, which has not shown the secret, has `STRANGER_SECONDS` and `STRANGER_BYTES` to do so. If there are more than
+`MOST_STRANGERS`, the oldest is closed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ MOST_STRANGERS = 128
 MOST_BYTES = 64 << 20  # of a message
 RETRY_SECONDS = 0.2
 POLL_SECONDS = 0.1
-LOOPBACK = "127.0.0.1"
 LAUNCHER, PEER = "launcher", "peer"
 CHALLENGE = re.compile(r"collectives 1 ([0-9a-f]{64})")
 HELLO = re.compile(r"([a-z]{1,16}) ([0-9]{1,9}) ([0-9a-f]{64})")
 
 
 class ChannelError(ConnectionError):
-    """The other end has not shown the secret, or sends what it should not."""
+    """The other end has not shown the secret, or violates the protocol."""
 
 
 class Connection:
@@ -59,7 +58,7 @@ class Connection:
         self._key, self._until, self._most = b"", time.monotonic() + seconds, STRANGER_BYTES
 
     def agree(self, secret: str, address: Address, role: str, rank: int, nonces: tuple[str, str]) -> None:
-        """Both ends compute the key of this connection, and each shows the other that it has."""
+        """Compute the key of this connection, and prove it to the other end; both ends call it."""
         text = json.dumps([*address, role, rank, *nonces])
         self._key = hmac.digest(secret.encode(), text.encode(), "sha256")
         if self._own == PEER:
@@ -93,11 +92,11 @@ class Connection:
         return message
 
     def write(self, line: str) -> None:
-        """Send a line as it is."""
+        """Send a line without authentication."""
         self._socket.sendall(line.encode() + b"\n")
 
     def read(self) -> str | None:
-        """The next line as it came, or None at the end of the connection."""
+        """The next line, unauthenticated, or None at the end of the connection."""
         searched = 0
         while (end := self._unread.find(b"\n", searched)) < 0:
             searched = len(self._unread)
@@ -134,7 +133,7 @@ class Connection:
 
 
 class Listener:
-    """Waits on one address for the processes of a launcher, each of which a thread then serves."""
+    """Accepts the processes of a launcher on one address; a thread serves each of them."""
 
     def __init__(
         self, host: str, secret: str, roles: Collection[str], serve: Callable[[Connection, str, int], None]
@@ -168,7 +167,7 @@ class Listener:
                 come, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:  # gone again, or there are no descriptors left for now
+            except OSError:  # the peer has closed, or no descriptor is free
                 time.sleep(POLL_SECONDS)
                 continue
             stranger = Connection(come, LAUNCHER, STRANGER_SECONDS)
@@ -213,7 +212,7 @@ class Listener:
 
 
 def connect(address: Address, secret: str, role: str, rank: int, seconds: float) -> Connection:
-    """A connection to a launcher that has the same secret. Tries for so many seconds, then raises ChannelError."""
+    """A connection to a launcher with the same secret. Retries for ``seconds``, then raises ChannelError."""
     until = time.monotonic() + seconds
     while True:
         try:

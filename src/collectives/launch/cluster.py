@@ -1,8 +1,8 @@
 """Ranks on a cluster in slow motion, joined by gloo over its links: ``where="cluster:5ms,25MB/s"``.
 
-What follows the colon is the links' latency and rate and, where a host has more than one rank, how many; "cluster"
-alone is 5ms, 25MB/s and one rank on each host. A last word "mpirun" has Open MPI's mpirun start the ranks
-(`cluster_mpirun`), so that MPI works among them, too; `bench` adds it where one of the back ends is MPI.
+After the colon come the links' latency and rate, and optionally the ranks of each host; "cluster" alone means 5ms,
+25MB/s and one rank on each host. With a last word "mpirun" Open MPI starts the ranks (`cluster_mpirun`), so that MPI
+works among them; `bench` adds it if one of the back ends is MPI.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from collectives.emulator import PORT, Cluster, address, cluster, limits
 from collectives.launch import cluster_mpirun, mpirun
-from collectives.launch.fork_server import forkserver, rank_command
+from collectives.launch.fork_server import fork_servers, rank_command
 from collectives.launch.loopback import reading
-from collectives.processes.watch import Event, Log, Process, end, watch
+from collectives.processes.supervise import Event, Log, Process, end, supervise
 
 MPIRUN = "mpirun"
 
 
 class Options(NamedTuple):
-    """What stands behind the colon."""
+    """The text behind the colon."""
 
     latency: str = "5ms"
     rate: str = "25MB/s"
@@ -33,7 +33,7 @@ class Options(NamedTuple):
 
 
 def parse(text: str, ranks: int) -> Options:
-    """The network of so many ranks; raises ValueError for anything else.
+    """The options in the text, for so many ranks. Raises ValueError for an invalid text or number of ranks.
 
     >>> parse("", 4)
     Options(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False)
@@ -44,13 +44,17 @@ def parse(text: str, ranks: int) -> Options:
     is_by_mpirun = words[-1:] == [MPIRUN]
     words = words[:-1] if is_by_mpirun else words
     if len(words) > 3 or not all(word.isdecimal() for word in words[2:]):
-        raise ValueError(f"{text!r} is no network; write it as cluster:5ms,25MB/s or cluster:5ms,25MB/s,RANKS_PER_HOST")
+        raise ValueError(
+            f"invalid network: got {text!r}, expected LATENCY,RATE[,RANKS_PER_HOST], for example 5ms,25MB/s"
+        )
     given = dict(zip(Options._fields, words, strict=False))
     typed = {"ranks_per_host": int(given.get("ranks_per_host", 1)), "by_mpirun": is_by_mpirun}
     options = Options(**given | typed)  # type: ignore[arg-type]
     limits.latency(options.latency), limits.rate(options.rate)
     if options.ranks_per_host < 1 or ranks % options.ranks_per_host:
-        raise ValueError(f"{ranks} ranks are no whole number of hosts with {options.ranks_per_host} ranks each")
+        raise ValueError(
+            f"cannot divide the ranks among hosts: got {ranks}, expected a multiple of {options.ranks_per_host}"
+        )
     limits.need_hosts(ranks // options.ranks_per_host, options.ranks_per_host)
     return options
 
@@ -65,7 +69,7 @@ def launch(
     on_event: Callable[[Event], None],
     options: str = "",
 ) -> list[Event]:
-    """`collectives.launch.launch`, on hosts that exist only meanwhile. Raises ClusterError where none can be made."""
+    """`collectives.launch.launch` on temporary emulated hosts. Raises ClusterError if none can be made."""
     wanted = parse(options, ranks)
     if wanted.by_mpirun:
         mpirun.need()
@@ -86,11 +90,11 @@ def launch_on(
     environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """The same on hosts that are there; ``on_event`` may change their links.
+    """The same on existing hosts; ``on_event`` may change their links.
 
-    A report returns only after ``on_event`` has: what rank 0 asks for is done when it goes on.
+    Rank 0's report returns after ``on_event`` has, so a change that it asks for is in effect when it continues.
     """
-    ranks, until = hosts.hosts * ranks_per_host, time.monotonic() + timeout
+    ranks, since = hosts.hosts * ranks_per_host, time.monotonic()
     with ExitStack() as stack:
         reader, writer = os.pipe()
         events = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
@@ -99,7 +103,7 @@ def launch_on(
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[Process] = []
         with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"):
-            server = stack.enter_context(forkserver(hosts.pids, module, environment or {}, timeout))
+            server = stack.enter_context(fork_servers(hosts.pids, module, environment or {}, timeout))
             stack.callback(end, processes)
             for rank, log in enumerate(logs):
                 job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}
@@ -107,10 +111,10 @@ def launch_on(
                 processes.append(_start(hosts, server, job, ranks_per_host, log, environment or {}))
         seen = []
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
-        for event in watch(names, processes, logs, reading(events), until):
+        for event in supervise(names, processes, logs, reading(events), timeout, since):
             seen.append(event)
             on_event(event)
-            with suppress(BrokenPipeError):  # rank 0 has failed, as `watch` will say
+            with suppress(BrokenPipeError):  # rank 0 has failed, as `supervise` will report
                 answers.write(b"\n")
         return seen
 
@@ -118,7 +122,7 @@ def launch_on(
 def _start(
     hosts: Cluster, server: str, job: Event, ranks_per_host: int, log: Log, environment: Mapping[str, str]
 ) -> Process:
-    """One rank, in a group of its own; it needs no leash, as its host ends with the launcher."""
+    """One rank, in a group of its own. It needs no guard, because its host ends with this process."""
     rank = job["rank"]
     variables = {"OMP_NUM_THREADS": "1"} | hosts.variables(rank, ranks_per_host) | dict(environment)
     return hosts.popen(

@@ -1,8 +1,8 @@
-"""Ranks on a cluster in slow motion that Open MPI's mpirun starts, so that MPI works among them, too.
+"""Ranks on a cluster in slow motion that Open MPI's mpirun starts, so that MPI works among them.
 
-mpirun runs on host 0, within its namespaces, and ends with it. No ssh leads to the other hosts: what mpirun would run
-there, its agent writes to the pipe of events, and the launcher runs it. What stands in for rank 0 (`fork_client`) is a
-child of mpirun and finds that pipe where the agent does: neither is handed an open file, but a parent's can be opened.
+mpirun runs on host 0, within its namespaces, and ends with it. There is no ssh to the other hosts: mpirun's agent
+writes the command for a host to the pipe of events, and this process runs it there. Rank 0's `fork_client` is a child
+of mpirun. mpirun passes no open file on, so the agent and the client open their parent's.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from contextlib import ExitStack
 from collectives.emulator import PORT, Cluster, address, name
 from collectives.emulator.hosts import INTERFACE
 from collectives.launch import mpirun
-from collectives.launch.fork_server import forkserver, rank_command
+from collectives.launch.fork_server import fork_servers, rank_command
 from collectives.launch.loopback import reading
-from collectives.processes.watch import Event, Log, RankError, end, indented, watch
+from collectives.processes.supervise import Event, Log, RankError, end, indented, supervise
 
-# mpirun calls it with the name of a host and what to run there. It divides the words at blanks, whatever quotes there
-# are: ${IFS} stands for one that it does not see.
+# mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
+# blank that it does not see.
 AGENT = 'sh -c eval${IFS}"$CLUSTER_AGENT"'
 SEND = 'printf "%s\\n" "$0 $*" >/proc/$PPID/fd/{}'
 
@@ -36,7 +36,7 @@ SETTINGS = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",
     "OMPI_MCA_btl_tcp_if_include": INTERFACE,
-    # A waiting rank looks for messages all the time. On two cores it has to sleep in between, if not for long.
+    # A waiting rank polls. With more ranks than cores it has to sleep in between, for a short time.
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_threads_pthreads_yield_strategy": "nanosleep",
     "OMPI_MCA_threads_pthreads_nanosleep_time": "100000",
@@ -44,7 +44,7 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
 }
 
-# How mpirun tells of the rank that was the first to fail, and how it marks what a rank prints.
+# How mpirun reports the first rank that failed, and how it marks a rank's output.
 FAILED = re.compile(r"Process name: \[[^]]*,(\d+)\]\s+Exit code: +(\d+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
 MARK = re.compile(r"^\[[^],]*,(\d+)\]<std(?:out|err)>: ?")
@@ -60,8 +60,8 @@ def launch_on(
     environment: Mapping[str, str],
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """`collectives.launch.launch` by mpirun on hosts that are there."""
-    until, ranks = time.monotonic() + timeout, hosts.hosts * ranks_per_host
+    """`collectives.launch.launch` by mpirun on existing hosts."""
+    since, ranks = time.monotonic(), hosts.hosts * ranks_per_host
     job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
     with ExitStack() as stack:
         reader, writer = os.pipe()
@@ -69,7 +69,7 @@ def launch_on(
         log: Log = stack.enter_context(tempfile.TemporaryFile())
         everywhere = SETTINGS | {"CLUSTER_AGENT": SEND.format(writer)} | dict(environment)
         with os.fdopen(writer, "wb"):
-            server = stack.enter_context(forkserver(hosts.pids, module, everywhere, timeout))
+            server = stack.enter_context(fork_servers(hosts.pids, module, everywhere, timeout))
             command = [*_mpirun(hosts, ranks_per_host), *rank_command(server, job | {"events": writer})]
             started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer])
         stack.callback(end, processes := [started])
@@ -80,7 +80,7 @@ def launch_on(
             processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log))
 
         try:
-            for event in watch(["mpirun"], [started], [log], _serving(pipe, run), until):
+            for event in supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, since):
                 seen.append(event)
                 on_event(event)
         except RankError as error:
@@ -89,27 +89,27 @@ def launch_on(
 
 
 def _mpirun(hosts: Cluster, ranks_per_host: int) -> list[str]:
-    """Mpirun and its options. On a host everyone is root, be it only within a user namespace."""
+    """Mpirun and its options. On a host we are always root, if only of a user namespace."""
     slots = ",".join(f"{name(host)}:{ranks_per_host}" for host in range(hosts.hosts))
     ranks = str(hosts.hosts * ranks_per_host)
     return [mpirun.need(), "--allow-run-as-root", "--bind-to", "none", "--output", "tag", "-H", slots, "-n", ranks]
 
 
 def _serving(pipe: Log, run: Callable[[int, str], None]) -> Callable[[float], list[Event] | None]:
-    """The events in the pipe, for `watch`; what mpirun wants run on other hosts is run on the way."""
+    """The events in the pipe, for `supervise`; mpirun's commands for other hosts are run on the way."""
     read = reading(pipe, _event)
 
     def events(seconds: float) -> list[Event] | None:
-        come = read(seconds)
-        for wish in (event for event in come or [] if "run" in event):
-            run(wish["on"], wish["run"])
-        return come and [event for event in come if "run" not in event]
+        arrived = read(seconds)
+        for asked in (event for event in arrived or [] if "run" in event):
+            run(asked["on"], asked["run"])
+        return arrived and [event for event in arrived if "run" not in event]
 
     return events
 
 
 def _event(line: bytes) -> Event:
-    """A line of the pipe: an event of rank 0, or the name of a host and what mpirun wants run there.
+    """A line of the pipe: an event of rank 0, or the name of a host and mpirun's command for it.
 
     >>> _event(b'{"row": {}}'), _event(b"host3 prted --daemonize")
     ({'row': {}}, {'on': 3, 'run': 'prted --daemonize'})
@@ -122,7 +122,7 @@ def _event(line: bytes) -> Event:
 
 
 def _failure(log: Log, ranks: int) -> str | None:
-    """Which rank was the first to fail, how, and what it printed last; None where mpirun tells of none."""
+    """The first rank that failed, how, and its last lines; None if mpirun reports none."""
     log.seek(0)
     text = log.read().decode(errors="replace")
     if found := FAILED.search(text):

@@ -1,8 +1,8 @@
-"""Ranks that a command starts (mpirun, horovodrun, torchrun, srun), on this machine or on many.
+"""Ranks that a command starts (mpirun, horovodrun, torchrun, srun), on one machine or several.
 
-The launcher listens on one address. A rank connects to it (`channel`), gets its job, and says there what it reports and
-why it failed. A rank that loses this connection ends itself, so none outlives its launcher, wherever it runs. The ranks
-meet one another in a store of torch's that the launcher keeps beside it; nothing else is in that store.
+This process listens on one address. A rank connects to it (`channel`), gets its job, and sends its reports and the
+reason of its failure. A rank that loses this connection ends itself, so none outlives this process on any machine. The
+ranks meet in a torch store that this process keeps; the store holds nothing else.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-import psutil  # type: ignore[import-untyped]
-
 from collectives.launch import tasks
-from collectives.launch.channel import LOOPBACK, Connection, Listener
-from collectives.processes import leash
-from collectives.processes.watch import (
+from collectives.launch.channel import Connection, Listener
+from collectives.processes import parent_death
+from collectives.processes.supervise import (
     GRACE_SECONDS,
     LINGER_SECONDS,
     Event,
@@ -34,12 +32,11 @@ from collectives.processes.watch import (
     end,
     indented,
     start,
-    watch,
+    supervise,
 )
 
-# How long ranks have to end themselves.
+# How long ranks may take to end themselves.
 DISMISS_SECONDS = 0.5
-ELSEWHERE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737): some other machine
 
 
 class Heard(NamedTuple):
@@ -55,7 +52,7 @@ def launch_by(
     settings: Event,
     ranks: int,
     *,
-    where: str,
+    launcher: str,
     host: str,
     secret: str,
     timeout: float,
@@ -66,10 +63,10 @@ def launch_by(
 ) -> list[Event]:
     """`collectives.launch.launch` by a command that takes the ranks' own command as its last arguments.
 
-    ``where`` names the row of `collectives.launch.rank.VARIABLES` in which a rank finds its number, ``host`` is the
-    address on which the launcher listens. The ``secret`` has to be in the ranks' environment; ``secret_file``, if they
-    read it from one, is removed even if the launcher is killed. ``lost`` matches how the command tells of a rank that
-    could not say itself why it ended, with the groups ``rank`` and ``how``.
+    ``launcher`` selects the entry of `collectives.launch.rank.VARIABLES` in which a rank finds its number; ``host`` is
+    the address on which this process listens. The ``secret`` has to be in the ranks' environment. ``secret_file``, if
+    they read it from one, is removed even if this process is killed. ``lost`` matches the command's message about a
+    killed rank, which cannot report itself; its groups are ``rank`` and ``how``.
     """
     job: Event = {"task": tasks.name_of(module), "settings": settings, "timeout": timeout, "ranks": ranks}
     with ExitStack() as stack:
@@ -78,16 +75,16 @@ def launch_by(
         listener, heard = _listen(host, secret, job)
         stack.callback(listener.close)
         log: Log = stack.enter_context(tempfile.TemporaryFile())
-        rank = [sys.executable, "-m", "collectives.launch.rank", where, host, str(listener.address[1])]
-        leashed = [sys.executable, leash.__file__, str(os.getpid()), secret_file, *command, *rank]
-        process = start(leashed, log, dict(environment), [])
+        rank = [sys.executable, "-m", "collectives.launch.rank", launcher, host, str(listener.address[1])]
+        guarded = [sys.executable, parent_death.__file__, str(os.getpid()), secret_file, *command, *rank]
+        process = start(guarded, log, dict(environment), [])
         stack.callback(end, [process], GRACE_SECONDS)
         stack.callback(_dismiss, listener, process)
         seen: list[Event] = []
         failures: list[Heard] = []
         try:
             taking = _taking(listener, heard, failures, process)
-            for event in watch([where], [process], [log], taking, time.monotonic() + timeout):
+            for event in supervise([launcher], [process], [log], taking, timeout):
                 seen.append(event)
                 on_event(event)
         except RankError as error:
@@ -95,40 +92,8 @@ def launch_by(
         return seen
 
 
-def reachable(is_local: bool) -> str:
-    """The one address on which a launcher listens.
-
-    That is the address of the interface in GLOO_SOCKET_IFNAME, if this machine has it; else loopback's if all ranks are
-    on this machine; else the one that this machine's name leads to; else the one by which it reaches others.
-    """
-    if address := _address_of(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]):
-        return address
-    for candidate in () if is_local else (_named, _outgoing):
-        with suppress(OSError):
-            address = candidate()
-            socket.create_server((address, 0)).close()
-            if not address.startswith("127."):
-                return address
-    return LOOPBACK
-
-
-def _address_of(interface: str) -> str | None:
-    known = psutil.net_if_addrs().get(interface, [])
-    return next((str(each.address) for each in known if each.family == socket.AF_INET), None)
-
-
-def _named() -> str:
-    return socket.gethostbyname(socket.gethostname())
-
-
-def _outgoing() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(ELSEWHERE)  # sends nothing
-        return str(probe.getsockname()[0])
-
-
 def _store(host: str, timeout: float) -> Any:
-    """The store of the ranks' process group. torch does not authenticate its peers, so it holds no data of ours."""
+    """The store of the ranks' process group. It holds no data of ours: torch does not authenticate its peers."""
     from torch import distributed as dist
 
     listener = socket.create_server((host, 0))
@@ -144,7 +109,7 @@ def _store(host: str, timeout: float) -> Any:
 
 
 def _listen(host: str, secret: str, job: Event) -> tuple[Listener, SimpleQueue[Heard]]:
-    """Give the job to each rank that connects, and put what it says into a queue."""
+    """Send the job to each rank that connects, and queue its messages."""
     heard: SimpleQueue[Heard] = SimpleQueue()
 
     def serve(connection: Connection, _: str, rank: int) -> None:
@@ -156,7 +121,7 @@ def _listen(host: str, secret: str, job: Event) -> tuple[Listener, SimpleQueue[H
 
 
 def _dismiss(listener: Listener, process: Process) -> None:
-    """End the ranks that are left, with their children, a moment before the command is told to end."""
+    """End the remaining ranks and their children, a moment before the command gets SIGTERM."""
     listener.close()
     if process.poll() is None:
         time.sleep(DISMISS_SECONDS)
@@ -165,7 +130,7 @@ def _dismiss(listener: Listener, process: Process) -> None:
 def _taking(
     listener: Listener, heard: SimpleQueue[Heard], failures: list[Heard], process: Process
 ) -> Callable[[float], list[Event] | None]:
-    """Events as ranks report them; None once the process has ended and its ranks have, or should have."""
+    """Events that ranks report; None after the process has ended and its ranks have, or had a second to."""
     until = float("inf")
 
     def events(seconds: float) -> list[Event] | None:
@@ -173,33 +138,33 @@ def _taking(
         if process.poll() is not None:
             until = min(until, time.monotonic() + LINGER_SECONDS)
         is_over = until < float("inf") and (not listener.has_peers() or time.monotonic() > until)
-        come = _come(heard, 0 if is_over else seconds)
-        failures.extend(each for each in come if "failed" in each.message)
-        found = [each.message["event"] for each in come if "event" in each.message]
-        return None if is_over and not come else found
+        arrived = _arrived(heard, 0 if is_over else seconds)
+        failures.extend(each for each in arrived if "failed" in each.message)
+        found = [each.message["event"] for each in arrived if "event" in each.message]
+        return None if is_over and not arrived else found
 
     return events
 
 
-def _come(heard: SimpleQueue[Heard], seconds: float) -> list[Heard]:
-    """What is in the queue, or the next that comes within so many seconds."""
-    come: list[Heard] = []
+def _arrived(heard: SimpleQueue[Heard], seconds: float) -> list[Heard]:
+    """All messages in the queue, or those that arrive first within so many seconds."""
+    arrived: list[Heard] = []
     with suppress(Empty):
-        come.append(heard.get(timeout=seconds) if seconds else heard.get_nowait())
+        arrived.append(heard.get(timeout=seconds) if seconds else heard.get_nowait())
         while True:
-            come.append(heard.get_nowait())
-    return come
+            arrived.append(heard.get_nowait())
+    return arrived
 
 
 def _lost(log: Log, lost: re.Pattern[str] | None, ranks: int) -> str:
-    """The rank that was killed, if the command tells of one: what others say is but the consequence."""
+    """The rank that was killed, if the command reports one: the other ranks fail as a consequence."""
     log.seek(0)
     found = lost and lost.search(log.read().decode(errors="replace"))
     return f"rank {found['rank']} of {ranks} was lost: {found['how']}\n" if found else ""
 
 
 def _told(failures: list[Heard], ranks: int) -> str:
-    """What the first rank that could say anything about its failure said; a killed one could not."""
+    """The report of the first rank that failed; a killed one sends none."""
     if not failures:
         return ""
     rank, message = failures[0]

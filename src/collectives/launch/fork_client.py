@@ -1,7 +1,7 @@
-"""What the launcher or mpirun starts on a host for each rank: it has the rank forked, and ends as the rank does.
+"""The client of a fork server: requests a rank on its host, and ends with the rank's exit code or signal.
 
-Run as a script, ``python fork_client.py SERVER JOB``, it needs nothing but Python, so that it costs no time; the
-other end is `fork_server`. Its parent sees an ordinary process: its exit code, the signal that ended it, its output.
+It is a script, ``python fork_client.py SERVER JOB``, and imports Python's own modules only, so that it starts fast.
+The other end is `fork_server`. To its parent it looks like the rank: the same exit code, signal and output.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import socket
 import sys
 from contextlib import suppress
 
-# The files that a job may name by number, behind those for input, output and errors.
+# The files that a job may name by number, after those for input, output and errors.
 FILES = ("events", "answers")
 STREAMS = 3
 
 
 def connection(server: str) -> str:
-    """Where the fork server of a launch listens: a name that each host's network has for itself, and no file."""
+    """The abstract Unix address of a fork server: each host's network namespace has its own, and no file."""
     return f"\0collectives/{server}"
 
 
 def main(server: str, text: str) -> None:
-    """Ask for the rank, hand it everything that this process has been given, and wait for its end."""
+    """Request the rank, pass it this process's environment and open files, and wait for its end."""
     job = json.loads(text)
     files = _files(job)
     request = {"job": job, "files": list(files), "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109
@@ -36,12 +36,12 @@ def main(server: str, text: str) -> None:
         asked.shutdown(socket.SHUT_WR)
         answer = asked.recv(16)
     if not answer:
-        sys.exit("the fork server has ended before the rank, or is another user's")
+        sys.exit("no rank: the fork server has ended, or is another user's")
     _end_as(int(answer))
 
 
 def _files(job: dict[str, object]) -> dict[str, int]:
-    """The job's files. mpirun hands none down to rank 0, but its own can be opened."""
+    """The job's files. mpirun passes none on to rank 0, which opens mpirun's instead."""
     given = {name: int(str(job[name])) for name in FILES if name in job}
     if "rank" in job:
         return given
@@ -53,7 +53,7 @@ def _files(job: dict[str, object]) -> dict[str, int]:
 def _end_as(code: int) -> None:
     """Exit with this code, or by this signal where it is negative."""
     if code < 0:
-        if -code != signal.SIGKILL:  # which nobody can handle, and Python handles or ignores some others
+        if -code != signal.SIGKILL:  # SIGKILL has no handler; Python handles or ignores some others
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)

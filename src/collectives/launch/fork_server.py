@@ -1,10 +1,10 @@
-"""Ranks on emulated hosts as forks of one process, which has imported torch and the ranks' module once for all of them.
+"""Fork servers: ranks on emulated hosts as forks of one process, which imports torch and the ranks' module once.
 
-Thirty-two processes that import torch keep two cores busy for most of a minute, and each fills memory of its own with
-the same. Here one does it. It leaves a fork of itself on every host, and what is started there by `rank_command`
-(`fork_client`) sends that fork its job, its environment and its open files: the fork forks again, and that is the rank.
+Thirty-two imports of torch keep two cores busy for most of a minute and fill the memory with 32 copies. Here one
+process imports, and forks a server on every host. `rank_command` starts a `fork_client` there, which sends the server
+its job, its environment and its open files; the server forks again, and that process is the rank.
 
-Each of these processes is killed when the one that made it ends, so all end with the first, and that with its launcher.
+Each of these processes is killed when its parent ends, so all end with the first, and that with its launcher.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 from collectives.launch import fork_client, rank
-from collectives.processes.leash import die_with
-from collectives.processes.watch import Event, RankError, end, last_lines, start
+from collectives.processes.parent_death import die_with
+from collectives.processes.supervise import Event, RankError, end, last_lines, start
 
 NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # in the order in which they are entered
 MOST_FILES = fork_client.STREAMS + len(fork_client.FILES)
-BACKLOG = 256  # as many ranks may be asked for at once
+BACKLOG = 256  # ranks requested at the same time
 GONE_SECONDS = 5.0
 
-# What each host's server says.
+# What each host's server reports.
 READY, FAILED = b".", b"!"
 
 
 @contextmanager
-def forkserver(pids: Sequence[int], module: str, environment: Mapping[str, str], seconds: float) -> Iterator[str]:
-    """A server on each of the hosts whose first processes these are, for ranks that run ``module``; yields its name.
+def fork_servers(pids: Sequence[int], module: str, environment: Mapping[str, str], seconds: float) -> Iterator[str]:
+    """A fork server on each host, for ranks that run ``module``; yields the servers' common name.
 
-    It imports in the environment that the ranks will have. Raises RankError where it is not ready within ``seconds``.
-    All that was forked is gone afterwards.
+    ``pids`` are the hosts' first processes; ``environment`` is that of the ranks, and counts for the imports too.
+    Raises RankError if the servers are not ready within ``seconds``. All forks have ended afterwards.
     """
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "collectives.launch.fork_server"]
@@ -52,7 +52,7 @@ def forkserver(pids: Sequence[int], module: str, environment: Mapping[str, str],
             process = start([*command, *job], log, dict(environment), [writer])
         try:
             if not _heard(lives, len(pids), seconds):
-                raise RankError(f"the ranks' fork server did not start; {last_lines(log)}")
+                raise RankError(f"the fork servers did not start; {last_lines(log)}")
             yield str(process.pid)
         finally:
             end([process])
@@ -60,24 +60,24 @@ def forkserver(pids: Sequence[int], module: str, environment: Mapping[str, str],
 
 
 def rank_command(server: str, job: Event) -> list[str]:
-    """What to run on a host so that it becomes a rank with this job."""
+    """The command that becomes a rank with this job on a host."""
     return [sys.executable, "-I", "-S", fork_client.__file__, server, json.dumps(job)]
 
 
 def _heard(lives: IO[bytes], count: int, seconds: float) -> bool:
-    """Whether so many servers say in so many seconds each that they are ready; no more can when all have ended."""
+    """Whether so many servers report that they are ready, each within ``seconds``; False once all have ended."""
     return all(select.select([lives], [], [], seconds)[0] and lives.read(1) == READY for _ in range(count))
 
 
 def main(launcher: int, lives: int, module: str, *pids: int) -> None:
-    """Import, leave a server on every host, and wait for the launcher to end us."""
+    """Import, fork a server on every host, and wait until the launcher ends us."""
     die_with(launcher)
-    os.set_inheritable(lives, False)  # what ranks start does not hold it open
+    os.set_inheritable(lives, False)  # children of ranks do not hold it open
     for name in ("torch.distributed", module):
-        with suppress(Exception):  # the ranks fail in the same way, and say why
+        with suppress(Exception):  # the ranks fail in the same way and report it
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what is there now stays where it is: nothing of it is copied because it was looked through
+    gc.freeze()  # the collector leaves these objects alone, so their pages stay shared
     own = os.getpid()
     for pid in pids:
         _fork(_enter, own, pid, lives)
@@ -87,7 +87,7 @@ def main(launcher: int, lives: int, module: str, *pids: int) -> None:
 
 
 def _fork(do: Callable[..., None], *arguments: Any) -> int:
-    """A child that does this and ends in Python's orderly way, as back ends have things to do at exit."""
+    """A child that does this and exits in an orderly way, because back ends have exit handlers."""
     child = os.fork()
     if child == 0:
         do(*arguments)
@@ -96,7 +96,7 @@ def _fork(do: Callable[..., None], *arguments: Any) -> int:
 
 
 def _enter(parent: int, pid: int, lives: int) -> None:
-    """Enter a host, where only a child's process number is one of the host's, and wait for that child."""
+    """Enter a host and fork there: only a child gets a process number of the host. Waits for that child."""
     directory = os.getcwd()  # noqa: PTH109
     try:
         _set_namespaces(pid)
@@ -105,7 +105,7 @@ def _enter(parent: int, pid: int, lives: int) -> None:
         sys.stderr.flush()
         os.write(lives, FAILED)
         os._exit(1)
-    die_with(parent)  # only now: a process that becomes another user's is released from it
+    die_with(parent)  # only now: entering a user namespace clears it
     os.chdir(directory)
     os.waitpid(_fork(_serve, str(parent), lives), 0)
     os._exit(0)
@@ -122,8 +122,8 @@ def _set_namespaces(pid: int) -> None:
 
 
 def _serve(server: str, lives: int) -> None:
-    """On a host: for each connection fork a rank, and who looks after it."""
-    die_with(0)  # so our parent's number reads here, as it is not one of the host's processes
+    """On a host: for each connection fork a rank and its supervisor."""
+    die_with(0)  # a parent outside the host has number 0 here
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     own = os.getpid()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -131,34 +131,34 @@ def _serve(server: str, lives: int) -> None:
         listener.listen(BACKLOG)
         os.write(lives, READY)
         while True:
-            asking, _ = listener.accept()
-            with asking:
-                if _user(asking) == os.geteuid():  # another user's processes on the host get nothing run
-                    _fork(_look_after, own, asking)
+            client, _ = listener.accept()
+            with client:
+                if _user(client) == os.geteuid():  # other users' processes on the host are refused
+                    _fork(_supervise_rank, own, client)
 
 
 def _user(peer: socket.socket) -> int:
-    """Of the process at the other end, as the kernel says."""
+    """The user of the process at the other end, from the kernel."""
     _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(user)
 
 
-def _look_after(parent: int, asking: socket.socket) -> None:
-    """Fork a rank, and tell who asked for it how it has ended."""
+def _supervise_rank(parent: int, client: socket.socket) -> None:
+    """Fork a rank, and send its exit code to the client."""
     die_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    text, files, _, _ = socket.recv_fds(asking, 1 << 16, MOST_FILES)
-    while piece := asking.recv(1 << 16):
+    text, files, _, _ = socket.recv_fds(client, 1 << 16, MOST_FILES)
+    while piece := client.recv(1 << 16):
         text += piece
-    child = _fork(_be, os.getpid(), json.loads(text), files)
+    child = _fork(_become_rank, os.getpid(), json.loads(text), files)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with suppress(OSError):  # who asked may be gone
-        asking.sendall(str(code).encode())
+    with suppress(OSError):  # the client may have ended
+        client.sendall(str(code).encode())
     os._exit(0)
 
 
-def _be(parent: int, request: Event, files: Sequence[int]) -> None:
-    """Be a rank, as if it had been started where the request comes from."""
+def _become_rank(parent: int, request: Event, files: Sequence[int]) -> None:
+    """Become a rank with the client's environment, directory and open files."""
     die_with(parent)
     os.setsid()
     for stream in range(fork_client.STREAMS):

@@ -1,11 +1,11 @@
-"""Ranks started by Horovod's horovodrun, with gloo as what its ranks agree over.
+"""Ranks started by Horovod's horovodrun, with gloo as its controller.
 
-They are on this machine, or on the hosts that the variable HOROVODRUN_HOSTS names as horovodrun's option -H does
-(`n1:2,n2:2`), which it reaches by ssh.
+They are on this machine, or on the hosts in the variable HOROVODRUN_HOSTS, written as for horovodrun's option -H
+(`n1:2,n2:2`); horovodrun reaches them by ssh.
 
 horovodrun writes the whole environment into the command lines of the shells that start the ranks, where every user can
-read it. The launcher's secret is therefore in a file, in the folder for temporary files if all ranks are here,
-otherwise in the current folder, which horovodrun enters on every host.
+read it. The launcher's secret is therefore in a file: in the folder for temporary files if all ranks are on this
+machine, otherwise in the current folder, which horovodrun enters on every host.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from collectives.launch import secret
-from collectives.launch.command import launch_by, reachable
-from collectives.processes.watch import Event
+from collectives.launch.address import reachable
+from collectives.launch.command import launch_by
+from collectives.processes.supervise import Event
 
 MISSING = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
 
@@ -32,7 +33,7 @@ def launch(
     environment: Mapping[str, str],
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """`collectives.launch.launch`, by horovodrun. Raises ImportError where there is none."""
+    """`collectives.launch.launch`, by horovodrun. Raises ImportError if Horovod is not installed."""
     hosts = os.environ.get("HOROVODRUN_HOSTS")
     command, shared = [need(), "--gloo", "-np", str(ranks), *(["-H", hosts] if hosts else [])], secret.fresh()
     with secret.in_file(shared, str(Path.cwd()) if hosts else None) as path:
@@ -41,7 +42,7 @@ def launch(
             module,
             settings,
             ranks,
-            where="horovodrun",
+            launcher="horovodrun",
             host=reachable(not hosts),
             secret=shared,
             timeout=timeout,
@@ -52,7 +53,7 @@ def launch(
 
 
 def need() -> str:
-    """The horovodrun beside this Python; ImportError where Horovod is not installed."""
+    """The horovodrun beside this Python; Raises ImportError if Horovod is not installed."""
     horovodrun = Path(sys.executable).with_name("horovodrun")
     if importlib.util.find_spec("horovod") is None or not horovodrun.exists():
         raise ImportError(MISSING)

@@ -1,4 +1,4 @@
-"""What rank 0's process of torchrun does for the others: it hands each order on to them, one order at a time."""
+"""The hub in rank 0's torchrun process: it forwards orders to the other processes, one order at a time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from queue import SimpleQueue
 from threading import Lock
 
 from collectives.launch.channel import Connection
-from collectives.processes.watch import Event
+from collectives.processes.supervise import Event
 
-# Who connects: each process of torchrun, and a launcher in the command that rank 0's process runs.
+# Who connects: each torchrun process, and a launcher in the command that rank 0's process runs.
 PROCESS, DRIVER = "process", "driver"
-GONE = "rank {}: its process of torchrun has ended"
+GONE = "rank {}: its torchrun process has ended"
 
 
 class Hub:
-    """The connections to torchrun's processes, by rank, and their answers."""
+    """Connections to torchrun's processes, by rank, and their answers."""
 
     def __init__(self) -> None:
         self.processes: dict[int, Connection] = {}
@@ -26,16 +26,16 @@ class Hub:
         """Serve one connection until it ends."""
         if role == DRIVER:
             if order := connection.receive():
-                connection.send({"failed": self._have_done(order)})
+                connection.send({"failed": self._execute(order)})
             return
         self.processes[rank] = connection
         while (answer := connection.receive()) is not None:
             self._answers.put((rank, answer))
-        if self.processes[rank] is connection:  # and not a second one, after a first that was cut off
+        if self.processes[rank] is connection:  # and not a newer one, after the first was cut off
             self._answers.put((rank, None))
 
-    def _have_done(self, order: Event) -> str | None:
-        """Have the first ranks' processes follow the order; returns how the first to fail did."""
+    def _execute(self, order: Event) -> str | None:
+        """Send the order to the first ranks' processes; returns how the first one failed, or None."""
         with self._one_order:
             self._orders += 1
             left = set(range(order["ranks"]))
@@ -48,14 +48,14 @@ class Hub:
                 rank, answer = self._answers.get()
                 if answer is None:
                     return GONE.format(rank)
-                if answer["nth"] == self._orders:  # others are late answers to an order that failed elsewhere
+                if answer["nth"] == self._orders:  # a late answer to an earlier order that failed
                     left.discard(rank)
                     if answer["failed"]:
                         return f"rank {rank} {answer['failed']}"
         return None
 
     def end(self) -> None:
-        """Tell the processes that all is over."""
+        """Tell the processes to end."""
         for connection in self.processes.values():
             with suppress(OSError):  # it has ended before
                 connection.send({"over": True})

@@ -1,8 +1,8 @@
 """Ranks as processes on this machine, joined by gloo over the loopback interface.
 
-No rank outlives the launcher and nothing is left on disk: each rank has its own process group, which the launcher ends,
-and dies by itself with a launcher that is killed (what a rank has started lives on then); logs, the meeting point and
-the report are open file descriptors, not files.
+No rank outlives the launcher. Each rank has its own process group, which the launcher ends. If the launcher is killed,
+the ranks are killed too, but not their children. Nothing is left on disk, because logs, the store's socket and the pipe
+of events are file descriptors without a name.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import select
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import IO
 
-from collectives.processes.watch import Event, Log, Process, end, loopback_interface, open_streams, start, watch
+from collectives.launch.address import LOOPBACK, loopback_interface
+from collectives.processes.supervise import Event, Log, Process, end, open_streams, start, supervise
 
 
 def launch(
@@ -33,7 +33,7 @@ def launch(
     """`collectives.launch.launch`, one process for each rank on this machine."""
     open_streams()
     with ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=ranks + 1))
+        listener = stack.enter_context(socket.create_server((LOOPBACK, 0), backlog=ranks + 1))
         reader, writer = os.pipe()
         events = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
@@ -49,7 +49,7 @@ def launch(
         listener.close()
         seen = []
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
-        for event in watch(names, processes, logs, reading(events), time.monotonic() + timeout):
+        for event in supervise(names, processes, logs, reading(events), timeout):
             seen.append(event)
             on_event(event)
         return seen
@@ -62,7 +62,7 @@ def _start(job: Event, log: Log, environment: dict[str, str]) -> Process:
 
 
 def reading(stream: IO[bytes], event: Callable[[bytes], Event] = json.loads) -> Callable[[float], list[Event] | None]:
-    """A function that gives the events that lines are, of JSON mostly, as `watch` asks for them; None at their end."""
+    """A function for `supervise` that returns the events in a stream's lines, by default JSON, and None at its end."""
     rest = b""
 
     def events(seconds: float) -> list[Event] | None:

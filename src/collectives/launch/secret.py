@@ -1,7 +1,7 @@
 """The secret that a launcher shares with its ranks: in the environment, or in a file that only its owner can read.
 
-It is never in a command line, which every user of a machine can read, and never in torch's store, which tells every
-peer what it holds.
+It is never in a command line, which every user of a machine can read, and never in torch's store, which every peer can
+read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def given() -> str | None:
 
 
 def read(path: Path) -> str:
-    """The secret in a file of this user's, mode 0600. Raises PermissionError if others can read or write it."""
+    """The secret in a file that this user owns, mode 0600. Raises PermissionError if others can read or write it."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
         status = os.fstat(file.fileno())
         mode = stat.S_IMODE(status.st_mode)
@@ -48,7 +48,7 @@ def read(path: Path) -> str:
 
 @contextmanager
 def in_file(secret: str, folder: str | None) -> Iterator[str]:
-    """Within, the secret is in a file of mode 0600 in a folder, the system's for temporary files if None."""
+    """A temporary file, mode 0600, that holds the secret; in the system's temporary folder if ``folder`` is None."""
     descriptor, path = tempfile.mkstemp(prefix=".collectives-", dir=folder)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -64,11 +64,11 @@ def own() -> str:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
         with in_file(fresh(), str(path.parent)) as new, suppress(FileExistsError):
-            os.link(new, path)  # the first of several processes wins, and none reads a file that is half written
+            os.link(new, path)  # atomic: of several processes one wins, and none reads half a file
     return read(path)
 
 
-def _long_enough(secret: str, where: str) -> str:
+def _long_enough(secret: str, name: str) -> str:
     if len(secret) < SHORTEST:
-        raise ValueError(f"{where} too short: got {len(secret)} characters, expected at least {SHORTEST}")
+        raise ValueError(f"{name} too short: got {len(secret)} characters, expected at least {SHORTEST}")
     return secret

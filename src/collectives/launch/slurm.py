@@ -1,7 +1,7 @@
 """Ranks started by Slurm's srun, spread evenly over the nodes of the job that this process runs in.
 
-The job is made by sbatch, which runs this process on the job's first node, or by salloc. One srun starts all ranks and
-ends them all when one of them ends badly; it hands on this process's environment.
+sbatch makes the job and runs this process on its first node; so does salloc. One srun starts all ranks, ends them all
+if one fails, and passes this process's environment on.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import shutil
 from collections.abc import Callable, Mapping
 
 from collectives.launch import secret
-from collectives.launch.command import launch_by, reachable
-from collectives.processes.watch import Event
+from collectives.launch.address import reachable
+from collectives.launch.command import launch_by
+from collectives.processes.supervise import Event
 
-MISSING = "there is no srun: this machine is no part of a Slurm cluster"
+MISSING = "srun is not installed: this machine does not belong to a Slurm cluster"
 OUTSIDE = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
 
-# How srun tells of a task, which is a rank, that a signal ended: `srun: error: n3: task 2: Killed`. A task that merely
-# exited could say itself why, and those that are "Terminated" srun has ended because of another.
+# How srun reports a task (a rank) that a signal ended: `srun: error: n3: task 2: Killed`. A task that exited reports
+# itself, and "Terminated" tasks are those that srun ended because of another.
 LOST = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)")
 
 
@@ -32,14 +33,14 @@ def launch(
     environment: Mapping[str, str],
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """`collectives.launch.launch`, by srun. Raises ImportError where there is none, or no job to run it in."""
+    """`collectives.launch.launch`, by srun. Raises ImportError without srun, and outside of a Slurm job."""
     shared = secret.fresh()
     return launch_by(
         command(ranks),
         module,
         settings,
         ranks,
-        where="slurm",
+        launcher="slurm",
         host=reachable(is_local=False),
         secret=shared,
         timeout=timeout,
@@ -50,7 +51,7 @@ def launch(
 
 
 def command(ranks: int) -> list[str]:
-    """Srun and its options. Ranks that follow one another are on one node, as far as they fit there."""
+    """Srun and its options. Consecutive ranks are on one node, as far as they fit there."""
     if shutil.which("srun") is None:
         raise ImportError(MISSING)
     if "SLURM_JOB_ID" not in os.environ:

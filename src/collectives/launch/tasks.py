@@ -1,7 +1,7 @@
-"""What a launcher may have a rank do: tasks by name, each one module with a function ``run``.
+"""The tasks that a launcher may give a rank: each is a module with a function ``run``.
 
-A launcher names a task and a rank looks the module up in its own table. COLLECTIVES_TASKS adds to that table: modules
-of your own, divided by commas, each a task by its own name.
+A launcher names a task and a rank looks the module up in its own table. COLLECTIVES_TASKS adds modules of your own to
+that table, separated by commas; each is a task of the same name.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Ranks that torchrun has started: every node runs the same command, and the process of rank 0 drives.
+"""Ranks that torchrun has started: every node runs the same command, and rank 0's process drives.
 
     torchrun --nnodes 2 --nproc-per-node 4 … -m collectives.launch.torchrun collectives run NOTEBOOK -p where=torchrun
 
 This is for nodes that cannot start processes on one another, such as the pods of a Kubernetes TrainJob. Each of
 torchrun's processes connects to that of rank 0 (`hub`), over a connection on which both show a secret (`channel`), and
-waits there for orders. The process of rank 0 also runs the command that follows the module's name. When that launches
-ranks (``where="torchrun"``), every process is ordered to start one, which gets its job from the launcher.
+waits for orders. Rank 0's process also runs the command that follows the module's name. When that command launches
+ranks (``where="torchrun"``), every process gets the order to start one, which gets its job from the launcher.
 
-An order has the launcher's address, the number of ranks and variables for their environment, and nothing that can be
-run: each process makes the ranks' command itself. Of torch's own store, which authenticates nobody, all that is read is
-where rank 0 listens, and that is believed only if it shows the secret.
+An order has the launcher's address, the number of ranks and variables for their environment, but no command: each
+process makes the ranks' command itself. torch's store does not authenticate its peers. It is read only for the address
+of rank 0's process, which then has to show the secret.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from threading import Thread
 from typing import Any
 
 from collectives.launch import secret
+from collectives.launch.address import reachable
 from collectives.launch.channel import Connection, Listener, connect
-from collectives.launch.command import launch_by, reachable
+from collectives.launch.command import launch_by
 from collectives.launch.hub import DRIVER, GONE, PROCESS, Hub
-from collectives.processes import leash
-from collectives.processes.watch import Event
+from collectives.processes import parent_death
+from collectives.processes.supervise import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
 NO_SECRET = (
@@ -41,7 +42,7 @@ NO_SECRET = (
 )
 SAME = f"is {secret.VARIABLE} the same on every node?"
 LOST = re.compile(r"rank (?P<rank>\d+) (?P<how>SIG\w+)")
-ADDRESS = "COLLECTIVES_HUB"  # where rank 0's process listens, for the command that it runs
+ADDRESS = "COLLECTIVES_HUB"  # of rank 0's process, for the command that it runs
 KEY = "collectives/hub"  # the same in torch's store, for the other processes
 POLL_SECONDS = 0.1
 JOIN_SECONDS = 60.0
@@ -60,13 +61,13 @@ def launch(
     if ADDRESS not in os.environ:
         raise ImportError(OUTSIDE)
     if ranks > int(os.environ["WORLD_SIZE"]):
-        raise ValueError(f"torchrun has {os.environ['WORLD_SIZE']} processes, too few for {ranks} ranks")
+        raise ValueError(f"too few torchrun processes: got {os.environ['WORLD_SIZE']}, expected at least {ranks}")
     return launch_by(
         [sys.executable, "-m", "collectives.launch.torchrun", "--everywhere", json.dumps([ranks, dict(environment)])],
         module,
         settings,
         ranks,
-        where="torchrun",
+        launcher="torchrun",
         host=reachable(_is_local()),
         secret=_secret(),
         timeout=timeout,
@@ -94,7 +95,7 @@ def _secret() -> str:
 def everywhere(ranks: int, environment: dict[str, str], host: str, port: str) -> str | None:
     """Have the first ``ranks`` processes of torchrun start a rank of the launcher at this address.
 
-    Returns what went wrong, if anything did.
+    Returns the error of the first that failed, or None.
     """
     hub = _parsed(os.environ[ADDRESS])
     with closing(connect(hub, _secret(), DRIVER, 0, JOIN_SECONDS)) as connection:
@@ -104,10 +105,10 @@ def everywhere(ranks: int, environment: dict[str, str], host: str, port: str) ->
 
 
 def serve(command: list[str]) -> int:
-    """Be one of torchrun's processes: run ranks until rank 0's command has ended, whose exit code rank 0 returns."""
+    """Run ranks as one of torchrun's processes until rank 0's command has ended; rank 0 returns its exit code."""
     from torch import distributed as dist
 
-    leash.die_with(os.getppid())
+    parent_death.die_with(os.getppid())
     shared = _secret()
     limit = timedelta(seconds=JOIN_SECONDS)
     store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
@@ -117,7 +118,7 @@ def serve(command: list[str]) -> int:
 
 
 def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
-    """Be rank 0's process: gather the others, run the command, and run ranks for it as the others do."""
+    """As rank 0's process, gather the others, run the command, and run ranks for it as the others do."""
     hub = Hub()
     with closing(Listener(reachable(_is_local()), shared, {PROCESS, DRIVER}, hub.serve)) as listener:
         own = connect(listener.address, shared, PROCESS, 0, JOIN_SECONDS)
@@ -125,25 +126,25 @@ def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
         follower.start()
         address = "{} {}".format(*listener.address)
         _gather(store, hub, size, address)
-        code = _run_leashed(command, {ADDRESS: address, **_carrying(shared)})
+        code = _run_guarded(command, {ADDRESS: address, **_carrying(shared)})
         hub.end()
         follower.join()
     return code
 
 
 def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
-    """Tell the other processes where to connect until all have. Raises TimeoutError that names those that have not."""
+    """Publish our address until all other processes have connected. Raises TimeoutError that names the missing ones."""
     until = time.monotonic() + JOIN_SECONDS
     while missing := sorted(set(range(size)) - set(hub.processes)):
         if time.monotonic() > until:
             names = ", ".join(map(str, missing))
             raise TimeoutError(f"torchrun's processes {names} have not joined within {JOIN_SECONDS:g} s; {SAME}")
-        store.set(KEY, address)  # again each time: anybody can write there
+        store.set(KEY, address)  # again each time, because any peer can overwrite it
         time.sleep(POLL_SECONDS)
 
 
 def _joined(store: Any, shared: str, rank: int) -> Connection:
-    """A connection to rank 0's process, wherever the store says that it is; only that has our secret."""
+    """A connection to rank 0's process, at the address in the store; it has to show our secret."""
     until = time.monotonic() + JOIN_SECONDS
     while time.monotonic() < until:
         with suppress(OSError, ValueError, OverflowError):
@@ -154,7 +155,7 @@ def _joined(store: Any, shared: str, rank: int) -> Connection:
 
 
 def _follow(connection: Connection, rank: int, shared: str) -> int:
-    """Start a rank at each order, until all is over; returns the exit code."""
+    """Start a rank at each order until the hub ends; returns the exit code."""
     while (order := connection.receive()) is not None:
         if "over" in order:
             return 0
@@ -164,10 +165,10 @@ def _follow(connection: Connection, rank: int, shared: str) -> int:
 
 
 def _run_rank(order: Event, shared: str) -> str | None:
-    """Run a rank of the launcher that the order names; returns how it failed, if it did."""
+    """Run a rank of the launcher that the order names; returns how it failed, or None."""
     host, port = order["launcher"]
     command = [sys.executable, "-m", "collectives.launch.rank", "torchrun", host, str(port)]
-    code = _run_leashed(command, order["environment"] | {"WORLD_SIZE": str(order["ranks"]), **_carrying(shared)})
+    code = _run_guarded(command, order["environment"] | {"WORLD_SIZE": str(order["ranks"]), **_carrying(shared)})
     if code < 0:
         return signal.Signals(-code).name
     return f"ended with exit code {code}" if code else None
@@ -177,10 +178,10 @@ def _carrying(shared: str) -> dict[str, str]:
     return {secret.VARIABLE: shared, secret.FILE_VARIABLE: ""}
 
 
-def _run_leashed(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command that ends with this process, however that ends, in a session of its own; returns its exit code."""
-    leashed = [sys.executable, leash.__file__, str(os.getpid()), "", *command]
-    return subprocess.run(leashed, env=os.environ | environment, start_new_session=True, check=False).returncode
+def _run_guarded(command: list[str], environment: dict[str, str]) -> int:
+    """Run a command in a session of its own, killed when this process exits; returns its exit code."""
+    guarded = [sys.executable, parent_death.__file__, str(os.getpid()), "", *command]
+    return subprocess.run(guarded, env=os.environ | environment, start_new_session=True, check=False).returncode
 
 
 def _parsed(address: str) -> tuple[str, int]:
@@ -189,7 +190,7 @@ def _parsed(address: str) -> tuple[str, int]:
 
 
 def main(arguments: list[str]) -> None:
-    """Be what the arguments say; exits with a line that says what is wrong, if anything is."""
+    """Run as a torchrun process, or send an order with ``--everywhere``; exits with one line after an error."""
     try:
         if arguments[:1] == ["--everywhere"]:
             ranks, environment = json.loads(arguments[1])

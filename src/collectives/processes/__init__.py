@@ -1,1 +1,1 @@
-"""Processes that we start: watched until they end, and ended with whatever started them."""
+"""Processes that we start: supervised until they end, and ended when their parent ends."""

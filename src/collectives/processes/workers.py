@@ -1,4 +1,4 @@
-"""Processes that share work on this machine, and that end with the process that started them, however it ends."""
+"""A pool of worker processes on this machine, killed when their parent ends."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from collectives.processes.leash import die_with
+from collectives.processes.parent_death import die_with
 
 
 @contextmanager
 def workers(count: int | None = None, *, fresh: bool = False) -> Iterator[ProcessPoolExecutor]:
-    """A pool of ``count`` processes (one for each core); ``fresh`` ones share no memory with this one.
+    """A pool of ``count`` processes, by default one for each core; ``fresh`` ones are spawned, not forked.
 
-    When an exception leaves the block, the workers are killed, and their jobs are dropped.
+    An exception that leaves the block kills the workers and drops their jobs.
 
     >>> with workers(1) as pool:
     ...     pool.submit(pow, 2, 5).result()
@@ -35,4 +35,4 @@ def workers(count: int | None = None, *, fresh: bool = False) -> Iterator[Proces
 
 def _begin(parent: int) -> None:
     die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; the parent ends us

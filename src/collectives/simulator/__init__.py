@@ -1,1 +1,1 @@
-"""How long a schedule takes on a machine: one schedule, many cases, who wins where, and a trace to look at."""
+"""The simulator: how long a schedule takes on a machine; many cases, the fastest algorithm of each, and traces."""

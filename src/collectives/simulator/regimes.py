@@ -1,4 +1,4 @@
-"""Which algorithm is fastest for which number of ranks and bytes on a machine: simulations, but none in vain."""
+"""The fastest algorithm for each machine, number of ranks and size, without simulating what cannot win."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def regimes(
 ) -> list[Row]:
     """All-reduce by each algorithm wherever it may be the fastest, in its best number of segments.
 
-    Left out is what cannot win: more bytes take no less time, so an algorithm that already takes longer for fewer bytes
-    than another one for this size. Algorithms are tried in the given order; the quick ones first save most.
+    An algorithm that takes longer for fewer bytes than another one for this size cannot win, because more bytes take no
+    less time: it is left out. Algorithms are tried in the given order; put the fast ones first. Returns rows as
+    `scaling.row` makes them.
     """
     found: list[Row] = []
     sizes = sorted(sizes)
@@ -43,5 +44,5 @@ def _may_win(case: Case, found: Sequence[Row]) -> bool:
 
 
 def fastest(found: Any) -> Any:
-    """Of rows as a table: the fastest of each (machine, ranks, bytes)."""
+    """The fastest row of each (machine, ranks, bytes); takes and returns a pandas data frame."""
     return found.loc[found.groupby(["machine", "ranks", "bytes"]).seconds.idxmin()]

@@ -1,4 +1,4 @@
-"""Simulated times as rows: a collective by many algorithms, on many numbers of ranks and sizes, on one machine."""
+"""Simulated times as rows: many cases of collective, algorithm, ranks, bytes and machine, on all cores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """One simulation: ``segments`` of None are chosen so that the time is least (`segmented`)."""
+    """One simulation of ``bytes`` bytes; ``segments`` of None takes the number with the shortest time (`segmented`)."""
 
     collective: str
     algorithm: str
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
 
 def row(case: Case) -> Row:
-    """Simulate one case; ValueError says what cannot be simulated.
+    """Simulate one case: a row with seconds, GB/s, messages and bytes. Raises ValueError as `simulate` does.
 
     >>> from collectives.machine import machine
     >>> row(Case("all_reduce", "ring", 4, 100_000_000, machine("textbook")))["seconds"]
@@ -56,7 +56,10 @@ def row(case: Case) -> Row:
 
 
 def segmented(case: Case) -> tuple[int, Simulation]:
-    """The best of 1, 2, 4, … segments, tried while the time falls by a hundredth; 1 for an algorithm without any."""
+    """The best of 1, 2, 4, … segments, and its simulation; doubles while the time falls by at least 1 %.
+
+    An algorithm that takes no segments has 1.
+    """
     segments, best = 1, _simulated(case, 1)
     while _has_segments(case) and 4 * segments <= case.bytes:
         other = _simulated(case, 2 * segments)

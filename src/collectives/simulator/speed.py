@@ -1,4 +1,4 @@
-"""How fast the simulator is: messages a second and peak memory, each case in a process of its own."""
+"""The simulator's benchmark: messages per second and peak memory, each goal in its own process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL, LARGE = 8, 64 << 20
 
 
 class Goal(NamedTuple):
-    """What is simulated, and within how many seconds it should be done on two cores."""
+    """Cases to simulate, and the seconds that two cores may take."""
 
     what: str
     cases: list[Case]
@@ -50,7 +50,7 @@ def goals() -> list[Goal]:
 
 
 def benchmark(on_row: Callable[[Row], None] = lambda _: None) -> list[Row]:
-    """Measure every goal, one after the other; a row each, with what was wanted beside what it took."""
+    """Measure every goal in turn; a row for each, with the wanted and the measured seconds."""
     measured = []
     for made in map(_measured_apart, goals()):
         on_row(made)
@@ -59,7 +59,7 @@ def benchmark(on_row: Callable[[Row], None] = lambda _: None) -> list[Row]:
 
 
 def _measured_apart(goal: Goal) -> Row:
-    """In a fresh process, whose memory is the case's alone."""
+    """In a fresh process, so that its peak memory is that of the goal alone."""
     with workers(1, fresh=True) as pool:
         return pool.submit(_measured, goal).result()
 

@@ -1,4 +1,4 @@
-"""A simulation as a trace that Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev) show: a line for each rank."""
+"""A simulation as a trace for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev), one process a rank."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from collectives.machine import Machine
 from collectives.schedule import Schedule, run
 from collectives.simulator.simulation import Messages, Simulation, simulate
 
-# A trace with more messages than this is of no use to anyone: viewers give up.
+# Viewers fail with more messages than this.
 MOST_MESSAGES = 1_000_000
 
 
 def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Simulation:
-    """Simulate, and write every message's sending and receiving to a JSON file; returns the simulation.
+    """Simulate ``n`` bytes, and write every message's sending and receiving to a JSON file; returns the simulation.
 
-    Each rank has two lines: what it sends, until the message has left, and what it receives, from the first byte on.
-    Raises ValueError for more than a million messages and for a path that is no regular file; then, as on a full disk
-    (OSError), what was there is untouched.
+    Each rank has two lines: messages that it sends, until they have left, and messages that it receives, from the first
+    byte on. Raises ValueError for more than a million messages and for a path that is not a regular file, and OSError
+    if the disk is full. After an error the old file is unchanged.
     """
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}} for rank in range(schedule.p)
@@ -30,7 +30,9 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
 
     def on_step(t: int, messages: Messages) -> None:
         if len(events) + 2 * len(messages.src) > 2 * MOST_MESSAGES + schedule.p:
-            raise ValueError(f"a trace holds {MOST_MESSAGES:,} messages at most; take fewer ranks or segments")
+            raise ValueError(
+                f"trace too long: expected at most {MOST_MESSAGES:,} messages; take fewer ranks or segments"
+            )
         for row in zip(*messages, strict=True):
             events.extend(_events(t, *row))
 
@@ -41,20 +43,20 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
 
 
 def need_new_or_file(path: str | Path) -> None:
-    """Raise ValueError unless a trace can go there: a new name in a folder that is there, or a regular file.
+    """Raise ValueError unless the path is a regular file, or a new name in an existing folder.
 
-    A device, a pipe or a link would be replaced by a file.
+    Writing would replace a device, a pipe or a link by a file.
     """
     path = Path(path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise ValueError(f"cannot write {path}: got a folder, link, device or pipe, expected a file or a new name")
     if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+        raise ValueError(f"cannot write {path}: expected an existing folder, got {path.parent}")
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[str]]:
-    """A file that takes the place of ``path`` when the block ends well, and is gone when it does not."""
+    """A temporary file that replaces ``path`` if the block succeeds, and is removed otherwise."""
     need_new_or_file(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -7,10 +7,10 @@ import secrets
 import socket
 import struct
 
-import psutil  # type: ignore[import-untyped]
 from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
+from collectives.launch.address import interface_address
 
 TOKEN_BYTES = 16
 _TOLD = struct.Struct(f"<4sH{TOKEN_BYTES}s")  # host, port, token
@@ -29,7 +29,7 @@ def own_address() -> str:
     name = os.environ.get("GLOO_SOCKET_IFNAME")
     if not name:
         return socket.gethostbyname(socket.gethostname())
-    found = [each.address for each in psutil.net_if_addrs().get(name, []) if each.family == socket.AF_INET]
-    if not found:
+    address = interface_address(name)
+    if address is None:
         raise OSError(f"GLOO_SOCKET_IFNAME names {name!r}, which has no IPv4 address here")
-    return str(found[0])
+    return address

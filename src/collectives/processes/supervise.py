@@ -1,4 +1,4 @@
-"""Watching over processes until all is well: their last lines when it is not, and none of them left in the end."""
+"""Supervising processes: until all have ended well, or one fails or time is up; then none of them is left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,30 +18,30 @@ Log = IO[bytes]
 LAST_LINES = 20
 POLL_SECONDS = 0.05
 
-# How long the others are listened to when one has failed.
+# How long we read the others' events after one has failed.
 LINGER_SECONDS = 1.0
 
-# How long a process that starts ranks may take to end them before it is killed.
+# How long a process that starts ranks may take to end them before we kill it.
 GRACE_SECONDS = 5.0
 
 STDERR = 2
 
-# How a rank says for which one it has waited in vain.
+# How a rank names the peer that did not answer.
 WAITED = re.compile(r"in step \d+, (?:sending to|receiving from) rank (\d+): ")
 
 
 class RankError(RuntimeError):
-    """A rank failed, or the ranks took too long; the message ends with the last lines that were printed."""
+    """A rank failed, or the ranks timed out; the message ends with the last lines that were printed."""
 
 
 class Process(subprocess.Popen[bytes]):
-    """A process that `poll` does not reap: until `wait`, its number, which is its group's, is given to no other.
+    """A process that `poll` does not reap: its number, which is also its group's, stays reserved until `wait`.
 
-    So `end` can kill the group of a process that has ended. macOS has what this takes from Python 3.13 on.
+    So `end` can kill the group of a process that has ended. macOS has `os.waitid` from Python 3.13 on.
     """
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None as long as it runs."""
+        """The exit code, negative for a signal; None while it runs."""
         if self.returncode is not None or not hasattr(os, "waitid"):
             return super().poll()
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -52,7 +51,7 @@ class Process(subprocess.Popen[bytes]):
 
 
 def start(command: list[str], log: Log, environment: dict[str, str], pass_fds: list[int]) -> Process:
-    """A process in a session of its own, so that it can be ended with all its children."""
+    """Start a process in a session of its own, so that `end` reaches all its children; it prints into ``log``."""
     return Process(
         command,
         stdin=subprocess.DEVNULL,
@@ -64,59 +63,64 @@ def start(command: list[str], log: Log, environment: dict[str, str], pass_fds: l
     )
 
 
-def watch(
+def supervise(
     names: list[str],
     processes: list[Process],
     logs: list[Log],
     events: Callable[[float], list[Event] | None],
-    deadline: float,
+    timeout: float,
+    since: float | None = None,
 ) -> Iterator[Event]:
-    """Events as they come, until every process has ended well; raises RankError otherwise.
+    """Yield events as they arrive, until every process has ended with exit code 0.
 
-    ``events(seconds)`` waits at most so long and returns what has come, or None when nothing will come any more.
+    ``events(seconds)`` waits at most so long and returns the events that have arrived, or None after the last one.
+    Raises RankError if a process fails, or ``timeout`` seconds after ``since`` (a time of the monotonic clock, by
+    default now).
     """
-    is_open = True
+    since, is_open = time.monotonic() if since is None else since, True
     while is_open or any(process.poll() is None for process in processes):
-        come = events(POLL_SECONDS) if is_open else None
-        is_open = come is not None
-        yield from come or []
+        arrived = events(POLL_SECONDS) if is_open else None
+        is_open = arrived is not None
+        yield from arrived or []
         if not is_open:
             time.sleep(POLL_SECONDS)
         if any(process.poll() for process in processes):
-            yield from _last_words(events, is_open)
-        _need_well(names, processes, logs, deadline)
-    _need_well(names, processes, logs, deadline)
+            yield from _last_events(events, is_open)
+        _need_well(names, processes, logs)
+        _need_time(names, processes, logs, timeout, since)
+    _need_well(names, processes, logs)
 
 
-def _last_words(events: Callable[[float], list[Event] | None], is_open: bool) -> Iterator[Event]:
-    """What still comes when a process has failed: the others notice, and have a moment to say so."""
+def _last_events(events: Callable[[float], list[Event] | None], is_open: bool) -> Iterator[Event]:
+    """What still arrives after a process has failed: the others notice, and have a moment to report it."""
     until = time.monotonic() + LINGER_SECONDS
     while is_open and time.monotonic() < until:
-        come = events(POLL_SECONDS)
-        is_open = come is not None
-        yield from come or []
+        arrived = events(POLL_SECONDS)
+        is_open = arrived is not None
+        yield from arrived or []
 
 
-def _need_well(names: list[str], processes: list[Process], logs: list[Log], deadline: float) -> None:
+def _need_well(names: list[str], processes: list[Process], logs: list[Log]) -> None:
     if any(process.poll() for process in processes):
         raise RankError(_first_failure(names, processes, logs))
+
+
+def _need_time(names: list[str], processes: list[Process], logs: list[Log], timeout: float, since: float) -> None:
+    """Name a stopped rank, because it holds up all others; otherwise the first one, and how many more there are."""
     late = [which for which, process in enumerate(processes) if process.poll() is None]
-    if late and time.monotonic() > deadline:
-        raise RankError(_why_late(names, logs, late))
-
-
-def _why_late(names: list[str], logs: list[Log], late: list[int]) -> str:
-    """A stopped rank holds up all the others, so it is named; otherwise the first one, and how many more there are."""
-    if stopped := _stopped(logs):
-        return f"{names[stopped[0]]} is stopped (SIGSTOP) and not done in time; {last_lines(logs[stopped[0]])}"
-    are = f" and {len(late) - 1} more are" if len(late) > 1 else " is"
-    return f"{names[late[0]]}{are} not done in time; {last_lines(logs[late[0]])}"
+    if not late or time.monotonic() < since + timeout:
+        return
+    stopped = _stopped(logs)
+    which = stopped[0] if stopped else late[0]
+    more = f" and {len(late) - 1} more" if len(late) > 1 else ""
+    how = " is stopped (SIGSTOP):" if stopped else more
+    raise RankError(f"{names[which]}{how} timed out after {timeout:g} s; {last_lines(logs[which])}")
 
 
 def _first_failure(names: list[str], processes: list[Process], logs: list[Log]) -> str:
-    """One failing rank brings the others down: the first is the one whose last words are the oldest.
+    """The first to fail is the rank that printed its last line first, because its failure makes the others fail.
 
-    It may itself have waited for one that is not even down: that one comes first then.
+    If it failed because a running rank did not answer, the message begins with that rank.
     """
     failed = [which for which, process in enumerate(processes) if process.poll()]
     which = min(failed, key=lambda which: os.fstat(logs[which].fileno()).st_mtime_ns)
@@ -127,20 +131,20 @@ def _first_failure(names: list[str], processes: list[Process], logs: list[Log]) 
 
 
 def _silent(processes: list[Process], logs: list[Log]) -> list[int]:
-    """The ranks that still run while others failed because they waited for them; none if one failed by itself."""
+    """The running ranks that all failed ranks waited for; none if a rank failed by itself."""
     running = {which for which, process in enumerate(processes) if process.poll() is None}
     waited_for = [WAITED.findall(_text(log)) for process, log in zip(processes, logs, strict=True) if process.poll()]
     return sorted(running & {int(peer) for peers in waited_for for peer in peers}) if all(waited_for) else []
 
 
 def _stopped(logs: list[Log]) -> list[int]:
-    """Into which of the logs a stopped process prints.
+    """The logs into which a stopped process prints.
 
-    On an emulated host that is the rank; the process that was started only waits for it.
+    On an emulated host that process is the rank; the process that we started only waits for it.
     """
     printed = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended, or is another user's
+        with suppress(OSError):  # it has ended, or is another user's
             if stat.read_text().rpartition(") ")[2][0] in "Tt":
                 printed.add(_identity((stat.parent / "fd" / "1").stat()))
     return [which for which, log in enumerate(logs) if _identity(os.fstat(log.fileno())) in printed]
@@ -151,7 +155,7 @@ def _identity(file: os.stat_result) -> tuple[int, int]:
 
 
 def last_lines(log: Log) -> str:
-    """What was printed last."""
+    """The last lines of a log, under a heading."""
     return indented(_text(log).splitlines())
 
 
@@ -161,15 +165,15 @@ def _text(log: Log) -> str:
 
 
 def indented(lines: list[str]) -> str:
-    """The last of these lines, under one that says what they are."""
+    """The last of these lines, under a heading."""
     kept = lines[-LAST_LINES:] or ["(nothing was printed)"]
     return "\n    ".join(["its last lines:", *kept])
 
 
 def end(processes: list[Process], grace: float = 0.0) -> None:
-    """End whatever is left of every process's group, and wait for it; with ``grace`` ask before killing.
+    """Kill what is left of every process's group, and wait for it; with ``grace`` send SIGTERM so many seconds before.
 
-    A process that has ended may have left children in its group; one that was waited for is left alone, as its number
+    A process that has ended may have left children in its group. One that was waited for is skipped, because its number
     may be another's by now.
     """
     until = time.monotonic() + grace
@@ -185,15 +189,10 @@ def end(processes: list[Process], grace: float = 0.0) -> None:
 
 
 def open_streams() -> None:
-    """Open standard input, output and errors where they are closed: else the next file takes such a number.
+    """Open standard input, output and errors if they are closed.
 
-    What is started then gets that number as its standard input, whatever it was meant to be.
+    Otherwise the next file that we open gets such a number, and a child process takes it for its standard input.
     """
     while (file := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(file, True)
     os.close(file)
-
-
-def loopback_interface() -> str:
-    """What the system calls the interface that leads nowhere but back."""
-    return "lo0" if sys.platform == "darwin" else "lo"

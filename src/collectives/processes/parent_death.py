@@ -1,7 +1,7 @@
-"""Ends a process when the one that started it has ended.
+"""Ends a process when its parent has ended.
 
-As a script it does so for any command: ``python leash.py PARENT FILE mpirun -n 4 …``. FILE, unless it is empty, is then
-removed, because a parent that was killed cannot. It needs nothing but Python, so that it costs no time.
+As a script it does so for any command: ``python parent_death.py PARENT FILE mpirun -n 4 …``. It then also removes FILE,
+unless that is empty, because a killed parent cannot. It imports Python's own modules only, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ GRACE_SECONDS = 5.0
 
 
 def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends, however it ends."""
+    """Have this process killed when its parent ends, even by SIGKILL. Exits if the parent has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         threading.Thread(target=_poll_parent, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it ended before prctl or the thread
         sys.exit("the launcher is gone")
 
 
@@ -36,11 +36,11 @@ def _poll_parent(parent: int) -> None:
 
 
 def guard(parent: int, command: int, file: str) -> None:
-    """Have a process beside us end the command when its parent has ended, and remove the file; returns at once.
+    """Fork a guard that ends the command and removes the file when the parent has ended; returns at once.
 
-    The command is asked first, so that it clears away what it has on disk. It may hang instead, as horovodrun does
-    when its ranks have gone before it: then our whole group is killed. The process beside us is no child of the
-    command, which would not know what to do with one.
+    The guard sends SIGTERM first, so that the command removes its files. The command may hang instead, as horovodrun
+    does if its ranks ended first: then the guard kills the whole process group. The guard is not a child of the
+    command, because the command would not expect one.
     """
     if os.fork():
         os.wait()
@@ -50,7 +50,7 @@ def guard(parent: int, command: int, file: str) -> None:
     while is_alive(parent) and is_alive(command):
         time.sleep(POLL_SECONDS)
     if file:
-        with suppress(FileNotFoundError):  # a parent that lives removes it, too
+        with suppress(FileNotFoundError):  # a living parent removes it, too
             os.unlink(file)  # noqa: PTH108, pathlib takes time to import
     if is_alive(command):
         os.kill(command, signal.SIGTERM)
@@ -63,7 +63,7 @@ def guard(parent: int, command: int, file: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process."""
+    """Whether a process with this number exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

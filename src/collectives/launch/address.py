@@ -1,0 +1,55 @@
+"""Addresses at which launchers and ranks reach each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import suppress
+
+import psutil  # type: ignore[import-untyped]
+
+LOOPBACK = "127.0.0.1"
+ELSEWHERE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737): some other machine
+
+
+def loopback_interface() -> str:
+    """The system's name of the loopback interface."""
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def interface_address(name: str) -> str | None:
+    """The first IPv4 address of a network interface of this machine; None if it has none.
+
+    >>> interface_address(loopback_interface()), interface_address("none")
+    ('127.0.0.1', None)
+    """
+    known = psutil.net_if_addrs().get(name, [])
+    return next((str(each.address) for each in known if each.family == socket.AF_INET), None)
+
+
+def reachable(is_local: bool) -> str:
+    """The one address on which a launcher listens.
+
+    That is the address of the interface in GLOO_SOCKET_IFNAME, if this machine has it; else loopback's if all ranks are
+    on this machine; else that of this machine's name; else that of the interface by which it reaches others.
+    """
+    if address := interface_address(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]):
+        return address
+    for candidate in () if is_local else (_named, _outgoing):
+        with suppress(OSError):
+            address = candidate()
+            socket.create_server((address, 0)).close()
+            if not address.startswith("127."):
+                return address
+    return LOOPBACK
+
+
+def _named() -> str:
+    return socket.gethostbyname(socket.gethostname())
+
+
+def _outgoing() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(ELSEWHERE)  # sends nothing
+        return str(probe.getsockname()[0])

@@ -1,0 +1,113 @@
+"""A machine's links as arrays, for compiled code, and what a message on them costs.
+
+A message's class is 0 inside a node and 1 through the network; its kind also tells how many of the network's levels it
+passes. A shared link is one that several ranks use: a node's network port, or a group's uplink, each in both
+directions. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.compiled import compiled
+from collectives.machine import Machine, Protocol
+from collectives.schedule import Ints
+
+Floats = NDArray[np.float64]
+
+
+class Links(NamedTuple):
+    """The machine as arrays: by protocol, and by class or kind of link where there is a second axis."""
+
+    limit: Floats  # bytes of a message up to which a protocol is taken
+    latency: Floats  # by class: inside, network
+    overhead: Floats
+    beta: Floats  # by kind: inside, network, levels
+    stretch: Floats  # 1 / share, by protocol
+    lowest: int  # the first level whose shared links count: 1 where each rank has a network port of its own
+    group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
+    shared_beta: Floats  # by level: of the link that the group shares
+    slower: Floats  # by rank: how many times as long a byte takes through its node's network port
+    level_latency: Floats
+    egress: Ints  # of each level: the first shared link out of its groups …
+    ingress: Ints  # … and the first into them
+    gamma: float
+
+
+@compiled
+def kind_of(s: int, d: int, node: Ints, group: Ints) -> int:
+    """0 inside a node, 1 through the network, 1 + l through its level l (levels nest)."""
+    if node[s] == node[d]:
+        return 0
+    kind = 1
+    for level in range(1, len(group)):
+        if group[level, s] != group[level, d]:
+            kind = 1 + level
+    return kind
+
+
+@compiled
+def protocol_of(size: float, limit: Floats) -> int:
+    """The first protocol that takes messages of this size; the last takes all."""
+    q = 0
+    while size > limit[q]:
+        q += 1
+    return q
+
+
+@compiled
+def delay(q: int, kind: int, links: Links) -> float:
+    """Latency of a message: that of its class and of every level it passes."""
+    total = links.latency[q, min(kind, 1)]
+    for level in range(1, kind):
+        total += links.level_latency[level]
+    return float(total)
+
+
+@compiled
+def port_seconds_per_byte(q: int, kind: int, rank: int, links: Links) -> float:
+    """Seconds for which a byte occupies this rank's port."""
+    beta = float(links.beta[q, kind])
+    return beta if kind == 0 else max(beta, float(links.beta[q, 1] * links.slower[rank]))
+
+
+@compiled
+def shared_seconds_per_byte(level: int, rank: int, links: Links) -> float:
+    """Seconds for which a byte occupies the link that this rank's group shares."""
+    return float(links.shared_beta[level] * (links.slower[rank] if level == 0 else 1.0))
+
+
+def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...]) -> Links:
+    """The machine as arrays, for ranks on these nodes and messages by these protocols."""
+    inside = machine.inside or machine.network
+    share = np.array([protocol.share for protocol in protocols])
+    rank, g = np.arange(len(node)), machine.ranks_per_node
+    port = node * machine.ports + rank % g * machine.ports // g
+    group = np.stack([port, *(node // level.nodes for level in machine.levels)])
+    groups = group.max(axis=1) + 1
+    egress = np.cumsum(2 * groups) - 2 * groups
+    slowest = [1 / level.rate if level.rate else 0.0 for level in machine.levels]
+    uplinks = [1 / level.uplink if level.uplink else 0.0 for level in machine.levels]
+    return Links(
+        limit=np.array([np.inf if protocol.up_to is None else protocol.up_to for protocol in protocols], dtype=float),
+        latency=np.array([[protocol.inside.latency, protocol.network.latency] for protocol in protocols]),
+        overhead=np.array([[protocol.inside.overhead, protocol.network.overhead] for protocol in protocols]),
+        beta=np.array([inside.beta, *np.maximum.accumulate([machine.network.beta, *slowest])]) / share[:, None],
+        stretch=1 / share,
+        lowest=int(machine.ports == g),
+        group=group,
+        shared_beta=np.array([machine.network.beta, *uplinks]),
+        slower=np.array([machine.slower.get(each, 1.0) for each in node.tolist()]),
+        level_latency=np.array([0.0, *(level.latency for level in machine.levels)]),
+        egress=egress,
+        ingress=egress + groups,
+        gamma=machine.gamma,
+    )
+
+
+def shared_links(links: Links) -> int:
+    """How many links are shared, each direction counted."""
+    return int(2 * links.ingress[-1] - links.egress[-1])
