@@ -48,13 +48,13 @@ def cases(name: str) -> Any:
 
 
 def waited_for() -> bool:
-    """Nobody is done with settling before the last rank has begun to."""
+    """Nobody leaves flush before the last rank has begun to."""
     x = torch.ones(1)
     mpi.perform(Call("all_reduce", x, x, OPS["sum"]))
     if dist.get_rank() == dist.get_world_size() - 1:
         time.sleep(0.3)
     times: list[Any] = [time.monotonic(), 0.0]
-    mpi.settle()
+    mpi.flush()
     times[1] = time.monotonic()
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, times)

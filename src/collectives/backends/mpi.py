@@ -49,12 +49,12 @@ def perform(call: Call) -> None:
             raise ValueError(f"mpi does not perform {call.collective!r}")
 
 
-def settle() -> None:
-    """Wait until all ranks have what this one has sent to them; all ranks call it, after a collective.
+def flush() -> None:
+    """Wait until every rank has what this one has sent; all ranks call it, after a collective.
 
-    Open MPI may return while some of that still waits here for room in a socket, and it sends only while it is called:
-    a rank that then waits for others by other means than MPI may wait for ever. Nobody leaves a barrier before everyone
-    has what they waited for. The barrier's own messages are in the same danger only while they connect, the first time.
+    Open MPI may return while data still wait here for room in a socket, and it progresses only inside MPI calls: a rank
+    that then blocks elsewhere can deadlock its peers. A barrier flushes them: no rank leaves it before all are in it.
+    The barrier's own messages are in the same danger only while they connect, the first time.
     """
     _connected()
     _meet()

@@ -14,8 +14,8 @@ from torch import distributed as dist
 from collectives.algorithms import ALGORITHMS
 from collectives.backends import REDUCING, Call, nccl, p2p
 from collectives.backends.exchange import everyones
-from collectives.backends.p2p.batches import play_in_batches
-from collectives.backends.p2p.program import Fold, Plan, Post, Send, Span, Task, Wait
+from collectives.backends.p2p.batches import execute_in_batches
+from collectives.backends.p2p.program import Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.bench import DTYPES, Row
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
@@ -135,14 +135,14 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
     """A rank sends to itself and adds what arrives, again and again: each time its stream has to wait for NCCL's."""
     whole, aside = Span(0, n), Span(0, n, scratch=True)
     me = dist.get_rank(group)
-    task = Task((Send(0, me, 0, (whole,)), Post(1, me, 0, aside), Wait(1), Fold(whole, (whole, aside)), Wait(0)), ())
+    task = Task((Send(0, me, 0, (whole,)), Recv(1, me, 0, aside), Wait(1), Reduce(whole, (whole, aside)), Wait(0)), ())
     doubled = Plan((task,), (0,), ((),), n, writes=True, exchanges=True)
     mine = np.arange(n) % 1009
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         tensor = torch.tensor(mine, dtype=torch.float32, device=device)
         scratch = torch.empty(n, dtype=torch.float32, device=device)
         for _ in range(10):
-            play_in_batches(doubled, tensor, scratch, group, OPS["sum"], 1)
+            execute_in_batches(doubled, tensor, scratch, group, OPS["sum"], 1)
     torch.cuda.synchronize(device)
     return [(tensor, mine << 10)]
 

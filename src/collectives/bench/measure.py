@@ -174,10 +174,10 @@ def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tupl
         algorithm,
         wanted.segments,
     )
-    perform, settle = backend(name).perform, mpi.settle if BACKENDS[name].transport == "mpi" else _nothing
+    perform, flush = backend(name).perform, mpi.flush if BACKENDS[name].transport == "mpi" else _nothing
     local = _on_the_common_clock if wanted.where.startswith("cluster") else _on_the_clock
     did: list[Choice | None] = []
-    seconds = (_on_the_gpu_s_clock if _on_gpu(name) else local)(lambda: did.append(perform(call)), settle)
+    seconds = (_on_the_gpu_s_clock if _on_gpu(name) else local)(lambda: did.append(perform(call)), flush)
     if case.output is None or case.expected is None:
         return seconds, 0, did[0]
     return seconds, int((case.output != case.expected).sum()), did[0]
@@ -187,16 +187,16 @@ def _nothing() -> None:
     pass
 
 
-def _on_the_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
+def _on_the_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
     dist.barrier()
     start = time.perf_counter()
     act()
     seconds = time.perf_counter() - start
-    settle()
+    flush()
     return seconds
 
 
-def _on_the_common_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
+def _on_the_common_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
     """From a moment that all ranks have agreed on, and that is still to come for each of them when it hears of it.
 
     For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart.
@@ -205,7 +205,7 @@ def _on_the_common_clock(act: Callable[[], None], settle: Callable[[], None]) ->
     time.sleep(max(0.0, start - time.monotonic()))
     act()
     seconds = time.monotonic() - start
-    settle()
+    flush()
     time.sleep(_trip())  # who is done first does not take the processor from the others
     return seconds
 
@@ -229,7 +229,7 @@ def _latest(moment: float) -> float:
     return number.item()
 
 
-def _on_the_gpu_s_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
+def _on_the_gpu_s_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
     """From when an idle GPU gets its first piece of work until it has done the last; the stream keeps the order."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
@@ -238,7 +238,7 @@ def _on_the_gpu_s_clock(act: Callable[[], None], settle: Callable[[], None]) -> 
     act()
     end.record()
     end.synchronize()
-    settle()
+    flush()
     return float(begin.elapsed_time(end)) * 1e-3
 
 

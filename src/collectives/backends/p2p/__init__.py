@@ -1,4 +1,4 @@
-"""Our own back end: plays a schedule on the ranks of a torch process group, over messages from rank to rank.
+"""Our own back end: runs a schedule on the ranks of a torch process group, over messages from rank to rank.
 
 A plan is made once for each schedule and size and kept, and so is scratch memory.
 """
@@ -19,10 +19,10 @@ from collectives.algorithms import build
 from collectives.autotune import STRAIGHT, Choice, choose, stated, statement
 from collectives.backends import Call
 from collectives.backends.exchange import everyones
-from collectives.backends.p2p.batches import play_in_batches
+from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.compile import compact, is_straight, plan
 from collectives.backends.p2p.connection import MessageError
-from collectives.backends.p2p.execute import play
+from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.mesh import give_up, mesh
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.reduce import COMBINE, DTYPES
@@ -100,13 +100,13 @@ def _perform(call: Call, group: dist.ProcessGroup, member: _Member, kind: _Kind)
     work, scratch = _enter(call, made, edges, rank, p, kind)
     try:
         if member.over == "nccl":
-            play_in_batches(made, work, scratch, group, call.op, p)
+            execute_in_batches(made, work, scratch, group, call.op, p)
         else:
             elements = n if call.splits is None else None
             same = signature(
                 call.collective, chosen.algorithm, call.op, kind.dtype, elements, call.root, chosen.segments
             )
-            play(made, work, scratch, group, call.op, p, same, call.background)
+            execute(made, work, scratch, group, call.op, p, same, call.background)
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {chosen.algorithm} failed on rank {rank}, {error}") from error
     _leave(call, work, edges, rank, p)
@@ -185,11 +185,11 @@ def _kind(tensor: torch.Tensor) -> _Kind:
 
 @lru_cache(maxsize=PLANS)
 def _check(over: str, op: dist.ReduceOp.RedOpType | None, *kinds: _Kind | None) -> None:
-    """ValueError for what cannot be played, once for each that can."""
+    """ValueError for what cannot be run, once for each that can."""
     devices, dtypes = {kind.device.type for kind in kinds if kind}, {kind.dtype for kind in kinds if kind}
     if devices != {DEVICES.get(over)}:
         raise ValueError(
-            f"p2p plays over gloo on CPU tensors, or over nccl on CUDA tensors, not over {over} on "
+            f"p2p runs over gloo on CPU tensors, or over nccl on CUDA tensors, not over {over} on "
             f"{' and '.join(sorted(devices))}"
         )
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
@@ -237,7 +237,7 @@ def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], schedule: Schedule, 
 
 
 def _enter(call: Call, made: Plan, edges: Ints, rank: int, p: int, kind: _Kind) -> tuple[torch.Tensor, torch.Tensor]:
-    """The flat tensor to play on, holding what this rank contributes, and scratch memory.
+    """The flat tensor to execute on, holding what this rank contributes, and scratch memory.
 
     The tensor is the caller's own where torch works in place, else memory of ours: torch leaves that input alone.
     """

@@ -23,7 +23,7 @@ class Message:
         self.size = self.left = sum(map(len, parts))
 
     @property
-    def turn(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int]:
         """What says which of two messages goes first."""
         return self.call, self.step
 
@@ -49,7 +49,18 @@ class MessageError(RuntimeError):
 class Connection:
     """One end of a connection to or from a peer, if there is one yet, and the messages that are to use it."""
 
-    __slots__ = ("got", "handler", "header", "last", "messages", "number", "peer", "room", "socket", "worth")
+    __slots__ = (
+        "got",
+        "handler",
+        "header",
+        "last",
+        "messages",
+        "number",
+        "peer",
+        "receive_low_water",
+        "send_buffer",
+        "socket",
+    )
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
@@ -58,8 +69,8 @@ class Connection:
         self.handler: Callable[[], None] = nothing
         self.messages: deque[Message] = deque()
         self.header, self.got = memoryview(bytearray(HEADER.size)), 0  # in: of the message that comes next
-        self.worth = 1  # in: how many bytes wake us
-        self.room = 0  # out: how many bytes the system takes at once, where it was told
+        self.receive_low_water = 1  # in: how many bytes wake us
+        self.send_buffer = 0  # out: how many bytes the system takes at once, where it was told
         self.last = 0, 0  # out: call and step of the last message that the system has taken
 
 

@@ -34,7 +34,7 @@ from collectives.backends.p2p.guests import MOST, Guest, Guests
 from collectives.backends.p2p.outgoing import Outgoing
 from collectives.backends.p2p.signature import NO_CALL, difference
 
-WORTH_WAKING = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
+RECEIVE_LOW_WATER = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
 NAP = 1.0  # seconds after which a rank that waits sees whether another thread has given up, or a guest is to go
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
@@ -216,10 +216,10 @@ class Mesh:
         except OSError as error:
             self._lose(connection, error, is_sent=False)
             return
-        worth = WORTH_WAKING if message.left >= WORTH_WAKING else 1
-        if worth != connection.worth:
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, worth)
-            connection.worth = worth
+        receive_low_water = RECEIVE_LOW_WATER if message.left >= RECEIVE_LOW_WATER else 1
+        if receive_low_water != connection.receive_low_water:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, receive_low_water)
+            connection.receive_low_water = receive_low_water
         if not message.left:
             connection.got = 0
             connection.messages.popleft()
