@@ -12,13 +12,14 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import ALGORITHMS
-from collectives.backends import REDUCING, Call, nccl, p2p
+from collectives.backends import REDUCING, Call, nccl
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p.batches import execute_in_batches
+from collectives.backends.p2p.collective import perform
 from collectives.backends.p2p.program import Plan, Recv, Reduce, Send, Span, Task, Wait
-from collectives.bench import DTYPES, Row
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
+from collectives.bench.settings import DTYPES, Row
 from collectives.schedule import Ints
 
 # Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks divide.
@@ -68,7 +69,7 @@ def begin(
     output = None if wanted is None else torch.empty(len(wanted), dtype=dtype, device=device)
     if case.collective in ("all_reduce", "reduce", "broadcast"):
         output = mine
-    p2p.perform(
+    perform(
         Call(case.collective, output, mine, OPS[case.op], case.root, group, case.algorithm, case.segments),
     )
     expected = None if wanted is None else torch.from_numpy(wanted).to(dtype)
@@ -125,7 +126,7 @@ def on_two_streams(group: dist.ProcessGroup, device: torch.device, n: int = LONG
         which = call % 2
         with torch.cuda.stream(streams[which]):
             output = torch.empty(n, dtype=torch.float32, device=device)
-            p2p.perform(Call("reduce_scatter", output, mine[which], OPS["sum"], None, group, "ring"))
+            perform(Call("reduce_scatter", output, mine[which], OPS["sum"], None, group, "ring"))
             outputs.append((output, total * (1 + which)))
     torch.cuda.synchronize(device)
     return outputs

@@ -12,8 +12,7 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import ALGORITHMS
-from collectives.backends import p2p
-from collectives.backends.p2p import batches
+from collectives.backends.p2p import batches, buffers
 from collectives.backends.p2p.program import Recv, Send
 from collectives.backends.p2p.step_messages import PIECE
 from collectives.bench import gpu_cases
@@ -214,7 +213,7 @@ def test_a_stream_that_does_not_wait_for_nccl(world: Callable[[int], World], mon
 
 def test_scratch_memory_that_two_streams_share(world: Callable[[int], World], monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Tensor(torch.zeros(100))
-    monkeypatch.setattr(p2p, "_memory", lambda n, kind: kept)
+    monkeypatch.setattr(buffers, "_memory", lambda n, kind: kept)
     w = world(1)
     with w.on(0), pytest.raises(NcclError, match=r"race on rank 0: .* on another stream does not wait for"):
         gpu_cases.on_two_streams(w.group()[0], DEVICE, n=8)
