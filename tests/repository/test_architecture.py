@@ -90,6 +90,7 @@ INSIDE = {
         "background": set(),
         "exchange": set(),
         "horovod": {"__init__", "exchange"},
+        "in_process": {"p2p"},
         "mpi": {"__init__", "open_mpi"},
         "nccl": set(),
         "open_mpi": set(),
@@ -103,12 +104,13 @@ INSIDE = {
         "address": set(),
         "batches": {"connection", "program", "reduce"},
         "buffers": {"prepared"},
-        "collective": {"batches", "buffers", "connection", "execute", "member", "mesh", "prepared"},
+        "collective": {"batches", "buffers", "connection", "execute", "member", "prepared", "transport"},
         "compile": {"program", "step_messages"},
         "connection": {"signature"},
-        "execute": {"connection", "mesh", "program", "reduce", "signature"},
+        "execute": {"connection", "program", "reduce", "signature", "transport"},
         "guests": set(),
         "member": set(),
+        "memory": {"connection", "signature"},
         "mesh": {"address", "connection", "guests", "outgoing", "signature"},
         "outgoing": {"connection"},
         "prepared": {"compile", "member", "program", "reduce", "signature"},
@@ -116,6 +118,7 @@ INSIDE = {
         "reduce": set(),
         "signature": {"reduce"},
         "step_messages": {"program"},
+        "transport": {"memory", "mesh"},
     },
     "bench": {
         "__init__": {"settings"},
@@ -201,6 +204,7 @@ INSIDE = {
         "secret": set(),
         "slurm": {"command", "secret"},
         "tasks": set(),
+        "threads": set(),
         "torchrun": {"channel", "command", "hub", "secret"},
     },
     "processes": {
@@ -224,7 +228,7 @@ PICTURES = {"": MAY_IMPORT, **INSIDE}
 # end's module. These arrows may point anywhere, but each is listed here.
 BY_NAME = {
     "": {"api", "machine", "simulator.simulation"},
-    "backends": {"backends.horovod", "backends.mpi", "backends.p2p", "backends.torch_native"},
+    "backends": {"backends.horovod", "backends.in_process", "backends.mpi", "backends.p2p", "backends.torch_native"},
     "bench": {"bench.measure"},
     "bench.calibration": {"bench.ping_pong"},
     "bench.gpu_check": {"bench.gpu_cases"},
@@ -237,6 +241,7 @@ BY_NAME = {
             "launch.loopback",
             "launch.mpirun",
             "launch.slurm",
+            "launch.threads",
             "launch.torchrun",
         )
     },

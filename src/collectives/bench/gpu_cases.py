@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import ALGORITHMS
-from collectives.backends import REDUCING, Call, nccl
+from collectives.backends import REDUCING, Call, backend, nccl
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.collective import perform
@@ -150,7 +150,7 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Check what the settings under "check" name: "one_gpu", or "algorithms" over "nccl" or, on CPUs, "gloo"."""
-    device = nccl.device() if settings["over"] == "nccl" else torch.device("cpu")
+    device = backend(settings["over"]).device()
     if settings["check"] == "one_gpu":
         _one_gpu(nccl.group(), device, report)
         return

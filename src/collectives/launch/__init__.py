@@ -24,6 +24,7 @@ WHERE = {
     "mpirun": "collectives.launch.mpirun",
     "torchrun": "collectives.launch.torchrun",
     "slurm": "collectives.launch.slurm",
+    "threads": "collectives.launch.threads",
 }
 
 

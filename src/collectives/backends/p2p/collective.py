@@ -11,8 +11,8 @@ from collectives.backends.p2p.buffers import fill, hand_over
 from collectives.backends.p2p.connection import MessageError
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.member import SHARED, Member, group_of, member
-from collectives.backends.p2p.mesh import give_up, mesh
 from collectives.backends.p2p.prepared import DEVICES, check, prepare, request
+from collectives.backends.p2p.transport import give_up, transport
 
 
 def perform(call: Call) -> Performed:
@@ -48,7 +48,7 @@ def connect(call: Call) -> dist.ProcessGroup:
         raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
     if me.place is None:
         me.meet(group, torch.device("cpu"))
-    mesh(group, background=True)
+    transport(group, background=True)
     return group
 
 

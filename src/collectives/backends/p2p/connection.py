@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from collectives.backends.p2p import signature
+from collectives.backends.p2p.signature import SIZE, difference
 
-HEADER = struct.Struct(f"<QQQ{signature.SIZE}s")  # call, step, bytes, and what the call is
+HEADER = struct.Struct(f"<QQQ{SIZE}s")  # call, step, bytes, and what the call is
 
 
 class Message:
@@ -44,6 +44,17 @@ class MessageError(RuntimeError):
     def __init__(self, is_sent: bool, step: int, peer: int, why: object) -> None:
         verb = "sending to" if is_sent else "receiving from"
         super().__init__(f"in step {step}, {verb} rank {peer}: {why}")
+
+
+def need_expected(came: tuple[int, int, int, bytes], awaited: tuple[int, int, int, bytes]) -> None:
+    """Raise OSError where a header (call, step, bytes, signature) is not that of the message that is next."""
+    if came[3] != awaited[3]:
+        raise OSError(
+            f"ranks must call alike, but its call differs from this rank's: {difference(came[3], awaited[3])}"
+        )
+    if came != awaited:
+        said = [f"call {call}, step {step}, {count} bytes" for call, step, count, _ in (came, awaited)]
+        raise OSError(f"{said[0]} came, not {said[1]}: do all ranks make the same calls, with the same sizes?")
 
 
 class Connection:

@@ -1,4 +1,4 @@
-"""Execute one rank's program on CPU tensors, over a mesh of TCP connections.
+"""Execute one rank's program on CPU tensors, over TCP connections, or memory if ranks are threads.
 
 The executor waits for each message by itself; tasks that do not need it go on meanwhile.
 """
@@ -13,10 +13,10 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.connection import Message
-from collectives.backends.p2p.mesh import Mesh, mesh
 from collectives.backends.p2p.program import AHEAD, Instruction, Plan, Recv, Reduce, Send, Span, Wait
 from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
 from collectives.backends.p2p.signature import NO_CALL
+from collectives.backends.p2p.transport import Transport, transport
 
 
 def execute(
@@ -30,7 +30,7 @@ def execute(
     background: bool = False,
 ) -> None:
     """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message."""
-    joined = mesh(group, background)
+    joined = transport(group, background)
     joined.begin(step_by_step=made.exchanges, signature=signature)
     try:
         _execute(made, tensor, scratch, joined, op, p)
@@ -41,7 +41,7 @@ def execute(
         joined.end()
 
 
-def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int) -> None:
+def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int) -> None:
     """Run each task when the tasks before it are done; a task that waits for a message stands aside meanwhile."""
     first, done, at = 0, bytearray(len(made.program)), [0] * len(made.program)
     ties, ready = list(made.ties), [i for i, earlier in enumerate(made.ties) if not earlier]
@@ -72,7 +72,7 @@ def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Me
 
 
 def _doer(
-    tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int
+    tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int
 ) -> Callable[[Instruction], tuple[Message, int] | None]:
     """A function that executes one instruction, or returns the message and the bytes of it that may still be missing.
 
