@@ -12,9 +12,9 @@ Where it names none, the machine is the preset ethernet.
 
 Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); dtypes
 are float16, bfloat16, float32, float64, int32 and int64; op is SUM, AVG, PRODUCT, MAX or MIN. Any number of elements
-will do, also 0. Roots are global ranks. What is said here of sums holds for every op; how floats are rounded stands at
-`collectives.backends.p2p.perform`. After a call that failed on some rank its group is of no more use: ranks have
-added what others have not.
+will do, also 0. Roots are global ranks. What is said here of sums holds for every op; for the rounding of floats see
+`collectives.backends.p2p.collective.perform`. Discard the group after any error: some ranks have added what others have
+not.
 
 With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
 were made, on a thread and over connections of their own; every rank has to make them in the same order. The first on
@@ -30,8 +30,9 @@ from dataclasses import replace
 import torch
 from torch import distributed as dist
 
-from collectives.backends import Call, p2p
+from collectives.backends import Call
 from collectives.backends.background import Work, start
+from collectives.backends.p2p import collective
 
 Group = dist.ProcessGroup | None
 Op = dist.ReduceOp.RedOpType
@@ -234,7 +235,7 @@ def _perform(call: Call, async_op: bool, then: Callable[[], None] = lambda: None
         return None
 
     if async_op:
-        group = p2p.prepare(call)
+        group = collective.connect(call)
         later = replace(call, group=group, background=True)
         return start(lambda: _finish(later, then), group)
     _finish(call, then)
@@ -242,7 +243,7 @@ def _perform(call: Call, async_op: bool, then: Callable[[], None] = lambda: None
 
 
 def _finish(call: Call, then: Callable[[], None]) -> None:
-    p2p.perform(call)
+    collective.perform(call)
     then()
 
 

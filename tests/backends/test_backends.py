@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, open_mpi
 from collectives.backends.presence import need, presence
-from collectives.backends.tuning import OPEN_MPI
+from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
 from collectives.launch import horovodrun, launch, mpirun
 from places import TASKS
@@ -25,7 +25,7 @@ def _cases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def checks(name: str, p: int) -> Counter[str]:
     """How many checks passed of each collective; any that failed fails here."""
-    events = launch("backend_cases", {"backend": name}, p, where=BACKENDS[name].where or "loopback", timeout=200)
+    events = launch("backend_cases", {"backend": name}, p, where=backend(name).launcher or "loopback", timeout=200)
     assert [event["case"] for event in events if not event["ok"]] == []
     return Counter(event["case"].split()[0] for event in events)
 
@@ -34,7 +34,7 @@ def checks(name: str, p: int) -> Counter[str]:
 @pytest.mark.parametrize("name", ["gloo", "horovod", "mpi"])
 def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
     counted = checks(name, p)
-    has = {collective for collective in MEASURED if collective not in BACKENDS[name].lacks}
+    has = {collective for collective in MEASURED if collective not in backend(name).missing}
     assert set(counted) == has
     assert min(counted.values()) >= 12
     assert len(has) == (5 if name == "horovod" else 8)
@@ -62,7 +62,7 @@ def test_another_mpi_than_open_mpi_is_told_from_it() -> None:
 
 
 def test_all_back_ends_in_one_table() -> None:
-    backends = ["p2p", "gloo", "horovod", "mpi", *(f"mpi:{algorithm}" for algorithm in OPEN_MPI[-2:])]
+    backends = ["p2p", "gloo", "horovod", "mpi", *(f"mpi:{algorithm}" for algorithm in open_mpi.ALGORITHMS[-2:])]
     measured = bench([Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1)])
     assert [(row["backend"], row["where"], row["bytes"], row["wrong"]) for row in measured.rows] == [
         (name, where, nbytes, 0)
@@ -100,7 +100,7 @@ def test_launches_are_as_few_as_can_be() -> None:
 
 @pytest.mark.parametrize("name", list(BACKENDS))
 def test_what_a_back_end_lacks_is_refused_before_anything_starts(name: str) -> None:
-    for what in BACKENDS[name].lacks:
+    for what in backend(name).missing:
         collective, _, op = what.partition(" ")
         asked = {"op": what} if what in OPS else {"dtype": what} if what in DTYPES else {"collective": collective}
         with pytest.raises(ValueError, match=f"{name} has no {what!r}; it lacks"):
@@ -116,15 +116,15 @@ def alone() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", [name for name, entry in BACKENDS.items() if entry.transport != "nccl"])
+@pytest.mark.parametrize("name", [name for name in BACKENDS if not isinstance(backend(name), OnGpus)])
 def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It raises and calls nothing of its library, here a stand-in that has nothing."""
     library = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0))
     monkeypatch.setattr(horovod, "_started", lambda: library)
     monkeypatch.setattr(mpi, "_started", lambda: library)
     tensor = torch.arange(4.0)
-    for collective in ("gossip", *(what for what in BACKENDS[name].lacks if what in MEASURED)):
-        algorithm = "ring" if name == "p2p" else "auto"
+    for collective in ("gossip", *(what for what in backend(name).missing if what in MEASURED)):
+        algorithm = "ring" if backend(name).takes_schedules else "auto"
         with pytest.raises(ValueError, match=f"'{collective}'"):
             backend(name).perform(Call(collective, tensor, tensor, dist.ReduceOp.SUM, 0, algorithm=algorithm))
         assert torch.equal(tensor, torch.arange(4.0))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from collectives.bench import DTYPES, OPS, Settings, need_all
+from collectives.bench import DTYPES, MEASURED, OPS, Settings, need_all
+from collectives.bench import bench as measured
 from collectives.bench.data import BLOCK, reduced, values
 from collectives.errors import explain
-from collectives.launch import launch
+from collectives.launch import RankError, launch
 from collectives.statistics import covered, median_interval
 from places import TASKS
 
@@ -166,6 +168,25 @@ def test_rows_of_the_other_collectives(collective: str) -> None:
     parts = 1 if collective in ("broadcast", "reduce") else 3
     assert {row["bytes"] for row in rows} == {4096 - 4096 % (4 * parts)}
     assert {row["count"] for row in rows} == {1024 // parts}
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5])
+def test_rows_of_ranks_in_this_process(p: int) -> None:
+    """Every collective, with a number of elements that is no multiple of the ranks."""
+    once = {"ranks": p, "backends": ["in_process"], "bytes": [0, 4, 4004], "repetitions": 2, "warmups": 1}
+    rows = measured([Settings(collective=collective, root=p - 1, **once) for collective in MEASURED]).rows
+    assert {(row["backend"], row["where"], row["ranks"], row["wrong"]) for row in rows} == {
+        ("in_process", "threads", p, 0)
+    }
+    assert [row["collective"] for row in rows[::3]] == list(MEASURED)
+    assert all(row["segments"] >= 1 and row["auto"] for row in rows)
+
+
+def test_a_rank_that_fails_in_this_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(TASKS)
+    with pytest.raises(RankError, match="rank 1 of 3 failed: a bug on purpose"):
+        launch("unwell", {"do": "raise", "rank": 1}, 3, where="threads", timeout=20)
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
 @pytest.mark.parametrize(("dtype", "op"), [("bfloat16", "avg"), ("int64", "prod"), ("float16", "min")])

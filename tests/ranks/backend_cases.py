@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends import BACKENDS, Call, backend, lacking, mpi, nccl
+from collectives.backends import Backend, Call, backend
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
@@ -25,12 +25,15 @@ LENGTHS = (0, 3, 1000)
 
 def run(settings: Event, report: Callable[[Event], None]) -> None:
     torch.set_num_threads(1)
+    global _place
     name, do = settings["backend"], settings.get("do", "cases")
+    _place = backend(name).device()
     checks = orders(name, settings["algorithms"]) if do == "order" else list(cases(name))
     everywhere = torch.tensor([int(ok) for _, ok in checks])
     dist.all_reduce(everywhere, op=dist.ReduceOp.MIN)  # right only where it is right on every rank
     for (case, _), ok in zip(checks, everywhere.tolist(), strict=True):
         report({"case": case, "ok": bool(ok)})
+    backend(name).close()
 
 
 def cases(name: str) -> Any:
@@ -38,23 +41,23 @@ def cases(name: str) -> Any:
     p = dist.get_world_size()
     for collective, dtype, op, n in itertools.product(CASES, DTYPES, OPS, LENGTHS):
         reduces = collective in ("reduce", "reduce_scatter", "all_reduce")
-        if (reduces or op == "sum") and not lacking(name, collective, op, dtype):
+        if (reduces or op == "sum") and not backend(name).unsupported(collective, op, dtype):
             for root in sorted({0, p - 1}) if collective in ("broadcast", "scatter", "gather", "reduce") else [0]:
                 yield f"{collective} {dtype} {op} {n} root {root}", CASES[collective](name, dtype, op, n, root)
-    if not lacking(name, "all_to_all", "sum", "float32"):
+    if not backend(name).unsupported("all_to_all", "sum", "float32"):
         yield "all_to_all with splits", ragged(name)
-    if name == "mpi":
-        yield "all_reduce that everyone waits for", waited_for()
+    if type(backend(name)).flush is not Backend.flush:
+        yield "all_reduce that everyone waits for", waited_for(name)
 
 
-def waited_for() -> bool:
-    """Nobody is done with settling before the last rank has begun to."""
+def waited_for(name: str) -> bool:
+    """Nobody leaves flush before the last rank has begun to."""
     x = torch.ones(1)
-    mpi.perform(Call("all_reduce", x, x, OPS["sum"]))
+    backend(name).perform(Call("all_reduce", x, x, OPS["sum"]))
     if dist.get_rank() == dist.get_world_size() - 1:
         time.sleep(0.3)
     times: list[Any] = [time.monotonic(), 0.0]
-    mpi.settle()
+    backend(name).flush()
     times[1] = time.monotonic()
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, times)
@@ -80,11 +83,7 @@ def place() -> torch.device:
 
 
 def perform(name: str, collective: str, output: Any, given: Any, op: str = "sum", root: int = 0, **more: Any) -> None:
-    global _place
-    group = None
-    if BACKENDS[name].transport == "nccl":
-        _place, group = nccl.device(), nccl.group()
-    backend(name).perform(Call(collective, output, given, OPS[op], root, group, **more))
+    backend(name).perform(Call(collective, output, given, OPS[op], root, backend(name).group(), **more))
 
 
 def all_reduce(name: str, dtype: str, op: str, n: int, _: int) -> bool:

@@ -1,4 +1,4 @@
-"""A measurement in which the player forgets the last step of a ring: for test_bench.py."""
+"""A measurement in which the executor forgets the last step of a ring: for test_bench.py."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from collectives.algorithms import build
-from collectives.backends import p2p
+from collectives.backends.p2p import prepared
 from collectives.bench import measure
 from collectives.schedule import Schedule
 
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
-    p2p.build = short_of_a_step
+    prepared.build = short_of_a_step
     measure.run(settings, report)
 
 

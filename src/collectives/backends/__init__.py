@@ -1,13 +1,15 @@
-"""Whoever can perform a collective on tensors: one function, ``perform(call)``, in a module each.
+"""Back ends: objects that run one collective on tensors.
 
-A back end is imported only when it is asked for. One that is not there says why, in one line (`presence`).
+`BACKENDS` names them, and `backend` imports an object's file when asked for it. An absent library says why, in one line
+(`Backend.available`). Facts about a back end are attributes in its file, so no other file tests its name.
 """
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from collectives.contracts import REDUCING
 
@@ -15,51 +17,101 @@ if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
 
-    from collectives.autotune import Choice
-
-
-class Entry(NamedTuple):
-    """A back end: its module, what its messages travel by, what alone can start its ranks, and what it cannot do."""
-
-    module: str
-    transport: str
-    where: str | None = None  # None: whatever starts processes, as all meet in a process group of torch
-    lacks: tuple[str, ...] = ()  # collectives, ops, dtypes, or a collective and an op
-
-
-# Name on the command line and in every row.
+# Name on the command line and in every row -> the file and the object in it.
 BACKENDS = {
-    "p2p": Entry("collectives.backends.p2p", "gloo"),
-    "gloo": Entry("collectives.backends.torch_native", "gloo", lacks=("avg",)),
-    "p2p_nccl": Entry("collectives.backends.p2p", "nccl"),
-    "nccl": Entry("collectives.backends.torch_native", "nccl", lacks=("avg",)),
-    "horovod": Entry(
-        "collectives.backends.horovod",
-        "horovod",
-        "horovodrun",
-        (
-            *("reduce", "scatter", "gather", "bfloat16", "avg"),
-            *("reduce_scatter prod", "reduce_scatter max", "reduce_scatter min"),
-        ),
-    ),
-    "mpi": Entry("collectives.backends.mpi", "mpi", "mpirun", ("float16", "bfloat16", "avg")),
+    "p2p": "collectives.backends.p2p:P2P",
+    "gloo": "collectives.backends.torch_native:GLOO",
+    "p2p_nccl": "collectives.backends.p2p:P2P_NCCL",
+    "nccl": "collectives.backends.torch_native:NCCL",
+    "horovod": "collectives.backends.horovod:HOROVOD",
+    "mpi": "collectives.backends.mpi:MPI",
+    "in_process": "collectives.backends.in_process:IN_PROCESS",
 }
 
 
-def lacking(name: str, collective: str, op: str, dtype: str) -> str | None:
-    """What a back end cannot do of this, in one line; None where it can.
+class Performed(NamedTuple):
+    """What a back end did: its algorithm, and into how many segments that cut a chunk if the back end knows."""
 
-    "avg" is lacking also where a library multiplies by 1/p instead of dividing by p: rounded twice, it would not pass
-    for right.
+    algorithm: str
+    segments: int | None = None
 
-    >>> lacking("horovod", "gather", "sum", "float32")
-    "horovod has no 'gather'; it lacks reduce, scatter, gather, bfloat16, avg, reduce_scatter prod, \
-reduce_scatter max, reduce_scatter min"
-    """
-    lacks, reduces = BACKENDS[name].lacks, collective in REDUCING
-    asked = [collective, dtype, *([op, f"{collective} {op}"] if reduces else [])]
-    found = next((what for what in asked if what in lacks), None)
-    return found and f"{name} has no {found!r}; it lacks {', '.join(lacks)}"
+
+class Backend:
+    """A library, or code of ours, under one name. Importing its file imports neither torch nor the library."""
+
+    # The only launcher whose ranks it works on; None if any launcher's will do, because they meet in torch's group.
+    launcher: str | None = None
+    # Whether it needs ranks of its own, because its threads would disturb the timings of others.
+    is_restless = False
+    # Whether it executes schedules of ours, so that every algorithm of `collectives list` is one of its own.
+    takes_schedules = False
+    # Packages whose versions an environment record has.
+    packages: tuple[str, ...] = ()
+    # Collectives, dtypes, ops, and collectives with an op that it does not have.
+    missing: tuple[str, ...] = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def version(self) -> str:
+        """Version of the library. Raises ImportError with the reason where it is absent on this machine."""
+        raise NotImplementedError
+
+    def devices(self) -> str:
+        """The devices of this machine that it works on, where it is present."""
+        raise NotImplementedError
+
+    def perform(self, call: Call) -> Performed:
+        """Perform the collective; every rank of the group calls it alike. Raises ValueError for one that is missing."""
+        raise NotImplementedError
+
+    def available(self) -> str | None:
+        """Why it is absent on this machine, in one line; None where it is present."""
+        try:
+            self.version()
+        except ImportError as error:
+            return str(error)
+        return None
+
+    def unsupported(self, collective: str, op: str, dtype: str) -> str | None:
+        """What it does not have of this, in one line; None where it has everything.
+
+        "avg" is missing also where a library multiplies by 1/p instead of dividing by p: that rounds twice.
+
+        >>> backend("mpi").unsupported("gather", "sum", "bfloat16")
+        "mpi has no 'bfloat16'; it lacks float16, bfloat16, avg"
+        """
+        asked = [collective, dtype, *([op, f"{collective} {op}"] if collective in REDUCING else [])]
+        found = next((what for what in asked if what in self.missing), None)
+        return found and f"{self.name} has no {found!r}; it lacks {', '.join(self.missing)}"
+
+    def variables(self, algorithm: str, collective: str) -> dict[str, str] | None:
+        """The environment that selects an algorithm of the library when ranks start; None if it offers no choice.
+
+        Raises ValueError for an algorithm that it does not have.
+        """
+        del algorithm, collective
+        return None
+
+    def device(self) -> torch.device:
+        """Where this rank's tensors are. RuntimeError where this rank has no such device."""
+        import torch
+
+        return torch.device("cpu")
+
+    def group(self) -> dist.ProcessGroup | None:
+        """The process group of all ranks that it works in; None for torch's default group."""
+        return None
+
+    def record(self) -> dict[str, Any]:
+        """What this rank's environment record says of it, beside the versions of packages."""
+        return {}
+
+    def flush(self) -> None:
+        """Send what is still pending; every rank calls it after a collective, outside of the measured time."""
+
+    def close(self) -> None:
+        """Release what `perform` has made for all calls; every rank calls it after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +158,10 @@ def _flat(tensor: torch.Tensor | None, needed: str) -> torch.Tensor:
     return tensor if tensor.dim() == 1 and not tensor.requires_grad else tensor.detach().view(-1)
 
 
-class Backend(Protocol):
-    """What a back end's module offers."""
-
-    def perform(self, call: Call) -> Choice | None:
-        """Perform the collective, and say by what, if it was ours to choose; every rank of the group calls it alike."""
-
-
+@cache
 def backend(name: str) -> Backend:
-    """The back end's module; ValueError for an unknown name, ImportError where its library is absent."""
+    """The back end of a name. Raises ValueError for an unknown one; an absent library is no error before it is used."""
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; known are {', '.join(BACKENDS)}")
-    module: Backend = importlib.import_module(BACKENDS[name].module)
-    return module
+    module, _, attribute = BACKENDS[name].partition(":")
+    return cast(Backend, getattr(importlib.import_module(module), attribute))

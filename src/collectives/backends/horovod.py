@@ -11,17 +11,43 @@ import atexit
 import os
 import socket
 from functools import cache
+from importlib import metadata
 from typing import Any
 
-from torch import distributed as dist
-
-from collectives.backends import Call
-from collectives.backends.exchange import everyones
+from collectives.backends import Backend, Call, Performed
+from collectives.launch import horovodrun
 
 
-def perform(call: Call) -> None:
-    """Perform the collective by Horovod's function of that name. Raises ValueError for one that it has not."""
-    hvd = _started()
+class Horovod(Backend):
+    """Horovod's collectives; its background thread would disturb the timings of others."""
+
+    launcher = "horovodrun"
+    is_restless = True
+    packages = ("horovod",)
+    missing = (
+        *("reduce", "scatter", "gather", "bfloat16", "avg"),
+        *("reduce_scatter prod", "reduce_scatter max", "reduce_scatter min"),
+    )
+
+    def version(self) -> str:
+        """Horovod's version. Raises ImportError where it is not installed."""
+        horovodrun.need()
+        return f"Horovod {metadata.version('horovod')}"
+
+    def devices(self) -> str:
+        """The cores of this machine: it is built without GPUs."""
+        return f"{os.cpu_count()} CPU cores"
+
+    def perform(self, call: Call) -> Performed:
+        """Perform the collective by Horovod's function of that name. Raises ValueError for one that is missing."""
+        _perform(_started(), call)
+        return Performed(call.algorithm)
+
+
+HOROVOD = Horovod("horovod")
+
+
+def _perform(hvd: Any, call: Call) -> None:
     size = call.some().numel() if call.splits is None else "splits"  # with splits it is not the same on every rank
     name = f"{call.collective} {size} {call.some().dtype} {call.op} {call.root}"
     match call.collective:
@@ -54,6 +80,9 @@ def _meet() -> dict[str, str]:
     from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
     from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousServer
+    from torch import distributed as dist
+
+    from collectives.backends.exchange import everyones
 
     names = [name.decode() for name in everyones(socket.gethostname().encode())]
     plan = get_host_assignments([HostInfo(host, names.count(host)) for host in dict.fromkeys(names)], len(names))
@@ -69,16 +98,10 @@ def _meet() -> dict[str, str]:
 
 
 def _op(hvd: Any, op: Any) -> Any:
-    ops = {
-        dist.ReduceOp.SUM: hvd.Sum,
-        dist.ReduceOp.AVG: hvd.Average,
-        dist.ReduceOp.PRODUCT: hvd.Product,
-        dist.ReduceOp.MAX: hvd.Max,
-        dist.ReduceOp.MIN: hvd.Min,
-    }
-    if op not in ops:
-        raise ValueError(f"op is SUM, AVG, PRODUCT, MAX or MIN, not {op}")
-    return ops[op]
+    ops = {"SUM": hvd.Sum, "AVG": hvd.Average, "PRODUCT": hvd.Product, "MAX": hvd.Max, "MIN": hvd.Min}
+    if op is None or op.name not in ops:
+        raise ValueError(f"op: got {op}, expected SUM, AVG, PRODUCT, MAX or MIN")
+    return ops[op.name]
 
 
 def _all_to_all(hvd: Any, call: Call, name: str) -> Any:

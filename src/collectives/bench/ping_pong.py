@@ -10,7 +10,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.connection import Message
-from collectives.backends.p2p.mesh import Mesh, mesh
+from collectives.backends.p2p.transport import Transport, transport
 
 Row = dict[str, Any]
 
@@ -25,7 +25,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     """
     torch.set_num_threads(1)
     sizes, repetitions = settings["bytes"], settings["repetitions"]
-    joined, last = mesh(dist.group.WORLD), dist.get_world_size() - 1  # type: ignore[arg-type]
+    joined, last = transport(dist.group.WORLD), dist.get_world_size() - 1  # type: ignore[arg-type]
     there, single, burst = (torch.zeros(repetitions, len(sizes), dtype=torch.float64) for _ in range(3))
     for i in range(-2, repetitions):  # two rounds to warm up
         for nth, nbytes in enumerate(sizes):
@@ -40,16 +40,16 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
         report({"row": {"bytes": nbytes, "one_way": one_way, "each": each[:, nth].median().item()}})
 
 
-def _there_and_back(joined: Mesh, nbytes: int) -> float:
+def _there_and_back(joined: Transport, nbytes: int) -> float:
     return _exchange(joined, nbytes, 1, nbytes)
 
 
-def _burst(joined: Mesh, nbytes: int, count: int) -> float:
+def _burst(joined: Transport, nbytes: int, count: int) -> float:
     """So many messages to the last rank, and a byte back when all are in."""
     return _exchange(joined, nbytes, count, 1)
 
 
-def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
+def _exchange(joined: Transport, nbytes: int, count: int, answer: int) -> float:
     """The first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
     first, other = joined.rank == 0, joined.size - 1 if joined.rank == 0 else 0
     messages, back = [memoryview(bytearray(nbytes)) for _ in range(count)], memoryview(bytearray(answer))
@@ -68,6 +68,6 @@ def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
     return seconds
 
 
-def _finish(joined: Mesh, messages: list[Message]) -> None:
+def _finish(joined: Transport, messages: list[Message]) -> None:
     while messages := [message for message in messages if message.left]:
         joined.wait(messages)

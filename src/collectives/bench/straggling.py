@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import distributed as dist
 
-from collectives.bench import Row, measure
+from collectives.bench import measure
+from collectives.bench.settings import Row
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError, model_validator
 
-from collectives.backends import BACKENDS, lacking
+from collectives.backends import BACKENDS, backend
 from collectives.backends.presence import Presence, presence
 from collectives.backends.tuning import named
 from collectives.bench import Settings, needed_here
@@ -133,7 +133,7 @@ class CollectivesSweep(Measured):
 
 
 def _has(name: str, collective: str) -> bool:
-    return name not in BACKENDS or not lacking(name, collective, *PLAIN)
+    return name not in BACKENDS or not backend(name).unsupported(collective, *PLAIN)
 
 
 # Name of a notebook -> the model of its parameters. An experiment of your own is one more line.

@@ -21,7 +21,7 @@ from collectives.units import duration, format_bytes
 Rows = Any
 
 # Our own back ends, and what they add to an algorithm's name.
-OURS = {"p2p": "", "p2p_nccl": " over NCCL"}
+OURS = {"p2p": "", "p2p_nccl": " over NCCL", "in_process": " in one process"}
 
 # Inches. Letters of a figure this wide can still be read where a telephone shrinks it.
 WIDTH = 5.6

@@ -24,6 +24,7 @@ LAUNCHERS = {
     "mpirun": "collectives.launch.mpirun",
     "torchrun": "collectives.launch.torchrun",
     "slurm": "collectives.launch.slurm",
+    "threads": "collectives.launch.threads",
 }
 
 

@@ -12,9 +12,8 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import ALGORITHMS
-from collectives.backends import p2p
-from collectives.backends.p2p import batches
-from collectives.backends.p2p.program import Post, Send
+from collectives.backends.p2p import batches, buffers
+from collectives.backends.p2p.program import Recv, Send
 from collectives.backends.p2p.step_messages import PIECE
 from collectives.bench import gpu_cases
 from collectives.bench.gpu_cases import Case, begin, cases
@@ -145,7 +144,7 @@ def test_a_destroyed_group_is_forgotten(world: Callable[[int], World]) -> None:
     assert left() is None
 
 
-def test_a_long_fold_is_one_kernel(world: Callable[[int], World]) -> None:
+def test_a_long_reduction_is_one_kernel(world: Callable[[int], World]) -> None:
     w = world(2)
     group, n = w.group(), 3 * PIECE + 1
     for rank in range(2):
@@ -186,9 +185,9 @@ def test_a_collective_that_a_rank_does_not_call(world: Callable[[int], World]) -
 def test_receives_that_come_a_batch_after_the_sends(
     world: Callable[[int], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def first_send(batch: list[Send | Post], *more: object) -> None:
+    def first_send(batch: list[Send | Recv], *more: object) -> None:
         exchange([do for do in batch if isinstance(do, Send)], *more)
-        exchange([do for do in batch if isinstance(do, Post)], *more)
+        exchange([do for do in batch if isinstance(do, Recv)], *more)
 
     exchange = batches._exchange
     monkeypatch.setattr(batches, "_exchange", first_send)
@@ -214,7 +213,7 @@ def test_a_stream_that_does_not_wait_for_nccl(world: Callable[[int], World], mon
 
 def test_scratch_memory_that_two_streams_share(world: Callable[[int], World], monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Tensor(torch.zeros(100))
-    monkeypatch.setattr(p2p, "_memory", lambda n, kind: kept)
+    monkeypatch.setattr(buffers, "_memory", lambda n, kind: kept)
     w = world(1)
     with w.on(0), pytest.raises(NcclError, match=r"race on rank 0: .* on another stream does not wait for"):
         gpu_cases.on_two_streams(w.group()[0], DEVICE, n=8)

@@ -19,16 +19,16 @@ from torch import distributed as dist
 
 from collectives import interpret
 from collectives.algorithms import ALGORITHMS, build
-from collectives.backends.p2p.batches import play_in_batches
+from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.compile import plan
-from collectives.backends.p2p.program import AHEAD, Fold, Plan, Post, Send, Span, Task, Wait
+from collectives.backends.p2p.program import AHEAD, Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.backends.p2p.step_messages import in_pieces
 from collectives.schedule import Schedule, Step, parts
 
 
 @pytest.fixture(autouse=True, scope="module")
 def short_pieces() -> Iterator[None]:
-    """Messages of a few elements are long here, so that they are folded in piece by piece."""
+    """Messages of a few elements are long here, so that they are reduced piece by piece."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("collectives.backends.p2p.step_messages.PIECE", 3)
         yield
@@ -122,7 +122,7 @@ def execute(network: Network, rank: int, do: object, numbers: dict[int, tuple[in
             network.leaving[rank].append(key)
             if network.eager:
                 network.copy(key)
-        case Post(number, peer, step, into):
+        case Recv(number, peer, step, into):
             numbers[number] = key = peer, rank, step
             assert network.asked.get(key[:2], -1) < step, "a connection keeps the order of the steps"
             network.asked[key[:2]] = step
@@ -131,7 +131,7 @@ def execute(network: Network, rank: int, do: object, numbers: dict[int, tuple[in
                 network.copy(key)
         case Wait(number, missing):
             return network.copy(numbers[number], missing)
-        case Fold(into, operands):
+        case Reduce(into, operands):
             network.view(rank, into)[:] = sum(network.view(rank, span).copy() for span in operands)
     return True
 
@@ -191,7 +191,7 @@ def test_every_plan_comes_out_right(
 
 @pytest.mark.parametrize(("length", "pieces"), [(0, []), (1, [1]), (3, [3]), (4, [3, 1]), (6, [3, 3]), (7, [3, 3, 1])])
 def test_pieces_are_no_longer_than_they_may_be_and_never_empty(length: int, pieces: list[int]) -> None:
-    whole = Fold(Span(5, 5 + length), (Span(5, 5 + length), Span(40, 40 + length, scratch=True)))
+    whole = Reduce(Span(5, 5 + length), (Span(5, 5 + length), Span(40, 40 + length, scratch=True)))
     cut = list(in_pieces(whole))
     assert [each.into.stop - each.into.start for each in cut] == pieces
     assert [i for each in cut for i in range(each.into.start, each.into.stop)] == list(range(5, 5 + length))
@@ -228,7 +228,7 @@ def test_half_of_a_ring_lands_in_place() -> None:
     program = program_of(build("all_reduce", "ring", 4), 0, 400).instructions()
     landings = defaultdict(list)
     for do in program:
-        if isinstance(do, Post):
+        if isinstance(do, Recv):
             landings[do.into.scratch].append(do.step)
     assert landings == {True: [0, 1, 2], False: [3, 4, 5]}
 
@@ -317,12 +317,12 @@ def batches_of(
     """What a rank hands over together: (own rank, peer, step, is sent) of each message."""
     seen: list[list[tuple[int, int, int, bool]]] = []
 
-    def exchange(batch: list[Send | Post], *_: object) -> None:
+    def exchange(batch: list[Send | Recv], *_: object) -> None:
         if batch:
             seen.append([(rank, do.peer, do.step, isinstance(do, Send)) for do in batch])
 
     monkeypatch.setattr("collectives.backends.p2p.batches._exchange", exchange)
     monkeypatch.setattr("collectives.backends.p2p.batches._first_collective", lambda *_: None)
     tensor, scratch = torch.zeros(length), torch.zeros(made.scratch)
-    play_in_batches(made, tensor, scratch, None, dist.ReduceOp.SUM, 2)  # type: ignore[arg-type]
+    execute_in_batches(made, tensor, scratch, None, dist.ReduceOp.SUM, 2)  # type: ignore[arg-type]
     return seen

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import pytest
 
 from collectives.backends.p2p.connection import HEADER, Connection, Message, prepare
-from collectives.backends.p2p.outgoing import BUFFER, PIPE, Outgoing
+from collectives.backends.p2p.outgoing import BANDWIDTH_DELAY, SEND_BUFFER, Outgoing
 from collectives.backends.p2p.signature import NO_CALL
 
-LONG = 4 * BUFFER
+LONG = 4 * SEND_BUFFER
 LIMIT_MS = 10_000
 
 
@@ -22,7 +22,7 @@ class Peer:
 
     def __init__(self, stack: ExitStack) -> None:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIPE // 4)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BANDWIDTH_DELAY // 4)
         ours = stack.enter_context(socket.create_connection(server.getsockname()))
         self.socket = stack.enter_context(server.accept()[0])
         prepare(ours)
@@ -79,7 +79,7 @@ def test_a_later_step_waits_until_the_earlier_one_has_left(peers: list[Peer], ou
 
 
 def test_what_the_system_has_taken_has_not_left_yet(peers: list[Peer], outgoing: Outgoing) -> None:
-    size = 3 * PIPE
+    size = 3 * BANDWIDTH_DELAY
     outgoing.send(peers[0].connection, message(0, size))
     assert not outgoing.unsent
     outgoing.send(peers[1].connection, message(1, 100))
@@ -95,22 +95,22 @@ def test_what_the_system_has_taken_has_not_left_yet(peers: list[Peer], outgoing:
     assert peers[1].read(HEADER.size) == HEADER.pack(1, 1, 100, NO_CALL)
 
 
-@pytest.mark.parametrize(("size", "left"), [(PIPE, True), (PIPE + 1, False)])
+@pytest.mark.parametrize(("size", "left"), [(BANDWIDTH_DELAY, True), (BANDWIDTH_DELAY + 1, False)])
 def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(
     peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, size: int, left: bool
 ) -> None:
-    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: PIPE + 1)
+    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: BANDWIDTH_DELAY + 1)
     outgoing.send(peers[0].connection, message(0, size - HEADER.size))
     outgoing.send(peers[1].connection, message(1, 100))
     assert (outgoing.unsent == []) == left
 
 
-@pytest.mark.parametrize(("under_way", "left"), [(PIPE, True), (PIPE + 1, False)])
+@pytest.mark.parametrize(("under_way", "left"), [(BANDWIDTH_DELAY, True), (BANDWIDTH_DELAY + 1, False)])
 def test_a_long_message_has_left_when_no_more_than_a_link_holds_is_under_way(
     peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, under_way: int, left: bool
 ) -> None:
     monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: under_way)
-    outgoing.send(peers[0].connection, message(0, 3 * PIPE))
+    outgoing.send(peers[0].connection, message(0, 3 * BANDWIDTH_DELAY))
     outgoing.send(peers[1].connection, message(1, 100))
     assert (outgoing.unsent == []) == left
 
@@ -118,9 +118,9 @@ def test_a_long_message_has_left_when_no_more_than_a_link_holds_is_under_way(
 def test_a_connection_with_two_long_messages_is_stuck_once(
     peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: PIPE + 1)
-    outgoing.send(peers[0].connection, message(0, 2 * PIPE))
-    outgoing.send(peers[0].connection, message(1, 2 * PIPE))
+    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: BANDWIDTH_DELAY + 1)
+    outgoing.send(peers[0].connection, message(0, 2 * BANDWIDTH_DELAY))
+    outgoing.send(peers[0].connection, message(1, 2 * BANDWIDTH_DELAY))
     outgoing.send(peers[1].connection, message(2, 100))
     assert outgoing.stuck() == [peers[0].connection]
 
@@ -143,7 +143,7 @@ def test_those_of_one_step_and_of_a_pipeline_share_the_link(peers: list[Peer], o
 
 
 def test_a_step_of_the_next_call_is_a_later_one(peers: list[Peer], outgoing: Outgoing) -> None:
-    outgoing.send(peers[0].connection, message(9, 3 * PIPE, call=1))
+    outgoing.send(peers[0].connection, message(9, 3 * BANDWIDTH_DELAY, call=1))
     outgoing.send(peers[1].connection, message(0, 100, call=2))
     assert outgoing.unsent == [peers[1].connection]
 

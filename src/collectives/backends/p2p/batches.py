@@ -1,4 +1,4 @@
-"""Playing one rank's program over NCCL: CUDA tensors, and all messages of a step in one batch.
+"""Execute one rank's program over NCCL: CUDA tensors, and all messages of a step in one batch.
 
 They are ``torch.distributed``'s point-to-point messages; waiting makes the stream wait, not this process. NCCL matches
 messages of one pair of ranks by their order, and ignores tags. A batch of more than about 250 messages can hang
@@ -16,14 +16,14 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.connection import MessageError
-from collectives.backends.p2p.program import Finish, Fold, Instruction, Plan, Post, Send, Span, Wait
-from collectives.backends.p2p.reduce import divide, folding
+from collectives.backends.p2p.program import Average, Instruction, Plan, Recv, Reduce, Send, Span, Wait
+from collectives.backends.p2p.reduce import divide, reduction
 
 
-def play_in_batches(
+def execute_in_batches(
     made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, group: dist.ProcessGroup, op: Any, p: int
 ) -> None:
-    """Carry out the program: all that this rank sends and receives in one step is one batch, in the order of the steps.
+    """Execute the program: all that this rank sends and receives in one step is one batch, in the order of the steps.
 
     A receive is handed over with its step's batch, not ahead of it: NCCL takes messages in the order in which they were
     given, so nothing is gained by giving it early.
@@ -33,7 +33,7 @@ def play_in_batches(
     def view(span: Span) -> torch.Tensor:
         return (scratch if span.scratch else tensor)[span.start : span.stop]
 
-    due: dict[int, list[Post]] = defaultdict(list)  # step -> its receives, not handed over yet
+    due: dict[int, list[Recv]] = defaultdict(list)  # step -> its receives, not handed over yet
     posted: dict[int, int] = {}  # number of a receive -> its step
     sends: list[Send] = []  # of one step
 
@@ -43,9 +43,9 @@ def play_in_batches(
             _exchange([*(send for send in sends if send.step == t), *due.pop(t, [])], view, group)
         sends.clear()
 
-    for do in _with_whole_folds(made.instructions()):
+    for do in _with_whole_reductions(made.instructions()):
         match do:
-            case Post():
+            case Recv():
                 due[do.step].append(do)
                 posted[do.number] = do.step
             case Send():
@@ -60,41 +60,41 @@ def play_in_batches(
                 _compute(do, view, op, p)
 
 
-def _with_whole_folds(program: Iterable[Instruction]) -> Iterator[Instruction]:
-    """The program, but a fold's pieces as one: here a message is there as a whole, and each piece costs a kernel.
+def _with_whole_reductions(program: Iterable[Instruction]) -> Iterator[Instruction]:
+    """The program, but a reduction's pieces as one: here a message is there as a whole, and each piece costs a kernel.
 
-    Only a wait may stand between two pieces of a fold; it comes before the first now, which is never too late.
+    Only a wait may stand between two pieces of a reduction; it comes before the first now, which is never too late.
     """
-    fold: Fold | None = None
+    reduction: Reduce | None = None
     for do in program:
-        longer = _longer(fold, do) if fold and isinstance(do, Fold) else None
-        if fold and not longer and not isinstance(do, Wait):
-            yield fold
-            fold = None
-        if isinstance(do, Fold):
-            fold = longer or do
+        longer = _longer(reduction, do) if reduction and isinstance(do, Reduce) else None
+        if reduction and not longer and not isinstance(do, Wait):
+            yield reduction
+            reduction = None
+        if isinstance(do, Reduce):
+            reduction = longer or do
         else:
             yield do
-    if fold:
-        yield fold
+    if reduction:
+        yield reduction
 
 
-def _longer(one: Fold, more: Fold) -> Fold | None:
+def _longer(one: Reduce, more: Reduce) -> Reduce | None:
     """Both in one, if the second goes on where the first ends, in the place and in every operand."""
     spans = list(zip((one.into, *one.operands), (more.into, *more.operands), strict=False))
     if len(one.operands) != len(more.operands) or any(a.stop != b.start or a.scratch != b.scratch for a, b in spans):
         return None
     into, *operands = (a._replace(stop=b.stop) for a, b in spans)
-    return Fold(into, tuple(operands))
+    return Reduce(into, tuple(operands))
 
 
-def _exchange(batch: list[Send | Post], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
+def _exchange(batch: list[Send | Recv], view: Callable[[Span], torch.Tensor], group: dist.ProcessGroup) -> None:
     """One batch of sends and receives, done for whatever follows on the same stream; without any, nothing."""
     if not batch:
         return
     messages = [
         dist.P2POp(dist.irecv, view(do.into), group=group, group_peer=do.peer)
-        if isinstance(do, Post)
+        if isinstance(do, Recv)
         else dist.P2POp(dist.isend, _gathered(do, view), group=group, group_peer=do.peer)
         for do in batch
     ]
@@ -118,10 +118,10 @@ def _first_collective(group: dist.ProcessGroup, device: torch.device) -> None:
         _connected.add(group)
 
 
-def _compute(do: Fold | Finish, view: Callable[[Span], torch.Tensor], op: Any, p: int) -> None:
-    fold, averages = folding(op, arrays=False)
-    if isinstance(do, Fold):
-        fold(view(do.into), [view(span) for span in do.operands])
+def _compute(do: Reduce | Average, view: Callable[[Span], torch.Tensor], op: Any, p: int) -> None:
+    reduce, averages = reduction(op, arrays=False)
+    if isinstance(do, Reduce):
+        reduce(view(do.into), [view(span) for span in do.operands])
     elif averages:
         divide(view(do.span), p)
 

@@ -16,8 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.backends.p2p.program import AHEAD, Finish, Fold, Instruction, Plan, Post, Send, Span, Task, Wait
-from collectives.backends.p2p.step_messages import Turn, folds_of, in_pieces, landing_places, overlap, turn_of
+from collectives.backends.p2p.program import AHEAD, Average, Instruction, Plan, Recv, Reduce, Send, Span, Task, Wait
+from collectives.backends.p2p.step_messages import (
+    StepMessages,
+    in_pieces,
+    landing_places,
+    overlap,
+    reductions,
+    step_messages,
+)
 from collectives.contracts import REDUCING, cells, contract
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step
@@ -36,19 +43,19 @@ def plan(schedule: Schedule, rank: int, edges: Ints) -> Plan:
     >>> for instruction in plan(doubling, rank=0, edges=doubling.cut(8)).instructions():
     ...     print(instruction)
     Send(number=0, peer=1, step=0, spans=(Span(start=0, stop=8, scratch=False),))
-    Post(number=1, peer=1, step=0, into=Span(start=0, stop=8, scratch=True))
+    Recv(number=1, peer=1, step=0, into=Span(start=0, stop=8, scratch=True))
     Wait(number=1, missing=0)
     Wait(number=0, missing=0)
-    Fold(into=Span(start=0, stop=8, scratch=False), operands=(Span(start=0, stop=8, scratch=False), \
+    Reduce(into=Span(start=0, stop=8, scratch=False), operands=(Span(start=0, stop=8, scratch=False), \
 Span(start=0, stop=8, scratch=True)))
-    Finish(span=Span(start=0, stop=8, scratch=False))
+    Average(span=Span(start=0, stop=8, scratch=False))
     """
-    turns = [turn_of(step, rank, edges) for step in schedule.steps()]
-    program = tuple(_program(turns, rank, _finished(schedule, rank, edges)))
-    posts = (do.into for task in program for do in task.instructions if isinstance(do, Post))
-    scratch = max((into.stop for into in posts if into.scratch), default=0)
+    steps = [step_messages(step, rank, edges) for step in schedule.steps()]
+    program = tuple(_program(steps, rank, _finished(schedule, rank, edges)))
+    receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
+    scratch = max((into.stop for into in receives if into.scratch), default=0)
     ties = tuple(len(task.after) for task in program)
-    writes, exchanges = any(turn.receives for turn in turns), all(_is_exchange(turn) for turn in turns)
+    writes, exchanges = any(messages.receives for messages in steps), all(_is_exchange(messages) for messages in steps)
     return Plan(program, ties, _followers(program), scratch, writes, exchanges)
 
 
@@ -69,8 +76,8 @@ def _moves(schedule: Schedule) -> Iterator[tuple[Step, Ints, Ints]]:
     return ((step, *step.cells()) for step in schedule.steps())
 
 
-def _is_exchange(turn: Turn) -> bool:
-    return {message.peer for message in turn.sends} == {message.peer for message in turn.receives}
+def _is_exchange(messages: StepMessages) -> bool:
+    return {message.peer for message in messages.sends} == {message.peer for message in messages.receives}
 
 
 def _followers(program: tuple[Task, ...]) -> tuple[tuple[int, ...], ...]:
@@ -99,7 +106,7 @@ def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
 def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span]]:
     """Step -> the spans whose sum this rank completes there, by adding the last of the p contributions.
 
-    Whoever gets a complete sum instead gets it from a rank that has completed it, and seen to it, in an earlier step.
+    Receivers of a finished sum get it already averaged, from a rank that completed it in an earlier step.
     """
     spans: dict[int, list[Span]] = defaultdict(list)
     if schedule.collective not in REDUCING:
@@ -131,8 +138,8 @@ class _Access(NamedTuple):
         )
 
 
-def _program(turns: list[Turn], rank: int, finished: dict[int, list[Span]]) -> Iterator[Task]:
-    """Step by step: send, say where messages go, and fold them in as they arrive."""
+def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span]]) -> Iterator[Task]:
+    """Step by step: send, say where messages go, and reduce them as they arrive."""
     number, place = count(), count()
     recent: deque[tuple[int, _Access]] = deque(maxlen=AHEAD)
     sending: dict[int, list[Span]] = {}  # number of a send -> what nobody has waited for to be read
@@ -141,36 +148,36 @@ def _program(turns: list[Turn], rank: int, finished: dict[int, list[Span]]) -> I
     def task(access: _Access, *instructions: Instruction) -> Task:
         after = tuple(at for at, earlier in recent if access.ties(earlier))
         recent.append((next(place), access))
-        return Task(tuple(_settled(instructions, sending)), after)
+        return Task(tuple(_with_waits(instructions, sending)), after)
 
-    for t, turn in enumerate(turns):
-        needed = [span for message in turn.sends for span, _ in message.pieces]
+    for t, messages in enumerate(steps):
+        needed = [span for message in messages.sends for span, _ in message.pieces]
         late = deque((each for each in late if not overlap(each[0], needed)), maxlen=LATE)
-        for message in turn.sends:
+        for message in messages.sends:
             sent, spans = next(number), [span for span, _ in message.pieces]
             yield task(_Access(spans, [], {("to", message.peer)}), Send(sent, message.peer, t, tuple(spans)))
             sending[sent] = spans
-        if turn.receives:
-            landed = landing_places(turn, [span for _, memory in late for span in memory])
-            posts = [Post(next(number), peer, t, into) for peer, into in landed.items()]
-            memory, places = list(landed.values()), [span for m in turn.receives for span, _ in m.pieces]
-            arrival = _arrival(posts, list(folds_of(turn, rank, landed)))
+        if messages.receives:
+            landed = landing_places(messages, [span for _, memory in late for span in memory])
+            receives = [Recv(next(number), peer, t, into) for peer, into in landed.items()]
+            memory, places = list(landed.values()), [span for m in messages.receives for span, _ in m.pieces]
+            arrival = _arrival(receives, list(reductions(messages, rank, landed)))
             access = _Access([], memory + places, {("from", peer) for peer in landed})
-            yield task(access, *posts, *arrival, *map(Finish, finished.get(t, [])))
+            yield task(access, *receives, *arrival, *map(Average, finished.get(t, [])))
             late.append((places, [span for span in memory if span.scratch]))
     if sending:
         yield Task(tuple(map(Wait, sending)), tuple(at for at, _ in recent))
 
 
-def _settled(instructions: Iterable[Instruction], sending: dict[int, list[Span]]) -> Iterator[Instruction]:
+def _with_waits(instructions: Iterable[Instruction], sending: dict[int, list[Span]]) -> Iterator[Instruction]:
     """The same, and a wait before each that writes where a send still reads."""
     for do in instructions:
-        if isinstance(do, Post | Fold):
-            yield from _settle(sending, do.into)
+        if isinstance(do, Recv | Reduce):
+            yield from _waits_before(sending, do.into)
         yield do
 
 
-def _settle(sending: dict[int, list[Span]], written: Span) -> Iterator[Wait]:
+def _waits_before(sending: dict[int, list[Span]], written: Span) -> Iterator[Wait]:
     for number, spans in list(sending.items()):
         if overlap([written], spans):
             yield Wait(number)
@@ -189,14 +196,14 @@ def _without(span: Span, other: Span) -> Iterator[Span]:
             yield Span(start, stop, span.scratch)
 
 
-def _arrival(posts: list[Post], folds: list[Fold]) -> Iterator[Instruction]:
-    """Wait for the messages of a step, and fold them in; a single long one piece by piece, while it arrives."""
-    if len(posts) > 1 or not folds:
-        yield from (Wait(post.number) for post in posts)
-        yield from folds
+def _arrival(receives: list[Recv], reductions: list[Reduce]) -> Iterator[Instruction]:
+    """Wait for the messages of a step, and reduce them; a single long one piece by piece, while it arrives."""
+    if len(receives) > 1 or not reductions:
+        yield from (Wait(receive.number) for receive in receives)
+        yield from reductions
         return
-    for fold in folds:
-        for piece in in_pieces(fold):
+    for reduction in reductions:
+        for piece in in_pieces(reduction):
             arrived = max(span.stop for span in piece.operands if span.scratch)
-            yield Wait(posts[0].number, posts[0].into.stop - arrived)
+            yield Wait(receives[0].number, receives[0].into.stop - arrived)
             yield piece

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from collectives.backends.p2p import signature
+from collectives.backends.p2p.signature import SIZE, difference
 
-HEADER = struct.Struct(f"<QQQ{signature.SIZE}s")  # call, step, bytes, and what the call is
+HEADER = struct.Struct(f"<QQQ{SIZE}s")  # call, step, bytes, and what the call is
 
 
 class Message:
@@ -23,7 +23,7 @@ class Message:
         self.size = self.left = sum(map(len, parts))
 
     @property
-    def turn(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int]:
         """What says which of two messages goes first."""
         return self.call, self.step
 
@@ -46,10 +46,32 @@ class MessageError(RuntimeError):
         super().__init__(f"in step {step}, {verb} rank {peer}: {why}")
 
 
+def need_expected(came: tuple[int, int, int, bytes], awaited: tuple[int, int, int, bytes]) -> None:
+    """Raise OSError where a header (call, step, bytes, signature) is not that of the message that is next."""
+    if came[3] != awaited[3]:
+        raise OSError(
+            f"ranks must call alike, but its call differs from this rank's: {difference(came[3], awaited[3])}"
+        )
+    if came != awaited:
+        said = [f"call {call}, step {step}, {count} bytes" for call, step, count, _ in (came, awaited)]
+        raise OSError(f"{said[0]} came, not {said[1]}: do all ranks make the same calls, with the same sizes?")
+
+
 class Connection:
     """One end of a connection to or from a peer, if there is one yet, and the messages that are to use it."""
 
-    __slots__ = ("got", "handler", "header", "last", "messages", "number", "peer", "room", "socket", "worth")
+    __slots__ = (
+        "got",
+        "handler",
+        "header",
+        "last",
+        "messages",
+        "number",
+        "peer",
+        "receive_low_water",
+        "send_buffer",
+        "socket",
+    )
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
@@ -58,8 +80,8 @@ class Connection:
         self.handler: Callable[[], None] = nothing
         self.messages: deque[Message] = deque()
         self.header, self.got = memoryview(bytearray(HEADER.size)), 0  # in: of the message that comes next
-        self.worth = 1  # in: how many bytes wake us
-        self.room = 0  # out: how many bytes the system takes at once, where it was told
+        self.receive_low_water = 1  # in: how many bytes wake us
+        self.send_buffer = 0  # out: how many bytes the system takes at once, where it was told
         self.last = 0, 0  # out: call and step of the last message that the system has taken
 
 

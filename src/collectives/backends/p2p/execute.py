@@ -1,6 +1,6 @@
-"""Playing one rank's program on CPU tensors, over a mesh of TCP connections.
+"""Execute one rank's program on CPU tensors, over TCP connections, or memory if ranks are threads.
 
-Each message is waited for by itself, and whatever does not need it goes on meanwhile.
+The executor waits for each message by itself; tasks that do not need it go on meanwhile.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.connection import Message
-from collectives.backends.p2p.mesh import Mesh, mesh
-from collectives.backends.p2p.program import AHEAD, Fold, Instruction, Plan, Post, Send, Span, Wait
-from collectives.backends.p2p.reduce import HALF, as_array, divide, folding
+from collectives.backends.p2p.program import AHEAD, Instruction, Plan, Recv, Reduce, Send, Span, Wait
+from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
 from collectives.backends.p2p.signature import NO_CALL
+from collectives.backends.p2p.transport import Transport, transport
 
 
-def play(
+def execute(
     made: Plan,
     tensor: torch.Tensor,
     scratch: torch.Tensor,
@@ -29,11 +29,11 @@ def play(
     signature: bytes = NO_CALL,
     background: bool = False,
 ) -> None:
-    """Carry out the program, each task as soon as it can be; ``signature`` goes with every message."""
-    joined = mesh(group, background)
+    """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message."""
+    joined = transport(group, background)
     joined.begin(step_by_step=made.exchanges, signature=signature)
     try:
-        _carry_out(made, tensor, scratch, joined, op, p)
+        _execute(made, tensor, scratch, joined, op, p)
     except BaseException:
         joined.is_open = False  # others may still send what this call has asked for: no later one may take it
         raise
@@ -41,8 +41,8 @@ def play(
         joined.end()
 
 
-def _carry_out(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int) -> None:
-    """Each task as soon as those that it comes after are done; what waits for a message stands aside meanwhile."""
+def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int) -> None:
+    """Run each task when the tasks before it are done; a task that waits for a message stands aside meanwhile."""
     first, done, at = 0, bytearray(len(made.program)), [0] * len(made.program)
     ties, ready = list(made.ties), [i for i, earlier in enumerate(made.ties) if not earlier]
     aside: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
@@ -72,18 +72,17 @@ def _carry_out(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: 
 
 
 def _doer(
-    tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int
+    tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int
 ) -> Callable[[Instruction], tuple[Message, int] | None]:
-    """What carries out one instruction, or says for which message, but so many bytes, it has to wait.
+    """A function that executes one instruction, or returns the message and the bytes of it that may still be missing.
 
-    Most of a small call is spent here, and in memory that others have used since the last one: what is not needed is
-    not touched.
+    A small call spends most of its time here, on a cold cache: touch only what is used.
     """
     size, messages = tensor.element_size(), dict[int, Message]()
     arrays = tensor.dtype not in HALF
     own, memory = _opened(tensor, arrays)
     more, more_memory = _opened(scratch, arrays) if scratch is not tensor else (own, memory)
-    fold, averages = folding(op, arrays)
+    reduce, averages = reduction(op, arrays)
 
     def in_bytes(span: Span) -> memoryview:
         return (more_memory if span.scratch else memory)[span.start * size : span.stop * size]
@@ -98,11 +97,11 @@ def _doer(
         if isinstance(instruction, Send):
             parts = [in_bytes(span) for span in instruction.spans]
             messages[instruction.number] = joined.send(instruction.peer, instruction.step, parts)
-        elif isinstance(instruction, Post):
+        elif isinstance(instruction, Recv):
             into = in_bytes(instruction.into)
             messages[instruction.number] = joined.receive(instruction.peer, instruction.step, into)
-        elif isinstance(instruction, Fold):
-            fold(view(instruction.into), [view(span) for span in instruction.operands])
+        elif isinstance(instruction, Reduce):
+            reduce(view(instruction.into), [view(span) for span in instruction.operands])
         elif averages:
             divide((scratch if instruction.span.scratch else tensor)[instruction.span.start : instruction.span.stop], p)
         return None
@@ -111,7 +110,7 @@ def _doer(
 
 
 def _opened(tensor: torch.Tensor, arrays: bool) -> tuple[Any, memoryview]:
-    """What of a tensor is folded, an array or itself, and its bytes."""
+    """What of a tensor is reduced, an array or itself, and its bytes."""
     array = as_array(tensor)
     memory = memoryview(array)
     return array if arrays else tensor, memory.cast("B") if memory.nbytes else memory

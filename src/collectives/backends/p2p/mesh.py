@@ -23,18 +23,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
-from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, prepare
+from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, need_expected, prepare
 from collectives.backends.p2p.guests import MOST, Guest, Guests
 from collectives.backends.p2p.outgoing import Outgoing
-from collectives.backends.p2p.signature import NO_CALL, difference
+from collectives.backends.p2p.signature import NO_CALL
 
-WORTH_WAKING = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
+RECEIVE_LOW_WATER = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
 NAP = 1.0  # seconds after which a rank that waits sees whether another thread has given up, or a guest is to go
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
@@ -216,10 +215,10 @@ class Mesh:
         except OSError as error:
             self._lose(connection, error, is_sent=False)
             return
-        worth = WORTH_WAKING if message.left >= WORTH_WAKING else 1
-        if worth != connection.worth:
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, worth)
-            connection.worth = worth
+        receive_low_water = RECEIVE_LOW_WATER if message.left >= RECEIVE_LOW_WATER else 1
+        if receive_low_water != connection.receive_low_water:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, receive_low_water)
+            connection.receive_low_water = receive_low_water
         if not message.left:
             connection.got = 0
             connection.messages.popleft()
@@ -235,42 +234,12 @@ class Mesh:
         connection.got += min(count, missing)
         if count < missing:
             return 0
-        _check(HEADER.unpack(connection.header), (message.call, message.step, message.left, self._signature))
+        need_expected(HEADER.unpack(connection.header), (message.call, message.step, message.left, self._signature))
         return count - missing
 
     def _lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
         self._ignore(connection.number)
         self._lost[connection.peer, is_sent] = error
-
-
-def mesh(group: dist.ProcessGroup, background: bool = False) -> Mesh:
-    """The connections of a group, or its others for calls in the background; all of its ranks make them together."""
-    meshes = _meshes.setdefault(group, {})
-    known = meshes.get(background)
-    if known is None:
-        known = meshes[background] = Mesh(group)
-        finalize(group, known.close).atexit = False  # a group that was destroyed leaves no connection behind
-    return known
-
-
-def give_up(group: dist.ProcessGroup, background: bool) -> None:
-    """End these connections, if there are any, and a call that uses them: its other ranks learn of it."""
-    known = _meshes.get(group, {}).get(background)
-    if known is not None:
-        known.close()
-
-
-_meshes: WeakKeyDictionary[dist.ProcessGroup, dict[bool, Mesh]] = WeakKeyDictionary()
-
-
-def _check(came: tuple[int, int, int, bytes], awaited: tuple[int, int, int, bytes]) -> None:
-    if came[3] != awaited[3]:
-        raise OSError(
-            f"ranks must call alike, but its call differs from this rank's: {difference(came[3], awaited[3])}"
-        )
-    if came != awaited:
-        said = [f"call {call}, step {step}, {count} bytes" for call, step, count, _ in (came, awaited)]
-        raise OSError(f"{said[0]} came, not {said[1]}: do all ranks make the same calls, with the same sizes?")
 
 
 def _some(count: int) -> int:

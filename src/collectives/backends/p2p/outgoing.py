@@ -19,10 +19,11 @@ from contextlib import suppress
 
 from collectives.backends.p2p.connection import Connection, Message
 
-# Bytes that a link holds, there and back: 5 us each way at 25 GB/s, and the same in slow motion, are 250 KB.
-PIPE = 192 << 10
-BUFFER = 2 << 20  # what the system takes of a message at once …
-NARROW = PIPE * 3 // 4  # … or how little: of twice of it two thirds, so that it says when no more than PIPE is left
+# Bytes in flight on a link, there and back: 5 us each way at 25 GB/s, and the same in slow motion, are 250 KB.
+BANDWIDTH_DELAY = 192 << 10
+SEND_BUFFER = 2 << 20  # what the system takes of a message at once …
+# … or how little. The system doubles it, and reports room when a third is free: when BANDWIDTH_DELAY is left.
+SMALL_SEND_BUFFER = BANDWIDTH_DELAY * 3 // 4
 MOST_PARTS = 1024  # that one system call takes
 
 
@@ -45,7 +46,7 @@ class Outgoing:
     def push(self) -> None:
         """Hand to the system what it takes, in the order of the steps."""
         if self._leaving:
-            self._leaving = [each for each in self._leaving if _under_way(each.socket) > PIPE]
+            self._leaving = [each for each in self._leaving if _under_way(each.socket) > BANDWIDTH_DELAY]
         moved = True
         while moved:
             moved = False
@@ -60,7 +61,7 @@ class Outgoing:
             earlier = self._earlier(connection)
             leaving = [each for each in earlier if each in self._leaving]
             for each in leaving:
-                _take(each, NARROW)
+                _take(each, SMALL_SEND_BUFFER)
             stuck += leaving if earlier else [connection]
         return stuck
 
@@ -68,15 +69,15 @@ class Outgoing:
         """The others that have a message to send, or to see off, before this one's next."""
         if not self.step_by_step:
             return []
-        turn = connection.messages[0].turn
-        unsent = [each for each in self.unsent if each.messages[0].turn < turn]
-        return unsent + [each for each in self._leaving if each.last < turn and each is not connection]
+        order = connection.messages[0].order
+        unsent = [each for each in self.unsent if each.messages[0].order < order]
+        return unsent + [each for each in self._leaving if each.last < order and each is not connection]
 
     def _flush(self, connection: Connection) -> bool:
         """Whether all of a connection's first message is handed over."""
         message = connection.messages[0]
-        if connection.room == NARROW:
-            _take(connection, BUFFER)
+        if connection.send_buffer == SMALL_SEND_BUFFER:
+            _take(connection, SEND_BUFFER)
         try:
             message.advance(connection.socket.sendmsg(message.parts[:MOST_PARTS]))
         except BlockingIOError:
@@ -91,8 +92,8 @@ class Outgoing:
         if message.left:
             return False
         connection.messages.popleft()
-        connection.last = message.turn
-        if message.size > PIPE and connection not in self._leaving:
+        connection.last = message.order
+        if message.size > BANDWIDTH_DELAY and connection not in self._leaving:
             self._leaving.append(connection)
         if not connection.messages:
             self.unsent.remove(connection)
@@ -107,11 +108,11 @@ def _failed(connected: socket.socket, error: OSError) -> OSError | None:
     return OSError(code, os.strerror(code)) if code else None
 
 
-def _take(connection: Connection, room: int) -> None:
+def _take(connection: Connection, send_buffer: int) -> None:
     """Have the system take so many bytes at once."""
-    if connection.room != room:
-        connection.room = room
-        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+    if connection.send_buffer != send_buffer:
+        connection.send_buffer = send_buffer
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
 
 
 def _under_way(connected: socket.socket) -> int:

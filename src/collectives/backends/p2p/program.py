@@ -1,4 +1,4 @@
-"""One rank's program: what `plan` writes and a player carries out without thinking."""
+"""One rank's program: the instructions that `plan` writes and `execute` follows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Send(NamedTuple):
     spans: tuple[Span, ...]
 
 
-class Post(NamedTuple):
-    """Get ready to receive a message from ``peer`` into one span."""
+class Recv(NamedTuple):
+    """Receive a message from ``peer`` into one span, without waiting."""
 
     number: int
     peer: int
@@ -43,23 +43,23 @@ class Wait(NamedTuple):
     missing: int = 0
 
 
-class Fold(NamedTuple):
+class Reduce(NamedTuple):
     """Combine the operands, in this order, into ``into``; one operand alone is copied there."""
 
     into: Span
     operands: tuple[Span, ...]
 
 
-class Finish(NamedTuple):
-    """The sum in this span is complete and was made here: divide it now, if an average is wanted."""
+class Average(NamedTuple):
+    """Divide the sum in this span if the op is an average: this rank has just completed it."""
 
     span: Span
 
 
-Instruction = Send | Post | Wait | Fold | Finish
+Instruction = Send | Recv | Wait | Reduce | Average
 
 
-# How far a player may be ahead: no task is begun while one that stands so many places before it is not done.
+# How far an executor may run ahead: no task is begun while one that stands so many places before it is not done.
 AHEAD = 16
 
 

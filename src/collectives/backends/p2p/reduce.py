@@ -1,4 +1,4 @@
-"""Combining what has arrived with what is there: sums, products and extremes, rounded alike on every rank."""
+"""Reduce what has arrived with what is there: sums, products and extremes, rounded alike on every rank."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def as_array(tensor: torch.Tensor) -> Any:
 
 
 @cache
-def folding(op: Any, arrays: bool) -> tuple[Callable[[Any, list[Any]], None], bool]:
-    """What combines operands, in the order given, into a place, and whether the sum is to be divided in the end.
+def reduction(op: Any, arrays: bool) -> tuple[Callable[[Any, list[Any]], None], bool]:
+    """A function that reduces operands, in the order given, into a place, and whether to divide the sum in the end.
 
     Half types are combined in float32 and rounded once.
 
     >>> total = np.zeros(2)
-    >>> fold, averages = folding(dist.ReduceOp.MAX, arrays=True)
-    >>> fold(total, [np.array([1.0, 5.0]), np.array([2.0, 3.0])])
+    >>> reduce, averages = reduction(dist.ReduceOp.MAX, arrays=True)
+    >>> reduce(total, [np.array([1.0, 5.0]), np.array([2.0, 3.0])])
     >>> total
     array([2., 5.])
     """
     combine = COMBINE[op][arrays] if op is not None else None
     copied = np.array if arrays else _widened
-    return partial(_fold, combine, copied), op == dist.ReduceOp.AVG
+    return partial(_combine, combine, copied), op == dist.ReduceOp.AVG
 
 
 @np.errstate(all="ignore")  # of overflow torch says nothing either
-def _fold(combine: Any, copied: Callable[[Any], Any], into: Any, operands: list[Any]) -> None:
+def _combine(combine: Any, copied: Callable[[Any], Any], into: Any, operands: list[Any]) -> None:
     if len(operands) == 1:
         into[...] = operands[0]
     elif len(operands) == 2:

@@ -1,4 +1,4 @@
-"""What one rank sends and receives in one step: its messages, where they land, and how they are folded in."""
+"""What one rank sends and receives in one step: its messages, where they land, and how they are reduced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.backends.p2p.program import Fold, Span
+from collectives.backends.p2p.program import Reduce, Span
 from collectives.schedule import Ints, Step
 
 # Elements of a long message that are added up as soon as they are there, while the others are still on their way.
@@ -28,21 +28,21 @@ class Message(NamedTuple):
         return sum(span.stop - span.start for span, _ in self.pieces)
 
 
-class Turn(NamedTuple):
+class StepMessages(NamedTuple):
     """What one rank sends and receives in one step."""
 
     sends: list[Message]
     receives: list[Message]
 
 
-def turn_of(step: Step, rank: int, edges: Ints) -> Turn:
+def step_messages(step: Step, rank: int, edges: Ints) -> StepMessages:
     """A step as one rank sees it; its chunks lie between ``edges``.
 
-    >>> turn_of(Step([0, 1], [1, 0], [0, 1], add=[True, True]), rank=0, edges=np.array([0, 4, 8])).sends
+    >>> step_messages(Step([0, 1], [1, 0], [0, 1], add=[True, True]), rank=0, edges=np.array([0, 4, 8])).sends
     [Message(peer=1, pieces=[(Span(start=0, stop=4, scratch=False), True)])]
     """
     sent = step.messages(edges)
-    return Turn(
+    return StepMessages(
         [_message(step, sent.rows(i), int(sent.dst[i]), edges) for i in np.flatnonzero(sent.src == rank).tolist()],
         [_message(step, sent.rows(i), int(sent.src[i]), edges) for i in np.flatnonzero(sent.dst == rank).tolist()],
     )
@@ -68,12 +68,12 @@ def overlap(some: list[Span], others: list[Span]) -> bool:
     return any(one.overlaps(other) for one in some for other in others)
 
 
-def landing_places(turn: Turn, taken: list[Span]) -> dict[int, Span]:
+def landing_places(messages: StepMessages, taken: list[Span]) -> dict[int, Span]:
     """For each peer that sends to us in this step: where its message lands, apart from what is taken."""
     landings, aside = {}, []
-    for message in turn.receives:
+    for message in messages.receives:
         span, add = message.pieces[0]
-        if len(message.pieces) == 1 and not add and _is_free(turn, span, message):
+        if len(message.pieces) == 1 and not add and _is_free(messages, span, message):
             landings[message.peer] = span
         else:
             aside.append(message)
@@ -90,17 +90,17 @@ def _room(size: int, taken: list[Span]) -> int:
     return next(start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken))
 
 
-def _is_free(turn: Turn, span: Span, of: Message) -> bool:
+def _is_free(messages: StepMessages, span: Span, of: Message) -> bool:
     """Whether no other message of this step reads or writes the span."""
-    others = (message for message in turn.sends + turn.receives if message is not of)
+    others = (message for message in messages.sends + messages.receives if message is not of)
     return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
 
 
-def folds_of(turn: Turn, rank: int, landings: dict[int, Span]) -> Iterator[Fold]:
-    """What arrived in scratch memory, combined into its places: operands in rank order, our own among them."""
+def reductions(messages: StepMessages, rank: int, landings: dict[int, Span]) -> Iterator[Reduce]:
+    """How to reduce what arrived in scratch memory into its places: operands in rank order, our own among them."""
     arrived: dict[Span, list[tuple[int, Span, bool]]] = defaultdict(list)
-    marks = sorted({mark for m in turn.receives for span, _ in m.pieces for mark in (span.start, span.stop)})
-    for message in turn.receives:
+    marks = sorted({mark for m in messages.receives for span, _ in m.pieces for mark in (span.start, span.stop)})
+    for message in messages.receives:
         landed = landings[message.peer]
         if landed.scratch:
             for own, offset, add in _split(message, marks):
@@ -108,17 +108,17 @@ def folds_of(turn: Turn, rank: int, landings: dict[int, Span]) -> Iterator[Fold]
                 arrived[own].append((message.peer, Span(start, start + own.stop - own.start, scratch=True), add))
     for own, pieces in arrived.items():
         operands = [*pieces, (rank, own, True)] if pieces[0][2] else pieces
-        yield Fold(own, tuple(span for _, span, _ in sorted(operands)))
+        yield Reduce(own, tuple(span for _, span, _ in sorted(operands)))
 
 
-def in_pieces(fold: Fold) -> Iterator[Fold]:
-    """The same fold, PIECE elements at a time."""
-    for start in range(0, fold.into.stop - fold.into.start, PIECE):
+def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
+    """The same reduction, PIECE elements at a time."""
+    for start in range(0, reduction.into.stop - reduction.into.start, PIECE):
         into, *operands = (
             span._replace(start=span.start + start, stop=min(span.start + start + PIECE, span.stop))
-            for span in (fold.into, *fold.operands)
+            for span in (reduction.into, *reduction.operands)
         )
-        yield Fold(into, tuple(operands))
+        yield Reduce(into, tuple(operands))
 
 
 def _split(message: Message, marks: list[int]) -> Iterator[tuple[Span, int, bool]]:

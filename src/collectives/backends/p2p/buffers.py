@@ -1,0 +1,76 @@
+"""The tensors that a plan works on: the caller's own where torch works in place, otherwise scratch memory."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from collectives.backends import Call
+from collectives.backends.p2p.prepared import Kind, Prepared
+from collectives.contracts import IN_PLACE
+from collectives.schedule import Ints
+
+
+def fill(call: Call, made: Prepared, rank: int, p: int, kind: Kind) -> tuple[torch.Tensor, torch.Tensor]:
+    """The flat tensor to work on, holding what this rank contributes, and scratch memory.
+
+    Where torch leaves the input alone the tensor is memory of ours.
+    """
+    program, edges = made.plan, made.edges
+    bystander = call.collective == "reduce" and rank != call.root
+    in_place = call.collective in IN_PLACE and not (bystander and program.writes)
+    if in_place:
+        work, scratch = call.wanted(), _memory(program.scratch, kind)
+    else:
+        whole = program.scratch + int(edges[-1])
+        scratch = _memory(whole, kind)
+        work = scratch[program.scratch : whole]
+    if call.collective in ("gather", "all_gather", "all_to_all"):
+        work[_part(edges, rank, p)].copy_(call.given())
+    elif not in_place and call.input is not None:
+        work.copy_(call.given())
+    return work, scratch
+
+
+def hand_over(call: Call, work: torch.Tensor, edges: Ints, rank: int, p: int) -> None:
+    """Copy the result into the caller's output, where it was not made in place."""
+    match call.collective:
+        case "scatter" | "reduce_scatter":
+            call.wanted().copy_(work[_part(edges, rank, p)])
+        case "gather" if rank == call.root:
+            call.wanted().copy_(work)
+        case "all_to_all":
+            pieces = [work[edges[s * p + rank] : edges[s * p + rank + 1]] for s in range(p)]
+            torch.cat(pieces, out=call.wanted())
+
+
+def _part(edges: Ints, rank: int, p: int) -> slice:
+    """A rank's own part of the buffer: the chunks that it owns."""
+    each = (len(edges) - 1) // p
+    return slice(int(edges[rank * each]), int(edges[(rank + 1) * each]))
+
+
+class _Kept(threading.local):
+    """One block of scratch memory for each dtype, as large as was ever needed; each thread has its own."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[Kind, tuple[int, torch.Tensor]] = {}
+
+
+_kept = _Kept()
+
+
+def _memory(n: int, kind: Kind) -> torch.Tensor:
+    """``n`` elements or more that are ours until this thread's next call.
+
+    A block that is kept would be written by one CUDA stream while another still reads it. torch's allocator keeps GPU
+    memory by stream, so on a GPU each call takes its own: nothing waits, and no event is needed.
+    """
+    if kind.device.type == "cuda":
+        return torch.empty(n, dtype=kind.dtype, device=kind.device)
+    size, block = _kept.blocks.get(kind, (-1, None))
+    if block is None or size < n:
+        block = torch.empty(n, dtype=kind.dtype, device=kind.device)
+        _kept.blocks[kind] = n, block
+    return block

@@ -1,0 +1,69 @@
+"""Run one collective on one rank: prepare it, fill the buffers, execute the plan, hand over the result."""
+
+from __future__ import annotations
+
+import torch
+from torch import distributed as dist
+
+from collectives.backends import Call, Performed
+from collectives.backends.p2p.batches import execute_in_batches
+from collectives.backends.p2p.buffers import fill, hand_over
+from collectives.backends.p2p.connection import MessageError
+from collectives.backends.p2p.execute import execute
+from collectives.backends.p2p.member import SHARED, Member, group_of, member
+from collectives.backends.p2p.prepared import DEVICES, check, prepare, request
+from collectives.backends.p2p.transport import give_up, transport
+
+
+def perform(call: Call) -> Performed:
+    """Perform the collective, and return its algorithm and segments; every rank of the group calls it alike.
+
+    Alike is: the same collective, algorithm, segments, root, op, dtype and sizes. Over gloo a rank that receives a
+    message of another call raises RuntimeError, which names the sender and what differs. A group is for one thread at
+    a time; RuntimeError where two use it at once. ValueError for tensors, an op or an algorithm that we do not have.
+
+    Floating-point sums are taken in the order that the schedule gives, the same on every rank, so all ranks end with
+    the same bits. float16 and bfloat16 are added in float32 and rounded once per step: after h steps of adding, the
+    result is within ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
+    AVG is the sum, divided once by the rank that completes it (integers towards zero).
+    """
+    group = group_of(call)
+    me = member(group)
+    callers = me.callers[call.background]
+    if not callers.begin():
+        give_up(group, call.background)
+        raise RuntimeError(SHARED)
+    with callers:
+        return _perform(call, group, me)
+
+
+def connect(call: Call) -> dist.ProcessGroup:
+    """The group of a call that is to run in the background, after all that takes all ranks together.
+
+    Raises ValueError for a group that is not gloo's.
+    """
+    group = group_of(call)
+    me = member(group)
+    if DEVICES.get(me.over) != "cpu":
+        raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
+    if me.place is None:
+        me.meet(group, torch.device("cpu"))
+    transport(group, background=True)
+    return group
+
+
+def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
+    rank, p, wanted = me.rank, me.p, request(call, me.p)
+    if me.place is None:
+        check(me.over, wanted)  # before ranks talk
+    made = prepare(me.place or me.meet(group, wanted.kind.device), wanted)
+    work, scratch = fill(call, made, rank, p, wanted.kind)
+    try:
+        if wanted.kind.device.type == "cuda":
+            execute_in_batches(made.plan, work, scratch, group, call.op, p)
+        else:
+            execute(made.plan, work, scratch, group, call.op, p, made.signature, call.background)
+    except MessageError as error:
+        raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
+    hand_over(call, work, made.edges, rank, p)
+    return made.performed

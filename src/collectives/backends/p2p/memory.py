@@ -1,0 +1,106 @@
+"""Messages between ranks that are threads of one process: copied from memory to memory, without a socket.
+
+It offers the executor what `mesh.Mesh` does, so that the same programs run.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import defaultdict, deque
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from collectives.backends.exchange import everyones
+from collectives.backends.p2p.connection import Message, MessageError, need_expected
+from collectives.backends.p2p.signature import NO_CALL
+
+Header = tuple[int, int, int, bytes]  # call, step, bytes, signature
+
+
+class Inbox:
+    """What has been sent to one rank and not taken yet, by sender; and the ranks that will send no more."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.sent: dict[int, deque[tuple[Header, bytes]]] = defaultdict(deque)
+        self.gone: set[int] = set()
+
+
+class MemoryMesh:
+    """One rank of a group whose ranks share this process; made by all of them together."""
+
+    def __init__(self, group: dist.ProcessGroup, shared: dict[bytes, Any]) -> None:
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        self.call, self.deadline, self.is_open, self._signature = 0, 0.0, True, NO_CALL
+        token = everyones(secrets.token_bytes(16), group)[0]
+        self._inboxes: list[Inbox] = shared.setdefault(token, [Inbox() for _ in range(self.size)])
+        self._awaited: dict[int, deque[Message]] = defaultdict(deque)
+
+    def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> None:
+        """A call begins: its messages are apart from those of other calls, and it has the group's timeout."""
+        del step_by_step  # a copy takes no link from another message
+        if not self.is_open:
+            raise RuntimeError("a collective of this process group has failed before: make a new group")
+        self._signature = signature
+        self.call += 1
+        self.deadline = time.monotonic() + self.seconds
+
+    def end(self) -> None:
+        """The call is over; after one that has failed the others learn that this rank is gone."""
+        if not self.is_open:
+            self.close()
+
+    def send(self, peer: int, step: int, parts: list[memoryview]) -> Message:
+        """Copy these bytes into the peer's inbox, as one message, which is done at once."""
+        data, inbox = b"".join(parts), self._inboxes[peer]
+        with inbox.changed:
+            inbox.sent[self.rank].append(((self.call, step, len(data), self._signature), data))
+            inbox.changed.notify()
+        return Message(peer, self.call, step, [], is_sent=True)
+
+    def receive(self, peer: int, step: int, into: memoryview) -> Message:
+        """Have the message of this step taken from the peer, after those asked for before."""
+        message = Message(peer, self.call, step, [into], is_sent=False)
+        self._awaited[peer].append(message)
+        return message
+
+    def wait(self, messages: list[Message]) -> None:
+        """Until one of these has come. Raises MessageError when one has lost its peer, or time is over."""
+        inbox, peers = self._inboxes[self.rank], {message.peer: message for message in messages}
+        with inbox.changed:
+            while not any(self._take(peer, inbox) for peer in peers):
+                left = self.deadline - time.monotonic()
+                for peer, message in peers.items():
+                    if peer in inbox.gone or not self.is_open or left <= 0:
+                        late = f"not done within {self.seconds:g} s"
+                        raise MessageError(False, message.step, peer, late if left <= 0 else "it has gone")
+                inbox.changed.wait(left)
+
+    def _take(self, peer: int, inbox: Inbox) -> bool:
+        """Whether a message that was asked for has come from the peer; all that have are copied to their places."""
+        came, awaited = inbox.sent[peer], self._awaited[peer]
+        has_moved = False
+        while came and awaited:
+            header, data = came.popleft()
+            message = awaited.popleft()
+            try:
+                need_expected(header, (message.call, message.step, message.left, self._signature))
+            except OSError as error:
+                raise MessageError(False, message.step, peer, error) from error
+            message.parts[0][:] = data  # type: ignore[index]
+            message.advance(len(data))
+            has_moved = True
+        return has_moved
+
+    def close(self) -> None:
+        """Give up, from any thread: all that wait for this rank, and a call of it that is under way, fail at once."""
+        self.is_open = False
+        for inbox in self._inboxes:
+            with inbox.changed:
+                inbox.gone.add(self.rank)
+                inbox.changed.notify()

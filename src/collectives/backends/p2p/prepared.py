@@ -1,0 +1,138 @@
+"""What a call needs that is worked out once and kept: the algorithm, one rank's plan, chunk edges and a signature."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+from collectives.algorithms import build
+from collectives.autotune import STRAIGHT, choose, stated
+from collectives.backends import Call, Performed
+from collectives.backends.p2p.compile import compact, is_straight, plan
+from collectives.backends.p2p.member import Place
+from collectives.backends.p2p.program import Plan
+from collectives.backends.p2p.reduce import COMBINE, DTYPES
+from collectives.backends.p2p.signature import signature
+from collectives.contracts import COMPACT
+from collectives.schedule import Ints, Schedule
+
+# What each kind of process group moves.
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+
+# Prepared calls kept: a training step uses a handful of sizes.
+KEPT = 64
+
+
+class Kind(NamedTuple):
+    """What of a tensor decides whether we can take it."""
+
+    device: torch.device
+    dtype: torch.dtype
+    contiguous: bool
+
+
+def kind_of(tensor: torch.Tensor) -> Kind:
+    """The kind of a tensor."""
+    return Kind(tensor.device, tensor.dtype, tensor.is_contiguous())
+
+
+class Request(NamedTuple):
+    """What a call asks for, without its data; ``n`` is the elements of the whole buffer."""
+
+    collective: str
+    algorithm: str
+    segments: int | None
+    root: int | None
+    op: dist.ReduceOp.RedOpType | None
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None
+    n: int
+    kind: Kind
+    other: Kind | None  # the input's, where it is another tensor than the output
+
+
+def request(call: Call, p: int) -> Request:
+    """What a call on p ranks asks for."""
+    some = call.some()
+    other = None if call.input is None or call.input is some else kind_of(call.input)
+    return Request(
+        call.collective,
+        call.algorithm,
+        call.segments,
+        call.root,
+        call.op,
+        call.splits,
+        _length(call, p),
+        kind_of(some),
+        other,
+    )
+
+
+def _length(call: Call, p: int) -> int:
+    """Elements of the whole buffer, the same number on every rank (but in an all-to-all with splits of its own)."""
+    by_output = call.collective in ("scatter", "reduce_scatter")
+    tensor = call.output if by_output else call.input
+    if tensor is None:
+        raise ValueError(f"{call.collective} needs an {'output' if by_output else 'input'} on this rank")
+    return tensor.numel() * (p if by_output or call.collective in ("gather", "all_gather") else 1)
+
+
+class Prepared(NamedTuple):
+    """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice."""
+
+    plan: Plan
+    edges: Ints
+    signature: bytes
+    performed: Performed
+
+
+@lru_cache(maxsize=KEPT)
+def prepare(place: Place, wanted: Request) -> Prepared:
+    """Choose, build, check and compile what one rank does. Raises ValueError for what cannot be executed."""
+    check(place.over, wanted)
+    collective, rank, p, n, splits = wanted.collective, place.rank, place.p, wanted.n, wanted.splits
+    nbytes, machine = n * wanted.kind.dtype.itemsize, stated(place.machine)
+    name, segments, _ = choose(
+        collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
+    )
+    schedule = build(collective, name, p, root=wanted.root, segments=segments)
+    edges = schedule.cut(n)
+    if collective in COMPACT:
+        edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, name))
+    same = signature(
+        collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
+    )
+    return Prepared(plan(schedule, rank, edges), edges, same, Performed(name, segments))
+
+
+def check(over: str, wanted: Request) -> None:
+    """Raise ValueError for tensors or an op that cannot be executed over such a group."""
+    kinds = [wanted.kind, *([wanted.other] if wanted.other else [])]
+    devices, dtypes = {kind.device.type for kind in kinds}, {kind.dtype for kind in kinds}
+    if devices != {DEVICES.get(over)}:
+        raise ValueError(
+            f"p2p runs over gloo on CPU tensors, or over nccl on CUDA tensors, not over {over} on "
+            f"{' and '.join(sorted(devices))}"
+        )
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+        known = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
+        raise ValueError(f"tensors are alike and one of {known}, not {' and '.join(sorted(map(str, dtypes)))}")
+    if wanted.op is not None and wanted.op not in COMBINE:
+        raise ValueError(f"op is SUM, AVG, PRODUCT, MAX or MIN, not {wanted.op}")
+    if not all(kind.contiguous for kind in kinds):
+        raise ValueError("tensors must be contiguous")
+
+
+def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], schedule: Schedule, rank: int, algorithm: str) -> Ints:
+    """Chunk sizes of an all-to-all with splits: known of what we send and of what we receive, not of the rest."""
+    if not is_straight(schedule):
+        raise ValueError(
+            f"algorithm: got {algorithm}, which passes on others' pieces, whose sizes a rank does not know; "
+            f"expected {' or '.join(STRAIGHT)} with split sizes or lists of tensors"
+        )
+    sizes = np.zeros((schedule.p, schedule.p), dtype=np.int64)
+    sizes[rank], sizes[:, rank] = splits
+    return sizes.ravel()

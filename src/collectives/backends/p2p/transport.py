@@ -1,0 +1,36 @@
+"""What carries the messages of a group's calls: a mesh for those in the foreground, another for the background's."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary, finalize
+
+from torch import distributed as dist
+
+from collectives.backends.p2p.memory import MemoryMesh
+from collectives.backends.p2p.mesh import Mesh
+from collectives.launch import threads
+
+Transport = Mesh | MemoryMesh
+
+_transports: WeakKeyDictionary[dist.ProcessGroup, dict[bool, Transport]] = WeakKeyDictionary()
+
+
+def transport(group: dist.ProcessGroup, background: bool = False) -> Transport:
+    """The connections of a group, or its others for calls in the background; all of its ranks make them together.
+
+    Ranks that are threads of one process meet in memory, all others over TCP.
+    """
+    known = _transports.setdefault(group, {})
+    found = known.get(background)
+    if found is None:
+        shared = threads.shared()
+        found = known[background] = Mesh(group) if shared is None else MemoryMesh(group, shared)
+        finalize(group, found.close).atexit = False  # a group that was destroyed leaves no connection behind
+    return found
+
+
+def give_up(group: dist.ProcessGroup, background: bool) -> None:
+    """End these connections, if there are any, and a call that uses them: its other ranks learn of it."""
+    found = _transports.get(group, {}).get(background)
+    if found is not None:
+        found.close()
