@@ -2,8 +2,9 @@
 
 import pytest
 
+from collectives.algorithms import ALGORITHMS
 from collectives.autotune import MOST_SEGMENTS, OVERHEAD, SEGMENT_BYTES, choose
-from collectives.bounds import LATENCIES, star_seconds
+from collectives.bounds import star_seconds
 from collectives.machine import Link, Machine
 from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.verify import COUNTED, COUNTED_RANKS, exact, verify
@@ -57,12 +58,14 @@ def test_segments_where_a_message_costs_nothing_but_its_bytes() -> None:
     assert choose("broadcast", 8, 1 << 30, "chain", on=free).segments == MOST_SEGMENTS
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), LATENCIES)
+@pytest.mark.parametrize(("collective", "algorithm"), [key for key, each in ALGORITHMS.items() if each.latencies])
 @pytest.mark.parametrize("overhead", [0.0, OVERHEAD / 2, OVERHEAD, 2 * OVERHEAD])
 def test_a_message_costs_a_star_s_centre_what_ours_costs_at_least(
     collective: str, algorithm: str, overhead: float
 ) -> None:
     on = Machine(name="star", network=Link(latency=1e-3, overhead=overhead, rate=1e9))
     chosen = choose(collective, 8, 1000, algorithm, segments=4, on=on)
-    assert chosen.seconds == star_seconds(collective, algorithm, 8, 1000, 1e-3, max(OVERHEAD, overhead), 1 / 1e9)
+    known = ALGORITHMS[collective, algorithm]
+    expected = star_seconds(known.cost(8), known.latencies, 1000, 1e-3, max(OVERHEAD, overhead), 1 / 1e9)
+    assert chosen.seconds == expected
     assert chosen.segments == 1, "a star sends whole buffers"

@@ -13,7 +13,8 @@ import os
 from functools import cache
 from typing import NamedTuple
 
-from collectives.bounds import COSTS, LATENCIES, PIPELINES, lower_bound, segmented_ring_seconds, star_seconds
+from collectives.algorithms import ALGORITHMS
+from collectives.bounds import lower_bound, star_seconds
 from collectives.machine import Link, Machine, machine
 
 VARIABLE = "COLLECTIVES_MACHINE"
@@ -23,15 +24,15 @@ DEFAULT = "ethernet"
 
 # The all-to-alls in which each piece goes straight from its sender to its receiver, the only two ranks that know its
 # size where splits are given. A rank's own splits say nothing of the others', so the choice must not depend on them.
-STRAIGHT = ("direct", "pairwise")
+STRAIGHT = tuple(name for (_, name), each in ALGORITHMS.items() if each.splits)
 
 # An algorithm without a closed form cuts its buffer into segments of about this size, but never into more than
 # MOST_SEGMENTS.
 SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
 
-# A segmented ring's: while one is on its way the other is sent. More would only help where latencies are longer than
-# that, and there a ring is not the best.
-RING_SEGMENTS = 2
+# Segments of an algorithm that overlaps latencies, as a segmented ring: while one is on its way the other is sent. More
+# would only help where latencies are longer than that, and there a ring is not the best.
+OVERLAPPING_SEGMENTS = 2
 
 # What a message costs a rank of ours at least, sent or received: a warm call with one each way took 55 us. A rank with
 # many of them is busy all that time, also on links whose own overhead is less.
@@ -71,13 +72,14 @@ def choose(
     """
     link, nbytes = _link(on or _preset(DEFAULT), p), 0 if splits else nbytes
     names = _candidates(collective, splits) if algorithm == "auto" else [algorithm]
-    laws = (_law(collective, name, p, nbytes, segments, link) for name in names)
-    return min(laws, key=lambda law: (law.seconds is None, _rounded(law.seconds or 0.0), law.algorithm))
+    predicted = (_predicted(collective, name, p, nbytes, segments, link) for name in names)
+    return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0), each.algorithm))
 
 
 def _candidates(collective: str, splits: bool) -> list[str]:
-    known = dict.fromkeys(name for of, name in (*COSTS, *PIPELINES) if of == collective)
-    return [name for name in known if not splits or name in STRAIGHT]
+    """Those with a closed form: "auto" compares what these say."""
+    known = {name: each for (of, name), each in ALGORITHMS.items() if of == collective and (each.splits or not splits)}
+    return [name for name, each in known.items() if each.cost or each.pipeline or each.seconds]
 
 
 def _rounded(seconds: float) -> float:
@@ -85,20 +87,23 @@ def _rounded(seconds: float) -> float:
     return float(f"{seconds:.12g}")
 
 
-def _law(collective: str, name: str, p: int, nbytes: int, segments: int | None, link: Link) -> Choice:
+def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | None, link: Link) -> Choice:
     """The time by an algorithm's closed form, with its best number of segments; None where there is no such form."""
-    key, alpha, beta = (collective, name), link.alpha, link.beta
-    if key == ("all_reduce", "segmented_ring"):
-        cut = segments or RING_SEGMENTS
-        return Choice(name, cut, segmented_ring_seconds(p, nbytes, cut, link.latency, link.overhead, beta))
-    if key in LATENCIES:
-        return Choice(name, 1, star_seconds(*key, p, nbytes, link.latency, max(link.overhead, OVERHEAD), beta))
-    if p > 1 and key in PIPELINES:
-        pipeline = PIPELINES[key](p)
+    known, alpha, beta = ALGORITHMS.get((collective, name)), link.alpha, link.beta
+    if known is None:
+        pass
+    elif known.seconds:
+        cut = segments or OVERLAPPING_SEGMENTS
+        return Choice(name, cut, known.seconds(p, nbytes, cut, link.latency, link.overhead, beta))
+    elif known.latencies and known.cost:
+        overhead = max(link.overhead, OVERHEAD)
+        return Choice(name, 1, star_seconds(known.cost(p), known.latencies, nbytes, link.latency, overhead, beta))
+    elif p > 1 and known.pipeline:
+        pipeline = known.pipeline(p)
         cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MOST_SEGMENTS)
         return Choice(name, cut, pipeline.seconds(nbytes, cut, alpha, beta))
-    if key in COSTS:
-        return Choice(name, segments or 1, COSTS[key](p).seconds(nbytes, alpha, beta))
+    elif known.cost:
+        return Choice(name, segments or 1, known.cost(p).seconds(nbytes, alpha, beta))
     return Choice(name, segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES)))
 
 

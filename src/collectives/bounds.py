@@ -7,7 +7,6 @@ seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappush, heapreplace
 from math import sqrt
 from typing import NamedTuple
@@ -31,8 +30,12 @@ class Cost(NamedTuple):
         return alpha * self.steps + n * (beta * self.sent + gamma * self.added)
 
 
-def _log(p: int) -> int:
-    """ceil(log2 p): the steps of whatever doubles each time, and the height of a binary tree."""
+def height(p: int) -> int:
+    """ceil(log2 p): the height of a binary tree on p ranks, and the steps of an algorithm that doubles in each.
+
+    >>> [height(p) for p in (1, 2, 3, 8, 9, 4096)]
+    [0, 1, 2, 3, 4, 12]
+    """
     return (p - 1).bit_length()
 
 
@@ -46,29 +49,37 @@ def _fold(p: int) -> int:
     return 0 if p == _core(p) else 2
 
 
-def _recursive_doubling(p: int) -> Cost:
-    steps = _log(_core(p)) + _fold(p)
+def recursive_doubling(p: int) -> Cost:
+    """Whole buffers in every step; 2 more steps where ranks fold."""
+    steps = height(_core(p)) + _fold(p)
     return Cost(steps, steps, steps - _fold(p) // 2)
 
 
-def _halving_doubling(p: int) -> Cost:
+def halving_doubling(p: int) -> Cost:
+    """Reduce-scatter and all-gather on the core; ranks that fold send whole buffers."""
     core, fold = _core(p), _fold(p)
-    return Cost(2 * _log(core) + fold, 2 * (core - 1) / core + fold, (core - 1) / core + fold / 2)
+    return Cost(2 * height(core) + fold, 2 * (core - 1) / core + fold, (core - 1) / core + fold / 2)
 
 
-def _gather_by_doubling(p: int) -> Cost:
+def gather_by_doubling(p: int) -> Cost:
     """A folded rank hands in its part and gets all others; blocks of 2**t ranks bring the parts folded into them."""
     core = _core(p)
-    parts = sum((1 << t) + min(p - core, 1 << t) for t in range(_log(core))) + (p if p > core else 0)
-    return Cost(_log(core) + _fold(p), parts / p, 0)
+    parts = sum((1 << t) + min(p - core, 1 << t) for t in range(height(core))) + (p if p > core else 0)
+    return Cost(height(core) + _fold(p), parts / p, 0)
 
 
-def _bruck_all_to_all(p: int) -> Cost:
+def scatter_by_halving(p: int) -> Cost:
+    """The all-gather by doubling in reverse, which adds what it receives."""
+    cost = gather_by_doubling(p)
+    return cost._replace(added=cost.sent)
+
+
+def bruck_all_to_all(p: int) -> Cost:
     """A piece for the rank i further on moves once for every binary 1 in i."""
-    return Cost(_log(p), sum(i.bit_count() for i in range(p)) / p, 0)
+    return Cost(height(p), sum(i.bit_count() for i in range(p)) / p, 0)
 
 
-def _hierarchical_ring(p: int) -> Cost:
+def hierarchical_ring(p: int) -> Cost:
     """On the squarest nodes; inside and outside one after the other, as if their links were alike."""
     g = max(g for g in range(1, int(p**0.5) + 1) if p % g == 0)
     nodes = p // g
@@ -76,55 +87,9 @@ def _hierarchical_ring(p: int) -> Cost:
     return Cost(2 * (g - 1) + 2 * (nodes - 1), sent, sent / 2)
 
 
-def _share(p: int, steps: int, adds: bool = False) -> Cost:
+def share(p: int, steps: int, adds: bool = False) -> Cost:
     """Everything but the own part once, in so many messages: the least there is."""
     return Cost(steps, (p - 1) / p, (p - 1) / p if adds else 0)
-
-
-# What the busiest port pays step by step (Chan et al. 2007; Thakur, Rabenseifner and Gropp 2005). Pipelined algorithms
-# stand further down, with their segments; here they move the buffer whole.
-COSTS: dict[tuple[str, str], Callable[[int], Cost]] = {
-    ("broadcast", "flat"): lambda p: Cost(p - 1, p - 1, 0),
-    ("broadcast", "binomial"): lambda p: Cost(_log(p), _log(p), 0),
-    ("broadcast", "chain"): lambda p: Cost(p - 1, p - 1, 0),
-    ("broadcast", "scatter_allgather"): lambda p: Cost(_log(p) + p - 1, 2 * (p - 1) / p, 0),
-    ("scatter", "flat"): lambda p: _share(p, p - 1),
-    ("scatter", "binomial"): lambda p: _share(p, _log(p)),
-    ("gather", "flat"): lambda p: _share(p, p - 1),
-    ("gather", "binomial"): lambda p: _share(p, _log(p)),
-    ("all_gather", "direct"): lambda p: _share(p, p - 1),
-    ("all_gather", "ring"): lambda p: _share(p, p - 1),
-    ("all_gather", "recursive_doubling"): _gather_by_doubling,
-    ("all_gather", "bruck"): lambda p: _share(p, _log(p)),
-    ("all_to_all", "direct"): lambda p: _share(p, p - 1),
-    ("all_to_all", "pairwise"): lambda p: _share(p, p - 1),
-    ("all_to_all", "bruck"): _bruck_all_to_all,
-    ("reduce", "flat"): lambda p: Cost(p - 1, p - 1, p - 1),
-    ("reduce", "binomial"): lambda p: Cost(_log(p), _log(p), _log(p)),
-    ("reduce", "chain"): lambda p: Cost(p - 1, p - 1, p - 1),
-    ("reduce", "rabenseifner"): lambda p: Cost(p - 1 + _log(p), 2 * (p - 1) / p, (p - 1) / p),
-    ("reduce_scatter", "ring"): lambda p: _share(p, p - 1, adds=True),
-    ("reduce_scatter", "recursive_halving"): lambda p: _gather_by_doubling(p)._replace(
-        added=_gather_by_doubling(p).sent
-    ),
-    ("reduce_scatter", "pairwise"): lambda p: _share(p, p - 1, adds=True),
-    ("all_reduce", "exchange"): lambda p: Cost(p - 1, p - 1, p - 1),
-    ("all_reduce", "root"): lambda p: Cost(2 * (p - 1), 2 * (p - 1), p - 1),
-    ("all_reduce", "parameter_server"): lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p),
-    ("all_reduce", "ring"): lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p),
-    ("all_reduce", "recursive_doubling"): _recursive_doubling,
-    ("all_reduce", "halving_doubling"): _halving_doubling,
-    ("all_reduce", "hierarchical_ring"): _hierarchical_ring,
-}
-
-
-def height(p: int) -> int:
-    """Height of a binary tree on p ranks, NCCL's: ceil(log2 p).
-
-    >>> [height(p) for p in (1, 2, 3, 8, 9, 4096)]
-    [0, 1, 2, 3, 4, 12]
-    """
-    return _log(p)
 
 
 class Pipeline(NamedTuple):
@@ -144,56 +109,38 @@ class Pipeline(NamedTuple):
         More segments fill the pipeline better, but each costs its own alpha; Sanders, Speck and Träff 2009 balance the
         same two terms.
 
-        >>> PIPELINES["broadcast", "chain"](10).best(n=8e6, alpha=5e-6, beta=1e-9)
+        >>> chain(10).best(n=8e6, alpha=5e-6, beta=1e-9)
         113
         """
         return max(1, round(sqrt(self.fixed * beta * n / (self.period * self.share * alpha))))
 
 
-def _trees(levels: int, trees: int) -> Pipeline:
+def binary_trees(levels: int, trees: int) -> Pipeline:
     """Reduce and broadcast, each with two steps a level and two a segment."""
     return Pipeline(max(0, 4 * levels - 4), 4, trees)
 
 
-def _chain(p: int) -> Pipeline:
+def chain(p: int) -> Pipeline:
+    """One step a hop, and one a segment."""
     return Pipeline(max(0, p - 2), 1, 1)
 
 
-def _fed_trees(p: int) -> Pipeline:
+def fed_trees(p: int) -> Pipeline:
     """Two trees on all ranks but the root, which feeds both."""
     return Pipeline(2 * height(max(1, p - 1)), 2, 2)
 
 
-PIPELINES: dict[tuple[str, str], Callable[[int], Pipeline]] = {
-    ("broadcast", "chain"): _chain,
-    ("reduce", "chain"): _chain,
-    ("broadcast", "two_tree"): _fed_trees,
-    ("reduce", "two_tree"): _fed_trees,
-    ("all_reduce", "tree"): lambda p: _trees(height(p), 1),
-    ("all_reduce", "two_tree"): lambda p: _trees(height(p), 2),
-    ("all_reduce", "segmented_ring"): lambda p: Pipeline(0, 2 * (p - 1), p),
-}
+def star_seconds(cost: Cost, latencies: int, n: float, latency: float, overhead: float, beta: float) -> float:
+    """The time for n bytes where one rank alone sends, or alone receives, and ``latencies`` pass one after the other.
 
+    Its messages pay their overhead and their bytes one by one, but are on their way together. Not for algorithms in
+    which all ranks do so at once: their messages meet in switches and on processors, which these forms leave out.
 
-# Where one rank alone sends, or alone receives: how many latencies pass one after the other. Its messages pay their
-# overhead and their bytes one by one, but are on their way together. Not for those in which all ranks do so at once:
-# their messages meet in switches, and on processors, of which a port's law knows nothing.
-LATENCIES: dict[tuple[str, str], int] = {
-    **{(collective, "flat"): 1 for collective in ("broadcast", "reduce", "scatter", "gather")},
-    ("all_reduce", "root"): 2,
-}
-
-
-def star_seconds(
-    collective: str, algorithm: str, p: int, n: float, latency: float, overhead: float, beta: float
-) -> float:
-    """The time of an algorithm of `LATENCIES`, on links whose port is free again while a message is on its way.
-
-    >>> [star_seconds("all_reduce", "root", 32, 4, 5e-3 * share, 5e-3 * (1 - share), 4e-8) for share in (1, 0)]
+    >>> both = Cost(steps=62, sent=62, added=31)  # all-reduce through a root, 32 ranks
+    >>> [star_seconds(both, 2, 4, 5e-3 * share, 5e-3 * (1 - share), 4e-8) for share in (1, 0)]
     [0.01000992, 0.31000992]
     """
-    key = collective, algorithm
-    return COSTS[key](p).seconds(n, overhead, beta) + (LATENCIES[key] * latency if p > 1 else 0.0)
+    return cost.seconds(n, overhead, beta) + (latencies * latency if cost.steps else 0.0)
 
 
 def segmented_ring_seconds(p: int, n: float, segments: int, latency: float, overhead: float, beta: float) -> float:
@@ -216,7 +163,7 @@ def pipelined_seconds(p: int, n: float, segments: int, alpha: float, beta: float
     >>> round(pipelined_seconds(8, 8e6, segments=40, alpha=5e-6, beta=1e-9) * 1e3, 3)
     17.64
     """
-    return _trees(height(p), trees).seconds(n, segments, alpha, beta) if p > 1 else 0.0
+    return binary_trees(height(p), trees).seconds(n, segments, alpha, beta) if p > 1 else 0.0
 
 
 def best_segments(p: int, n: float, alpha: float, beta: float, trees: int = 2) -> int:
@@ -225,7 +172,7 @@ def best_segments(p: int, n: float, alpha: float, beta: float, trees: int = 2) -
     >>> best_segments(8, 8e6, alpha=5e-6, beta=1e-9)
     40
     """
-    return _trees(height(p), trees).best(n, alpha, beta)
+    return binary_trees(height(p), trees).best(n, alpha, beta)
 
 
 def algbw(nbytes: int, seconds: float) -> float:

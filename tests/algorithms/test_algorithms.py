@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectives.algorithms import ALGORITHMS, build, names, variants
+from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, Algorithm, build, names, takes, variants
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
-from collectives.bounds import COSTS, PIPELINES, height
+from collectives.autotune import choose
+from collectives.bounds import height
+from collectives.figures.layout import layout
+from collectives.figures.style import mark
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
@@ -174,11 +177,9 @@ def test_three_children_cannot_be_coloured() -> None:
 
 
 def test_names_and_options() -> None:
-    assert names("all_gather") == ["direct", "ring", "recursive_doubling", "bruck"]
+    assert names("all_gather") == [name for of, name in ALGORITHMS if of == "all_gather"]
     assert build("all_reduce", "two_tree", 8, segments=3, root=5).k == 6
-    with pytest.raises(
-        ValueError, match="no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange, root, parameter"
-    ):
+    with pytest.raises(ValueError, match=r"no algorithm 'rnig' for 'all_reduce'; all_reduce has .*root, parameter"):
         build("all_reduce", "rnig", 8)
     with pytest.raises(ValueError, match="collectives with algorithms are broadcast, scatter"):
         build("all_the_things", "ring", 8)
@@ -210,3 +211,14 @@ def test_no_other_number_of_segments_is_better(collective: str, algorithm: str) 
         best = pipeline.seconds(n, pipeline.best(n, 5e-6, 1e-9), 5e-6, 1e-9)
         others = [pipeline.seconds(n, s, 5e-6, 1e-9) for s in (*range(1, 200), *range(200, 20000, 50))]
         assert best <= 1.01 * min(others)
+
+
+def test_an_algorithm_needs_nothing_but_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a closed form "auto" leaves it out; its segments are cut by size, and it is drawn in grey on a ring."""
+    monkeypatch.setitem(ALGORITHMS, ("all_reduce", "mine"), Algorithm(ALGORITHMS["all_reduce", "two_tree"].make))
+    assert takes("all_reduce", "mine", "segments")
+    assert build("all_reduce", "mine", 8, segments=3).k == 6
+    assert choose("all_reduce", 8, 1 << 22, "mine") == ("mine", 4, None)
+    assert "mine" not in {choose("all_reduce", p, n).algorithm for p in RANKS for n in (4, 1 << 12, 1 << 26)}
+    assert mark("mine") == ALGORITHMS["all_reduce", "mine"].mark
+    assert layout(build("all_reduce", "mine", 8), "mine").shape == ALGORITHMS["all_reduce", "mine"].shape == "ring"

@@ -8,8 +8,9 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS, names
 from collectives.figures import measured, panels
+from collectives.figures.layout import SHAPES
 from collectives.figures.schedules import space_time, steps, two_trees, walk
-from collectives.figures.style import MARKS, Picture, hues
+from collectives.figures.style import MARKS, NEUTRAL, Picture, hues
 from places import ROOT
 
 
@@ -157,9 +158,15 @@ def test_the_confidence_in_a_record_is_that_of_its_repetitions(repetitions: list
     assert said in measured.machine({"settings": settings, "environment": [here]})
 
 
+def test_an_algorithm_looks_the_same_in_all_collectives() -> None:
+    """Figures ask for a mark and a shape by name alone."""
+    for (_, name), each in ALGORITHMS.items():
+        assert (MARKS[name], SHAPES[name]) == (each.mark, each.shape), name
+
+
 @pytest.mark.parametrize("collective", sorted({collective for collective, _ in ALGORITHMS}))
 def test_every_algorithm_has_its_own_look_within_its_collective(collective: str) -> None:
-    looks = [MARKS[name] for name in [*names(collective), "gloo"]]
+    looks = [MARKS[name] for name in [*names(collective), "gloo"] if MARKS[name] != NEUTRAL]
     assert len({look.colour for look in looks}) == len(looks)
     assert len({look.marker for look in looks}) == len(looks)
 

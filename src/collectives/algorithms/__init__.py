@@ -2,50 +2,137 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
+from collectives import bounds
 from collectives.algorithms import bruck, direct, halving, hierarchical, ring, tree
 from collectives.algorithms.from_file import own as own
+from collectives.bounds import Cost, Pipeline, height, share
 from collectives.limits import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
 from collectives.schedule import Schedule
 
-ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
-    ("broadcast", "flat"): direct.broadcast,
-    ("broadcast", "binomial"): tree.binomial_broadcast,
-    ("broadcast", "chain"): tree.chain_broadcast,
-    ("broadcast", "scatter_allgather"): tree.scatter_allgather_broadcast,
-    ("broadcast", "two_tree"): tree.two_tree_broadcast,
-    ("scatter", "flat"): direct.scatter,
-    ("scatter", "binomial"): tree.binomial_scatter,
-    ("gather", "flat"): direct.gather,
-    ("gather", "binomial"): tree.binomial_gather,
-    ("all_gather", "direct"): direct.all_gather,
-    ("all_gather", "ring"): ring.all_gather,
-    ("all_gather", "recursive_doubling"): halving.all_gather,
-    ("all_gather", "bruck"): bruck.all_gather,
-    ("all_to_all", "direct"): direct.all_to_all,
-    ("all_to_all", "pairwise"): direct.pairwise_all_to_all,
-    ("all_to_all", "bruck"): bruck.all_to_all,
-    ("reduce", "flat"): direct.reduce,
-    ("reduce", "binomial"): tree.binomial_reduce,
-    ("reduce", "chain"): tree.chain_reduce,
-    ("reduce", "rabenseifner"): tree.rabenseifner_reduce,
-    ("reduce", "two_tree"): tree.two_tree_reduce,
-    ("reduce_scatter", "ring"): ring.reduce_scatter,
-    ("reduce_scatter", "recursive_halving"): halving.reduce_scatter,
-    ("reduce_scatter", "pairwise"): direct.pairwise_reduce_scatter,
-    ("all_reduce", "exchange"): direct.exchange,
-    ("all_reduce", "root"): direct.root,
-    ("all_reduce", "parameter_server"): direct.parameter_server,
-    ("all_reduce", "ring"): ring.all_reduce,
-    ("all_reduce", "segmented_ring"): ring.segmented_ring,
-    ("all_reduce", "recursive_doubling"): halving.recursive_doubling,
-    ("all_reduce", "halving_doubling"): halving.halving_doubling,
-    ("all_reduce", "tree"): tree.all_reduce,
-    ("all_reduce", "two_tree"): tree.two_tree,
-    ("all_reduce", "hierarchical_ring"): hierarchical.hierarchical_ring,
-    ("all_reduce", "hierarchical_tree"): hierarchical.hierarchical_tree,
+
+class Mark(NamedTuple):
+    """A colour and a marker, the same in every figure."""
+
+    colour: str
+    marker: str
+
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and Tol's where they do not suffice; ring and
+# two-tree differ most. Algorithms that never meet in one collective may look alike.
+BLUE, VERMILION, ORANGE = Mark("#0072B2", "o"), Mark("#D55E00", "s"), Mark("#E69F00", "^")
+GREEN, PURPLE, SKY = Mark("#009E73", "D"), Mark("#CC79A7", "v"), Mark("#56B4E9", "X")
+OLIVE, WINE, TEAL = Mark("#999933", "<"), Mark("#882255", "p"), Mark("#44AA99", "d")
+INDIGO, FOREST, NEUTRAL = Mark("#332288", "h"), Mark("#117733", ">"), Mark("#8c8c8c", "*")
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm: the function that makes its schedule, and what else is known of it. Call it as that function.
+
+    Only ``make`` is needed. Without a closed form (``cost``, ``pipeline`` or ``seconds``) "auto" never chooses the
+    algorithm, because it compares closed forms. Without a mark and a shape it is drawn in grey, on a ring.
+    """
+
+    make: Callable[..., Schedule]
+    mark: Mark = NEUTRAL
+    shape: str = "ring"  # or "star", "tree", "two trees"; where ranks sit on nodes, the nodes decide
+    cost: Callable[[int], Cost] | None = None  # what the busiest port pays, step by step, for the buffer in one piece
+    pipeline: Callable[[int], Pipeline] | None = None  # what it pays for the buffer in segments
+    seconds: Callable[..., float] | None = None  # of p, n, segments, latency, overhead, beta, where latencies overlap
+    latencies: int = 0  # where one rank alone sends, or alone receives: so many pass one after the other
+    splits: bool = False  # an all-to-all in which each piece goes straight to its receiver, and may have any size
+
+    def __call__(self, p: int, *arguments: object, **options: object) -> Schedule:
+        """The schedule for ``p`` ranks."""
+        return self.make(p, *arguments, **options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.make)
+
+
+# Costs: Chan et al. 2007; Thakur, Rabenseifner and Gropp 2005.
+# fmt: off
+ALGORITHMS: dict[tuple[str, str], Algorithm] = {
+    ("broadcast", "flat"): Algorithm(
+        direct.broadcast, SKY, "star", lambda p: Cost(p - 1, p - 1, 0), latencies=1),
+    ("broadcast", "binomial"): Algorithm(
+        tree.binomial_broadcast, GREEN, "tree", lambda p: Cost(height(p), height(p), 0)),
+    ("broadcast", "chain"): Algorithm(
+        tree.chain_broadcast, PURPLE, cost=lambda p: Cost(p - 1, p - 1, 0), pipeline=bounds.chain),
+    ("broadcast", "scatter_allgather"): Algorithm(
+        tree.scatter_allgather_broadcast, WINE, cost=lambda p: Cost(height(p) + p - 1, 2 * (p - 1) / p, 0)),
+    ("broadcast", "two_tree"): Algorithm(
+        tree.two_tree_broadcast, VERMILION, "two trees", pipeline=bounds.fed_trees),
+    ("scatter", "flat"): Algorithm(
+        direct.scatter, SKY, "star", lambda p: share(p, p - 1), latencies=1),
+    ("scatter", "binomial"): Algorithm(
+        tree.binomial_scatter, GREEN, "tree", lambda p: share(p, height(p))),
+    ("gather", "flat"): Algorithm(
+        direct.gather, SKY, "star", lambda p: share(p, p - 1), latencies=1),
+    ("gather", "binomial"): Algorithm(
+        tree.binomial_gather, GREEN, "tree", lambda p: share(p, height(p))),
+    ("all_gather", "direct"): Algorithm(
+        direct.all_gather, SKY, cost=lambda p: share(p, p - 1)),
+    ("all_gather", "ring"): Algorithm(
+        ring.all_gather, BLUE, cost=lambda p: share(p, p - 1)),
+    ("all_gather", "recursive_doubling"): Algorithm(
+        halving.all_gather, GREEN, cost=bounds.gather_by_doubling),
+    ("all_gather", "bruck"): Algorithm(
+        bruck.all_gather, ORANGE, cost=lambda p: share(p, height(p))),
+    ("all_to_all", "direct"): Algorithm(
+        direct.all_to_all, SKY, cost=lambda p: share(p, p - 1), splits=True),
+    ("all_to_all", "pairwise"): Algorithm(
+        direct.pairwise_all_to_all, PURPLE, cost=lambda p: share(p, p - 1), splits=True),
+    ("all_to_all", "bruck"): Algorithm(
+        bruck.all_to_all, ORANGE, cost=bounds.bruck_all_to_all),
+    ("reduce", "flat"): Algorithm(
+        direct.reduce, SKY, "star", lambda p: Cost(p - 1, p - 1, p - 1), latencies=1),
+    ("reduce", "binomial"): Algorithm(
+        tree.binomial_reduce, GREEN, "tree", lambda p: Cost(height(p), height(p), height(p))),
+    ("reduce", "chain"): Algorithm(
+        tree.chain_reduce, PURPLE, cost=lambda p: Cost(p - 1, p - 1, p - 1), pipeline=bounds.chain),
+    ("reduce", "rabenseifner"): Algorithm(
+        tree.rabenseifner_reduce, WINE, cost=lambda p: Cost(p - 1 + height(p), 2 * (p - 1) / p, (p - 1) / p)),
+    ("reduce", "two_tree"): Algorithm(
+        tree.two_tree_reduce, VERMILION, "two trees", pipeline=bounds.fed_trees),
+    ("reduce_scatter", "ring"): Algorithm(
+        ring.reduce_scatter, BLUE, cost=lambda p: share(p, p - 1, adds=True)),
+    ("reduce_scatter", "recursive_halving"): Algorithm(
+        halving.reduce_scatter, GREEN, cost=bounds.scatter_by_halving),
+    ("reduce_scatter", "pairwise"): Algorithm(
+        direct.pairwise_reduce_scatter, PURPLE, cost=lambda p: share(p, p - 1, adds=True)),
+    ("all_reduce", "exchange"): Algorithm(
+        direct.exchange, SKY, cost=lambda p: Cost(p - 1, p - 1, p - 1)),
+    ("all_reduce", "root"): Algorithm(
+        direct.root, PURPLE, "star", lambda p: Cost(2 * (p - 1), 2 * (p - 1), p - 1), latencies=2),
+    ("all_reduce", "parameter_server"): Algorithm(
+        direct.parameter_server, OLIVE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
+    ("all_reduce", "ring"): Algorithm(
+        ring.all_reduce, BLUE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
+    ("all_reduce", "segmented_ring"): Algorithm(
+        ring.segmented_ring, TEAL,
+        pipeline=lambda p: Pipeline(0, 2 * (p - 1), p), seconds=bounds.segmented_ring_seconds),
+    ("all_reduce", "recursive_doubling"): Algorithm(
+        halving.recursive_doubling, GREEN, cost=bounds.recursive_doubling),
+    ("all_reduce", "halving_doubling"): Algorithm(
+        halving.halving_doubling, WINE, cost=bounds.halving_doubling),
+    ("all_reduce", "tree"): Algorithm(
+        tree.all_reduce, ORANGE, "tree", pipeline=lambda p: bounds.binary_trees(height(p), 1)),
+    ("all_reduce", "two_tree"): Algorithm(
+        tree.two_tree, VERMILION, "two trees", pipeline=lambda p: bounds.binary_trees(height(p), 2)),
+    ("all_reduce", "hierarchical_ring"): Algorithm(
+        hierarchical.hierarchical_ring, INDIGO, cost=bounds.hierarchical_ring),
+    ("all_reduce", "hierarchical_tree"): Algorithm(
+        hierarchical.hierarchical_tree, FOREST),
 }
+# fmt: on
+COSTS = {names: each.cost for names, each in ALGORITHMS.items() if each.cost}
+PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.pipeline}
 
 
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
@@ -104,8 +191,8 @@ def _is_in_pairs(make: Callable[..., Schedule]) -> bool:
 def names(collective: str) -> list[str]:
     """The algorithms of one collective.
 
-    >>> names("broadcast")
-    ['flat', 'binomial', 'chain', 'scatter_allgather', 'two_tree']
+    >>> names("broadcast")[:2]
+    ['flat', 'binomial']
     """
     return [name for of, name in ALGORITHMS if of == collective]
 

@@ -7,20 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.algorithms import ALGORITHMS
 from collectives.contracts import contract
 from collectives.schedule import Ints, Schedule
 
 Points = NDArray[np.float64]
 Line = tuple[float, float, float, float]
 
-# The shape of every algorithm that is no ring. Where ranks sit on nodes, the nodes decide.
-SHAPES = {
-    "flat": "star",
-    "root": "star",
-    "binomial": "tree",
-    "tree": "tree",
-    "two_tree": "two trees",
-}
+SHAPES = {name: each.shape for (_, name), each in reversed(ALGORITHMS.items())}
 # How far arrows bend that do not follow a circle; other shapes 0.13.
 BENDS = {"tree": 0.07, "two trees": 0.07, "nodes": 0.28}
 

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import seaborn as sns
 from matplotlib.figure import Figure
+
+from collectives.algorithms import ALGORITHMS, NEUTRAL, Mark
 
 Colour = tuple[float, float, float]
 
@@ -31,37 +33,8 @@ LIGHT = Theme("light", ink="#1f2328", faint="#d0d7de", ground="#ffffff")
 DARK = Theme("dark", ink="#e6edf3", faint="#48515c", ground="#14181e")
 
 
-class Mark(NamedTuple):
-    """An algorithm's colour and marker, the same in every figure."""
-
-    colour: str
-    marker: str
-
-
-# Okabe and Ito's colours, which colour-blind readers can tell apart, and Tol's where they do not suffice; ring and
-# two-tree differ most. Algorithms that never meet in one collective may look alike: they are of one kind.
-MARKS = {
-    "ring": Mark("#0072B2", "o"),
-    "two_tree": Mark("#D55E00", "s"),
-    "tree": Mark("#E69F00", "^"),
-    "bruck": Mark("#E69F00", "^"),
-    "recursive_doubling": Mark("#009E73", "D"),
-    "recursive_halving": Mark("#009E73", "D"),
-    "binomial": Mark("#009E73", "D"),
-    "root": Mark("#CC79A7", "v"),
-    "chain": Mark("#CC79A7", "v"),
-    "pairwise": Mark("#CC79A7", "v"),
-    "exchange": Mark("#56B4E9", "X"),
-    "flat": Mark("#56B4E9", "X"),
-    "direct": Mark("#56B4E9", "X"),
-    "parameter_server": Mark("#999933", "<"),
-    "halving_doubling": Mark("#882255", "p"),
-    "scatter_allgather": Mark("#882255", "p"),
-    "rabenseifner": Mark("#882255", "p"),
-    "segmented_ring": Mark("#44AA99", "d"),
-    "hierarchical_ring": Mark("#332288", "h"),
-    "hierarchical_tree": Mark("#117733", ">"),
-    # Libraries that choose for themselves, and ours beside them.
+# Of each algorithm, and of the libraries that choose for themselves, with ours beside them.
+MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | {
     "p2p": Mark("#0072B2", "o"),
     "p2p_nccl": Mark("#56B4E9", "X"),
     "gloo": Mark("#8c8c8c", "P"),
@@ -72,8 +45,8 @@ MARKS = {
 
 
 def mark(algorithm: str) -> Mark:
-    """The look of an algorithm; grey for one that no figure has shown yet."""
-    return MARKS.get(algorithm, Mark("#8c8c8c", "*"))
+    """The colour and marker of an algorithm or library; grey for an unknown one."""
+    return MARKS.get(algorithm, NEUTRAL)
 
 
 def hues(k: int) -> list[Colour]:

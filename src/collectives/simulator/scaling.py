@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from collectives.algorithms import ALGORITHMS, build
+from collectives.algorithms import ALGORITHMS, build, takes
 from collectives.bounds import algbw, busbw
 from collectives.machine import Machine
 from collectives.processes.workers import workers
@@ -70,8 +69,8 @@ def segmented(case: Case) -> tuple[int, Simulation]:
 
 
 def _has_segments(case: Case) -> bool:
-    make = ALGORITHMS.get((case.collective, case.algorithm))
-    return make is not None and "segments" in inspect.signature(make).parameters
+    names = case.collective, case.algorithm
+    return names in ALGORITHMS and takes(*names, "segments")
 
 
 def _simulated(case: Case, segments: int) -> Simulation:

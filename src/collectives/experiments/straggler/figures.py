@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from collectives.bounds import COSTS
+from collectives.algorithms import COSTS
 from collectives.figures import statements
 from collectives.figures.measured import WIDTH, Rows
 from collectives.figures.style import Picture, Theme, mark, picture
