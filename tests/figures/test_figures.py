@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from collectives.algorithms import ALGORITHMS, names
-from collectives.figures import measured, panels
+from collectives.experiments.collectives_sweep import figures as panels
+from collectives.figures import measured
 from collectives.figures.schedules import space_time, steps, two_trees, walk
 from collectives.figures.style import MARKS, Picture, hues
 from places import ROOT
