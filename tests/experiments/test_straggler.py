@@ -123,7 +123,7 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     assert "times as long with host 4 as with host" in figures.worst_place(table)
     assert figures.worst_place(table[table.slow_host == 1]) == ""
     alt = figures.time(table).alt
-    assert f"ring from {ring[0] / 1e3:.3g} ms with a factor of 1 to {ring[1] / 1e3:.3g} ms with 8" in alt
+    assert f"ring from {ring[0] / 1e3:.3g} ms with a factor of 1 to {ring[1] / 1e3:.3g} ms with a factor of 8" in alt
     assert "if host 4 is" in alt
     ratios = figures.as_if_all_were_slow(table, Link(latency=1e-3, rate=100e6))
     assert ratios.index.tolist() == ["1 MiB, 1×", "1 MiB, 8×"]

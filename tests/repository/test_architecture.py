@@ -163,6 +163,7 @@ INSIDE = {
     "experiments.all_reduce_sweep": {
         "__init__": set(),
         "experiment": set(),
+        "figures": set(),
     },
     "experiments.bench_simulator": {
         "__init__": set(),
@@ -197,8 +198,10 @@ INSIDE = {
     },
     "figures": {
         "__init__": set(),
+        "kit": {"statements", "style"},
         "layout": set(),
         "measured": {"statements", "style"},
+        "model": {"kit", "style"},
         "player": {"layout", "style"},
         "schedules": {"layout", "style"},
         "statements": set(),
