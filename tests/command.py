@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.__main__ import main
+from collectives.cli import main
 
 Capture = pytest.CaptureFixture[str]
 

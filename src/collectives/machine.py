@@ -38,76 +38,15 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import Field, ValidationError, model_validator
 
 from collectives import plain_yaml
 from collectives.errors import explain, unknown
+from collectives.fields import FILE, Bytes, Count, Model, Rate, Seconds
 from collectives.schemas import VERSION, version_of
-from collectives.units import (
-    TYPED_BYTES,
-    TYPED_RATE,
-    TYPED_SECONDS,
-    parse_bytes,
-    parse_rate,
-    parse_seconds,
-    typed_rate,
-    typed_seconds,
-)
-
-FILE = "file"  # the context in which a machine's file is validated
 
 
-def _typed(parse: Any, unit: str = "") -> BeforeValidator:
-    """What is typed as text is parsed; in a file, a bare number where a unit belongs is an error."""
-
-    def validated(value: Any, given: ValidationInfo) -> Any:
-        if isinstance(value, str):
-            return parse(value)
-        if unit and given.context == FILE and value != 0:
-            raise ValueError(f"a number needs its unit, such as {unit}")
-        return value
-
-    return BeforeValidator(validated)
-
-
-def _written(pattern: str, number: dict[str, Any]) -> WithJsonSchema:
-    """How a file has it: as typed text, or as this number."""
-    return WithJsonSchema({"anyOf": [{"type": "string", "pattern": pattern}, number]}, mode="validation")
-
-
-Count = Annotated[int, Field(ge=1, strict=True)]
-Seconds = Annotated[
-    float,
-    Field(ge=0, allow_inf_nan=False),
-    _typed(parse_seconds, "5us"),
-    PlainSerializer(typed_seconds, when_used="json-unless-none"),
-    _written(TYPED_SECONDS, {"const": 0}),
-]
-Rate = Annotated[
-    float,
-    Field(gt=0, allow_inf_nan=False),
-    _typed(parse_rate, "25GB/s"),
-    PlainSerializer(typed_rate, when_used="json-unless-none"),
-    WithJsonSchema({"type": "string", "pattern": TYPED_RATE}, mode="validation"),
-]
-Bytes = Annotated[int, Field(ge=0), _typed(parse_bytes), _written(TYPED_BYTES, {"type": "integer", "minimum": 0})]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Delay(_Part):
+class Delay(Model):
     """What a message costs whatever its size (LogGP's L and o), in seconds."""
 
     latency: Seconds = 0.0
@@ -130,7 +69,7 @@ class Link(Delay):
         return self.overhead + self.latency
 
 
-class Level(_Part):
+class Level(Model):
     """One level of the network: groups of nodes, and what a message that leaves its group meets."""
 
     name: str
@@ -140,7 +79,7 @@ class Level(_Part):
     uplink: Rate | None = None
 
 
-class Protocol(_Part):
+class Protocol(Model):
     """How a library sends messages of some sizes for some algorithms, such as NCCL's LL and Simple."""
 
     name: str
@@ -156,7 +95,7 @@ class Protocol(_Part):
         return self.algorithms is None or algorithm in self.algorithms
 
 
-class Machine(_Part):
+class Machine(Model):
     """Ranks on nodes and the links between them; the module's docstring explains every field.
 
     >>> Machine(name="textbook", network=Link(overhead="5us", rate="25GB/s")).network.alpha
@@ -171,7 +110,7 @@ class Machine(_Part):
     network: Link
     levels: tuple[Level, ...] = ()
     protocols: tuple[Protocol, ...] = ()
-    slower: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1, allow_inf_nan=False)]] = {}
+    slower: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(default={})
     gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     @model_validator(mode="after")

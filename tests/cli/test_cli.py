@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collectives.__main__ import main
 from collectives.algorithms import ALGORITHMS
+from collectives.cli import main
 from collectives.figures.player import player_data
 from collectives.launch import horovodrun
 from collectives.schedule import Schedule
@@ -174,7 +174,7 @@ def test_what_is_too_much_is_one_line(capsys: Capture, monkeypatch: pytest.Monke
     def much(_: Schedule) -> str:
         raise error
 
-    monkeypatch.setattr("collectives.__main__.grid", much)
+    monkeypatch.setattr("collectives.cli.show.grid", much)
     code, out, err = run(capsys, "show", "all_reduce", "ring")
     assert (code, out, err.count("\n"), str(error) in err) == (1, "", 1, True)
 

@@ -515,7 +515,7 @@ BENCH = ["bench", "--where", "cluster", "--ranks", "2", "--bytes", "4"]
 
 
 def test_without_nsenter_there_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from collectives.__main__ import main
+    from collectives.cli import main
 
     monkeypatch.setenv("PATH", "/nowhere")
     for words in (BENCH, ["cluster", "--", "true"]):
@@ -548,15 +548,15 @@ def test_without_a_device_there_is_one_line(allowed: None) -> None:
         (["--racks", "9", "--uplink", "1MB/s", "--", "true"], "racks must be 1 to 8, as many as hosts, not 9"),
         (["--ranks-per-host", "0", "--", "true"], "ranks per host out of range: got 0, expected 1 to 128 on 8 hosts"),
         (["--ranks-per-host", "129", "--", "true"], "ranks per host out of range: got 129, expected 1 to 128"),
-        (["--timeout", "0", "--", "true"], "--timeout must be above 0 and finite, not 0"),
-        (["--timeout", "inf", "--", "true"], "--timeout must be above 0 and finite, not inf"),
+        (["--timeout", "0", "--", "true"], "--timeout: got 0, expected above 0 and finite"),
+        (["--timeout", "inf", "--", "true"], "--timeout: got inf, expected above 0 and finite"),
         (["--check", "--", "true"], "cluster takes either --check or -- COMMAND"),
         ([], "cluster takes either --check or -- COMMAND"),
-        (["--check", "--hosts", "1"], "--check needs two hosts or more, in one rack"),
+        (["--check", "--hosts", "1"], "--check: got 1 hosts in 1 racks, expected two or more in one"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from collectives.__main__ import main
+    from collectives.cli import main
 
     assert main(["cluster", *words]) == 2
     assert capsys.readouterr().err.startswith(f"collectives: {said}")

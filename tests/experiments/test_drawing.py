@@ -12,8 +12,10 @@ from collectives.bench import Settings, calibration, measure
 from collectives.bench.environment import record
 from collectives.bench.results import write
 from collectives.bench.sweep import _failed
-from collectives.experiments import EXPERIMENTS, Measured, checked
+from collectives.experiments import checked, load
+from collectives.experiments.calibration import experiment as calibration_experiment
 from collectives.experiments.straggler import experiment
+from collectives.experiments.sweeps import Sweep
 from collectives.machine import Link, Machine
 from places import ROOT
 
@@ -56,8 +58,8 @@ def rows(wanted: Sequence[Settings], times: Sequence[Sequence[float]]) -> Iterat
 
 def draw_measured(name: str, asked: dict[str, Any], times: Sequence[Sequence[float]], folder: Path) -> str:
     parameters = asked | {"where": "loopback", "repetitions": max(1, *map(len, times)), "output": f"{folder}/rows"}
-    model = checked(EXPERIMENTS[name], parameters)
-    assert isinstance(model, Measured)
+    model = checked(load(name).Parameters, parameters)
+    assert isinstance(model, Sweep)
     wanted = model.settings()
     settings = [each.model_dump() for each in wanted]
     write(model.output, list(rows(wanted, times)), {"settings": settings, "environment": [record()]})
@@ -131,7 +133,7 @@ def test_a_slow_link(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     }
     parameters |= {"positions": [0, 1], "position_factor": 4, "algorithms": ["ring", "tree"], "repetitions": 1}
     parameters |= asked | {"output": f"{tmp_path}/rows"}
-    model = checked(experiment.Straggler, parameters)
+    model = checked(experiment.Parameters, parameters)
     settings = model.settings()
     made = [
         experiment._row(model, {"point": point, "row": row})
@@ -140,7 +142,7 @@ def test_a_slow_link(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     ]
     write(model.output, made, {"settings": [settings.model_dump()], "environment": [record()]})
     monkeypatch.setattr("collectives.emulator.allowed", lambda: None)
-    source = "from collectives.bench.results import read\nrows, record = read(straggler.output)"
+    source = "from collectives.bench.results import read\nrows, record = read(parameters.output)"
     monkeypatch.setattr(nbformat, "read", replacing(source))
     assert "only-light" in draw("straggler", parameters)
 
@@ -172,18 +174,18 @@ def replacing(source: str) -> Any:
 def test_simulations(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = {"machine": "textbook", "ranks": [4], "algorithms": ["ring", "tree"], "small": 8, "large": "1K"}
     parameters |= {"map_machines": [], "map_nodes": [], "map_sizes": [], "map_algorithms": []}
-    ends = replacing("from collectives.experiments.massive_scale import experiment\nexperiment.simulate(scale)")
+    ends = replacing("experiment.run(parameters)")
     monkeypatch.setattr(nbformat, "read", ends)
     assert "simulations" in draw("massive-scale", parameters | asked | {"output": f"{tmp_path}/rows"})
 
 
 def test_a_calibrated_link(tmp_path: Path) -> None:
     model = checked(
-        calibration.Calibration,
+        calibration_experiment.Parameters,
         {"where": "loopback", "ranks": 2, "sizes": [8, "1K"], "repetitions": 1, "output": f"{tmp_path}/rows"},
     )
-    made = [{"bytes": n, "one_way": 1e-5 + n / 1e9, "each": 1e-6 + n / 1e9} for n in model.bytes()]
+    made = [{"bytes": n, "one_way": 1e-5 + n / 1e9, "each": 1e-6 + n / 1e9} for n in model.sizes]
     fitted = Machine(name="a: b", network=Link(latency=9e-6, overhead=1e-6, rate=50e3))
-    calibration.save(fitted, calibration.file(model.output))
+    calibration.save(fitted, calibration_experiment.file(model.output))
     write(model.output, calibration.deviations(made, fitted.network), {})
     assert "name: 'a: b'" in draw("calibration", model.model_dump())

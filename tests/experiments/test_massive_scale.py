@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from collectives.bench.results import read
-from collectives.experiments import ExperimentError, checked
+from collectives.experiments import ExperimentError, checked, load
 from collectives.experiments.massive_scale import figures, nccl, published
-from collectives.experiments.massive_scale.experiment import Scale, Speed, simulate, time_simulator
+from collectives.experiments.massive_scale.experiment import Parameters as Scale
+from collectives.experiments.massive_scale.experiment import run
 from collectives.machine import machine
 from collectives.simulator.regimes import fastest, regimes
 from collectives.simulator.scaling import Case, row, rows
@@ -159,7 +160,7 @@ def test_nccl_cuts_into_chunks(n: int, nodes: int, expected: int) -> None:
         ({"algorithms": ["rnig"]}, "unknown algorithm 'rnig': did you mean 'ring'"),
         ({"map_algorithms": ["broadcast"]}, "unknown algorithm 'broadcast'"),
         ({"large": "64Q"}, "invalid size '64Q'"),
-        ({"map_sizes": [-8]}, "invalid size"),
+        ({"map_sizes": [-8]}, "map_sizes.0: Input should be greater than or equal to 0, got -8"),
         ({"map_nodes": [1]}, "map_nodes.0: Input should be greater than or equal to 2, got 1"),
     ],
 )
@@ -171,7 +172,7 @@ def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> No
 
 def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
     scale = checked(Scale, GOOD | {"output": str(tmp_path / "rows")})
-    assert len(simulate(scale)) >= 2 * 3 * 2
+    assert len(run(scale)) >= 2 * 3 * 2
     found, record = read(scale.output)
     figures, mapped = found[found.part == "figures"], found[found.part == "map"]
     assert len(figures) == 2 * 3 * 2
@@ -184,7 +185,8 @@ def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
 def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
     monkeypatch.setattr("collectives.simulator.speed.goals", lambda: [small])
-    time_simulator(Speed(output=str(tmp_path / "speed")))
+    speed = load("bench-simulator")
+    speed.run(speed.Parameters(output=str(tmp_path / "speed")))
     found, record = read(tmp_path / "speed")
     assert found.what.tolist() == ["small"]
     assert found.messages.tolist() == [24]

@@ -11,7 +11,7 @@ from collectives.autotune import choose, named_machine
 from collectives.bench import Settings, launches
 from collectives.bench.results import write
 from collectives.experiments.scaling import experiment, figures, targets
-from collectives.experiments.scaling.experiment import Scaling
+from collectives.experiments.scaling.experiment import Parameters as Scaling
 from collectives.machine import Link, Machine, machine
 from collectives.simulator.simulation import simulate
 
@@ -66,8 +66,8 @@ def test_all_but_horovod_are_measured_by_the_same_ranks() -> None:
     ("change", "said"),
     [
         ({"hosts": [1]}, "greater than or equal to 2"),
-        ({"rate": "0MB/s"}, "'0MB/s' is not above 0"),
-        ({"latency": "0ms"}, "'0ms' is not above 0"),
+        ({"rate": "0MB/s"}, "rate\n  Input should be greater than 0"),
+        ({"latency": "0ms"}, "latency\n  Input should be greater than 0"),
         ({"hosts": [2, 2]}, "2 is given twice"),
         ({"hosts": [255]}, "less than or equal to 254"),
         ({"algorithms": ["auto"]}, "'auto' is given twice"),

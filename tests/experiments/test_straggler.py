@@ -16,7 +16,8 @@ from collectives.bench.results import read
 from collectives.emulator import Cluster, allowed
 from collectives.experiments import ExperimentError, checked
 from collectives.experiments.straggler import figures
-from collectives.experiments.straggler.experiment import Straggler, measure
+from collectives.experiments.straggler.experiment import Parameters as Straggler
+from collectives.experiments.straggler.experiment import run
 from collectives.machine import Link
 from collectives.simulator.simulation import simulate
 from places import ROOT
@@ -46,7 +47,7 @@ GOOD: dict[str, Any] = {
         ({"factors": [0]}, "factors.0: Input should be greater than or equal to 1, got 0"),
         ({"factors": []}, "factors: List should have at least 1 item"),
         ({"rate": "fast"}, "invalid rate 'fast'"),
-        ({"rate": "0MB/s"}, "rate: '0MB/s' is not above 0"),
+        ({"rate": "0MB/s"}, "rate: Input should be greater than 0, got 0.0"),
         ({"latency": "soon"}, "invalid time 'soon'"),
         ({"sizes": ["6"]}, "6 bytes are no whole number of float32"),
         ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
@@ -73,10 +74,10 @@ def test_each_point_is_measured_while_that_link_alone_is_slow(tmp_path: Path, mo
 
     monkeypatch.setattr(Cluster, "set", changed)
     asked = Straggler(**GOOD | {"output": str(tmp_path / "rows")})
-    found = measure(asked)
-    slow = f"{100e6 / 8:f}B/s"
+    found = run(asked)
+    slow = "12.5MB/s"
     assert rates_of_points == [
-        {0: "100MB/s", 1: f"{100e6:f}B/s"},
+        {0: "100MB/s", 1: "100MB/s"},
         {0: "100MB/s", 1: slow},
         {0: slow, 1: "100MB/s"},
     ]
@@ -122,7 +123,7 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     assert "times as long with host 4 as with host" in figures.worst_place(table)
     assert figures.worst_place(table[table.slow_host == 1]) == ""
     alt = figures.time(table).alt
-    assert f"ring from {ring[0] / 1e3:.3g} ms with a factor of 1 to {ring[1] / 1e3:.3g} ms with 8" in alt
+    assert f"ring from {ring[0] / 1e3:.3g} ms with a factor of 1 to {ring[1] / 1e3:.3g} ms with a factor of 8" in alt
     assert "if host 4 is" in alt
     ratios = figures.as_if_all_were_slow(table, Link(latency=1e-3, rate=100e6))
     assert ratios.index.tolist() == ["1 MiB, 1×", "1 MiB, 8×"]

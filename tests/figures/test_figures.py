@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from collectives.algorithms import ALGORITHMS, names
-from collectives.figures import measured, panels
+from collectives.experiments.all_reduce_sweep import figures
+from collectives.experiments.collectives_sweep import figures as panels
+from collectives.figures import measured
 from collectives.figures.layout import SHAPES
 from collectives.figures.schedules import space_time, steps, two_trees, walk
 from collectives.figures.style import MARKS, NEUTRAL, Picture, hues
@@ -50,9 +52,9 @@ PICTURES = {
     "space_time": lambda: space_time(ALGORITHMS["all_reduce", "two_tree"](8)),
     "steps": lambda: steps(ALGORITHMS["all_reduce", "hierarchical_ring"](8), "hierarchical_ring"),
     "two_trees": lambda: two_trees(9),
-    "time": lambda: measured.time_against_size(rows()),
+    "time": lambda: figures.time_against_size(rows()),
     "panels": lambda: panels.time_against_size(eight()),
-    "bandwidth": lambda: measured.bandwidth_against_size(rows()),
+    "bandwidth": lambda: figures.bandwidth_against_size(rows()),
 }
 
 
@@ -79,7 +81,7 @@ def test_alternative_texts_say_what_is_shown() -> None:
     )
     assert "22 steps, the first 18 of them drawn" in steps(ALGORITHMS["all_reduce", "ring"](12)).alt
     assert "every rank holds 4 complete chunks" in walk(ALGORITHMS["all_reduce", "ring"](4)).alt
-    assert measured.time_against_size(rows()).alt == (
+    assert figures.time_against_size(rows()).alt == (
         "Measured all-reduce on 4 ranks, time in microseconds against buffer size: "
         "ring from 900 µs at 4 B to 2,000 µs at 1 MiB; gloo (its own choice) from 300 µs at 4 B to 3,000 µs at 1 MiB."
     )
@@ -94,11 +96,11 @@ def test_pictures_draw_messages_not_rows() -> None:
 
 
 def test_sentences_compute_their_numbers() -> None:
-    assert measured.quickest(rows()) == (
+    assert figures.quickest(rows()) == (
         "At 4 B, gloo (its own choice) was fastest with 300 µs; ring took 3.0 times as long. "
         "At 1 MiB, ring was fastest with 2,000 µs; gloo (its own choice) took 1.5 times as long."
     )
-    assert measured.table(rows()).to_dict() == {
+    assert figures.table(rows()).to_dict() == {
         "ring": {"4 B": 900, "1 MiB": 2000},
         "gloo (its own choice)": {"4 B": 300, "1 MiB": 3000},
     }
@@ -108,8 +110,8 @@ def test_one_repetition_has_an_interval_without_width() -> None:
     """Computed from the bus bandwidth its ends may be off by the last bit, on either side."""
     many = rows()[:1].loc[[0] * 60].assign(bytes=range(4, 64), median_us=[1000 / 7 * n for n in range(1, 61)])
     many = many.assign(low_us=many.median_us, high_us=many.median_us, busbw=many.bytes / many.median_us / 1e3 * 1.5)
-    assert measured.bandwidth_against_size(many).light
-    assert measured.time_against_size(many.assign(low_us=many.median_us + 1e-3)).light
+    assert figures.bandwidth_against_size(many).light
+    assert figures.time_against_size(many.assign(low_us=many.median_us + 1e-3)).light
 
 
 def test_panels_say_who_has_what() -> None:
@@ -131,7 +133,7 @@ def test_panels_say_who_has_what() -> None:
 def test_ties_are_called_ties() -> None:
     """Of rows whose intervals overlap none is named the fastest."""
     tied = rows().assign(low_us=100.0)
-    assert measured.quickest(tied) == (
+    assert figures.quickest(tied) == (
         "At 4 B, gloo (its own choice) and ring tie, with medians of 300 µs to 900 µs: their intervals overlap. "
         "At 1 MiB, ring and gloo (its own choice) tie, with medians of 2,000 µs to 3,000 µs: their intervals overlap."
     )
@@ -139,9 +141,9 @@ def test_ties_are_called_ties() -> None:
         "At 4 B, of 3 collectives, fastest were: ours in 1, a tie in 2. "
         "At 1 MiB, of 3 collectives, fastest were: ours in 1, a tie in 2."
     )
-    assert measured.highest(rows(), "{:.1f}".format) == "0.8, by ring with 1 MiB"
+    assert figures.highest(rows(), "{:.1f}".format) == "0.8, by ring with 1 MiB"
     assert (
-        measured.highest(tied, "{:.1f}".format)
+        figures.highest(tied, "{:.1f}".format)
         == "0.8, by ring with 1 MiB; gloo (its own choice) cannot be told from it"
     )
 

@@ -4,54 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
 import numpy as np
-from pydantic import Field, model_validator
 
 from collectives.bench.environment import record
-from collectives.bench.parameters import Name, Parameters, Ranks, Repetitions, SomeSizes, need_place
-from collectives.bench.results import replace, write
+from collectives.bench.results import replace
 from collectives.launch import launch
 from collectives.machine import Link, Machine, text
-from collectives.units import parse_bytes
 
 Row = dict[str, Any]
 
-TIMEOUT = 600.0
 SIZES = (8, 64, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
-
-
-class Calibration(Parameters):
-    """The parameters of the notebook ``calibration``: whose link, and which messages."""
-
-    where: Name
-    ranks: Annotated[Ranks, Field(ge=2)]
-    sizes: Annotated[SomeSizes, Field(min_length=2)]
-    repetitions: Repetitions
-    output: str
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        need_place(self.where, self.ranks)
-        return self
-
-    def bytes(self) -> list[int]:
-        """The sizes of the messages."""
-        return [parse_bytes(size) for size in self.sizes]
-
-
-def measure(wanted: Calibration) -> None:
-    """Measure, and write rows, record and the machine (`file`) under ``wanted.output``."""
-    rows = measured(wanted.where, wanted.ranks, wanted.bytes(), wanted.repetitions, TIMEOUT)
-    made = machine_of(rows, "calibrated", wanted.where)
-    save(made, file(wanted.output))
-    write(wanted.output, deviations(rows, made.network), {"settings": [wanted.model_dump()], "environment": [record()]})
-
-
-def file(output: str) -> Path:
-    """Where the machine lies."""
-    return Path(f"{output}.yaml")
 
 
 def save(machine: Machine, path: Path) -> None:

@@ -1,5 +1,72 @@
-"""What the command line is made of: its arguments (`parser`), how it ends (`ending`), and its longer verbs."""
+"""The command line: see ``collectives --help``. Data go to standard output, all else to standard error.
+
+A verb is a module here, imported when it is asked for: ``add_arguments`` says what can be typed, ``run`` does it and
+returns the exit code, None for 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import Any
+
+from collectives.cli import ending
+from collectives.cli.options import UsageError
+from collectives.schedule import ScheduleError
+
+VERBS = {
+    "list": "every algorithm, with its cost on p ranks",
+    "show": "one schedule as a table of steps and ranks",
+    "verify": "prove schedules by counting every contribution",
+    "simulate": "how long a schedule takes on a machine of any size",
+    "bench-simulator": "how fast `simulate` is, up to a million ranks (minutes)",
+    "calibrate": "measure a link between two ranks: a machine for `simulate`",
+    "backends": "which back ends are here, and why one is not",
+    "bench": "measure collectives on real ranks, in nccl-tests' columns",
+    "cluster": "a cluster in slow motion: a command on each of its emulated hosts",
+    "run": "run experiments (notebooks) with a preset",
+}
 
 
-class UsageError(Exception):
-    """Something the user typed; the message says what was wrong and what is allowed."""
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 when something failed, 2 when the input was wrong.
+
+    130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of our output has gone.
+    """
+    ending.open_standard_streams()
+    with ending.signals():
+        try:
+            arguments = _parsed(sys.argv[1:] if argv is None else argv)
+            return int(_module(arguments.verb).run(arguments) or 0)
+        except UsageError as error:
+            return ending.failed(error, 2)
+        except (ScheduleError, RuntimeError, ImportError) as error:
+            return ending.failed(error, 1)
+        except MemoryError as error:
+            return ending.failed(f"memory is used up: {error}", 1)
+        except OverflowError as error:
+            return ending.failed(f"a number is too large: {error}", 1)
+        except KeyboardInterrupt as ended:
+            return ending.failed(ended, getattr(ended, "code", 130))
+        except BrokenPipeError:
+            if ending.reader_has_gone():
+                return 141
+            raise
+        finally:
+            ending.flush()
+
+
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    """The arguments, with the verb's name as ``verb``. Only that verb's module is imported."""
+    parser = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND", dest="verb")
+    for verb, text in VERBS.items():
+        of_verb = verbs.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if argv[:1] == [verb]:
+            _module(verb).add_arguments(of_verb)
+    return parser.parse_args(argv)
+
+
+def _module(verb: str) -> Any:
+    return importlib.import_module(f"{__name__}.{verb.replace('-', '_')}")

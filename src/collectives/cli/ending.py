@@ -1,9 +1,10 @@
-"""How a command ends: by a signal, when its time is up, or when nobody reads it any more, always with one line."""
+"""Standard output, and how a command ends: by a signal, a time limit, or a closed pipe, always with one line."""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import logging
 import os
 import select
@@ -14,10 +15,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-# How long a command that was told to end may take to clear away what it started.
+# How long a command may take to clean up after a signal.
 GRACE_SECONDS = 30.0
 
-# What has to happen at once when a signal comes.
+# Called at once when a signal arrives.
 _at_once: list[Callable[[], object]] = []
 
 
@@ -31,14 +32,14 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise `Ended` in the block, so that ranks and files are cleared away on the way out.
+    """Ctrl-C and SIGTERM raise `Ended` in the block, so that ranks and files are cleaned up.
 
-    Further signals change nothing. Should the way out take too long, the process ends without it.
+    Further signals are ignored. If the clean-up takes longer than `GRACE_SECONDS`, the process exits.
     """
     main = os.getpid()
 
     def on_signal(number: int, _: FrameType | None) -> NoReturn:
-        if os.getpid() != main:  # a process that was forked from us; it has nothing to clear away
+        if os.getpid() != main:  # a forked child: it has nothing to clean up
             os._exit(128 + number)
         for act in _at_once:
             act()
@@ -53,9 +54,9 @@ def signals() -> Iterator[None]:
 
 @contextmanager
 def limit(seconds: float, what: str) -> Iterator[None]:
-    """Raise `Ended` in the block when so many seconds are over.
+    """Raise `Ended` in the block after this many seconds.
 
-    Code that never returns to Python is ended a while later, with a traceback that says where it was.
+    Code that never returns to Python is ended later, with a traceback of where it was.
     """
 
     def on_alarm(*_: Any) -> NoReturn:
@@ -97,10 +98,9 @@ def _end(why: str, code: int) -> NoReturn:
 
 @contextmanager
 def killing_children() -> Iterator[None]:
-    """In the block a signal first kills the processes we started: a notebook's kernel would print how it is ended.
+    """In the block a signal first kills our child processes, because a notebook's kernel would print a traceback.
 
-    So would the libraries that wait for it, in their logs. What the processes have started ends with them; the block is
-    left when it is gone.
+    Logging is disabled for the same reason. The block ends when the children's own children are gone.
     """
     import psutil  # type: ignore[import-untyped]
 
@@ -124,7 +124,7 @@ def killing_children() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Give a closed standard stream back as one that leads nowhere, so that no file or socket gets its number."""
+    """Open a closed standard stream on /dev/null, so that no file or socket gets its descriptor."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -135,7 +135,7 @@ def open_standard_streams() -> None:
 
 
 def out(text: str) -> None:
-    """Print data on standard output; RuntimeError says so where that cannot be, as on a full disk."""
+    """Print data on standard output. Raises RuntimeError if that fails, as on a full disk."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -143,6 +143,11 @@ def out(text: str) -> None:
     except OSError as error:
         _drop(1)
         raise RuntimeError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def out_row(row: dict[str, Any], text: str, as_json: bool) -> None:
+    """Print a row: as one JSON object on one line, or as text."""
+    out(json.dumps(row) if as_json else text)
 
 
 def failed(error: BaseException | str, code: int) -> int:
@@ -154,7 +159,7 @@ def failed(error: BaseException | str, code: int) -> int:
 
 
 def reader_has_gone() -> bool:
-    """Whether what reads our standard output or standard error has ended, as ``head`` does."""
+    """Whether the reader of standard output or standard error has closed it, as ``head`` does."""
     poll = select.poll()
     for number in (1, 2):
         poll.register(number, 0)
@@ -162,7 +167,7 @@ def reader_has_gone() -> bool:
 
 
 def flush() -> None:
-    """Write what is still held. What nobody reads is dropped, and Python does not try again when it ends."""
+    """Flush standard output and error. What has no reader is dropped, so that Python does not retry at exit."""
     for number, stream in enumerate((sys.stdout, sys.stderr), start=1):
         try:
             stream.flush()
@@ -174,7 +179,7 @@ def flush() -> None:
 
 
 def _drop(number: int) -> None:
-    """From now on what is written to this standard stream goes nowhere."""
+    """Redirect this standard stream to /dev/null."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)

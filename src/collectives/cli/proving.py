@@ -12,8 +12,8 @@ from collectives.verify import verify
 
 Row = dict[str, Any]
 
-# What is proved where no number of ranks is given: every contribution counted for these, and by fingerprints for one
-# large number more, by how many chunks there are for p ranks.
+# Without --max-ranks: every contribution is counted for these numbers of ranks, and fingerprints are compared for one
+# larger number, which depends on how many chunks p ranks have.
 COUNTED_FOR = (*range(1, 65), 96, 100, 127, 128)
 LARGE = {"p * p": 256, "p": 1024, "few": 4096}
 
@@ -21,7 +21,7 @@ LARGE = {"p * p": 256, "p": 1024, "few": 4096}
 def rows(max_ranks: int | None) -> Iterator[Row]:
     """A row for each algorithm as soon as it is proved, on 1 to ``max_ranks`` ranks; ScheduleError for a fault."""
     with workers() as pool:
-        # The last ones in the table take longest: begun first, they do not keep a single core busy at the end.
+        # The last algorithms of the table take longest, so they start first and all cores end together.
         jobs = [pool.submit(_proved, *names, max_ranks) for names in reversed(ALGORITHMS)]
         for job in as_completed(jobs):
             yield job.result()

@@ -23,7 +23,7 @@ from collectives import plain_yaml
 from collectives.bench.environment import digest, fingerprint, record
 from collectives.bench.results import read
 from collectives.errors import short, unknown
-from collectives.experiments import EXPERIMENTS, ExperimentError, validated
+from collectives.experiments import EXPERIMENTS, ExperimentError, load, validated
 
 # What a preset and a folder of results may be called.
 NAME = r"\w[\w.=,-]{0,99}"
@@ -99,7 +99,7 @@ def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folde
         try:
             if "output" in given | overrides:
                 raise ExperimentError("where results go is no parameter here; use --output NAME")
-            validated(EXPERIMENTS[notebook.stem], _defaults(notebook) | parameters)
+            validated(load(notebook.stem).Parameters, _defaults(notebook) | parameters)
         except ExperimentError as error:
             raise ExperimentError(f"{notebook.stem} with preset {preset}: {error}") from None
         executed = notebook.parent / "results" / folder / notebook.name

@@ -1,38 +1,39 @@
-"""Experiments that simulate: the parameters of their notebooks, and the rows that they write."""
+"""The experiment ``massive-scale``: all-reduces simulated on many numbers of ranks, and which algorithm is fastest."""
 
 from __future__ import annotations
 
 import sys
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from collectives.algorithms import ALGORITHMS, names
 from collectives.bench.environment import record
-from collectives.bench.parameters import Names, Parameters, Ranks, Size, Sizes, SomeNames, distinct
 from collectives.bench.results import write
 from collectives.errors import unknown
+from collectives.experiments import parameters as base
 from collectives.experiments.massive_scale.nccl import segments
+from collectives.experiments.parameters import Distinct, Name, Ranks, Size, Some
 from collectives.machine import Machine, machine
 from collectives.simulator.regimes import regimes
 from collectives.simulator.scaling import Case, Row, line, rows
-from collectives.simulator.speed import benchmark, lines
-from collectives.units import parse_bytes
+
+# Ranks between which something is sent.
+Several = Annotated[Ranks, Field(ge=2)]
 
 
-class Scale(Parameters):
-    """The parameters of ``massive-scale``: two sizes on many numbers of ranks, and a map of which algorithm wins."""
+class Parameters(base.Parameters):
+    """The parameters of ``massive-scale``: two sizes on many numbers of ranks, and a map of the fastest algorithm."""
 
     machine: str
-    ranks: Annotated[list[Annotated[Ranks, Field(ge=2)]], Field(min_length=1), AfterValidator(distinct)]
-    algorithms: SomeNames
+    ranks: Some[Several]
+    algorithms: Some[Name]
     small: Size
     large: Size
-    map_machines: Names
-    map_nodes: Annotated[list[Annotated[Ranks, Field(ge=2)]], AfterValidator(distinct)]
-    map_sizes: Sizes
-    map_algorithms: Names
-    output: str
+    map_machines: Distinct[Name]
+    map_nodes: Distinct[Several]
+    map_sizes: Distinct[Size]
+    map_algorithms: Distinct[Name]
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -45,24 +46,17 @@ class Scale(Parameters):
             if ("all_reduce", name) not in ALGORITHMS:
                 raise ValueError(unknown("algorithm", name, names("all_reduce")))
         self.map_settings()
-        on, sizes = machine(self.machine), (parse_bytes(self.small), parse_bytes(self.large))
+        on = machine(self.machine)
         return [
             Case("all_reduce", name, ranks, size, on, _cut(name, ranks, size, on))
             for ranks in self.ranks
             for name in self.algorithms
-            for size in sizes
+            for size in (self.small, self.large)
         ]
 
     def map_settings(self) -> tuple[list[Machine], list[int], list[int], list[str]]:
         """What the map takes: machines, nodes, sizes and algorithms."""
-        sizes = [parse_bytes(size) for size in self.map_sizes]
-        return [machine(name) for name in self.map_machines], self.map_nodes, sizes, self.map_algorithms
-
-
-class Speed(Parameters):
-    """The parameters of ``bench-simulator``: it has none but where its rows go."""
-
-    output: str
+        return [machine(name) for name in self.map_machines], self.map_nodes, self.map_sizes, self.map_algorithms
 
 
 def _cut(algorithm: str, ranks: int, size: int, on: Machine) -> int | None:
@@ -73,22 +67,19 @@ def _cut(algorithm: str, ranks: int, size: int, on: Machine) -> int | None:
     return segments(size, on.ranks_per_node, nodes) if algorithm == "hierarchical_tree" else None
 
 
-def simulate(scale: Scale) -> list[Row]:
-    """Simulate what the figures and the map show, and write rows and record under ``scale.output``."""
-    cases, mapped = scale.settings(), scale.map_settings()
+def run(parameters: Parameters) -> list[Row]:
+    """Simulate what the figures and the map show, and write rows and record."""
+    cases, mapped = parameters.settings(), parameters.map_settings()
     print(f"{len(cases)} simulations for the figures", file=sys.stderr, flush=True)
     found = [row | {"part": "figures"} for row in rows(cases, _say)]
     print("and for the map", file=sys.stderr, flush=True)
     found += [row | {"part": "map"} for row in regimes(*mapped, on_row=_say)]
-    machines = {name: machine(name).model_dump() for name in (scale.machine, *scale.map_machines)}
-    write(scale.output, found, {"parameters": scale.model_dump(), "machines": machines, "environment": [record()]})
-    return found
-
-
-def time_simulator(speed: Speed) -> list[Row]:
-    """Measure how fast the simulator is on this machine, and write rows and record under ``speed.output``."""
-    found = benchmark(lambda row: print(lines(row), file=sys.stderr, flush=True))
-    write(speed.output, found, {"environment": [record()]})
+    machines = {name: machine(name).model_dump() for name in (parameters.machine, *parameters.map_machines)}
+    write(
+        parameters.output,
+        found,
+        {"parameters": parameters.model_dump(), "machines": machines, "environment": [record()]},
+    )
     return found
 
 

@@ -1,22 +1,22 @@
-"""Simulated rows as figures: lines for what the model says, hollow markers for what was published.
+"""Simulated rows as figures: lines for the model, hollow markers for published values. Nothing here is measured by us.
 
-Rows are a table as `scaling.row` makes them. Nothing here is measured by us.
+Rows are a table as `collectives.simulator.scaling.row` makes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullFormatter, NullLocator
+from matplotlib.ticker import MultipleLocator
 
 from collectives.experiments.massive_scale import published
-from collectives.figures.measured import WIDTH, Rows, nothing
+from collectives.figures import kit
+from collectives.figures.statements import Rows
 from collectives.figures.style import DARK, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
@@ -25,15 +25,8 @@ Points = Callable[[str], Mapping[int, float]]
 
 def latency(rows: Rows) -> Picture:
     """Time against the number of GPUs, both logarithmic; published points where the article has some."""
-
-    def shape(axes: Axes) -> None:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set_ylabel("time")
-
     points = published.latencies if _is_published(rows, published.SMALL) else _nothing
-    return _against_ranks(rows, "seconds", duration, shape, points, "time")
+    return _against_ranks(rows, "seconds", duration, lambda axes: kit.time_axis(axes, unit=1), points, "time")
 
 
 def bandwidth(rows: Rows) -> Picture:
@@ -59,24 +52,21 @@ def _nothing(_: str) -> Mapping[int, float]:
 def _against_ranks(
     rows: Rows, column: str, form: Callable[[float], str], shape: Callable[[Axes], None], points: Points, what: str
 ) -> Picture:
-    series = {name: group.sort_values("ranks") for name, group in rows.groupby("algorithm", sort=False)}
+    series = [(str(name), group) for (name,), group in kit.series(rows, ("algorithm",), "ranks")]
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        for algorithm, group in series.items():
+        for algorithm, group in series:
             look, there = mark(algorithm), points(algorithm)
-            colour = _visible(look.colour, theme)
-            axes.plot(group.ranks, group[column], color=colour, lw=1.8, label=f"{algorithm} (simulated)")
-            at, values = list(there), list(there.values())
-            axes.plot(at, values, marker=look.marker, mfc="none", mec=colour, mew=1.5, ms=7, ls="", zorder=3)
-        _ranks_axis(axes, sorted(rows.ranks.unique()))
+            look = look._replace(colour=_visible(look.colour, theme))
+            axes.plot(group.ranks, group[column], color=look.colour, lw=1.8, label=f"{algorithm} (simulated)")
+            kit.published(axes, look, list(there), list(there.values()))
+        kit.binary_axis(axes, sorted(rows.ranks.unique()), "GPUs", "{:,.0f}".format)
         shape(axes)
-        handles = axes.get_legend_handles_labels()[0]
-        if any(points(algorithm) for algorithm in series):
-            handles.append(Line2D([], [], marker="o", mfc="none", mec=theme.ink, ls="", label=published.LABEL))
-        figure.legend(handles=handles, loc="outside upper left", ncols=2)
+        hollow = kit.key(theme, published.LABEL, marker="o", mfc="none", ls="")
+        kit.legend(figure, more=[hollow] if any(points(algorithm) for algorithm, _ in series) else [])
 
-    return picture(paint, _alt(rows, series, column, form, points, what), WIDTH, 4.2)
+    return picture(paint, _alt(rows, series, column, form, points, what), kit.WIDTH, 4.2)
 
 
 def _visible(colour: str, theme: Theme) -> str:
@@ -86,22 +76,17 @@ def _visible(colour: str, theme: Theme) -> str:
     return mpl.colors.to_hex((red, green, blue))
 
 
-def _ranks_axis(axes: Axes, counts: list[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(counts))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda ranks, _: f"{ranks:,.0f}"))
-    axes.tick_params(axis="x", labelrotation=40)
-    axes.set_xlabel("GPUs")
-
-
 def _alt(
-    rows: Rows, series: Mapping[str, Rows], column: str, form: Callable[[float], str], points: Points, what: str
+    rows: Rows,
+    series: Sequence[tuple[str, Rows]],
+    column: str,
+    form: Callable[[float], str],
+    points: Points,
+    what: str,
 ) -> str:
     parts = []
-    for algorithm, group in series.items():
-        ends = [f"{form(group[column].iloc[i])} on {group.ranks.iloc[i]:,} GPUs" for i in (0, -1)]
-        text = f"{algorithm} from {' to '.join(ends)}"
+    for algorithm, group in series:
+        text = kit.from_to(algorithm, [*group.ranks], [*group[column]], "on {:,} GPUs".format, form)
         if there := points(algorithm):
             text += ", published " + ", ".join(f"{form(value)} on {ranks:,}" for ranks, value in there.items())
         parts.append(text)
@@ -115,7 +100,7 @@ def regime_map(best: Rows) -> Picture:
     ``best`` has one row for each field, of one machine (`regimes.fastest`).
     """
     if best.empty:
-        return nothing()
+        return kit.nothing()
     grid = best.pivot(index="bytes", columns="ranks", values="algorithm")
 
     def paint(figure: Figure, theme: Theme) -> None:
@@ -129,9 +114,9 @@ def regime_map(best: Rows) -> Picture:
         axes.grid(visible=False)
         axes.set(xlabel=f"GPUs of {best.machine.iloc[0]}", ylabel="buffer")
         handles = [Patch(color=mark(name).colour, label=f"{initials(name)}  {name}") for name in _shown(best)]
-        figure.legend(handles=handles, loc="outside upper left", ncols=2)
+        kit.legend(figure, more=handles)
 
-    return picture(paint, f"Simulated, {_regimes_alt(best, grid)}", WIDTH, 4.4)
+    return picture(paint, f"Simulated, {_regimes_alt(best, grid)}", kit.WIDTH, 4.4)
 
 
 def _field(axes: Axes, x: int, y: int, algorithm: str, theme: Theme) -> None:

@@ -1,1 +1,1 @@
-"""The notebook scaling: all-reduces on more and more emulated hosts."""
+"""The notebook scaling: all-reduces on 2, 4, 8 … emulated hosts."""

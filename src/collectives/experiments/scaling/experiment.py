@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.autotune import bound
@@ -18,25 +18,17 @@ from collectives.backends.presence import presence
 from collectives.backends.tuning import named
 from collectives.bench import OURS, Settings
 from collectives.bench.calibration import machine_of, measured, save
-from collectives.bench.parameters import Latency, Names, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
 from collectives.bench.results import read
 from collectives.bench.sweep import sweep
 from collectives.emulator import MOST_HOSTS, allowed
+from collectives.experiments import parameters as base
+from collectives.experiments.parameters import Distinct, Latency, Name, Repetitions, Size, Some, distinct
 from collectives.experiments.scaling.targets import deviations
+from collectives.fields import Rate
+from collectives.figures.statements import Rows
 from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
-from collectives.units import (
-    duration,
-    format_bytes,
-    parse_bytes,
-    parse_rate,
-    parse_seconds,
-    typed_rate,
-    typed_seconds,
-)
-
-# A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
-Rows = Any
+from collectives.units import duration, format_bytes, typed_rate, typed_seconds
 
 # Messages from whose times links are calibrated: of these rates larger ones would take seconds.
 MESSAGES = (8, 1 << 10, 8 << 10, 64 << 10, 256 << 10)
@@ -46,19 +38,18 @@ TIMEOUT = 1800.0
 MOST_SLOWER = 1000
 
 
-class Scaling(Parameters):
+class Parameters(base.Parameters):
     """The parameters of ``scaling``: emulated hosts and their links, and what is measured on them."""
 
-    hosts: Annotated[list[Annotated[int, Field(ge=2, le=MOST_HOSTS)]], Field(min_length=1), AfterValidator(distinct)]
+    hosts: Some[Annotated[int, Field(ge=2, le=MOST_HOSTS)]]
     latency: Latency
     rate: Rate
     slower: Annotated[int, Field(ge=1, le=MOST_SLOWER)]
-    sizes: SomeSizes
-    algorithms: SomeNames
-    backends: Names
-    selectable: Names
+    sizes: Some[Size]
+    algorithms: Some[Name]
+    backends: Distinct[Name]
+    selectable: Distinct[Name]
     repetitions: Repetitions
-    output: str
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -68,9 +59,8 @@ class Scaling(Parameters):
 
     def networks(self) -> list[str]:
         """Where hosts are: on the links asked for and, if ``slower`` is above 1, on links so many times slower."""
-        seconds, rate = parse_seconds(self.latency) * self.slower, parse_rate(self.rate) / self.slower
-        deeper = f"cluster:{typed_seconds(float(f'{seconds:.6g}'))},{typed_rate(float(f'{rate:.6g}'))}"
-        return [f"cluster:{self.latency},{self.rate}", *([deeper] if self.slower > 1 else [])]
+        links = [(self.latency, self.rate), (self.latency * self.slower, self.rate / self.slower)]
+        return [f"cluster:{_typed(*link)}" for link in links[: 1 + (self.slower > 1)]]
 
     def machine_file(self, where: str) -> str:
         """Where the calibrated machine of a network lies: beside the rows."""
@@ -91,7 +81,7 @@ class Scaling(Parameters):
         return Settings(
             ranks=ranks,
             where=where,
-            bytes=[parse_bytes(size) for size in self.sizes],
+            bytes=self.sizes,
             algorithms=algorithms or ["auto", *self.algorithms],
             backends=backends,
             machine=self.machine_file(where) if calibrated else None,
@@ -101,21 +91,30 @@ class Scaling(Parameters):
         )
 
 
-def lacking(scaling: Scaling) -> str | None:
+def _typed(latency: float, rate: float) -> str:
+    """A link as LATENCY,RATE, to six digits.
+
+    >>> _typed(4 * 0.005, 25e6 / 4)
+    '20ms,6.25MB/s'
+    """
+    return f"{typed_seconds(float(f'{latency:.6g}'))},{typed_rate(float(f'{rate:.6g}'))}"
+
+
+def lacking(parameters: Parameters) -> str | None:
     """Why it cannot be measured here, in one line; None where it can."""
-    names = dict.fromkeys(named(backend)[0] for backend in (*scaling.backends, *scaling.selectable))
+    names = dict.fromkeys(named(backend)[0] for backend in (*parameters.backends, *parameters.selectable))
     return allowed() or next((f"{name} is absent: {why}" for name in names if (why := presence(name).absent)), None)
 
 
-def measure(scaling: Scaling) -> None:
+def run(parameters: Parameters) -> None:
     """Calibrate the links where that is not done, and measure what is not yet measured (`collectives.bench.sweep`)."""
-    for where in scaling.networks():
-        path = Path(scaling.machine_file(where))
+    for where in parameters.networks():
+        path = Path(parameters.machine_file(where))
         if not path.exists():
             rows = measured(where, 2, MESSAGES, MESSAGE_REPETITIONS, TIMEOUT)
             save(made := machine_of(rows, where, where), path)
             print(text(made), file=sys.stderr)
-    sweep(scaling.settings(calibrated=True), scaling.output)
+    sweep(parameters.settings(calibrated=True), parameters.output)
 
 
 def calibrated(stem: str | Path) -> dict[str, Machine]:

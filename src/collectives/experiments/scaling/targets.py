@@ -9,11 +9,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from collectives.figures.measured import OURS
-from collectives.figures.statements import ratio, verdict
+from collectives.figures.statements import Rows, ratio, verdict
 from collectives.units import format_bytes
-
-# A pandas.DataFrame of measured rows; the type cannot say what its columns hold.
-Rows = Any
 
 # How many times as fast as the better of gloo and Horovod "auto" was to be, from this size on.
 FASTER = {4: 8.0, 1 << 20: 3.5, 4 << 20: 2.0, 16 << 20: 1.0}

@@ -1,1 +1,1 @@
-"""The notebook straggler: one host whose link is slower than the others'."""
+"""The notebook straggler: all-reduces while the link of one emulated host is slower."""

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from collectives.algorithms import build
-from collectives.bench import Settings
+from collectives.bench import Row, Settings
 from collectives.bench.environment import record
-from collectives.bench.parameters import Latency, Parameters, Rate, Repetitions, SomeNames, SomeSizes, distinct
 from collectives.bench.results import write
 from collectives.emulator import MOST_HOSTS, Cluster, cluster
+from collectives.experiments import parameters as base
+from collectives.experiments.parameters import Distinct, Latency, Name, Repetitions, Size, Some
+from collectives.fields import Rate
 from collectives.launch.cluster import launch_on
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
-from collectives.units import duration, format_bytes, parse_bytes, parse_rate, parse_seconds
-
-Row = dict[str, Any]
+from collectives.units import duration, format_bytes, typed_rate, typed_seconds
 
 SEGMENTS = 1  # trees send their buffer whole, so that measured and simulated are the same schedule
 WARMUPS = 1
@@ -31,20 +31,19 @@ TIMEOUT = 1800.0
 Factor = Annotated[int, Field(ge=1, le=1000)]
 
 
-class Straggler(Parameters):
+class Parameters(base.Parameters):
     """The parameters of ``straggler``: a cluster, who is slow on it and how much, and what is measured meanwhile."""
 
     hosts: Annotated[int, Field(ge=2, le=MOST_HOSTS)]
     latency: Latency
     rate: Rate
     slow_host: int
-    factors: Annotated[list[Factor], Field(min_length=1), AfterValidator(distinct)]
-    positions: Annotated[list[int], AfterValidator(distinct)]
+    factors: Some[Factor]
+    positions: Distinct[int]
     position_factor: Factor
-    sizes: SomeSizes
-    algorithms: SomeNames
+    sizes: Some[Size]
+    algorithms: Some[Name]
     repetitions: Repetitions
-    output: str
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -61,8 +60,8 @@ class Straggler(Parameters):
         return Settings(
             algorithms=self.algorithms,
             ranks=self.hosts,
-            where=f"cluster:{self.latency},{self.rate}",
-            bytes=[parse_bytes(size) for size in self.sizes],
+            where=f"cluster:{typed_seconds(self.latency)},{typed_rate(self.rate)}",
+            bytes=self.sizes,
             segments=SEGMENTS,
             repetitions=self.repetitions,
             warmups=WARMUPS,
@@ -76,47 +75,48 @@ class Straggler(Parameters):
 
     def machine(self, host: int, factor: int) -> Machine:
         """The same cluster for the simulator."""
-        link = Link(latency=parse_seconds(self.latency), rate=parse_rate(self.rate))
+        link = Link(latency=self.latency, rate=self.rate)
         return Machine(name="cluster", network=link, slower={host: factor})
 
 
-def measure(straggler: Straggler) -> list[Row]:
-    """Measure all points, and write rows and their record under ``straggler.output``.
+def run(parameters: Parameters) -> list[Row]:
+    """Measure all points, and write rows and their record under ``parameters.output``.
 
     Raises ClusterError where this system allows no hosts (`emulator.allowed`), RankError where a rank fails.
     """
-    wanted, points = straggler.settings(), straggler.points()
+    wanted, points = parameters.settings(), parameters.points()
     environment: list[Row] = []
     rows: list[Row] = []
-    with cluster(straggler.hosts, straggler.latency, straggler.rate) as hosts:
+    latency, rate = typed_seconds(parameters.latency), typed_rate(parameters.rate)
+    with cluster(parameters.hosts, latency, rate) as hosts:
 
         def on_event(event: Row) -> None:
             if "slow" in event:
-                _slow_down(hosts, straggler, *event["slow"])
+                _slow_down(hosts, parameters, *event["slow"])
             elif "row" in event:
-                rows.append(_row(straggler, event))
+                rows.append(_row(parameters, event))
                 _say(rows[-1])
             elif not environment:
                 environment.extend(event.get("environment", []))
 
         job = {"points": points, "measure": [wanted.model_dump()]}
         launch_on(hosts, "collectives.bench.straggling", job, timeout=TIMEOUT, on_event=on_event)
-    write(straggler.output, rows, {"settings": [wanted.model_dump()], "environment": environment or [record()]})
+    write(parameters.output, rows, {"settings": [wanted.model_dump()], "environment": environment or [record()]})
     return rows
 
 
-def _slow_down(hosts: Cluster, straggler: Straggler, slow: int, factor: int) -> None:
+def _slow_down(hosts: Cluster, parameters: Parameters, slow: int, factor: int) -> None:
     """That host, and no other."""
     for host in range(hosts.hosts):
-        hosts.set(host, rate=straggler.rate if host != slow else f"{parse_rate(straggler.rate) / factor:f}B/s")
+        hosts.set(host, rate=typed_rate(parameters.rate / (factor if host == slow else 1)))
 
 
-def _row(straggler: Straggler, event: Row) -> Row:
+def _row(parameters: Parameters, event: Row) -> Row:
     """A measured row, which host was slow and by how much, the simulated time, and how busy this machine was."""
     slow, factor = event["point"]
     row: Row = event["row"]
-    schedule = build("all_reduce", row["algorithm"], straggler.hosts, segments=SEGMENTS)
-    simulated = simulate(schedule, straggler.machine(slow, factor), row["bytes"], row["algorithm"]).seconds
+    schedule = build("all_reduce", row["algorithm"], parameters.hosts, segments=SEGMENTS)
+    simulated = simulate(schedule, parameters.machine(slow, factor), row["bytes"], row["algorithm"]).seconds
     own = {"slow_host": slow, "factor": factor, "simulated_us": round(simulated * 1e6, 3), "load": os.getloadavg()[0]}
     return row | own
 

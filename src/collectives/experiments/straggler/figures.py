@@ -11,12 +11,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
 from collectives.algorithms import COSTS
-from collectives.figures import statements
-from collectives.figures.measured import WIDTH, Rows
+from collectives.figures import kit, statements
+from collectives.figures.statements import Rows
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.machine import Link
 from collectives.units import duration, format_bytes
@@ -42,43 +41,29 @@ def time(rows: Rows) -> Picture:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (x, part) in zip(panels, parts, strict=True):
             _draw(axes, x, part)
-        _factor_axis(panels[0], sorted(parts[0][1].factor.unique()))
+        kit.binary_axis(
+            panels[0], sorted(parts[0][1].factor.unique()), "how much slower one host's link is", "{:g}×".format
+        )
         panels[1].set_xlabel("which host is slow")
         panels[1].xaxis.set_major_locator(FixedLocator(sorted(parts[1][1].slow_host.unique())))
-        panels[0].set_ylabel("time")
-        handles = [*panels[0].get_legend_handles_labels()[0], Line2D([], [], color=theme.ink, lw=1.2)]
-        names = [*panels[0].get_legend_handles_labels()[1], "simulated"]
-        figure.legend(handles, names, loc="outside upper left", ncols=2)
+        kit.time_axis(panels[0])
+        kit.legend(figure, rows, more=[kit.key(theme, "simulated")])
 
-    return picture(paint, _alt(rows, parts), WIDTH, 3.8)
+    return picture(paint, _alt(rows, parts), kit.WIDTH, 3.8)
 
 
 def _draw(axes: Axes, x: str, rows: Rows) -> None:
     for algorithm, series in rows.groupby("algorithm", sort=False):
-        colour, marker = mark(str(algorithm))
-        median, low, high = (series[name] * 1e-6 for name in ("median_us", "low_us", "high_us"))
-        axes.plot(series[x], series.simulated_us * 1e-6, color=colour, lw=1.2)
-        error = [(median - low).clip(lower=0), (high - median).clip(lower=0)]
-        axes.errorbar(series[x], median, yerr=error, color=colour, marker=marker, ls="", capsize=2, label=algorithm)
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _factor_axis(axes: Axes, factors: list[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(factors))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:g}×"))
-    axes.set_xlabel("how much slower one host's link is")
+        look = mark(str(algorithm))
+        axes.plot(series[x], series.simulated_us, color=look.colour, lw=1.2)
+        kit.measured(axes, look, str(algorithm), series[x], series.median_us, series.low_us, series.high_us, ls="")
 
 
 def _alt(rows: Rows, parts: list[tuple[str, Rows]]) -> str:
     head = f"Measured all-reduce of {format_bytes(rows.bytes.iloc[0])} on {rows.ranks.iloc[0]} hosts"
     (_, factors), (_, positions) = parts
     lines = [
-        f"{name} from {_took(group, 0)} with a factor of {group.factor.iloc[0]} to {_took(group, -1)} with "
-        f"{group.factor.iloc[-1]}"
+        kit.from_to(name, [*group.factor], [*group.median_us * 1e-6], "with a factor of {}".format, duration)
         for name, group in factors.groupby("algorithm", sort=False)
     ]
     lines += [
@@ -87,10 +72,6 @@ def _alt(rows: Rows, parts: list[tuple[str, Rows]]) -> str:
         for name, group in positions.groupby("algorithm", sort=False)
     ]
     return f"{head} of which one has a slower link, and simulated as lines: {'; '.join(lines)}."
-
-
-def _took(rows: Rows, which: int) -> str:
-    return duration(rows.median_us.iloc[which] * 1e-6)
 
 
 def slowdown(rows: Rows) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from matplotlib.artist import Artist
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
-from collectives.figures import statements
-from collectives.figures.measured import OURS, WIDTH, Rows, draw_series, nothing, plain, size_axis
+from collectives.figures import kit, measured, statements
+from collectives.figures.measured import OURS, plain
+from collectives.figures.statements import Rows
 from collectives.figures.style import Picture, Theme, picture
 from collectives.units import duration, format_bytes
 
@@ -15,36 +14,33 @@ from collectives.units import duration, format_bytes
 def time_against_size(rows: Rows) -> Picture:
     """Median time of each back end against the size of the buffer, all panels to one scale."""
     if rows.empty:
-        return nothing()
+        return kit.nothing()
     names = list(dict.fromkeys(rows.collective))
     lines = -(-len(names) // 2)
 
     def paint(figure: Figure, _: Theme) -> None:
-        panels = figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat
-        legend: dict[str, Artist] = {}
+        panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
+        for axes in panels[len(names) :]:  # one is left over where the number is odd
+            axes.remove()
         for axes, name in zip(panels, names, strict=False):
-            for whose, series in _series(rows[rows.collective == name]):
-                algorithm = "default" if series.backend.iloc[0] in OURS else series.algorithm.iloc[0]
-                draw_series(axes, algorithm, series, series.median_us, series.low_us, series.high_us, name=whose)
+            for label, series in _series(rows[rows.collective == name]):
+                backend, algorithm = series.backend.iloc[0], series.algorithm.iloc[0]
+                look = measured.look(backend, "default" if backend in OURS else algorithm)
+                kit.measured(axes, look, label, series.bytes, series.median_us, series.low_us, series.high_us)
             axes.set_title(plain(series), fontsize=10)
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda us, _: duration(us * 1e-6)))
-            size_axis(axes, sorted(rows.bytes.unique()))
-            handles, labels = axes.get_legend_handles_labels()
-            legend |= dict(zip(labels, handles, strict=True))
-        for axes in panels:  # one is left over where the number is odd
-            axes.set_visible(False)
-        figure.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=2)
+            kit.time_axis(axes, name="")
+            kit.binary_axis(axes, sorted(rows.bytes.unique()), name="")
+        kit.legend(figure, rows)
         figure.supxlabel("buffer", fontsize=10)
         figure.supylabel("time", fontsize=10)
 
     parts = [f"{plain(of)}: {_ends(of)}" for of in (rows[rows.collective == name] for name in names)]
     head = f"Measured on {rows.ranks.iloc[0]} ranks, time against buffer size from {_span(rows)}"
-    return picture(paint, f"{head}. {'. '.join(parts)}.", WIDTH, 1.0 + 1.5 * lines)
+    return picture(paint, f"{head}. {'. '.join(parts)}.", kit.WIDTH, 1.0 + 1.7 * lines)
 
 
 def table(rows: Rows, nbytes: int) -> Rows:
-    """Median times in microseconds at one size: a line per collective, a column per back end, "none" if it has none."""
+    """Median times in microseconds at one size: a line per collective, a column per back end, or "none"."""
     of = rows[rows.bytes == nbytes] if len(rows) else rows
     named = of.assign(series=_names(of), collective=of.collective.str.replace("_", "-"))
     if of.empty:
@@ -55,7 +51,7 @@ def table(rows: Rows, nbytes: int) -> Rows:
 
 
 def winners(rows: Rows) -> str:
-    """A sentence for the smallest and one for the largest size: who was fastest in how many collectives, and ties.
+    """A sentence for the smallest and one for the largest size: in how many collectives each back end was fastest.
 
     Empty without rows.
     """
@@ -68,20 +64,19 @@ def winners(rows: Rows) -> str:
 
 def _winners(rows: Rows) -> str:
     groups = [group for _, group in rows.groupby("collective", sort=False)]
-    counts = statements.wins(groups, lambda row: _whose(row.backend, row.algorithm))
+    counts = statements.wins(groups, lambda row: _name(row.backend, row.algorithm))
     return f"At {format_bytes(rows.bytes.iloc[0])}, of {len(groups)} collectives, fastest were: {counts}."
 
 
 def _series(rows: Rows) -> list[tuple[str, Rows]]:
-    groups = rows.assign(series=_names(rows)).groupby("series", sort=False)
-    return [(str(name), group.sort_values("bytes")) for name, group in groups]
+    return [(name, group) for (name,), group in kit.series(rows.assign(series=_names(rows)), ("series",), "bytes")]
 
 
 def _names(rows: Rows) -> list[str]:
-    return [_whose(backend, algorithm) for backend, algorithm in zip(rows.backend, rows.algorithm, strict=True)]
+    return [_name(backend, algorithm) for backend, algorithm in zip(rows.backend, rows.algorithm, strict=True)]
 
 
-def _whose(backend: str, algorithm: str) -> str:
+def _name(backend: str, algorithm: str) -> str:
     if backend in OURS:
         return f"ours{OURS[backend]}"
     return backend if algorithm == "default" else f"{backend} ({algorithm})"

@@ -1,0 +1,23 @@
+"""The verb ``backends``: which back ends are here, and why one is not."""
+
+from __future__ import annotations
+
+import argparse
+
+from collectives.cli.ending import out_row
+from collectives.cli.options import add_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """A row for each back end."""
+    from collectives.backends import BACKENDS
+    from collectives.backends.presence import presence
+
+    for found in map(presence, BACKENDS):
+        here = f"{found.version} on {found.devices}" if found.absent is None else f"absent: {found.absent}"
+        out_row(found._asdict(), f"{found.backend:<10}{here}", arguments.json)

@@ -1,0 +1,85 @@
+"""The verb ``bench``: measure collectives on real ranks. Its options are the fields of `collectives.bench.Settings`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from pydantic import ValidationError
+
+from collectives.bench import Row, Settings, bench, need_all
+from collectives.bench.table import heading, line, note, progress
+from collectives.cli import ending
+from collectives.cli.options import UsageError, add_field, size, wrong_input
+from collectives.contracts import ROOTED
+from collectives.errors import explain
+
+# The fields of Settings, and what `--help` says of them; limits and defaults are the model's.
+HELP = {
+    "algorithms": "ours, or FILE.py:FUNCTION",
+    "backends": "`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm",
+    "ranks": "one launch for each",
+    "where": "what starts ranks: loopback, slurm, cluster:5ms,25MB/s …; Horovod and MPI have their own, except on a "
+    "cluster",
+    "bytes": "sizes, also typed as 64K or 1M",
+    "dtype": "of the elements",
+    "op": "of a collective that reduces",
+    "root": "of a collective that starts from or ends at one rank",
+    "segments": "for pipelined algorithms (default: from the size)",
+    "machine": "what auto goes by, and lower bounds: a preset, FILE.yaml or LATENCY,RATE",
+    "repetitions": "timed calls",
+    "warmups": "calls before that",
+    "timeout": "seconds for one launch",
+}
+# Options that are called otherwise than their field, that take several values for a field of one, or parse their own.
+FLAGS = {"algorithms": "--algorithm", "backends": "--backend"}
+MORE: dict[str, dict[str, Any]] = {"ranks": {"nargs": "+"}, "bytes": {"type": size}}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    fields = Settings.model_json_schema()["properties"]
+    add_field(parser, "--collective", fields["collective"], "one after the other", nargs="+")
+    for name, text in HELP.items():
+        add_field(parser, FLAGS.get(name, f"--{name}"), fields[name], text, dest=name, **MORE.get(name, {}))
+    parser.add_argument("--json", action="store_true", help="one JSON object per row, with every sample")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """A table for each number of ranks; 1 if elements were wrong."""
+    with ending.limit(arguments.timeout, f"bench {' '.join(arguments.algorithms)}"):
+        everything = [_settings(arguments, ranks) for ranks in arguments.ranks]
+    with wrong_input():
+        need_all([settings for wanted in everything for settings in wanted])
+    wrong = sum(_measured(wanted, arguments.json) for wanted in everything)
+    if wrong:
+        print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
+    return int(wrong > 0)
+
+
+def _settings(arguments: argparse.Namespace, ranks: int) -> list[Settings]:
+    """What to measure on so many ranks: one for each collective."""
+    if arguments.root and not set(arguments.collective) & set(ROOTED):
+        raise UsageError(f"{', '.join(arguments.collective)} takes no --root: got {arguments.root}, expected none")
+    given = {name: getattr(arguments, name) for name in HELP} | {"ranks": ranks}
+    try:
+        return [Settings(collective=collective, **given) for collective in arguments.collective]
+    except ValidationError as error:
+        raise UsageError(explain(error)) from None
+
+
+def _measured(wanted: list[Settings], as_json: bool) -> int:
+    """Measure and print; returns how many elements were wrong."""
+    if not as_json:
+        ending.out(heading(wanted))
+    if said := note(wanted):
+        print(f"collectives: {said}", file=sys.stderr, flush=True)
+    with progress(wanted) as show_progress:
+
+        def on_event(event: Row) -> None:
+            show_progress(event)
+            if "row" in event:
+                ending.out_row(event["row"], line(event["row"]), as_json)
+
+        return sum(row["wrong"] for row in bench(wanted, on_event).rows)

@@ -1,0 +1,22 @@
+"""The verb ``bench-simulator``: how fast the simulator is."""
+
+from __future__ import annotations
+
+import argparse
+
+from collectives.cli.ending import out, out_row
+from collectives.cli.options import add_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """A row for each case."""
+    from collectives.simulator.speed import HEADING, benchmark, lines
+
+    if not arguments.json:
+        out(HEADING)
+    benchmark(lambda row: out_row(row, lines(row), arguments.json))

@@ -1,0 +1,37 @@
+"""The verb ``calibrate``: a machine file from messages between two ranks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from collectives import limits
+from collectives.cli.ending import out
+from collectives.cli.options import TIMEOUT, seconds, whole, wrong_input
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    ranks, repetitions = whole(limits.MOST_RANKS_STARTED, 2), whole(limits.MOST_REPETITIONS)
+    parser.add_argument("--name", default="calibrated", help="the machine's name (default calibrated)")
+    parser.add_argument("--where", default="loopback", help="what starts the ranks (default loopback)")
+    parser.add_argument("--ranks", type=ranks, default=2, help="the first and the last are measured (default 2)")
+    parser.add_argument("--repetitions", type=repetitions, default=50, help="of each message (default 50)")
+    parser.add_argument("--timeout", type=seconds, default=TIMEOUT, help=f"seconds (default {TIMEOUT:g})")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """The machine file on standard output, and the messages that the link was fitted to on standard error."""
+    from collectives.bench.calibration import SIZES, deviations, machine_of, measured
+    from collectives.machine import text
+    from collectives.units import duration, format_bytes
+
+    with wrong_input():
+        rows = measured(arguments.where, arguments.ranks, SIZES, arguments.repetitions, arguments.timeout)
+    made = machine_of(rows, arguments.name, arguments.where)
+    for row in deviations(rows, made.network):
+        one_way = (
+            f"{format_bytes(row['bytes']):>8} {duration(row['one_way']):>8} one way, {duration(row['each']):>8} each"
+        )
+        print(f"{one_way} in a burst; the fit: {duration(row['fit']):>8} ({row['off']:+.0%})", file=sys.stderr)
+    out(text(made).rstrip("\n"))

@@ -1,0 +1,58 @@
+"""What the verbs about one schedule share: its arguments, the schedule they ask for, and a time limit."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from collectives import limits
+from collectives.algorithms import build, is_own, takes
+from collectives.cli import ending
+from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
+from collectives.schedule import Schedule
+
+# What a schedule is made for where the command line does not say, and the options that algorithms may take.
+RANKS = 8
+OPTIONS = ("root", "segments")
+
+
+def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | None = None) -> None:
+    """Collective, algorithm and their options."""
+    parser.add_argument("collective", nargs=nargs, help="such as all_reduce")
+    parser.add_argument("algorithm", nargs=nargs, help="such as two_tree (`collectives list`), or FILE.py:FUNCTION")
+    parser.add_argument("-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS})")
+    parser.add_argument("--root", type=int, help="for a collective that starts from or ends at one rank")
+    parser.add_argument("--segments", type=whole(limits.MOST_SEGMENTS), help="for a pipelined algorithm")
+    add_timeout(parser)
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """The option ``--timeout``."""
+    parser.add_argument("--timeout", type=seconds, help=f"seconds (default {TIMEOUT:g} for a schedule of your own)")
+
+
+def limited(arguments: argparse.Namespace, algorithms: Sequence[str | None]) -> AbstractContextManager[None]:
+    """The verb's time limit. A schedule of the user's own always has one, because it may never end."""
+    own = [name for name in algorithms if name and is_own(name)]
+    limit = arguments.timeout or (TIMEOUT if own else None)
+    return ending.limit(limit, " ".join([arguments.verb, *own])) if limit else nullcontext()
+
+
+def built(arguments: argparse.Namespace) -> Schedule:
+    """The schedule that the arguments ask for."""
+    need_options(arguments)
+    options = {name: getattr(arguments, name) for name in OPTIONS}
+    with wrong_input():
+        return build(arguments.collective, arguments.algorithm, arguments.ranks or RANKS, **options)
+
+
+def need_options(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for an option that the algorithm does not take."""
+    names = arguments.collective, arguments.algorithm
+    for option in OPTIONS:
+        value = getattr(arguments, option)
+        with wrong_input():
+            is_taken = value is None or takes(*names, option)
+        if not is_taken:
+            raise UsageError(f"{' '.join(names)} takes no --{option}: got {value}, expected none")

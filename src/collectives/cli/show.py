@@ -1,0 +1,61 @@
+"""The verb ``show``: one schedule as a table, as pictures, or as what the page's player reads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from collectives import limits
+from collectives.cli.ending import out
+from collectives.cli.options import UsageError, extras
+from collectives.cli.schedules import add_schedule, built, limited
+from collectives.grid import grid
+from collectives.schedule import Schedule
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    add_schedule(parser, limits.MOST_RANKS_SHOWN)
+    names = "NAME-steps-light.svg, NAME-time-light.svg, and both -dark"
+    parser.add_argument("--svg", metavar="NAME", help=f"draw it: {names}")
+    parser.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Draw the schedule if asked to; else print it."""
+    with limited(arguments, [arguments.algorithm]):
+        schedule = built(arguments)
+        if arguments.svg:
+            _save(arguments.svg, schedule, arguments.algorithm)
+        if arguments.json:
+            from collectives.figures.player import player_data
+
+            out(json.dumps(player_data(schedule, arguments.algorithm), separators=(",", ":")))
+        elif not arguments.svg:
+            head = (
+                f"{arguments.collective} by {arguments.algorithm} on {schedule.p} ranks: "
+                f"{schedule.nsteps} steps, {schedule.k} chunks. +2<0 adds chunk 2 from rank 0, =2<0 replaces it."
+            )
+            out(f"{head}\n\n{grid(schedule)}")
+
+
+def _save(name: str, schedule: Schedule, algorithm: str) -> None:
+    """Both pictures of a schedule as files, and on standard error what they show."""
+    with extras("--svg"):
+        from collectives.figures.schedules import space_time, steps
+    messages = schedule.p * schedule.nsteps
+    if messages > limits.MOST_MESSAGES_DRAWN:
+        raise UsageError(f"ranks x steps to draw: got {messages:,}, expected at most {limits.MOST_MESSAGES_DRAWN:,}")
+    for kind, picture in (("steps", steps(schedule, algorithm)), ("time", space_time(schedule))):
+        stem = Path(f"{name}-{kind}")
+        try:
+            with tempfile.TemporaryDirectory(dir=stem.parent) as partial:
+                picture.save(Path(partial) / stem.name)
+                for path in Path(partial).iterdir():
+                    path.replace(stem.with_name(path.name))
+        except OSError as error:
+            raise UsageError(f"cannot write {stem}-light.svg and -dark.svg: {error.strerror}") from None
+        print(f"{stem}-light.svg, {stem}-dark.svg: {picture.alt}", file=sys.stderr)

@@ -1,0 +1,64 @@
+"""The verb ``simulate``: how long a schedule takes on a machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from collectives import limits
+from collectives.cli.ending import out_row
+from collectives.cli.options import UsageError, add_json, extras, size, wrong_input
+from collectives.cli.schedules import RANKS, add_schedule, limited, need_options
+
+SIZES = ("8", "64K", "64M")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    add_schedule(parser, limits.MOST_RANKS)
+    parser.add_argument("--machine", default="textbook", help="a preset, or your own NAME.yaml (default textbook)")
+    default, shown = [size(text) for text in SIZES], " ".join(SIZES)
+    parser.add_argument("--bytes", nargs="+", type=size, default=default, help=f"sizes (default {shown})")
+    parser.add_argument("--trace", metavar="FILE.json", help="every message, for chrome://tracing or ui.perfetto.dev")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """A row for each size, and a trace of it if asked for."""
+    try:
+        with limited(arguments, [arguments.algorithm]), wrong_input():
+            _simulate(arguments)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        verb = "write" if error.filename == arguments.trace else "read"
+        raise UsageError(f"cannot {verb} {error.filename}: {error.strerror}") from None
+
+
+def _simulate(arguments: argparse.Namespace) -> None:
+    with extras("simulate"):
+        from collectives.machine import machine
+        from collectives.simulator.scaling import Case, line, row
+        from collectives.simulator.trace import need_new_or_file
+    need_options(arguments)
+    names, p = (arguments.collective, arguments.algorithm), arguments.ranks or RANKS
+    on = machine(arguments.machine)
+    if arguments.trace:
+        need_new_or_file(arguments.trace)
+        if len(arguments.bytes) > 1:
+            raise ValueError("a trace shows one size: give one with --bytes")
+    for nbytes in arguments.bytes:
+        case = Case(*names, p, nbytes, on, arguments.segments, arguments.root)
+        made = row(case)
+        out_row(made, line(made), arguments.json)
+        if arguments.trace:
+            _trace(arguments.trace, case._replace(segments=made["segments"]))
+
+
+def _trace(path: str, case: Any) -> None:
+    from collectives.simulator.scaling import schedule
+    from collectives.simulator.trace import trace
+
+    trace(path, schedule(case), case.machine, case.bytes, case.algorithm)
+    print(f"{path}: open it in ui.perfetto.dev or chrome://tracing", file=sys.stderr)

@@ -1,0 +1,19 @@
+"""The experiment ``all-reduce-sweep``: one all-reduce by our algorithms and by the libraries, over sizes."""
+
+from __future__ import annotations
+
+from collectives.bench import Settings
+from collectives.experiments.parameters import Distinct, Name
+from collectives.experiments.sweeps import Sweep, run
+
+__all__ = ["Parameters", "run"]
+
+
+class Parameters(Sweep):
+    """The parameters of ``all-reduce-sweep``."""
+
+    algorithms: Distinct[Name]
+
+    def settings(self) -> list[Settings]:
+        """One all-reduce, by all algorithms and back ends."""
+        return [self._of("all_reduce", self.algorithms, self.backends)]

@@ -1,0 +1,1 @@
+"""The notebook bench-simulator: how fast the simulator is."""

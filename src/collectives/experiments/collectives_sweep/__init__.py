@@ -1,0 +1,1 @@
+"""The notebook collectives-sweep: every collective by every back end."""
