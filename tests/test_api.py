@@ -9,6 +9,8 @@ from collectives.algorithms import ALGORITHMS
 from collectives.launch import launch
 from places import TASKS
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 6, 8])
 def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:

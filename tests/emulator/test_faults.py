@@ -22,6 +22,8 @@ from collectives.emulator import Cluster, allowed, cluster
 from collectives.processes.watch import Process, end
 from places import TASKS
 
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
+
 RANK = str(TASKS / "lossy.py")
 HOSTS = 4
 LOST = 2

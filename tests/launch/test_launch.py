@@ -16,6 +16,8 @@ from collectives.launch import RankError, launch
 from collectives.processes.watch import end, start, watch
 from places import TASKS
 
+pytestmark = pytest.mark.integration
+
 COMMANDS = ["mpirun", "horovodrun"]
 
 
