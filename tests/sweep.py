@@ -1,6 +1,6 @@
-"""Numbers of ranks in two parts: a few for `make unit`, and all others for `make test-all`."""
+"""Parameters in two parts: a few for every tier, and all others for `make test-all`."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -16,6 +16,6 @@ def sweep(ranks: Iterable[int]) -> list[Any]:
     return [pytest.param(few, id="few"), pytest.param(others, id="others", marks=pytest.mark.extended)]
 
 
-def each(ranks: Iterable[int], few: Iterable[int] = FEW) -> list[Any]:
-    """A parameter for each number of ranks."""
-    return [pytest.param(p, marks=() if p in few else pytest.mark.extended) for p in ranks]
+def each(values: Iterable[Any], few: Collection[Any]) -> list[Any]:
+    """A parameter for each value."""
+    return [pytest.param(value, marks=() if value in few else pytest.mark.extended) for value in values]

@@ -16,6 +16,7 @@ from collectives.backends.tuning import OPEN_MPI
 from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
 from collectives.launch import horovodrun, launch, mpirun
 from places import TASKS
+from sweep import each
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def checks(name: str, p: int) -> Counter[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("p", [1, 3, 4])
+@pytest.mark.parametrize("p", each([1, 3, 4], few=[1, 3]))
 @pytest.mark.parametrize("name", ["gloo", "horovod", "mpi"])
 def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
     counted = checks(name, p)
