@@ -1,4 +1,4 @@
-# `make book` and `make test` set up everything they need. `make help` lists the rest.
+# Every target sets up what it needs. `make help` lists the rest.
 # Written for GNU make 3.81 or newer (macOS ships 3.81) and bash 3.2 or newer.
 
 SHELL := /bin/bash
@@ -22,7 +22,9 @@ CHECKSUM = find $(SITE_INPUTS) -type f $(CACHES) | LC_ALL=C sort | xargs cksum |
 # Kernels of the pages read .ci/ipython_kernel_config.py, and no settings of this user's.
 IPYTHON := _build/.ipython
 
-.PHONY: help env experiments book serve check format test golden golden-check gpu-check lock clean checksum
+WORKERS := --numprocesses 2 --dist loadfile
+
+.PHONY: help env experiments book serve check format unit test test-all golden golden-check gpu-check lock clean checksum
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -104,9 +106,18 @@ format: env ## Format the code and repair what lint can repair
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-test: book ## Build the site, then run every test
+# Three tiers, each of them part of the next. A file's tests run in one worker, which starts their ranks once.
+unit: env ## Run the tests that start no process: a minute
+	@echo "==> unit tests"
+	@$(BIN)/python -m pytest $(WORKERS) -m "not integration and not extended"
+
+test: env ## Run the tests that need no site: ten minutes
 	@echo "==> tests"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(WORKERS) -m "not extended"
+
+test-all: book ## Build the site, then run every test
+	@echo "==> all tests"
+	@$(BIN)/python -m pytest $(WORKERS)
 
 golden: env ## Record what the library computes: tests/golden.json
 	@$(BIN)/python .ci/golden.py

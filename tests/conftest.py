@@ -1,17 +1,76 @@
-"""In CI nothing may be skipped but what needs a GPU: there a skip is a failure that names its reason."""
+"""Three tiers of tests; and in CI nothing is skipped but tests that need a GPU.
+
+A test without a mark is a unit test, and starts no Python process. `make test` adds those marked ``integration``,
+`make test-all` those marked ``extended``. A test marked ``alone`` runs beside no test of another worker.
+"""
 
 import os
-from collections.abc import Generator
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from places import TASKS
+from places import ROOT, TASKS
 
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 MAY_SKIP = ("gpu", "multi_gpu")
+BEYOND_UNIT = ("integration", "extended")
 
 # What the tests' own ranks do are tasks here, and in every process that the tests start.
 os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in TASKS.glob("*.py")))
+
+# Doctests, which have no marks of their own.
+OF_PROCESSES = ("collectives.emulator.allowed", "collectives.processes.workers.workers")
+
+# The unit tests that run now: one or none.
+unit_tests: list[str] = []
+
+
+def has(item: pytest.Item, *marks: str) -> bool:
+    return any(item.get_closest_marker(mark) for mark in marks)
+
+
+def refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """Fail a unit test that starts ranks, hosts, a kernel or the command: all of them are Python processes."""
+    command = [os.fspath(word) for word in arguments[1]] if event == "subprocess.Popen" else []
+    python = any(isinstance(word, str) and Path(word).name.startswith("python") for word in command)
+    if unit_tests and (event == "os.fork" or python):
+        pytest.fail(f"{unit_tests[0]} starts a process: mark it with pytest.mark.integration")
+
+
+sys.addaudithook(refuse_processes)
+
+
+@contextmanager
+def turn(alone: bool) -> Iterator[None]:
+    """Wait until no other worker's test has to be alone, and if this one has to, until no other runs."""
+    with (ROOT / "Makefile").open() as door, (ROOT / "pyproject.toml").open() as room:
+        flock(door, LOCK_EX)  # keeps new tests out while one waits to be alone
+        flock(room, LOCK_EX if alone else LOCK_SH)
+        flock(door, LOCK_UN)
+        try:
+            yield
+        finally:
+            flock(room, LOCK_UN)  # a forked child could keep the file open
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.name in OF_PROCESSES:
+        item.add_marker("integration")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with turn(has(item, "alone")):
+        unit_tests[:] = [] if has(item, *BEYOND_UNIT) else [item.nodeid]
+        try:
+            return (yield)
+        finally:
+            unit_tests.clear()
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -26,7 +85,7 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if not any(item.get_closest_marker(mark) for mark in MAY_SKIP):
+    if not has(item, *MAY_SKIP):
         refuse_skip(report)
     return report
 

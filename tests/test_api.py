@@ -8,9 +8,12 @@ import pytest
 from collectives.algorithms import ALGORITHMS
 from collectives.launch import launch
 from places import TASKS
+from sweep import each
+
+pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("p", each([1, 2, 3, 4, 5, 6, 8], few=[1, 2, 3, 5]))
 def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     everything_is_right("loopback", p)

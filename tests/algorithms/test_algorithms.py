@@ -14,15 +14,19 @@ from collectives.figures.style import mark
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
+from sweep import sweep
 
 RANKS = range(1, 65)
+SWEEP = pytest.mark.parametrize("ranks", sweep(RANKS))
 EACH = pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 
 
 @EACH
-def test_proved_for_1_to_64_ranks(collective: str, algorithm: str) -> None:
+@SWEEP
+def test_proved_for_1_to_64_ranks(collective: str, algorithm: str, ranks: list[int]) -> None:
     """A quarter of what `collectives verify --all` goes through: all_to_all has p**3 contributions to count."""
-    for p in (*range(1, 25), *range(25, 65, 13 if collective == "all_to_all" else 3), 64):
+    proved = {*range(1, 25), *range(25, 65, 13 if collective == "all_to_all" else 3), 64}
+    for p in proved.intersection(ranks):
         for schedule in variants(collective, algorithm, p):
             assert (schedule.collective, schedule.p) == (collective, p)
             assert exact(schedule)
@@ -47,9 +51,10 @@ def in_lock_step(schedule: Schedule, n: int) -> tuple[int, int]:
     return messages, size
 
 
+@SWEEP
 @pytest.mark.parametrize(("collective", "algorithm"), COSTS)
-def test_steps_and_bytes_are_what_the_closed_form_says(collective: str, algorithm: str) -> None:
-    for p in RANKS:
+def test_steps_and_bytes_are_what_the_closed_form_says(collective: str, algorithm: str, ranks: list[int]) -> None:
+    for p in ranks:
         schedule, cost = build(collective, algorithm, p), COSTS[collective, algorithm](p)
         n = 840 * p * schedule.k  # whole pieces, also where a rank's part is cut further
         assert in_lock_step(schedule, n) == (cost.steps, pytest.approx(cost.sent * n)), p
@@ -62,9 +67,10 @@ def test_totals_of_the_naive_all_reduces() -> None:
         assert root.sent.sum() == 2 * (p - 1) * 100
 
 
+@pytest.mark.parametrize("ranks", sweep(range(2, 200)))
 @pytest.mark.parametrize("segments", [1, 2, 7])
-def test_trees_take_no_more_steps_than_they_promise(segments: int) -> None:
-    for p in range(2, 200):
+def test_trees_take_no_more_steps_than_they_promise(segments: int, ranks: list[int]) -> None:
+    for p in ranks:
         for algorithm in ("tree", "two_tree"):
             schedule = build("all_reduce", algorithm, p, segments=segments)
             assert schedule.nsteps <= 2 * (2 * height(p) + 2 * segments - 2), p
@@ -192,9 +198,12 @@ def test_what_the_ranks_of_two_trees_send() -> None:
         assert (sent[1 : p - 1] == 1600).all()
 
 
+@pytest.mark.parametrize("ranks", sweep(range(2, 70)))
 @pytest.mark.parametrize(("collective", "algorithm"), PIPELINES)
-def test_pipelined_algorithms_take_the_steps_of_their_formula(collective: str, algorithm: str) -> None:
-    for p in range(2, 70):
+def test_pipelined_algorithms_take_the_steps_of_their_formula(
+    collective: str, algorithm: str, ranks: list[int]
+) -> None:
+    for p in ranks:
         for segments in (1, 2, 9):
             schedule, pipeline = build(collective, algorithm, p, segments=segments), PIPELINES[collective, algorithm](p)
             assert schedule.k == segments * pipeline.share

@@ -15,6 +15,8 @@ from collectives.launch import launch
 from collectives.machine import machine, presets
 from places import TASKS
 
+pytestmark = pytest.mark.integration
+
 RANKS = (1, 2, 3, 5)
 
 

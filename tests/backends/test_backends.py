@@ -16,6 +16,7 @@ from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
 from collectives.launch import horovodrun, launch, mpirun
 from places import TASKS
+from sweep import each
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,8 @@ def checks(name: str, p: int) -> Counter[str]:
     return Counter(event["case"].split()[0] for event in events)
 
 
-@pytest.mark.parametrize("p", [1, 3, 4])
+@pytest.mark.integration
+@pytest.mark.parametrize("p", each([1, 3, 4], few=[1, 3]))
 @pytest.mark.parametrize("name", ["gloo", "horovod", "mpi"])
 def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
     counted = checks(name, p)
@@ -40,6 +42,7 @@ def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
     assert len(has) == (5 if name == "horovod" else 8)
 
 
+@pytest.mark.integration
 def test_open_mpi_takes_the_algorithm_that_is_asked_for_and_else_its_own() -> None:
     """Each adds in an order of its own, which shows in how sums of floats are rounded."""
     algorithms = ["ring", "default", "basic_linear", "recursive_doubling"]
@@ -61,6 +64,7 @@ def test_another_mpi_than_open_mpi_is_told_from_it() -> None:
         open_mpi.exchange(other, "coll_tuned_priority", 100)  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 def test_all_back_ends_in_one_table() -> None:
     backends = ["p2p", "gloo", "horovod", "mpi", *(f"mpi:{algorithm}" for algorithm in open_mpi.ALGORITHMS[-2:])]
     measured = bench([Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1)])
@@ -167,6 +171,7 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPa
         nccl.device()
 
 
+@pytest.mark.integration
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
@@ -174,6 +179,7 @@ def test_nccl_on_one_gpu(name: str) -> None:
     assert len(checks(name, 1)) == len(MEASURED)
 
 
+@pytest.mark.integration
 @pytest.mark.multi_gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
@@ -181,6 +187,7 @@ def test_nccl_on_all_gpus(name: str) -> None:
     assert len(checks(name, torch.cuda.device_count())) == len(MEASURED)
 
 
+@pytest.mark.integration
 @pytest.mark.multi_gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_rows_of_nccl_s_algorithms() -> None:

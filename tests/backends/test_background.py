@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 LIMIT = 90.0  # seconds, of which importing torch takes most; the group's own timeout is an hour
 RANK = """
 import json, sys, threading, time

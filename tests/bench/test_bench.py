@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +18,9 @@ from collectives.bench.data import BLOCK, reduced, values
 from collectives.errors import explain
 from collectives.launch import RankError, launch
 from collectives.statistics import covered, median_interval
+from command import Capture, run
 from places import TASKS
+from sweep import each
 
 ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
@@ -136,38 +136,35 @@ def test_an_interval_needs_samples() -> None:
         median_interval([])
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "collectives", "bench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-
-
-def test_rows_of_every_collective_and_back_end_on_1_to_8_ranks() -> None:
-    done = bench(
-        *("--algorithm", "ring", "two_tree", "recursive_doubling", "--backend", "p2p", "gloo"),
-        *("--ranks", "1", "2", "3", "4", "5", "8", "--bytes", "0", "4", "4K", "--repetitions", "7", "--json"),
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(rows) == 6 * 3 * 4
+@pytest.mark.integration
+@pytest.mark.parametrize("ranks", each(["1 2 3 5", "4 8"], few=["1 2 3 5"]))
+def test_rows_of_algorithms_and_back_ends_on_1_to_8_ranks(capsys: Capture, ranks: str) -> None:
+    words = "bench --algorithm ring two_tree recursive_doubling --backend p2p gloo"
+    sizes = f"--ranks {ranks} --bytes 0 4 4K --repetitions 7 --json"
+    code, out, err = run(capsys, *words.split(), *sizes.split())
+    assert code == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert len(rows) == len(ranks.split()) * 3 * 4
     for row in rows:
         assert set(row) == ROW
         assert row["wrong"] == 0
         assert len(row["samples"]) == 7
         assert row["low_us"] <= row["median_us"] <= row["high_us"]
         assert row["busbw"] == pytest.approx(row["algbw"] * 2 * (row["ranks"] - 1) / row["ranks"])
-    assert "measured, 3 of 3" in done.stderr
+    assert "measured, 3 of 3" in err
 
 
-@pytest.mark.parametrize(
-    "collective", ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"]
-)
-def test_rows_of_the_other_collectives(collective: str) -> None:
-    done = bench("--collective", collective, "--backend", "p2p", "gloo", "--ranks", "3", "--bytes", "4K", "--json")
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(row["backend"], row["wrong"]) for row in rows] == [("p2p", 0), ("gloo", 0)], done.stderr
-    parts = 1 if collective in ("broadcast", "reduce") else 3
-    assert {row["bytes"] for row in rows} == {4096 - 4096 % (4 * parts)}
-    assert {row["count"] for row in rows} == {1024 // parts}
+@pytest.mark.integration
+def test_rows_of_the_other_collectives(capsys: Capture) -> None:
+    collectives = [name for name in MEASURED if name != "all_reduce"]
+    words = f"bench --collective {' '.join(collectives)} --backend p2p gloo --ranks 3 --bytes 4K --json"
+    _, out, err = run(capsys, *words.split())
+    rows = [json.loads(line) for line in out.splitlines()]
+    for row in rows:
+        parts = 1 if row["collective"] in ("broadcast", "reduce") else 3
+        assert (row["bytes"], row["count"], row["wrong"]) == (4096 - 4096 % (4 * parts), 1024 // parts, 0)
+    expected = [(name, backend) for name in collectives for backend in ("p2p", "gloo")]
+    assert [(row["collective"], row["backend"]) for row in rows] == expected, err
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 5])
@@ -189,12 +186,15 @@ def test_a_rank_that_fails_in_this_process_is_named(monkeypatch: pytest.MonkeyPa
     assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("dtype", "op"), [("bfloat16", "avg"), ("int64", "prod"), ("float16", "min")])
-def test_rows_of_other_dtypes_and_ops(dtype: str, op: str) -> None:
-    done = bench("--dtype", dtype, "--op", op, "--ranks", "3", "--bytes", "1K", "--algorithm", "two_tree", "--json")
-    assert [json.loads(line)["wrong"] for line in done.stdout.splitlines()] == [0], done.stderr
+def test_rows_of_other_dtypes_and_ops(capsys: Capture, dtype: str, op: str) -> None:
+    words = f"bench --dtype {dtype} --op {op} --ranks 3 --bytes 1K --algorithm two_tree --json"
+    _, out, err = run(capsys, *words.split())
+    assert [json.loads(line)["wrong"] for line in out.splitlines()] == [0], err
 
 
+@pytest.mark.integration
 def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring whose last step is dropped (tests/ranks/faulty.py) gives rows with wrong elements."""
     monkeypatch.setenv("PYTHONPATH", str(TASKS))
@@ -205,7 +205,7 @@ def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wrong["ring"] > 4 * 6 * 200  # each rank misses one chunk of 256 elements in each of 6 calls
 
 
-def test_bad_arguments_are_refused_before_anything_runs() -> None:
+def test_bad_arguments_are_refused_before_anything_runs(capsys: Capture) -> None:
     for arguments, message in (
         (["--bytes", "64Q"], "invalid size '64Q'; expected for example 4, 64K, 1M or 2G"),
         (["--bytes", "5"], "5 bytes are no whole number of float32"),
@@ -215,6 +215,6 @@ def test_bad_arguments_are_refused_before_anything_runs() -> None:
         (["--backend", "p2p", "mpi:rnig"], "unknown algorithm 'mpi:rnig'"),
         (["--timeout", "0"], "--timeout: got '0', expected seconds: above 0, at most 604800"),
     ):
-        done = bench(*arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert message in done.stderr
+        code, out, err = run(capsys, "bench", *arguments)
+        assert (code, out) == (2, "")
+        assert message in err

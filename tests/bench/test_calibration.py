@@ -49,6 +49,7 @@ def test_what_is_printed_is_a_machine(tmp_path):
     assert "loopback" in again.source
 
 
+@pytest.mark.integration
 def test_the_command_on_real_ranks(capsys: Capture, tmp_path):
     code, out, err = run(capsys, "calibrate", "--repetitions", "3", "--ranks", "3", "--name", "three")
     assert code == 0

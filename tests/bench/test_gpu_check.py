@@ -12,6 +12,7 @@ from collectives.launch import RankError, launch
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("over", ["gloo", pytest.param("nccl", marks=[pytest.mark.multi_gpu, TWO_GPUS])])
 def test_every_case_on_groups_of_1_to_all_ranks(over: str) -> None:
     ranks = 3 if over == "gloo" else torch.cuda.device_count()
@@ -94,6 +95,7 @@ def test_all_parts_together_take_less_than_five_minutes() -> None:
     assert sum(gpu_check.SECONDS.values()) + len(gpu_check.TOOLS) * gpu_check.TOOL_SECONDS < 5 * 60
 
 
+@pytest.mark.integration
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_streams_and_messages_to_itself_on_one_gpu() -> None:

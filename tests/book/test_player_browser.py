@@ -44,7 +44,7 @@ async ranks => {
 """
 
 pytestmark = [
-    pytest.mark.browser,
+    pytest.mark.extended,
     pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed"),
 ]
 

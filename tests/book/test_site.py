@@ -20,7 +20,7 @@ FETCHES = "script[src], link[href], img[src], source[src], iframe[src], video[sr
 FILE_NAME = re.compile(r"\.(svg|png|jpe?g|gif|webp)$", re.IGNORECASE)
 
 needs_site = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site: run `make book`")
-pytestmark = needs_site
+pytestmark = [pytest.mark.extended, needs_site]
 
 
 @cache

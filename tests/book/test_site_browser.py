@@ -23,7 +23,7 @@ WIDEST_PICTURE = """
 TELEPHONE = {"width": 390, "height": 844}
 
 pytestmark = [
-    pytest.mark.browser,
+    pytest.mark.extended,
     needs_site,
     pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is installed"),
 ]

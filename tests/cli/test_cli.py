@@ -67,6 +67,7 @@ def test_a_large_schedule_is_shown_in_part(capsys: Capture) -> None:
     assert out.splitlines()[-1] == "(54 more steps and 28 more ranks are not shown)"
 
 
+@pytest.mark.integration
 def test_verify_all_names_every_algorithm(capsys: Capture) -> None:
     code, out, _ = run(capsys, "verify", "--all", "--max-ranks", "9", "--json")
     rows = [json.loads(line) for line in out.splitlines()]
@@ -198,6 +199,7 @@ def wrong(p):
 """
 
 
+@pytest.mark.integration
 def test_a_schedule_of_ones_own(capsys: Capture, tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(OWN)

@@ -13,6 +13,8 @@ import pytest
 
 from places import ROOT
 
+pytestmark = pytest.mark.integration
+
 COMMAND = [sys.executable, "-m", "collectives"]
 WORKING = {
     "verify": "verify --all",

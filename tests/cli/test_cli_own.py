@@ -91,6 +91,7 @@ def test_a_file_that_fails_is_one_line_that_names_it(capsys: Capture, tmp_path: 
         assert f"own.py:f failed while its file was run{':' if fault[0] == 'S' else ','} {fault}" in err
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_never_ends_is_ended(capsys: Capture, own: str, verb: str) -> None:
     for function, where in (("endless", "when it was called"), ("step_endless", "in step 0"), ("many", "many")):

@@ -98,7 +98,11 @@ def test_a_trace_is_written(capsys: Capture, tmp_path: Path) -> None:
             "cannot write /dev/null: got a folder, link, device or pipe",
         ),
         (["ring", "--bytes", "8", "--trace", "/dev/stdout"], "cannot write /dev/stdout: got a folder, link, device"),
-        (["ring", "-p", "2048", "--bytes", "1M", "--trace", "x.json"], "expected at most 1,000,000 messages"),
+        pytest.param(
+            ["ring", "-p", "2048", "--bytes", "1M", "--trace", "x.json"],
+            "expected at most 1,000,000 messages",
+            marks=pytest.mark.integration,  # it takes ten seconds
+        ),
     ],
 )
 def test_wrong_input_is_explained_and_nothing_is_printed(
@@ -137,6 +141,7 @@ def test_a_trace_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x.json", "before")]
 
 
+@pytest.mark.integration
 def test_rows_come_in_the_order_of_their_cases() -> None:
     cases = [Case("all_reduce", "ring", p, 1000, machine("textbook")) for p in (2, 16, 4, 8)]
     seen = []
@@ -146,6 +151,7 @@ def test_rows_come_in_the_order_of_their_cases() -> None:
     assert sorted(one["ranks"] for one in seen) == [2, 4, 8, 16]
 
 
+@pytest.mark.integration
 def test_the_benchmark_measures_each_goal_in_its_own_process(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     small = speed.Goal("small", [Case("all_reduce", "ring", 12, 64, machine("summit"), 1)], 1)
     monkeypatch.setattr(speed, "goals", lambda: [small, small])

@@ -20,6 +20,8 @@ from collectives.launch.cluster import launch_on
 from collectives.launch.fork_server import fork_servers
 from places import TASKS
 
+pytestmark = pytest.mark.integration
+
 NETWORK = {"latency": "1ms", "rate": "100MB/s"}
 WHERE = "cluster:1ms,100MB/s"
 COMMAND = [sys.executable, "-m", "collectives", "cluster"]
@@ -380,6 +382,7 @@ with cluster(3, "1ms", "100MB/s") as hosts:
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_killed_launcher(allowed: None, how: signal.Signals) -> None:
     allowed_before = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text()
@@ -408,6 +411,7 @@ with cluster(100): pass
 """
 
 
+@pytest.mark.alone
 def test_a_launcher_that_is_killed_while_it_starts_changes_nothing_for_the_system(
     allowed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -497,6 +501,7 @@ def test_ranks_that_meet_as_under_torchrun_print_nothing_but_their_own(hosts: Cl
     assert [(tmp_path / f"printed.{rank}").read_text() for rank in range(4)] == [""] * 4
 
 
+@pytest.mark.alone
 def test_the_command_checks_itself(allowed: None) -> None:
     command = [*COMMAND, "--hosts", "3", "--rate", "5MB/s", "--check", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)

@@ -21,6 +21,9 @@ from collectives.algorithms import build, names
 from collectives.emulator import Cluster, allowed, cluster
 from collectives.processes.supervise import Process, end
 from places import TASKS
+from sweep import each
+
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 RANK = str(TASKS / "lossy.py")
 HOSTS = 4
@@ -28,6 +31,7 @@ LOST = 2
 LEFT = [0, 1, 3]
 TIMEOUT = 1.5  # of the groups, in seconds
 LIMIT = 60.0  # seconds after which a rank hangs
+EACH = pytest.mark.parametrize("algorithm", each(names("all_reduce"), few=["ring", "recursive_doubling", "two_tree"]))
 FAILED = r"all_reduce by (\w+) failed on rank (\d), in step (\d+), (sending to|receiving from) rank (\d): "
 
 
@@ -106,7 +110,7 @@ def need_told(algorithm: str, ranks: list[int], said: list[Any]) -> None:
     assert LOST in peers
 
 
-@pytest.mark.parametrize("algorithm", names("all_reduce"))
+@EACH
 def test_a_cut_host_ends_an_all_reduce_and_a_healed_one_takes_part_again(
     ranks: Ranks, algorithm: str, tmp_path: Path
 ) -> None:
@@ -120,7 +124,7 @@ def test_a_cut_host_ends_an_all_reduce_and_a_healed_one_takes_part_again(
     ranks.again(everyone)
 
 
-@pytest.mark.parametrize("algorithm", names("all_reduce"))
+@EACH
 def test_a_killed_rank_ends_an_all_reduce_and_the_others_go_on(ranks: Ranks, algorithm: str, tmp_path: Path) -> None:
     ranks.all_reduce(algorithm, LEFT, tmp_path / "store")
     ranks.tell("die", [LOST])

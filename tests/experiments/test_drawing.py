@@ -161,6 +161,7 @@ def replacing(source: str) -> Any:
     return read
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "asked",
     [
@@ -179,6 +180,7 @@ def test_simulations(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     assert "simulations" in draw("massive-scale", parameters | asked | {"output": f"{tmp_path}/rows"})
 
 
+@pytest.mark.integration
 def test_a_calibrated_link(tmp_path: Path) -> None:
     model = checked(
         calibration_experiment.Parameters,

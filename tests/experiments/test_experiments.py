@@ -86,6 +86,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_an_experiment_runs_once_and_again_when_its_preset_changes(
     folder: Path, capsys: pytest.CaptureFixture[str]
@@ -159,6 +160,7 @@ def test_what_runs_with_other_values_lies_elsewhere(folder: Path) -> None:
     assert {"tiny", "mine"} < seen
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [(["-p", "rnaks", "2"], "did you mean 'ranks'"), (["-p", "ranks", "two"], "should be a valid integer, got 'two'")],
@@ -172,6 +174,7 @@ def test_plain_papermill_refuses_too(folder: Path, wrong: list[str], message: st
     assert not (folder / "results").exists()
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_failing_notebook_keeps_its_output_and_no_result(folder: Path) -> None:
     notebook = nbformat.read(folder / NOTEBOOK.name, 4)
@@ -378,6 +381,7 @@ def test_a_kernel_that_cannot_be_started_is_one_line(folder: Path, monkeypatch: 
     assert_one_line(message, folder / NOTEBOOK.name, "tiny")
 
 
+@pytest.mark.integration
 def test_a_killed_run_leaves_no_connection_file(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     temporary = tmp_path_factory.mktemp("tmp")
     notebook = nbformat.read(folder / NOTEBOOK.name, 4)

@@ -43,6 +43,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("algorithm", "ranks"), POINTS)
 def test_the_model_meets_the_published_points(algorithm: str, ranks: int) -> None:
     """Latency within 10 %, bandwidth within 15 %, as the chapter says."""
@@ -170,6 +171,7 @@ def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> No
     assert message in str(caught.value)
 
 
+@pytest.mark.integration
 def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
     scale = checked(Scale, GOOD | {"output": str(tmp_path / "rows")})
     assert len(run(scale)) >= 2 * 3 * 2
@@ -182,6 +184,7 @@ def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
     assert record["parameters"]["ranks"] == [12, 24]
 
 
+@pytest.mark.integration
 def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
     monkeypatch.setattr("collectives.simulator.speed.goals", lambda: [small])
@@ -193,6 +196,7 @@ def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert record["environment"]
 
 
+@pytest.mark.integration
 def test_only_what_cannot_win_is_left_out() -> None:
     """Every field's winner is the one that simulating everything gives, and something is saved."""
     machines, nodes, sizes = [machine("summit")], [2, 16, 64], [8, 4096, 256 << 10, 4 << 20]

@@ -59,6 +59,7 @@ def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> No
     assert message in str(caught.value)
 
 
+@pytest.mark.integration
 def test_each_point_is_measured_while_that_link_alone_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := allowed():
         pytest.skip(reason)

@@ -58,6 +58,7 @@ PICTURES = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_reproducible_and_has_two_themes(name: str) -> None:
     one, again = PICTURES[name](), PICTURES[name]()
@@ -71,6 +72,7 @@ def test_a_picture_is_reproducible_and_has_two_themes(name: str) -> None:
     assert "only-dark" in html
 
 
+@pytest.mark.integration
 def test_alternative_texts_say_what_is_shown() -> None:
     assert "ranks 0, 2, 4, 6, 8; inside the second: ranks 0, 1, 3, 5, 7; rank 0 is inside both" in two_trees(9).alt
     assert "no rank is inside both" in two_trees(8).alt
@@ -106,6 +108,7 @@ def test_sentences_compute_their_numbers() -> None:
     }
 
 
+@pytest.mark.integration
 def test_one_repetition_has_an_interval_without_width() -> None:
     """Computed from the bus bandwidth its ends may be off by the last bit, on either side."""
     many = rows()[:1].loc[[0] * 60].assign(bytes=range(4, 64), median_us=[1000 / 7 * n for n in range(1, 61)])

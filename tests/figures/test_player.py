@@ -123,6 +123,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return write_scripts(tmp_path_factory.mktemp("schedules"))
 
 
+@pytest.mark.integration
 def test_every_schedule_is_in_a_script(scripts: list[Path]) -> None:
     assert [path.name for path in scripts] == [f"schedules-{collective}.js" for collective in CONTRACTS]
     found = {}
@@ -137,6 +138,7 @@ def test_every_schedule_is_in_a_script(scripts: list[Path]) -> None:
     assert sum(path.stat().st_size for path in scripts) < 3_000_000
 
 
+@pytest.mark.integration
 def test_writing_again_changes_nothing(scripts: list[Path]) -> None:
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in scripts]
     assert before[-1][0].decode() == script("all_reduce")

@@ -16,6 +16,8 @@ from collectives.launch import RankError, launch
 from collectives.processes.supervise import end, start, supervise
 from places import TASKS
 
+pytestmark = pytest.mark.integration
+
 COMMANDS = ["mpirun", "horovodrun"]
 
 

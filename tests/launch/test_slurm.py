@@ -20,6 +20,8 @@ from collectives.bench.results import read
 from collectives.launch import slurm, torchrun
 from places import ROOT
 
+pytestmark = pytest.mark.extended
+
 CLUSTER = ROOT / "tests" / "slurm" / "cluster.sh"
 NAMESPACES = ["--pid", "--net", "--mount", "--uts"]
 NEEDED = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "munged": "munge", "ip": "iproute2", "nsenter": "util-linux"}

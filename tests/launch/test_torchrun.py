@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from test_launch import is_gone, nobody_has
 
 from places import TASKS
+
+pytestmark = pytest.mark.integration
 
 DRIVE = """
 import json

@@ -15,6 +15,8 @@ import pytest
 
 from places import TASKS
 
+pytestmark = pytest.mark.integration
+
 HERE = Path(__file__).parent
 EVIL = "import os, pathlib\npathlib.Path(os.environ['EVIL']).touch()\n"
 

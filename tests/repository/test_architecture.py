@@ -154,6 +154,7 @@ def test_a_schedule_needs_numpy_alone() -> None:
     assert roots <= {"__future__", "collections", "dataclasses", "functools", "numpy", "typing"}
 
 
+@pytest.mark.integration
 def test_importing_the_package_needs_numpy_alone() -> None:
     code = "import sys, collectives; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -86,6 +86,7 @@ def test_the_standard_is_raised_where_it_is_set(script: ModuleType, tmp_path: Pa
         script.raise_standard(path)
 
 
+@pytest.mark.integration
 def test_without_tools_it_says_what_to_install_and_is_no_error(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": "", "XDG_CACHE_HOME": str(tmp_path), "HOROVOD_GPU_OPERATIONS": "none"}
     environment.pop("CXX", None)

@@ -119,6 +119,7 @@ def test_what_the_player_reads(golden: ModuleType, monkeypatch: pytest.MonkeyPat
     assert lines == [f"! {collective} {name} p=4" for collective, name in sorted(ALGORITHMS)]
 
 
+@pytest.mark.integration
 def test_a_key_of_a_row(golden: ModuleType, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text('print(\'{"ranks": 2}\\n{"ranks": 3}\')')

@@ -71,6 +71,7 @@ def executed(folder: Path, ipython: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=120)
 
 
+@pytest.mark.integration
 def test_kernels_of_the_pages_do_not_warn_and_cells_still_do(tmp_path: Path) -> None:
     (tmp_path / "profile_default").mkdir()
     shutil.copy(MAKEFILE.parent / ".ci" / "ipython_kernel_config.py", tmp_path / "profile_default")

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from collectives.autotune import choose
 from collectives.experiments.scaling import experiment, targets
 from places import ROOT
@@ -12,6 +14,7 @@ from places import ROOT
 README = (ROOT / "README.md").read_text(encoding="utf8")
 
 
+@pytest.mark.integration
 def test_the_program_for_torchrun(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(# average\.py\n.*?)```", README, flags=re.DOTALL)
     (tmp_path / "average.py").write_text(program)

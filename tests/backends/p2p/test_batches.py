@@ -17,8 +17,7 @@ from collectives.backends.p2p.program import Recv, Send
 from collectives.backends.p2p.step_messages import PIECE
 from collectives.bench import gpu_cases
 from collectives.bench.gpu_cases import Case, begin, cases
-
-MOST = 16
+from sweep import each
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], World]:
     return made
 
 
-@pytest.mark.parametrize("p", range(1, MOST + 1))
+@pytest.mark.parametrize("p", each(range(1, 17), few=(1, 2, 3, 5)))
 def test_every_algorithm(world: Callable[[int], World], p: int) -> None:
     """All variants on up to 4 ranks; on more ranks, each algorithm in one of them."""
     w = world(p)

@@ -25,6 +25,17 @@ from collectives.backends.p2p.program import AHEAD, Plan, Recv, Reduce, Send, Sp
 from collectives.backends.p2p.step_messages import in_pieces
 from collectives.schedule import Schedule, Step, parts
 
+# Of the four, `make unit` takes one.
+NETWORKS = pytest.mark.parametrize(
+    ("eager", "ahead"),
+    [
+        pytest.param(False, True, id="lazy-ahead"),
+        pytest.param(True, True, id="eager-ahead", marks=pytest.mark.extended),
+        pytest.param(True, False, id="eager-in order", marks=pytest.mark.extended),
+        pytest.param(False, False, id="lazy-in order", marks=pytest.mark.extended),
+    ],
+)
+
 
 @pytest.fixture(autouse=True, scope="module")
 def short_pieces() -> Iterator[None]:
@@ -172,8 +183,7 @@ def expected(schedule: Schedule, n: int, rank: int) -> tuple[slice, np.ndarray]:
     return where, x[where // max(1, n), where]  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("eager", [True, False], ids=["eager", "lazy"])
-@pytest.mark.parametrize("ahead", [True, False], ids=["ahead", "in order"])
+@NETWORKS
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 @settings(max_examples=15, deadline=None)
 @given(p=st.integers(1, 13), n=st.integers(0, 60), segments=st.integers(1, 6))
@@ -267,8 +277,7 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
     return Schedule("all_reduce", p, k, len(steps), steps.__getitem__, one_port=False)
 
 
-@pytest.mark.parametrize("eager", [True, False], ids=["eager", "lazy"])
-@pytest.mark.parametrize("ahead", [True, False], ids=["ahead", "in order"])
+@NETWORKS
 @settings(max_examples=250, deadline=None)
 @given(schedule=any_schedule(), n=st.integers(0, 9))
 def test_any_schedule_is_played_as_the_interpreter_plays_it(

@@ -9,6 +9,8 @@ from collectives.backends.p2p import address
 from collectives.launch import launch
 from places import TASKS
 
+pytestmark = pytest.mark.integration
+
 RANKS = 4
 
 
