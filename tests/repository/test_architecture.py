@@ -368,7 +368,7 @@ def test_torch_stays_where_tensors_are(name: str, tree: ast.Module) -> None:
     roots = {full.split(".")[0] for full in imported(tree)}
     assert "torch" not in roots or unit(name, "") in TORCH
     if name == "schedule":
-        assert roots <= {"__future__", "collections", "dataclasses", "functools", "numpy", "typing"}
+        assert roots <= {"__future__", "collections", "dataclasses", "functools", "numpy", "typing", "warnings"}
 
 
 def test_importing_the_package_needs_numpy_alone() -> None:
