@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectives import schedule as schedule_module
 from collectives.algorithms import ALGORITHMS
-from collectives.schedule import Schedule, ScheduleError, Step, beside, cut, dual, on, owner, then
+from collectives.schedule import Schedule, ScheduleError, Step, cut, on, owner, parallel, reverse, then
 
 
 def one(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:
@@ -87,7 +88,7 @@ def test_a_read_only_view_of_memory_that_changes_is_copied() -> None:
 
 
 def test_a_schedule_that_reuses_its_buffers_can_be_placed() -> None:
-    """The rows of every step stay its own, also through `on`, `then`, `beside` and `dual`."""
+    """The rows of every step stay its own, also through `on`, `then`, `parallel` and `reverse`."""
     src, dst, chunk = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
 
     def make(t: int) -> Step:
@@ -99,8 +100,8 @@ def test_a_schedule_that_reuses_its_buffers_can_be_placed() -> None:
     for change in (
         lambda s: on(s, p=9, k=8, ranks=[8, 3, 0, 5], chunks=[6, 0, 4, 2], width=2),
         lambda s: then(s, s, "x"),
-        lambda s: beside(s, on(s, 4, 4, [3, 2, 1, 0], [0, 1, 2, 3]), "x"),
-        lambda s: dual(s, "x", add=True),
+        lambda s: parallel(s, on(s, 4, 4, [3, 2, 1, 0], [0, 1, 2, 3]), "x"),
+        lambda s: reverse(s, "x", add=True),
     ):
         assert [*map(repr, [*change(reusing).steps()])] == [*map(repr, [*change(fresh).steps()])]
 
@@ -109,7 +110,7 @@ def test_a_schedule_that_reuses_its_buffers_can_be_placed() -> None:
 def test_a_step_that_is_none_says_which(junk: object) -> None:
     junky = Schedule("x", 2, 1, 2, lambda t: junk if t else Step(0, 1, 0))  # type: ignore[arg-type, return-value]
     plain = one("x", 2, 1, Step(0, 1, 0))
-    for schedule in (junky, beside(junky, plain, "x"), on(junky, 2, 1, [0, 1], [0])):
+    for schedule in (junky, parallel(junky, plain, "x"), on(junky, 2, 1, [0, 1], [0])):
         with pytest.raises(ScheduleError, match=r"^step 1: got .*, expected a Step"):
             list(schedule.steps())
 
@@ -130,7 +131,7 @@ REPEATING = {
     "segmented": ALGORITHMS["all_reduce", "segmented_ring"](4, segments=3),
     "dual": ALGORITHMS["reduce_scatter", "ring"](5),
     "placed": ALGORITHMS["all_reduce", "hierarchical_ring"](12, ranks_per_node=3),
-    "shortened": dual(replace(ALGORITHMS["all_gather", "ring"](6), nsteps=3), "reduce_scatter", add=True),
+    "shortened": reverse(replace(ALGORITHMS["all_gather", "ring"](6), nsteps=3), "reduce_scatter", add=True),
     "second half": ALGORITHMS["broadcast", "scatter_allgather"](6),
 }
 
@@ -203,15 +204,15 @@ def test_then_plays_one_after_the_other() -> None:
     assert [repr(step) for step in then(a, b, "x").steps()] == ["Step(0->1:=0)", "Step(1->2:=0)"]
 
 
-def test_beside_plays_both_at_once_as_long_as_they_last() -> None:
+def test_parallel_plays_both_at_once_as_long_as_they_last() -> None:
     a, b = one("x", 4, 2, Step(0, 1, 0)), one("x", 4, 2, Step(2, 3, 1, add=True))
     longer = then(b, b, "x")
-    assert [repr(step) for step in beside(a, longer, "x").steps()] == ["Step(0->1:=0, 2->3:+1)", "Step(2->3:+1)"]
+    assert [repr(step) for step in parallel(a, longer, "x").steps()] == ["Step(0->1:=0, 2->3:+1)", "Step(2->3:+1)"]
 
 
 def test_only_alike_schedules_are_joined() -> None:
     a, b = one("x", 3, 1, Step(0, 1, 0)), one("x", 3, 2, Step(0, 1, 0))
-    for join in (then, beside):
+    for join in (then, parallel):
         with pytest.raises(ScheduleError, match="3 ranks and 1 chunks, but 3 ranks and 2 chunks"):
             join(a, b, "x")
 
@@ -232,14 +233,14 @@ def test_the_dual_reverses_time_and_arrows(p: int) -> None:
     broadcast = ALGORITHMS["broadcast", "binomial"](p, root=p - 1)
     for add in (True, False):
         backwards = [Step(s.dst, s.src, s.chunk, s.count, add) for s in broadcast.steps()][::-1]
-        turned = dual(broadcast, "reduce", add=add)
+        turned = reverse(broadcast, "reduce", add=add)
         assert [repr(step) for step in turned.steps()] == [repr(step) for step in backwards]
         assert turned.root == p - 1
 
 
 def test_a_reduce_has_no_dual() -> None:
     with pytest.raises(ScheduleError, match="reduce cannot be reversed: step 1 writes chunk 0 of rank 0"):
-        dual(ALGORITHMS["reduce", "binomial"](4), "broadcast", add=False)
+        reverse(ALGORITHMS["reduce", "binomial"](4), "broadcast", add=False)
 
 
 @pytest.mark.parametrize(
@@ -251,4 +252,12 @@ def test_no_dual_where_a_cell_is_used_twice(second: Step) -> None:
     steps = [Step([0, 0], [1, 2], 0), second]
     twice = Schedule("broadcast", 3, 1, 2, steps.__getitem__, root=0, one_port=False)
     with pytest.raises(ScheduleError, match=r"cannot be reversed: step 1 writes chunk 0 of rank [02]"):
-        dual(twice, "reduce", add=True)
+        reverse(twice, "reduce", add=True)
+
+
+@pytest.mark.parametrize(("former", "now"), [("beside", parallel), ("dual", reverse)])
+def test_former_names_of_combinators_still_work(former: str, now: object) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{former} is now {now.__name__}"):  # type: ignore[attr-defined]
+        assert getattr(schedule_module, former) is now
+    with pytest.raises(AttributeError, match="no attribute 'duel'"):
+        schedule_module.duel  # noqa: B018, the access is what is tested

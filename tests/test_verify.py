@@ -196,7 +196,9 @@ def test_a_dropped_step_is_rejected_wherever_it_was(collective: str, algorithm: 
     schedule = build(collective, algorithm, p, segments=2)
     for t in [t for t, step in enumerate(schedule.steps()) if len(step)]:
         dropped = planted(schedule, t, lambda step: rows(step, slice(0)))
-        with pytest.raises(ScheduleError, match=r"holds (chunk \d+ of rank \d+|junk) \d times, not [01]\nstep \|"):
+        with pytest.raises(
+            ScheduleError, match=r"holds (chunk \d+ of rank \d+|uninitialised data) \d times, not [01]\nstep \|"
+        ):
             verify(dropped)
 
 
@@ -256,7 +258,7 @@ def test_one_rank_counted_twice_while_another_is_dropped_is_rejected() -> None:
 def test_adding_into_nothing_is_rejected() -> None:
     """A broadcast that adds leaves what lay there before in the sum."""
     schedule = planted(build("broadcast", "binomial", 4), 0, lambda s: Step(s.src, s.dst, s.chunk, s.count, True))
-    with pytest.raises(ScheduleError, match="holds junk 1 times, not 0"):
+    with pytest.raises(ScheduleError, match="holds uninitialised data 1 times, not 0"):
         verify(schedule)
 
 

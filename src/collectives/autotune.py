@@ -1,7 +1,7 @@
-"""What "auto" stands for: the algorithm, and its segments, that the law of a machine says is fastest.
+"""What "auto" chooses: the algorithm and number of segments with the shortest predicted time on a machine.
 
-The law is the closed form in alpha and beta; where one rank alone sends or receives, and in a segmented ring, latency
-counts apart from overhead. Equal times are told apart by name, so equal arguments give an equal choice on every rank.
+The prediction is the closed form in alpha and beta. Where one rank alone sends or receives, and in a segmented ring,
+latency counts apart from overhead. Ties are broken by name, so equal arguments give an equal choice on every rank.
 
 The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
 `collectives calibrate` writes the file of the machine it runs on. Where it names none, the machine is `DEFAULT`.
@@ -40,7 +40,7 @@ OVERHEAD = 30e-6
 
 
 class Choice(NamedTuple):
-    """An algorithm, how many segments it cuts its chunks into, and its law's seconds, if it has a closed form."""
+    """An algorithm, how many segments it cuts its chunks into, and the predicted seconds if it has a closed form."""
 
     algorithm: str
     segments: int

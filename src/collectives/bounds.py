@@ -194,11 +194,12 @@ def busbw(collective: str, p: int, nbytes: int, seconds: float) -> float:
 
 
 def reach_seconds(p: int, latency: float, overhead: float) -> float:
-    """What one rank has can have reached p ranks no earlier: whoever has it sends it on, again and again, at once.
+    """LogP lower bound for one rank's data to reach p ranks: every rank that has it sends it on without a pause.
 
-    A message occupies its sender for the overhead and arrives a latency later. Without latency, ranks that have it
-    double each time; without overhead, all have it after one latency. Karp, Sahay, Santos and Schauser 1993. Takes
-    O(p log p).
+    A message occupies its sender for the overhead and arrives a latency later. Without latency, the number of ranks
+    that have it doubles each time; without overhead, all have it after one latency. Karp, Sahay, Santos and Schauser
+    1993.
+    Takes O(p log p).
 
     >>> [round(reach_seconds(32, latency, overhead), 6) for latency, overhead in ((0, 5e-6), (5e-6, 0), (4e-6, 1e-6))]
     [2.5e-05, 5e-06, 1.5e-05]

@@ -6,8 +6,8 @@ each contributor on its own matters: a total per cell would accept one rank coun
 Counts saturate: 0, 1, or 2 for "more than once". This loses nothing. min(a + b, 2) depends on a and b only through
 min(a, 2) and min(b, 2), and a contract asks for 0 or 1. So no number of additions makes a wrong count look right.
 
-One more contributor stands for *junk*, what lay in a cell that holds nothing yet. Adding to such a cell, or
-passing it on as a result, is a fault that shows as junk.
+One more contributor stands for *uninitialised* data, the content of a cell that holds nothing yet. A schedule that adds
+to such a cell, or passes it on as a result, shows this contributor at the end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cells(NamedTuple):
 
     @property
     def everyone(self) -> Bools:
-        """Any rank's contribution, but not junk."""
+        """Any rank's contribution, but not uninitialised data."""
         return np.asarray(self.who < self.p)
 
     @property
@@ -164,10 +164,10 @@ def add_counts(a: Counts, b: Counts) -> Counts:
 
 
 def before(schedule: Schedule) -> Counts:
-    """What lies where at the start: counts of shape (p, k, p + 1), the last contributor being junk.
+    """What each cell holds at the start: counts of shape (p, k, p + 1); the last contributor is uninitialised data.
 
     >>> from collectives.algorithms import ALGORITHMS
-    >>> before(ALGORITHMS["broadcast", "binomial"](2))[:, 0].tolist()  # rank 0 holds its own data, rank 1 junk
+    >>> before(ALGORITHMS["broadcast", "binomial"](2))[:, 0].tolist()  # rank 1 holds nothing
     [[1, 0, 0], [0, 0, 1]]
     """
     rank = np.arange(schedule.p)[:, None]
@@ -178,10 +178,10 @@ def before(schedule: Schedule) -> Counts:
 
 
 def after(schedule: Schedule) -> Counts:
-    """What must lie at the end in the cells that are asked for: a line of p + 1 counts for each cell of `where`.
+    """What the cells of `where` must hold at the end: p + 1 counts for each.
 
     >>> from collectives.algorithms import ALGORITHMS
-    >>> after(ALGORITHMS["reduce", "binomial"](3)).tolist()  # one cell, at the root: all three once, and no junk
+    >>> after(ALGORITHMS["reduce", "binomial"](3)).tolist()  # one cell, at the root: all three once
     [[1, 1, 1, 0]]
     """
     asked, shape, at = contract(schedule).after, (schedule.p, schedule.k), where(schedule)

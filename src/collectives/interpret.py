@@ -1,4 +1,4 @@
-"""Play a step on arrays: the one loop that moves data, whatever the data are.
+"""Run a step on arrays: the one loop that moves data of any kind.
 
 The state is an array of shape (p, k, …): what each rank holds of each chunk. Counts, fingerprints, numbers and even
 strings move by the same rule, so what is proved of one is what happens to the other.

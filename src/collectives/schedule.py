@@ -1,4 +1,4 @@
-"""What an algorithm is: a schedule, steps that say who sends which chunk to whom.
+"""A schedule: steps that say which rank sends which chunk to which other rank.
 
 One letter per idea, here and everywhere else:
 
@@ -10,13 +10,15 @@ One letter per idea, here and everywhere else:
     s       segments of a chunk, where an algorithm pipelines
     n       elements of the buffer (bytes, where a time is computed)
 
-A schedule is data: no tensor, no clock and no picture is in it. It is verified, drawn, counted and run elsewhere,
-always from this one value. Steps are made when they are asked for and are vectorised over ranks, because a ring over
-24,576 ranks has 1.2 billion messages.
+A schedule is data. It contains no tensor, no clock and no picture; other modules verify, draw, count and run it. Steps
+are made on request and are vectorised over ranks, because a ring over 24,576 ranks has 1.2 billion messages.
 """
+
+# Longer than other files: a schedule of your own imports steps, schedules and combinators from this one place.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,12 +30,12 @@ from numpy.typing import ArrayLike, NDArray
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-# Up to this many (rank, chunk) cells a dual is proved sound when it is made; beyond, `verify` tells.
+# Up to this many (rank, chunk) cells, `reverse` proves its result when it is made. Beyond, only `verify` does.
 PROVED_CELLS = 1 << 22
 
 
 class ScheduleError(ValueError):
-    """A schedule that does not do what its collective promises, or that cannot be played at all."""
+    """The schedule is invalid, or does not do what its collective promises."""
 
 
 def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
@@ -91,15 +93,15 @@ class Messages(NamedTuple):
 
 @dataclass(frozen=True, eq=False, init=False, slots=True)
 class Step:
-    """What may happen at the same time: rows, kept as arrays of equal length.
+    """Messages that may be in flight at the same time: rows, kept as arrays of equal length.
 
     Row ``i`` moves ``count[i]`` consecutive chunks from ``chunk[i]`` on, from rank ``src[i]`` to rank ``dst[i]``.
-    They are added into what the destination holds where ``add[i]``, and replace it otherwise. Everything is read
-    before anything is written. Several rows for one pair of ranks are one message.
+    Where ``add[i]`` they are added to the destination's chunks; otherwise they replace them. All reads of a step come
+    before its writes. Several rows for one pair of ranks are one message (`messages`).
 
-    The step owns its columns (int64, and bool for ``add``; one axis, contiguous, read-only): an array that is changed
-    after it was given changes no step. Raises ScheduleError where a column has values of another kind or another
-    length. Cost: a copy of each column, except of one that `column` has made.
+    The step owns its columns (int64, and bool for ``add``; one axis, contiguous, read-only). If you change an array
+    later, the step does not change. Raises ScheduleError if a column has values of another kind or another length.
+    Cost: a copy of each column, except of one that `column` has made.
 
     Numbers stand for whole columns:
 
@@ -129,7 +131,7 @@ class Step:
         return f"Step({', '.join(f'{s}->{d}:{sign(a)}{run(c, m)}' for s, d, c, m, a in rows)})"
 
     def cells(self) -> tuple[Ints, Ints]:
-        """Every chunk that moves, one entry each: (the row it stands in, the chunk).
+        """Every chunk that moves, one entry each: (its row, the chunk).
 
         >>> row, chunk = Step(src=[0, 2], dst=[1, 3], chunk=[0, 4], count=[2, 1]).cells()
         >>> row.tolist(), chunk.tolist()
@@ -142,10 +144,10 @@ class Step:
         return row, self.chunk[row] + np.arange(len(row)) - first[row]
 
     def messages(self, edges: Ints | None = None) -> Messages:
-        """What is sent: all rows of one pair of ranks are one message, and an empty message is not sent.
+        """The messages: all rows of one pair of ranks are one message, and an empty message is not sent.
 
-        ``edges`` are the places where chunks begin and end (`cut`); sizes are in its unit, and a row without elements
-        is in no message. Without ``edges`` every chunk has size 1. Cost: a sort where a pair may have several rows.
+        ``edges`` (k + 1 offsets, see `cut`) say where chunks begin and end; sizes have their unit. A row without
+        elements is in no message. Without ``edges`` every chunk has size 1. Cost: a sort of the rows at most.
 
         >>> step = Step(src=[0, 2, 0, 1], dst=[1, 1, 1, 0], chunk=[0, 1, 2, 3])
         >>> sent = step.messages(cut(3, k=4))
@@ -206,7 +208,7 @@ PARTS: dict[str, int] = {}
 
 
 def parts(collective: str, p: int) -> int:
-    """Into how many parts the collective itself cuts its buffer, before an algorithm cuts further; 1 if it is unknown.
+    """The number of parts that the collective itself divides its buffer into; 1 if the collective is unknown.
 
     >>> parts("all_gather", 4), parts("all_to_all", 4), parts("all_reduce", 4)
     (4, 16, 1)
@@ -215,7 +217,7 @@ def parts(collective: str, p: int) -> int:
 
 
 def owner(chunk: ArrayLike, p: int, k: int) -> Ints:
-    """The rank whose part chunk ``c`` lies in, where ``k`` is a multiple of ``p``: ``c * p // k``.
+    """The rank that owns chunk ``c`` where ``k`` is a multiple of ``p``: ``c * p // k``.
 
     >>> owner([0, 1, 2, 3, 4, 5], p=3, k=6).tolist()
     [0, 0, 1, 1, 2, 2]
@@ -226,8 +228,8 @@ def owner(chunk: ArrayLike, p: int, k: int) -> Ints:
 def cut(n: int, k: int, parts: int = 1) -> Ints:
     """Where ``k`` chunks begin and end in ``n`` elements: ``k + 1`` offsets, the first 0 and the last ``n``.
 
-    The elements are first cut into ``parts``, then each part into ``k // parts`` segments. Pieces are as equal as whole
-    numbers allow; what remains goes to the first ones, one element each.
+    The elements are first divided into ``parts``, then each part into ``k // parts`` segments. Sizes differ by at most
+    one element; the larger pieces come first.
 
     >>> cut(10, 4).tolist()
     [0, 3, 6, 8, 10]
@@ -247,15 +249,15 @@ def _near_equal(n: int, pieces: int) -> Ints:
 class Schedule:
     """An algorithm for ``p`` ranks, as steps over a buffer of ``k`` chunks.
 
-    ``make(t)`` makes step ``t``; ask for it through ``step(t)`` or ``steps()``. ``root`` is the rank that a broadcast,
-    scatter, gather or reduce starts from or ends at. ``one_port`` promises that in no step a rank sends more than one
-    message or receives more than one; an algorithm whose very point is to break that says so. With ``ranks_per_node``
-    above 1, ranks 0, 1, … sit on nodes of so many, and the promise holds for links inside a node and outside apart.
+    ``make(t)`` makes step ``t``; get it by ``step(t)`` or ``steps()``. ``root`` is the rank that a broadcast or scatter
+    starts from, or that a gather or reduce ends at. ``one_port`` promises that no rank sends more than one message, or
+    receives more than one, in a step. With ``ranks_per_node`` above 1, ranks fill nodes of that size in order. The
+    promise then holds separately for links inside a node and for links between nodes.
 
     ``repeats`` declares runs of steps that differ in their chunks only: senders, receivers, counts and adds stay the
-    same, as in a ring. A simulation of such a run is several times as fast, and rejects a declaration that is false.
+    same, as in a ring. The simulator runs such steps several times as fast, and rejects a false declaration.
 
-    Raises ScheduleError for numbers that make no schedule, and for a step that is none.
+    Raises ScheduleError if a number is invalid or a step is not a `Step`.
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> list(swap.steps())
@@ -299,7 +301,7 @@ class Schedule:
         return made
 
     def steps(self) -> Iterator[Step]:
-        """The steps in order, each made when its turn comes."""
+        """The steps in order; each is made when the iterator reaches it."""
         return map(self.step, range(self.nsteps))
 
     def repeated(self, t: int) -> bool:
@@ -317,7 +319,10 @@ class Schedule:
 
 
 def then(first: Schedule, second: Schedule, collective: str, root: int | None = None) -> Schedule:
-    """First the one, then the other: its steps are ``[*first.steps(), *second.steps()]``."""
+    """One schedule after the other: the steps are ``[*first.steps(), *second.steps()]``.
+
+    Raises ScheduleError if ranks or chunks differ.
+    """
     _need_alike(first, second)
 
     def make(t: int) -> Step:
@@ -328,8 +333,11 @@ def then(first: Schedule, second: Schedule, collective: str, root: int | None = 
     return replace(joined, repeats=(*first.repeats, *later))
 
 
-def beside(one: Schedule, other: Schedule, collective: str, root: int | None = None) -> Schedule:
-    """Both at once: step ``t`` has the rows of either's step ``t``, as long as they last."""
+def parallel(one: Schedule, other: Schedule, collective: str, root: int | None = None) -> Schedule:
+    """Both schedules at the same time: step ``t`` has the rows of step ``t`` of each.
+
+    Raises ScheduleError if ranks or chunks differ.
+    """
     _need_alike(one, other)
 
     def make(t: int) -> Step:
@@ -357,11 +365,11 @@ def _need_alike(a: Schedule, b: Schedule) -> None:
 def on(
     schedule: Schedule, p: int, k: int, ranks: ArrayLike, chunks: ArrayLike, width: int = 1, ranks_per_node: int = 1
 ) -> Schedule:
-    """The same algorithm on some ranks and chunks of a larger one; with several rows of ranks, on each of them at once.
+    """The same schedule on some of the ranks and chunks of a larger one.
 
     Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that
-    begin at ``chunks[c]``. Where ``ranks`` has a second axis, each of its rows is one more copy of the schedule, on
-    the chunks in the same row of ``chunks`` (or on the same chunks, where that has one row).
+    begin at ``chunks[c]``. If ``ranks`` has a second axis, each of its rows is one more copy of the schedule at the
+    same time, on the chunks in the same row of ``chunks`` (or on the same chunks, if that has one row).
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> on(swap, p=6, k=4, ranks=[2, 5], chunks=[2], width=2).step(0)
@@ -405,12 +413,12 @@ def _remembered(function: Callable[[Ints], Ints]) -> Callable[[Ints], Ints]:
     return remembering
 
 
-def dual(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
-    """Time and arrows reversed: whoever sent a chunk now receives it, and adds it or (``add=False``) takes it over.
+def reverse(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
+    """Run the schedule backwards: each sender of a chunk receives it, and adds it or (``add=False``) replaces its own.
 
-    The dual of a broadcast is a reduce and that of an all-gather a reduce-scatter, both with ``add=True``; that of
-    a scatter is a gather. This holds **if** the schedule writes each (rank, chunk) at most once and never where the
-    chunk came from; otherwise a contribution would be counted twice, and a ScheduleError says so.
+    A reversed broadcast is a reduce, and a reversed all-gather a reduce-scatter, both with ``add=True``. A reversed
+    scatter is a gather. This holds **if** the schedule writes each (rank, chunk) at most once, and never after that
+    rank has sent the chunk. Otherwise a contribution would count twice, and a ScheduleError says so.
     """
     if schedule.p * schedule.k <= PROVED_CELLS:
         _need_reversible(schedule)
@@ -425,7 +433,7 @@ def dual(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
 
 
 def _need_reversible(schedule: Schedule) -> None:
-    """Each cell is written once at most, and never after it was read: then what it held is all that ever came to it."""
+    """Each cell is written at most once, and never after it was read."""
     used = np.zeros((schedule.p, schedule.k), dtype=np.int64)
     for t, step in enumerate(schedule.steps()):
         row, chunk = step.cells()
@@ -439,3 +447,14 @@ def _need_reversible(schedule: Schedule) -> None:
                 f"{schedule.collective} cannot be reversed: step {t} writes chunk {c} of rank {rank}, "
                 "which was written or sent before"
             )
+
+
+_FORMER = {"beside": "parallel", "dual": "reverse"}
+
+
+def __getattr__(name: str) -> Any:
+    """The former names of two combinators still work."""
+    if name not in _FORMER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.{name} is now {_FORMER[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[_FORMER[name]]

@@ -1,4 +1,4 @@
-"""Is a schedule right? By counting every contribution, or by fingerprints where there are too many to count.
+"""Prove a schedule: count every contribution, or compare fingerprints where there are too many to count.
 
 Counting is exact, whatever the schedule does: counts saturate (`contracts`).
 
@@ -37,7 +37,7 @@ COUNTED_RANKS, COUNTED = 128, 1 << 29
 # Where the number of contributions to a cell saturates: far above every p, and twice as much still fits 64 bits.
 MANY = np.uint64(1 << 62)
 
-# A number of more digits is told by its size.
+# A larger number is shown as a power of two.
 SHOWN = 10**9
 
 
@@ -46,8 +46,8 @@ def verify(schedule: Schedule) -> None:
 
     Checked, in this order: every row is possible; no rank sends or receives two messages in one step (where the
     schedule promises ``one_port``); no cell is replaced and written again in one step; and at the end every
-    asked-for cell holds each contribution exactly as often as the contract says, and no junk. The error shows the
-    table of steps and ranks with the faulty cell marked.
+    asked-for cell holds each contribution exactly as often as the contract says, and no uninitialised data. The error
+    shows the table of steps and ranks with the faulty cell marked.
 
     What the schedule declares of itself (``repeats``) is not looked at. Cost: p * k * (p + 1) bytes up to p = 128,
     beyond that p * k fingerprints of 16 bytes.
@@ -84,7 +84,7 @@ def _verify_counts(schedule: Schedule) -> None:
         cell, who = map(int, wrong[0])
         rank, chunk = map(int, np.argwhere(at)[cell])
         found, expected = int(held[rank, chunk, who]), int(asked[cell, who])
-        whose = "junk" if who == schedule.p else f"chunk {chunk} of rank {who}"
+        whose = "uninitialised data" if who == schedule.p else f"chunk {chunk} of rank {who}"
         times = _exact_count(schedule, rank, chunk, who) if found > 1 else found
         what = f"rank {rank} holds {whose} {_shown(times)} times, not {expected}"
         mark = _counted_again(schedule, who) if found > 1 else _last_write(schedule, rank, chunk)
@@ -123,10 +123,10 @@ def _add_fingerprints(a: Fingerprints, b: Fingerprints) -> Fingerprints:
 
 
 def _held(schedule: Schedule, of: Fingerprints, random: np.random.Generator) -> Fingerprints:
-    """Before: a rank holds its own data, or junk; one contribution either way."""
+    """Before: a rank holds its own data, or uninitialised data; one contribution either way."""
     own = contract(schedule).before(cells(schedule, np.arange(schedule.p)[:, None]))
-    junk = random.integers(0, 2**64, size=of.shape, dtype=np.uint64)
-    return np.stack([np.where(own, of, junk), np.ones_like(of)], axis=-1)
+    uninitialised = random.integers(0, 2**64, size=of.shape, dtype=np.uint64)
+    return np.stack([np.where(own, of, uninitialised), np.ones_like(of)], axis=-1)
 
 
 def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:

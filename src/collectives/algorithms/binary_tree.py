@@ -58,17 +58,18 @@ def edge_colours(parents: Ints, ranks_per_node: int = 1) -> Ints:
     """Colour the edges of all trees 0 or 1, so that no rank sends twice, and none receives twice, in one colour.
 
     ``parents`` has one row per tree, and so has the answer: ``colour[i, r]`` belongs to the edge from ``parents[i,
-    r]`` to r (0 at a root, which has none). Edges inside a node and outside use different links and are no rivals.
-    Each edge has at most one rival at its sender and one at its receiver, so rivals form paths and even cycles,
-    which two colours suffice for. Raises ScheduleError where a rank has three children by links of one kind.
+    r]`` to r (0 at a root, which has none). Edges inside a node and outside use different links and do not conflict.
+    Each edge conflicts with at most one other at its sender and one at its receiver. Conflicting edges thus form paths
+    and even cycles, for which two colours suffice. Raises ScheduleError if a rank has three children
+    by links of one kind.
 
-    >>> edge_colours(binary_tree(8)[None]).tolist()  # brothers differ
+    >>> edge_colours(binary_tree(8)[None]).tolist()  # siblings differ
     [[0, 0, 0, 1, 0, 0, 1, 1]]
     """
     flat = parents.ravel()
     inside = (parents // ranks_per_node == np.arange(parents.shape[1]) // ranks_per_node).astype(np.int64)
-    at_ends = _rivals_at_receiver(parents, inside), _rivals_at_sender(flat, inside.ravel())
-    rivals = np.stack(at_ends, axis=1).tolist()
+    at_ends = _conflicts_at_receiver(parents, inside), _conflicts_at_sender(flat, inside.ravel())
+    conflicts = np.stack(at_ends, axis=1).tolist()
     colour = np.where(flat == NO_PARENT, 0, -1).tolist()
     below_root = np.flatnonzero(parents[0] == np.argmin(parents[0])).tolist()  # colour 0, so that step 0 is used
     for start in [*below_root[:1], *range(len(colour))]:
@@ -77,11 +78,11 @@ def edge_colours(parents: Ints, ranks_per_node: int = 1) -> Ints:
             edge, c = todo.pop()
             if edge != NO_PARENT and colour[edge] < 0:
                 colour[edge] = c
-                todo += [(rival, 1 - c) for rival in rivals[edge]]
+                todo += [(other, 1 - c) for other in conflicts[edge]]
     return np.array(colour).reshape(parents.shape)
 
 
-def _rivals_at_receiver(parents: Ints, inside: Ints) -> Ints:
+def _conflicts_at_receiver(parents: Ints, inside: Ints) -> Ints:
     """For every edge, numbered tree * p + rank, the edge by which the same rank receives in the other tree."""
     trees, p = parents.shape
     other = np.arange(trees * p).reshape(trees, p)[::-1]
@@ -89,7 +90,7 @@ def _rivals_at_receiver(parents: Ints, inside: Ints) -> Ints:
     return np.where(exists, other, NO_PARENT).ravel()
 
 
-def _rivals_at_sender(flat: Ints, inside: Ints) -> Ints:
+def _conflicts_at_sender(flat: Ints, inside: Ints) -> Ints:
     """For every edge the other edge that leaves the same rank by links of the same kind, if there is one."""
     port = 2 * flat + inside
     edges = np.flatnonzero(flat != NO_PARENT)
@@ -97,9 +98,9 @@ def _rivals_at_sender(flat: Ints, inside: Ints) -> Ints:
     same = port[edges[1:]] == port[edges[:-1]]
     if (same[1:] & same[:-1]).any():
         raise ScheduleError("a rank has more than two children in these trees: two colours do not suffice")
-    rival = np.full(len(flat), NO_PARENT)
-    rival[edges[1:][same]], rival[edges[:-1][same]] = edges[:-1][same], edges[1:][same]
-    return rival
+    other = np.full(len(flat), NO_PARENT)
+    other[edges[1:][same]], other[edges[:-1][same]] = edges[:-1][same], edges[1:][same]
+    return other
 
 
 def arrivals(parent: Ints, colour: Ints) -> Ints:

@@ -1,4 +1,4 @@
-r"""Straight from whoever has it to whoever needs it: one step, and one port that everything squeezes through.
+r"""Each rank that has data sends it directly to each rank that needs it: one step, and often one busy port.
 
         0            flat broadcast from rank 0: three messages leave one port
       / | \
@@ -10,7 +10,7 @@ time, so that no port is ever wanted twice.
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule, Step, dual, then
+from collectives.schedule import Ints, Schedule, Step, reverse, then
 
 
 def broadcast(p: int, root: int = 0) -> Schedule:
@@ -25,14 +25,14 @@ def broadcast(p: int, root: int = 0) -> Schedule:
 
 
 def reduce(p: int, root: int = 0) -> Schedule:
-    """Every rank sends its whole buffer to the root, which adds them up: the dual of the flat broadcast.
+    """Every rank sends its whole buffer to the root, which adds them up: the flat broadcast in reverse.
 
     Steps: 1 (p > 1). Messages: p-1, all into the root. Bytes the root receives: (p-1) n.
 
     >>> list(reduce(4).steps())
     [Step(1->0:+0, 2->0:+0, 3->0:+0)]
     """
-    return dual(broadcast(p, root), "reduce", add=True)
+    return reverse(broadcast(p, root), "reduce", add=True)
 
 
 def scatter(p: int, root: int = 0) -> Schedule:
@@ -48,12 +48,12 @@ def scatter(p: int, root: int = 0) -> Schedule:
 
 
 def gather(p: int, root: int = 0) -> Schedule:
-    """Every rank sends its part to the root: the dual of the flat scatter, replacing.
+    """Every rank sends its part to the root: the flat scatter in reverse, replacing.
 
     >>> list(gather(3).steps())
     [Step(1->0:=1, 2->0:=2)]
     """
-    return dual(scatter(p, root), "gather", add=False)
+    return reverse(scatter(p, root), "gather", add=False)
 
 
 def all_gather(p: int) -> Schedule:
@@ -71,7 +71,7 @@ def all_gather(p: int) -> Schedule:
 def pairwise_reduce_scatter(p: int) -> Schedule:
     """At step t every rank sends one other its part, to be added: in the end each has had everybody's.
 
-    The dual of an all-gather in which everyone hands its part to the rank t+1 further on.
+    An all-gather in reverse, in which each rank sends its part to the rank t+1 further on.
 
     Steps: p-1. Messages each rank sends: p-1. Bytes each rank sends: (p-1)/p n.
 
@@ -80,7 +80,7 @@ def pairwise_reduce_scatter(p: int) -> Schedule:
     """
     rank = np.arange(p)
     paced = Schedule("all_gather", p, p, p - 1, lambda t: Step(rank, (rank + t + 1) % p, rank))
-    return dual(paced, "reduce_scatter", add=True)
+    return reverse(paced, "reduce_scatter", add=True)
 
 
 def all_to_all(p: int) -> Schedule:
@@ -143,7 +143,7 @@ def parameter_server(p: int) -> Schedule:
     >>> list(parameter_server(2).steps())
     [Step(1->0:+0, 0->1:+1), Step(0->1:=0, 1->0:=1)]
     """
-    return then(dual(all_gather(p), "reduce_scatter", add=True), all_gather(p), "all_reduce")
+    return then(reverse(all_gather(p), "reduce_scatter", add=True), all_gather(p), "all_reduce")
 
 
 def _at_once(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:

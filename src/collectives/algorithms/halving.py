@@ -10,7 +10,7 @@ partner, wait, and get the result back.
 
 import numpy as np
 
-from collectives.schedule import Schedule, Step, dual, on, then
+from collectives.schedule import Schedule, Step, on, reverse, then
 
 
 def recursive_doubling(p: int) -> Schedule:
@@ -68,14 +68,14 @@ def all_gather(p: int) -> Schedule:
 
 
 def reduce_scatter(p: int) -> Schedule:
-    """What one is responsible for halves in each step: the dual of the all-gather by doubling, with its cost.
+    """What one is responsible for halves in each step: the all-gather by doubling in reverse, with its cost.
 
     Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
 
     >>> list(reduce_scatter(4).steps())
     [Step(2->0:+0-1, 3->1:+0-1, 0->2:+2-3, 1->3:+2-3), Step(1->0:+0, 0->1:+1, 3->2:+2, 2->3:+3)]
     """
-    return dual(all_gather(p), "reduce_scatter", add=True)
+    return reverse(all_gather(p), "reduce_scatter", add=True)
 
 
 def halving_doubling(p: int) -> Schedule:
@@ -105,5 +105,5 @@ def _folded(inner: Schedule, p: int) -> Schedule:
         return inner
     extra = np.arange(core, p)
     back = Schedule("broadcast", p, k, 1, lambda _: Step(extra - core, extra, 0, k))
-    into = dual(back, "reduce", add=True)
+    into = reverse(back, "reduce", add=True)
     return then(then(into, inner, "all_reduce"), back, "all_reduce")

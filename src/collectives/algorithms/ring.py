@@ -8,7 +8,7 @@ four ranks    0 -> 1
 
 import numpy as np
 
-from collectives.schedule import Schedule, Step, column, dual, then
+from collectives.schedule import Schedule, Step, column, reverse, then
 
 
 def all_gather(p: int) -> Schedule:
@@ -25,7 +25,7 @@ def all_gather(p: int) -> Schedule:
 def reduce_scatter(p: int) -> Schedule:
     """A sum grows while it travels round the ring, and ends at its owner: at step t, rank r sends chunk r-t-1.
 
-    It is the dual of an all-gather that runs the other way round, so that both halves of an all-reduce use the ring in
+    It is the reverse of an all-gather in the other direction, so both halves of an all-reduce use the ring in
     the same direction. Rank r ends with chunk r, as in MPI and torch.distributed.
 
     Steps: p-1. Bytes each rank sends: (p-1)/p n, the least there is. Messages each rank sends: p-1.
@@ -33,7 +33,7 @@ def reduce_scatter(p: int) -> Schedule:
     >>> list(reduce_scatter(3).steps())
     [Step(2->0:+1, 0->1:+2, 1->2:+0), Step(2->0:+0, 0->1:+1, 1->2:+2)]
     """
-    return dual(_pass_on(p, -1), "reduce_scatter", add=True)
+    return reverse(_pass_on(p, -1), "reduce_scatter", add=True)
 
 
 def all_reduce(p: int) -> Schedule:
@@ -60,7 +60,7 @@ def segmented_ring(p: int, segments: int = 2) -> Schedule:
     >>> list(segmented_ring(2).steps())[:2]
     [Step(1->0:+0, 0->1:+2), Step(1->0:+1, 0->1:+3)]
     """
-    scattered = dual(_pass_on(p, -1, segments), "reduce_scatter", add=True)
+    scattered = reverse(_pass_on(p, -1, segments), "reduce_scatter", add=True)
     return then(scattered, _pass_on(p, 1, segments), "all_reduce")
 
 
@@ -73,7 +73,7 @@ def _pass_on(p: int, direction: int, segments: int = 1) -> Schedule:
 
     def make(t: int) -> Step:
         turn, segment = divmod(t, segments)
-        segment = segment if direction > 0 else segments - 1 - segment  # the dual's steps run backwards
+        segment = segment if direction > 0 else segments - 1 - segment  # reversed steps run backwards
         first = -direction * turn % p
         return Step(rank, to, chunks[segment][first : first + p])
 

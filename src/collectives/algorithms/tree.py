@@ -2,7 +2,7 @@
 
 A binomial tree moves whole buffers, or in a scatter ever smaller halves of one. Chain and binary trees are
 pipelined: the buffer is cut into segments that follow each other, so that all levels work at the same time. Two
-trees, in which whoever is inside one is a leaf of the other, keep every port busy in both directions (Sanders,
+trees keep every port busy in both directions, because an interior rank of one is a leaf of the other (Sanders,
 Speck and Träff 2009).
 """
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from collectives.algorithms import ring
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
-from collectives.schedule import Ints, Schedule, Step, beside, dual, on, then
+from collectives.schedule import Ints, Schedule, Step, on, parallel, reverse, then
 
 
 def binomial_broadcast(p: int, root: int = 0) -> Schedule:
-    """Whoever has the buffer sends it on: 1, 2, 4, … ranks have it.
+    """Every rank that has the buffer sends it on: 1, 2, 4, … ranks have it.
 
     Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: ceil(log2 p) n.
 
@@ -30,16 +30,16 @@ def binomial_broadcast(p: int, root: int = 0) -> Schedule:
 
 
 def binomial_reduce(p: int, root: int = 0) -> Schedule:
-    """Sums flow down the same tree to the root: the dual of the binomial broadcast, with the same cost.
+    """Sums flow down the same tree to the root: the binomial broadcast in reverse, with the same cost.
 
     >>> list(binomial_reduce(4).steps())
     [Step(2->0:+0, 3->1:+0), Step(1->0:+0)]
     """
-    return dual(binomial_broadcast(p, root), "reduce", add=True)
+    return reverse(binomial_broadcast(p, root), "reduce", add=True)
 
 
 def binomial_scatter(p: int, root: int = 0) -> Schedule:
-    """Whoever has the parts of several ranks sends the upper half of them to the first rank there.
+    """Each rank that has the parts of several ranks sends the upper half of them to the first of those ranks.
 
     Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: (p-1)/p n. Fewest steps and fewest bytes at once.
 
@@ -58,12 +58,12 @@ def binomial_scatter(p: int, root: int = 0) -> Schedule:
 
 
 def binomial_gather(p: int, root: int = 0) -> Schedule:
-    """Parts are collected by pairs, fours, …: the dual of the binomial scatter, replacing.
+    """Parts are collected by pairs, fours, …: the binomial scatter in reverse, replacing.
 
     >>> list(binomial_gather(4).steps())
     [Step(1->0:=1, 3->2:=3), Step(2->0:=2-3)]
     """
-    return dual(binomial_scatter(p, root), "gather", add=False)
+    return reverse(binomial_scatter(p, root), "gather", add=False)
 
 
 def scatter_allgather_broadcast(p: int, root: int = 0) -> Schedule:
@@ -78,7 +78,7 @@ def scatter_allgather_broadcast(p: int, root: int = 0) -> Schedule:
 
 
 def rabenseifner_reduce(p: int, root: int = 0) -> Schedule:
-    """Reduce-scatter round a ring, then gather at the root: the dual of scatter and all-gather.
+    """Reduce-scatter round a ring, then gather at the root: scatter and all-gather in reverse.
 
     Steps: p-1 + ceil(log2 p). Bytes the root receives: 2 (p-1)/p n, where a binomial tree brings ceil(log2 p) n.
 
@@ -103,12 +103,12 @@ def chain_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
 
 
 def chain_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
-    """Sums travel along the chain to the root: the dual of the chain broadcast.
+    """Sums travel along the chain to the root: the chain broadcast in reverse.
 
     >>> list(chain_reduce(3).steps())
     [Step(2->1:+0), Step(1->0:+0)]
     """
-    return dual(chain_broadcast(p, root, segments), "reduce", add=True)
+    return reverse(chain_broadcast(p, root, segments), "reduce", add=True)
 
 
 def two_tree_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
@@ -130,12 +130,12 @@ def two_tree_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
 
 
 def two_tree_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
-    """Both trees bring their half to the root: the dual of the two-tree broadcast.
+    """Both trees bring their half to the root: the two-tree broadcast in reverse.
 
     >>> two_tree_reduce(9, segments=4).nsteps
     13
     """
-    return dual(two_tree_broadcast(p, root, segments), "reduce", add=True)
+    return reverse(two_tree_broadcast(p, root, segments), "reduce", add=True)
 
 
 def all_reduce(p: int, segments: int = 1) -> Schedule:
@@ -149,7 +149,7 @@ def all_reduce(p: int, segments: int = 1) -> Schedule:
     """
     parent = binary_tree(p)
     down = _down(parent, arrivals(parent, edge_colours(parent[None])[0]), segments, period=2)
-    return then(dual(down, "reduce", add=True), down, "all_reduce")
+    return then(reverse(down, "reduce", add=True), down, "all_reduce")
 
 
 def two_tree(p: int, segments: int = 1, second: str | None = None) -> Schedule:
@@ -177,11 +177,11 @@ def both_trees(p: int, second: str | None = None) -> Ints:
 def double(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedule:
     """All-reduce through two trees, half of the buffer each: reduce to their roots, then broadcast from them."""
     down = double_down(parents, segments, ranks_per_node)
-    return then(dual(down, "two reduces", add=True), down, "all_reduce")
+    return then(reverse(down, "two reduces", add=True), down, "all_reduce")
 
 
 def double_down(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedule:
-    """Two broadcasts beside each other, the first half of the chunks down one tree, the second down the other."""
+    """Two broadcasts in parallel, the first half of the chunks down one tree, the second down the other."""
     p, every, colours = parents.shape[1], np.arange(segments), edge_colours(parents, ranks_per_node)
     one, other = (
         on(
@@ -194,7 +194,7 @@ def double_down(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedu
         )
         for i in (0, 1)
     )
-    return beside(one, other, "two broadcasts")
+    return parallel(one, other, "two broadcasts")
 
 
 def _down(parent: Ints, arrival: Ints, segments: int, period: int) -> Schedule:

@@ -1,4 +1,4 @@
-"""Where ranks stand in a picture: on a ring, round a hub, on the levels of a tree, on the lines of their nodes."""
+"""The places of ranks in a picture: on a ring, round a hub, on the levels of a tree, on the lines of their nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Layout(NamedTuple):
 
 
 def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
-    """Where the ranks of a schedule stand. An algorithm that the table does not know is drawn as a ring.
+    """The places of a schedule's ranks. An algorithm that the table does not know is drawn as a ring.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> layout(ALGORITHMS["all_reduce", "ring"](4), "ring").points.tolist()
@@ -140,7 +140,7 @@ def _levels(parent: list[int]) -> Points:
 
 
 def _two_trees(first: list[int], second: list[int]) -> Points:
-    """Ranks from left to right; whoever is inside the first tree above the middle, inside the second below it."""
+    """Ranks from left to right; interior ranks of the first tree above the middle, those of the second below it."""
     y = np.full(len(first), 0.5)
     for tree, top, towards in ((second, 1.0, -1), (first, 0.0, 1)):
         inside = sorted(set(tree) - {-1})

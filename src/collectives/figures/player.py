@@ -49,7 +49,7 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
 
     To play it, keep for each cell (rank, chunk) how many times each rank's contribution is in it. A step reads all its
     rows before it writes any; a row that replaces overwrites the cell, a row that adds adds up counts, and several of
-    them all count. What lies in no run of ``before`` is junk: a contribution of nobody that spoils what it is added to.
+    them all count. A cell in no run of ``before`` is uninitialised: it spoils what it is added to.
     In the end every cell of ``asked`` holds exactly what is asked, once.
 
     >>> data = player_data(build("all_reduce", "recursive_doubling", 2), "recursive_doubling")
