@@ -197,7 +197,7 @@ def test_rows_of_other_dtypes_and_ops(capsys: Capture, dtype: str, op: str) -> N
 @pytest.mark.integration
 def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring whose last step is dropped (tests/ranks/faulty.py) gives rows with wrong elements."""
-    monkeypatch.setenv("PYTHONPATH", str(TASKS))
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     settings = Settings(ranks=4, algorithms=["ring", "tree"], bytes=[4096], repetitions=5, warmups=1)
     events = launch("faulty", {"measure": [settings.model_dump()]}, 4, timeout=60)
     wrong = {event["row"]["algorithm"]: event["row"]["wrong"] for event in events if "row" in event}
