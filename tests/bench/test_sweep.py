@@ -216,7 +216,7 @@ def test_ranks_that_do_not_start_are_an_error(ranks: Ranks, tmp_path: Path) -> N
 
 def test_other_rows_are_not_overwritten(ranks: Ranks, tmp_path: Path) -> None:
     sweep([SETTINGS], tmp_path / "rows")
-    with pytest.raises(FileExistsError, match="has other rows, which stay there; name another output"):
+    with pytest.raises(FileExistsError, match="got rows of other settings, expected none; name another output"):
         sweep([SETTINGS.model_copy(update={"ranks": 8})], tmp_path / "rows")
     assert len(ranks.launches) == 1
 

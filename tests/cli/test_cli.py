@@ -119,7 +119,7 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
         ),
         (["simulate", "all_to_all", "pairwise", "-p", "50000"], "got 2,500,000,000, expected at most 134,217,728"),
         (["bench", "--root", "3"], "all_reduce takes no --root: got 3, expected none"),
-        (["run", "no-such.ipynb"], "there is no notebook no-such.ipynb"),
+        (["run", "no-such.ipynb"], "notebook: got no-such.ipynb, expected an existing file"),
     ],
 )
 def test_wrong_input_is_explained_and_exits_with_2(capsys: Capture, arguments: list[str], message: str) -> None:

@@ -134,7 +134,7 @@ def test_a_preset_is_checked_before_anything_runs(folder: Path) -> None:
     (folder / "presets" / "tiny.yaml").write_text("")
     with pytest.raises(ExperimentError, match="preset tiny has nothing for any of these notebooks"):
         run([notebook], "tiny")
-    with pytest.raises(ExperimentError, match="there is no notebook"):
+    with pytest.raises(ExperimentError, match=r"notebook: got .*none\.ipynb, expected an existing file"):
         run([folder / "none.ipynb"], "tiny")
     assert not (folder / "results").exists()
 
@@ -266,8 +266,11 @@ def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
         ({"collectives": []}, "collectives: List should have at least 1 item"),
         ({"collectives": ["gather"], "backends": ["horovod"]}, "horovod has no 'gather'"),
         ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
-        ({"sizes": [4]}, "4 bytes are no element for each of the 2 ranks of a gather"),
-        ({"sizes": [1024, 1028]}, "1024 and another size are both 256 elements of a gather on 2 ranks"),
+        ({"sizes": [4]}, "sizes for gather on 2 ranks: got 4 bytes, expected an element or more for each rank"),
+        (
+            {"sizes": [1024, 1028]},
+            "gather on 2 ranks: got 1024 bytes and another size of 256 elements, expected distinct ones",
+        ),
         ({"backends": ["mpi:ring"]}, "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather"),
     ],
 )

@@ -152,7 +152,7 @@ def test_nccl_cuts_into_chunks(n: int, nodes: int, expected: int) -> None:
     ("given", "message"),
     [
         ({"rnaks": [96]}, "unknown parameter 'rnaks': did you mean 'ranks'"),
-        ({"ranks": [12, 13]}, "13 ranks do not fill the nodes of summit, which have 6 each"),
+        ({"ranks": [12, 13]}, "ranks: got 13, expected a multiple of 6, the ranks of a node of summit"),
         ({"ranks": []}, "ranks: List should have at least 1 item"),
         ({"ranks": 96}, "ranks: Input should be a valid list, got 96"),
         ({"machine": "sumit"}, "unknown machine 'sumit': did you mean 'summit'"),

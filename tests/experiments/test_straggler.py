@@ -41,8 +41,8 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"slow_host": 2}, "there is no host 2; hosts are 0 to 1"),
-        ({"positions": [0, -1]}, "there is no host -1; hosts are 0 to 1"),
+        ({"slow_host": 2}, "slow host: got 2, expected 0 to 1"),
+        ({"positions": [0, -1]}, "slow host: got -1, expected 0 to 1"),
         ({"hosts": 1, "slow_host": 0, "positions": []}, "hosts: Input should be greater than or equal to 2, got 1"),
         ({"factors": [0]}, "factors.0: Input should be greater than or equal to 1, got 0"),
         ({"factors": []}, "factors: List should have at least 1 item"),

@@ -151,7 +151,7 @@ def test_what_is_started_by_name_is_seen(tmp_path: Path) -> None:
 
 def test_a_schedule_needs_numpy_alone() -> None:
     roots = {full.split(".")[0] for full in imported(modules()["schedule"])}
-    assert roots <= {"__future__", "collections", "dataclasses", "functools", "numpy", "typing"}
+    assert roots <= {"__future__", "collections", "dataclasses", "functools", "numpy", "typing", "warnings"}
 
 
 @pytest.mark.integration

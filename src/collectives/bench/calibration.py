@@ -35,8 +35,7 @@ def link(rows: Sequence[Row]) -> Link:
     """The link that fits best, every size's relative error counting alike.
 
     Alone a message takes latency + overhead + bytes / rate; in a burst each of them takes all but the latency, and the
-    smaller half of the sizes say what of it is overhead. Raises ValueError for fewer than two sizes, from which nothing
-    can be fitted.
+    smaller half of the sizes say what of it is overhead. Raises ValueError for fewer than two sizes.
 
     >>> rows = [{"bytes": m, "one_way": 7e-6 + m / 1e9, "each": 2e-6 + m / 1e9} for m in (8, 1000, 100_000)]
     >>> fitted = link(rows)
@@ -44,7 +43,9 @@ def link(rows: Sequence[Row]) -> Link:
     (5.0, 2.0, 1.0)
     """
     if len({row["bytes"] for row in rows}) < 2:
-        raise ValueError("a link is fitted on two sizes of messages or more")
+        raise ValueError(
+            f"sizes to fit a link: got {len({row['bytes'] for row in rows})}, expected two sizes of messages or more"
+        )
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
     each, one_way = (np.array([row[name] for row in rows]) for name in ("each", "one_way"))
     beta, small = _line(sizes, one_way)[1], slice(1 + len(sizes) // 2)

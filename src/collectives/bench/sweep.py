@@ -1,7 +1,7 @@
-"""A measurement that can be cut off: finished sizes are kept on disk as they come, and what fails becomes rows, too.
+"""A measurement that resumes: a finished size is written to disk at once, and a failure becomes rows with its reason.
 
-Rows lie in ``STEM.KEY.partial.jsonl`` until all sizes are measured, one JSON object per line. KEY is made of the
-settings and the code, so that rows of different measurements never meet in one file.
+Rows lie in ``STEM.KEY.partial.jsonl`` until all sizes are measured, one JSON object per line. KEY is a hash of the
+settings and the code, so that rows of different measurements never share a file.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from collectives.bench.results import read, replace, write
 from collectives.bench.table import progress
 from collectives.launch import RankError
 
-# What every row says of the part that it belongs to, and as what.
+# Fields that every row has, and their types.
 NAMED = {"where": str, "ranks": int, "collective": str, "backend": str, "algorithm": str, "bytes": int}
 
 
 def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
-    """Measure what is not yet measured, and write all rows and their record to ``stem`` (`results.write`).
+    """Measure what is missing, and write all rows and their record to ``stem`` (`results.write`).
 
-    Rows are in the order of the settings and their sizes, and have one more column, ``error``: where ranks fail, the
-    rows of that size say why and have no times, and new ranks go on with what follows. The next call measures what
-    failed again. Raises RankError where the ranks do not even start, or fail after their last row; ImportError where a
-    back end is absent; and FileExistsError where other rows stand at ``stem``.
+    Rows are in the order of the settings and their sizes, and have one more column, ``error``. If ranks fail, the rows
+    of that size have the reason and no times, and new ranks measure what follows; the next call measures the failed
+    size again. Raises RankError if ranks do not start, or fail after their last row; ImportError if a back end is
+    absent; FileExistsError if ``stem`` has rows of other settings.
     """
     need_all(wanted)
     made_of, path = fingerprint([each.model_dump() for each in wanted]), partial(wanted, stem)
     if Path(f"{stem}.parquet").exists():
         if read(stem)[1].get("fingerprint") != made_of:
-            raise FileExistsError(f"{stem}.parquet has other rows, which stay there; name another output")
+            raise FileExistsError(f"{stem}.parquet: got rows of other settings, expected none; name another output")
         if not path.exists():
             return
     parts = [one for alike in launches(wanted) for one in alike]
@@ -61,13 +61,13 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
 
 
 def partial(wanted: Sequence[Settings], stem: str | Path) -> Path:
-    """Where the rows of a measurement lie until it is complete."""
+    """The file of rows of a measurement that is not complete."""
     asked = [each.model_dump(exclude={"bytes"}) for each in wanted]
     return Path(f"{stem}.{fingerprint(asked)[:8]}.partial.jsonl")
 
 
 def _begun(path: Path, parts: Sequence[Settings]) -> list[Row]:
-    """What an earlier call has measured; the file has no more than that afterwards."""
+    """What an earlier call has measured. All else is removed from the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = path.read_bytes() if path.exists() else b""
     events = [event for event in _read(path, data) if not event.get("row", {}).get("error")]
@@ -79,7 +79,7 @@ def _begun(path: Path, parts: Sequence[Settings]) -> list[Row]:
 
 
 def _read(path: Path, data: bytes) -> Iterator[Row]:
-    """The events in a file, without the half line that a cut leaves at its end."""
+    """The events in a file, without an incomplete last line."""
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
             event = json.loads(line)
@@ -110,7 +110,7 @@ def _bytes(settings: Settings, nbytes: int) -> int:
 
 
 def _series(row: Row) -> tuple[Any, ...]:
-    """What tells the rows of one part from those of others: all of our algorithms are measured together."""
+    """The key of a series: all of our algorithms are measured together, and share one."""
     algorithm = "" if row["backend"] in OURS else row["algorithm"]
     return row["where"], row["ranks"], row["collective"], row["backend"], algorithm
 
@@ -125,7 +125,7 @@ def _all_of(one: Settings) -> Counter[tuple[Any, ...]]:
 
 
 def _left(parts: Sequence[Settings], events: Sequence[Row]) -> list[Settings]:
-    """What there are not all rows of yet: the parts with the sizes that are left of them."""
+    """The parts that still lack rows, with the sizes that are missing."""
     rows = Counter(_place(event["row"]) for event in events if "row" in event)
     left = [one.model_copy(update={"bytes": _sizes_left(one, rows)}) for one in parts]
     return [one for one in left if one.bytes]

@@ -1,8 +1,8 @@
 """Run experiments: notebooks with parameters, executed by papermill, each checked before anything is launched.
 
-A preset is a YAML file beside the notebooks, ``presets/NAME.yaml``, with the parameters of each notebook that it is
-for under the notebook's name. An executed notebook goes to ``results/NAME/`` with the rows it wrote. One that is up to
-date is not run again, one that was cut off goes on where it was, and results of anything else are not overwritten.
+A preset is a YAML file beside the notebooks, ``presets/NAME.yaml``, with the parameters of a notebook under its name.
+An executed notebook and its rows go to ``results/NAME/``. A notebook that is up to date is not run again, an
+interrupted sweep resumes, and results of other parameters or other code are not overwritten.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = r"\w[\w.=,-]{0,99}"
 
 
 class Run(NamedTuple):
-    """One notebook to execute, where to, with which parameters, and a fingerprint of all that the outcome rests on."""
+    """One notebook to execute: its output, its parameters, and a fingerprint of everything the outcome depends on."""
 
     notebook: Path
     executed: Path
@@ -48,10 +48,9 @@ def run(
 ) -> int:
     """Execute the notebooks with a preset, one by one; returns how many rows failed.
 
-    ``overrides`` go before the preset's parameters. Results lie in ``results/FOLDER``, which is the preset's name where
-    none is given, with a number made of the overrides if there are any. With ``replace`` what other parameters or other
-    code left there makes way. Raises ExperimentError, in one line, for whatever is wrong; before any notebook is
-    started, if that can be known.
+    ``overrides`` replace the preset's parameters. Results go to ``results/FOLDER``; by default FOLDER is the preset's
+    name, with a hash of the overrides if there are any. ``replace`` removes what other parameters or other code left
+    there. Raises ExperimentError, in one line, for any error, before the first notebook starts if it can be known.
     """
     overrides = overrides or {}
     for option, name in (("--preset", preset), ("--output", folder or "default")):
@@ -83,12 +82,12 @@ def _run(runs: list[Run], *, replace: bool) -> int:
 
 
 def folder_name(preset: str, overrides: dict[str, Any], name: str | None = None) -> str:
-    """Where results go if not to the folder ``name``: the same overrides to the same folder, others to another."""
+    """The default folder of results: its name depends on the overrides, so that others go elsewhere."""
     return name or (f"{preset}-{digest(overrides)[:8]}" if overrides else preset)
 
 
 def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folder: str) -> list[Run]:
-    """What `run` would run: the notebooks that the preset is for, every parameter of theirs checked."""
+    """What `run` would run: the notebooks that have an entry in the preset, with checked parameters."""
     runs = []
     for notebook in notebooks:
         given = _preset(notebook, preset)
@@ -112,7 +111,7 @@ def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folde
 def _preset(notebook: Path, preset: str) -> dict[str, Any] | None:
     """The preset's parameters for this notebook; None where it is not for it."""
     if not notebook.is_file():
-        raise ExperimentError(f"there is no notebook {notebook}")
+        raise ExperimentError(f"notebook: got {notebook}, expected an existing file")
     if notebook.stem not in EXPERIMENTS:
         raise ExperimentError(unknown("experiment", notebook.stem, EXPERIMENTS))
     path = notebook.parent / "presets" / f"{preset}.yaml"
@@ -133,13 +132,13 @@ def _preset(notebook: Path, preset: str) -> dict[str, Any] | None:
 
 
 def _defaults(notebook: Path) -> dict[str, Any]:
-    """The values that stand in the notebook itself."""
+    """The notebook's own values."""
     import papermill
 
     try:
         known = papermill.inspect_notebook(str(notebook))
         return {name: ast.literal_eval(parameter["default"]) for name, parameter in known.items()}
-    except Exception as error:  # whatever the libraries make of a damaged file
+    except Exception as error:  # a damaged file fails in many ways
         raise ExperimentError(f"{notebook} cannot be read as a notebook: {_line(error)}") from None
 
 
@@ -166,7 +165,7 @@ def _is_current(run: Run) -> bool:
 
 
 def _make_way(run: Run) -> None:
-    """Remove rows that other parameters or other code left, which no notebook overwrites."""
+    """Remove rows of other parameters or other code, which no notebook overwrites."""
     if not run.executed.exists() or _inputs_of(run.executed) != run.inputs:
         made = (run.executed.parent.glob(f"{run.executed.stem}{end}") for end in (".parquet", ".json", ".*yaml"))
         for path in itertools.chain(*made):
@@ -201,11 +200,11 @@ def _execute(run: Run) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-    except Exception as error:  # a kernel that does not start, or dies, is a matter of many kinds of exceptions
+    except Exception as error:  # a kernel that does not start, or dies, fails in many ways
         partial.unlink(missing_ok=True)
         raise ExperimentError(f"{run.notebook} could not be executed: {_line(error)}") from None
     except BaseException:
-        partial.unlink(missing_ok=True)  # interrupted: half a notebook is of no use to anyone
+        partial.unlink(missing_ok=True)  # interrupted: half a notebook is useless
         raise
     done.metadata["collectives"] = {"inputs": run.inputs}
     papermill.iorw.write_ipynb(done, str(partial))
@@ -232,7 +231,7 @@ def _papermill(run: Run, to: Path, connection_file: str) -> Any:
 
 @contextmanager
 def _connection_file() -> Iterator[str]:
-    """Where Jupyter says how a kernel is reached. A shell beside us removes it when we end, even if we are killed."""
+    """Path of the kernel's connection file. A shell removes it when this process ends, also when it is killed."""
     folder = tempfile.mkdtemp(prefix="collectives-kernel-")
     command = ["sh", "-c", 'cat > /dev/null; rm -rf "$1"', "sh", folder]  # `cat` ends when our end of the pipe closes
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):

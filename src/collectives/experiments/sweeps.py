@@ -33,7 +33,7 @@ class Sweep(Parameters):
         for one in wanted:
             _need_sizes(one)
             if not one.configurations():
-                raise ValueError(f"nothing to measure: {', '.join(one.backends)} needs algorithms")
+                raise ValueError(f"algorithms: got none, expected one or more for {', '.join(one.backends)}")
         return self
 
     def settings(self) -> list[Settings]:
@@ -56,13 +56,12 @@ class Sweep(Parameters):
 def _need_sizes(one: Settings) -> None:
     """Raise ValueError for a size without an element for each rank, or two sizes that are rounded to the same."""
     elements = [one.elements(nbytes) for nbytes in one.bytes]
+    what = f"sizes for {one.collective} on {one.ranks} ranks"
     for nbytes, n in zip(one.bytes, elements, strict=True):
         if not n:
-            raise ValueError(f"{nbytes} bytes are no element for each of the {one.ranks} ranks of a {one.collective}")
+            raise ValueError(f"{what}: got {nbytes} bytes, expected an element or more for each rank")
         if elements.count(n) > 1:
-            raise ValueError(
-                f"{nbytes} and another size are both {n} elements of a {one.collective} on {one.ranks} ranks"
-            )
+            raise ValueError(f"{what}: got {nbytes} bytes and another size of {n} elements, expected distinct ones")
 
 
 def run(parameters: Sweep) -> None:

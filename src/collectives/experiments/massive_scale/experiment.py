@@ -60,9 +60,11 @@ class Parameters(base.Parameters):
 
 
 def _cut(algorithm: str, ranks: int, size: int, on: Machine) -> int | None:
-    """Trees in chains as NCCL cuts them, others so that they are fastest; ValueError for nodes that are not full."""
+    """Segments by NCCL's rule for the hierarchical tree, else None: the fastest. ValueError for nodes not full."""
     if ranks % on.ranks_per_node:
-        raise ValueError(f"{ranks} ranks do not fill the nodes of {on.name}, which have {on.ranks_per_node} each")
+        raise ValueError(
+            f"ranks: got {ranks}, expected a multiple of {on.ranks_per_node}, the ranks of a node of {on.name}"
+        )
     nodes = ranks // on.ranks_per_node
     return segments(size, on.ranks_per_node, nodes) if algorithm == "hierarchical_tree" else None
 

@@ -101,13 +101,13 @@ def _typed(latency: float, rate: float) -> str:
 
 
 def lacking(parameters: Parameters) -> str | None:
-    """Why it cannot be measured here, in one line; None where it can."""
+    """Why it cannot be measured here, in one line; None if it can."""
     names = dict.fromkeys(named(backend)[0] for backend in (*parameters.backends, *parameters.selectable))
     return allowed() or next((f"{name} is absent: {why}" for name in names if (why := presence(name).absent)), None)
 
 
 def run(parameters: Parameters) -> None:
-    """Calibrate the links where that is not done, and measure what is not yet measured (`collectives.bench.sweep`)."""
+    """Calibrate links without a machine file, then measure the rest (`collectives.bench.sweep`)."""
     for where in parameters.networks():
         path = Path(parameters.machine_file(where))
         if not path.exists():

@@ -32,7 +32,7 @@ Factor = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Parameters(base.Parameters):
-    """The parameters of ``straggler``: a cluster, who is slow on it and how much, and what is measured meanwhile."""
+    """The parameters of ``straggler``: a cluster, its slow hosts and factors, and what is measured meanwhile."""
 
     hosts: Annotated[int, Field(ge=2, le=MOST_HOSTS)]
     latency: Latency
@@ -49,10 +49,10 @@ class Parameters(base.Parameters):
     def _fit_together(self) -> Self:
         self.settings()
         if "auto" in self.algorithms:
-            raise ValueError("'auto' may choose one of the other algorithms; name them")
+            raise ValueError("algorithms: got 'auto', expected names only: it may choose one of the others")
         for host in (self.slow_host, *self.positions):
             if not 0 <= host < self.hosts:
-                raise ValueError(f"there is no host {host}; hosts are 0 to {self.hosts - 1}")
+                raise ValueError(f"slow host: got {host}, expected 0 to {self.hosts - 1}")
         return self
 
     def settings(self) -> Settings:
@@ -80,7 +80,7 @@ class Parameters(base.Parameters):
 
 
 def run(parameters: Parameters) -> list[Row]:
-    """Measure all points, and write rows and their record under ``parameters.output``.
+    """Measure all points, and write rows and record.
 
     Raises ClusterError where this system allows no hosts (`emulator.allowed`), RankError where a rank fails.
     """
@@ -106,7 +106,7 @@ def run(parameters: Parameters) -> list[Row]:
 
 
 def _slow_down(hosts: Cluster, parameters: Parameters, slow: int, factor: int) -> None:
-    """That host, and no other."""
+    """Divide the rate of this host's link by the factor; all others have the full rate."""
     for host in range(hosts.hosts):
         hosts.set(host, rate=typed_rate(parameters.rate / (factor if host == slow else 1)))
 
