@@ -58,9 +58,11 @@ def turn(alone: bool) -> Iterator[None]:
             flock(room, LOCK_UN)  # a forked child could keep the file open
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.name in OF_PROCESSES:
-        item.add_marker("integration")
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.name in OF_PROCESSES:
+            item.add_marker("integration")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 CALLER = """
 from callee import inner
 from collectives.compiled import compiled
@@ -23,6 +25,7 @@ def inner(a):
 """
 
 
+@pytest.mark.integration
 def test_a_change_in_a_called_function_of_another_file_is_seen(tmp_path):
     (tmp_path / "caller.py").write_text(CALLER)
 

@@ -167,10 +167,14 @@ def test_every_committed_line_is_valid(path: Path) -> None:
     [
         ("list -p 5 --json", "listed"),
         ("verify all_reduce ring -p 5 --json", "verified"),
-        ("verify --all --max-ranks 1 --json", "verified_all"),
+        pytest.param("verify --all --max-ranks 1 --json", "verified_all", marks=pytest.mark.integration),
         ("simulate broadcast two_tree -p 12 --machine summit --json", "simulated"),
         ("backends --json", "backend"),
-        ("bench --algorithm ring auto --machine textbook --ranks 2 --bytes 0 64 --repetitions 2 --json", "measured"),
+        pytest.param(
+            "bench --algorithm ring auto --machine textbook --ranks 2 --bytes 0 64 --repetitions 2 --json",
+            "measured",
+            marks=pytest.mark.integration,
+        ),
     ],
 )
 def test_what_a_verb_prints_is_valid(capsys: Capture, command: str, wanted: str) -> None:

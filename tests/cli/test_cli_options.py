@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collectives.bench import Settings
-from collectives.cli import VERBS, _parsed
+from collectives.cli import VERBS, parser
 from collectives.cli.bench import HELP, _settings
 from command import Capture, run
 
@@ -16,7 +16,7 @@ HEAVY = ("torch", "pydantic", "matplotlib", "pandas", "numba", "psutil", "yaml")
 
 
 def test_bench_measures_by_default_what_settings_does() -> None:
-    arguments = _parsed(["bench"])
+    arguments = parser(["bench"]).parse_args(["bench"])
     assert [_settings(arguments, ranks) for ranks in arguments.ranks] == [[Settings()]]
 
 
@@ -35,7 +35,7 @@ def test_every_field_is_an_option() -> None:
     ],
 )
 def test_what_is_typed_is_what_is_measured(words: str, changed: dict[str, Any]) -> None:
-    arguments = _parsed(["bench", *words.split()])
+    arguments = parser(["bench"]).parse_args(["bench", *words.split()])
     ((made,),) = [_settings(arguments, ranks) for ranks in arguments.ranks]
     assert made == Settings(**changed | {"dtype": made.dtype})
 
@@ -47,6 +47,7 @@ def test_limits_are_the_models(capsys: Capture, words: str) -> None:
     assert "expected a whole number from" in err
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("words", [["--help"], ["list"], *([verb, "--help"] for verb in VERBS if verb != "bench")])
 def test_what_is_not_needed_is_not_imported(words: list[str]) -> None:
     code = (

@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from collectives.backends import Performed
 from collectives.bench import Settings, calibration, measure
 from collectives.bench.environment import record
 from collectives.bench.results import write
@@ -53,7 +54,8 @@ def rows(wanted: Sequence[Settings], times: Sequence[Sequence[float]]) -> Iterat
                 continue
             for number, configuration in enumerate(one.configurations()):
                 seconds = [s * (1 + number * (len(times) > 1)) for s in times[nth % len(times)]]
-                yield measure._row(one, one.elements(nbytes), configuration, None, seconds, 0) | {"error": None}
+                did = Performed(configuration[1])
+                yield measure._row(one, one.elements(nbytes), configuration, did, seconds, 0) | {"error": None}
 
 
 def draw_measured(name: str, asked: dict[str, Any], times: Sequence[Sequence[float]], folder: Path) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from collectives.cli.parser import parser
+from collectives.cli import VERBS, parser
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("command_line.txt")
@@ -21,7 +21,7 @@ RECORDED = Path(__file__).with_name("command_line.txt")
 
 def command_line() -> Iterator[str]:
     """A line for each verb's argument, the options by name: how many values, which are allowed, and the default."""
-    (verbs,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
+    (verbs,) = (each for each in parser(VERBS)._actions if isinstance(each, argparse._SubParsersAction))
     for verb, of in verbs.choices.items():
         told = [each for each in of._actions if each.dest != "help"]
         yield from (f"{verb} {argument(each)}" for each in told if not each.option_strings)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from collectives.cli import ending
@@ -37,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     ending.open_standard_streams()
     with ending.signals():
         try:
-            arguments = _parsed(sys.argv[1:] if argv is None else argv)
+            typed = sys.argv[1:] if argv is None else argv
+            arguments = parser(typed[:1]).parse_args(typed)
             return int(_module(arguments.verb).run(arguments) or 0)
         except UsageError as error:
             return ending.failed(error, 2)
@@ -57,15 +59,15 @@ def main(argv: list[str] | None = None) -> int:
             ending.flush()
 
 
-def _parsed(argv: list[str]) -> argparse.Namespace:
-    """The arguments, with the verb's name as ``verb``. Only that verb's module is imported."""
-    parser = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
-    verbs = parser.add_subparsers(required=True, metavar="COMMAND", dest="verb")
+def parser(needed: Collection[str]) -> argparse.ArgumentParser:
+    """The parser of all verbs, with the arguments of those ``needed``. Only their modules are imported."""
+    top = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
+    verbs = top.add_subparsers(required=True, metavar="COMMAND", dest="verb")
     for verb, text in VERBS.items():
         of_verb = verbs.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        if argv[:1] == [verb]:
+        if verb in needed:
             _module(verb).add_arguments(of_verb)
-    return parser.parse_args(argv)
+    return top
 
 
 def _module(verb: str) -> Any:
