@@ -27,9 +27,10 @@ def normal(name: str) -> str:
 
 
 def groups() -> dict[str, list[str]]:
-    """The direct requirements, by extra; the core's under `core`."""
+    """The direct requirements, by extra; the core's under `core`. An extra that an extra names is listed by itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
-    return {"core": project["dependencies"], **project["optional-dependencies"]}
+    found = {"core": project["dependencies"], **project["optional-dependencies"]}
+    return {extra: [each for each in lines if not each.startswith(project["name"])] for extra, lines in found.items()}
 
 
 def resolve(requirements: list[str]) -> dict[str, str]:
@@ -41,6 +42,12 @@ def resolve(requirements: list[str]) -> dict[str, str]:
     packages = [item["metadata"] for item in json.loads(report)["install"]]
     # "2.13.0+cpu" names a build; the lock names a version.
     return {normal(package["name"]): package["version"].split("+")[0] for package in packages}
+
+
+def held() -> list[str]:
+    """The lock's pin of torch: another version is a decision of its own, made by editing the lock."""
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf8").splitlines()
+    return [line for line in lines if line.startswith("torch==")]
 
 
 def pip_part(versions: dict[str, str]) -> str:
@@ -57,7 +64,7 @@ def pip_part(versions: dict[str, str]) -> str:
 def main() -> None:
     """Resolve, then write both files."""
     print("resolving pyproject.toml (a minute or two)", flush=True)
-    versions = resolve([requirement for group in groups().values() for requirement in group])
+    versions = resolve([*held(), *(requirement for group in groups().values() for requirement in group)])
     locked = [f"{name}=={versions[name]}\n" for name in sorted(versions) if not CUDA_ONLY.match(name)]
     (ROOT / "requirements.lock").write_text(HEAD + "".join(locked), encoding="utf8")
     environment = ROOT / "environment.yml"

@@ -144,8 +144,8 @@ def _delay(link: Link) -> Delay:
 def presets() -> list[str]:
     """The names of the machines that come with the package.
 
-    >>> presets()
-    ['dgx-1v', 'dgx-a100', 'dgx-h100', 'ethernet', 'summit', 'textbook']
+    >>> presets()[-2:]
+    ['summit', 'textbook']
     """
     return sorted(path.name.removesuffix(".yaml") for path in _folder().iterdir() if path.name.endswith(".yaml"))
 

@@ -1,6 +1,10 @@
 """pyproject.toml, requirements.lock and environment.yml name the same packages and the same versions."""
 
+import json
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +18,7 @@ DIRECT = [
     Requirement(line)
     for group in [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     for line in group
+    if not line.startswith(PROJECT["name"])  # an extra that an extra names
 ]
 
 
@@ -29,10 +34,14 @@ def lock() -> dict[str, str]:
     return pins([line for line in lines if not line.startswith("#")])
 
 
-def environment() -> dict[str, str]:
+def pip_part() -> list[str]:
     dependencies = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf8"))["dependencies"]
-    (pip,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
-    return pins([line for line in pip if not line.startswith("-")])  # "-" starts an option
+    (lines,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
+    return list(lines)
+
+
+def environment() -> dict[str, str]:
+    return pins([line for line in pip_part() if not line.startswith("-")])  # "-" starts an option
 
 
 @pytest.mark.parametrize("requirement", DIRECT, ids=lambda requirement: requirement.name)
@@ -51,3 +60,23 @@ def test_the_lock_fits_every_machine() -> None:
     """No CUDA package, which pip adds by itself, and no build such as 2.13.0+cpu."""
     assert not [name for name in lock() if name.startswith(("nvidia-", "cuda-")) or name == "triton"]
     assert not [version for version in lock().values() if "+" in version]
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_conda_s_pip_part_resolves_to_the_lock_in_a_fresh_environment(tmp_path: Path) -> None:
+    """Everything up to unpacking: pip resolves the lines as conda hands them over, beside nothing else."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=60)
+    # Paths in a requirements file are relative to it; conda writes the file beside environment.yml.
+    lines = [line.replace("requirements.lock", f"{ROOT}/requirements.lock") for line in pip_part()]
+    lines = [line.replace("--editable .", f"--editable {ROOT}") for line in lines]
+    (tmp_path / "condaenv.txt").write_text("\n".join(lines) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", tmp_path / "venv" / "bin" / "python", "install", "--dry-run"]
+    command = [*pip, "--quiet", "--report", tmp_path / "report.json", "-r", tmp_path / "condaenv.txt"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads((tmp_path / "report.json").read_text())
+    found = {canonicalize_name(each["metadata"]["name"]): each["metadata"]["version"] for each in report["install"]}
+    versions = {name: version.split("+")[0] for name, version in found.items() if name in lock()}
+    assert versions == lock()
+    assert canonicalize_name(PROJECT["name"]) in found

@@ -1,0 +1,115 @@
+"""The wheel in fresh environments, outside any checkout: with numpy alone, then with each extra and nothing else."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from places import ROOT
+
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]
+LOCK = ROOT / "requirements.lock"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "COLLECTIVES_TASKS"}}
+
+
+def done(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(each) for each in command]
+    return subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def pip(*arguments: str | Path, folder: Path) -> str:
+    ran = done([sys.executable, "-m", "pip", "--no-input", *arguments], folder)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT, folder=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+class Installed:
+    """A fresh environment with the wheel, and of its extras what is asked for, at the lock's versions."""
+
+    def __init__(self, wheel: Path, extra: str, folder: Path) -> None:
+        self.wheel, self.folder, self.bin = wheel, folder, folder / "venv" / "bin"
+        assert done([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], folder).returncode == 0
+        self.add(extra)
+
+    def add(self, extra: str) -> None:
+        what = f"{self.wheel}[{extra}]" if extra else self.wheel
+        pip("--python", self.bin / "python", "install", "--no-compile", "-c", LOCK, what, folder=self.folder)
+
+    def collectives(self, line: str, code: int = 0) -> str:
+        """What the command prints; with another exit code than 0, what it says on standard error."""
+        ran = done([self.bin / "collectives", *line.split()], self.folder)
+        assert ran.returncode == code, ran.stderr[-2000:]
+        return ran.stderr if code else ran.stdout
+
+    def rows(self, line: str) -> list[dict[str, object]]:
+        return [json.loads(each) for each in self.collectives(f"{line} --json").splitlines()]
+
+    def python(self, code: str) -> str:
+        ran = done([self.bin / "python", "-c", code], self.folder)
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        return ran.stdout.strip()
+
+
+def test_numpy_alone(wheel: Path, tmp_path: Path) -> None:
+    here = Installed(wheel, "", tmp_path)
+    distributions = "from importlib import metadata; print(*sorted(d.name for d in metadata.distributions()))"
+    assert here.python(distributions) == "collective-communication numpy"
+    assert here.python("import collectives; print(collectives.__file__)").startswith(str(tmp_path))
+    known = int(here.python("import collectives; print(len(collectives.ALGORITHMS))"))
+    assert len(here.rows("list")) == known
+    assert "counted" in here.collectives("verify all_reduce ring -p 5")
+    assert "+0<4" in here.collectives("show all_reduce ring -p 5")
+    assert here.python("from collectives.schemas import schema; print(schema('rows')['title'])") == "Rows"
+    assert "not installed" in here.collectives("simulate all_reduce ring", code=2)
+    assert "'psutil'" in here.collectives("bench", code=1)
+
+
+def test_simulate(wheel: Path, tmp_path: Path) -> None:
+    here = Installed(wheel, "simulate", tmp_path)
+    for machine in here.python("from collectives.machine import presets; print(*presets())").split():
+        assert here.rows(f"simulate all_reduce tree -p 24 --machine {machine} --bytes 8")[0]["machine"] == machine
+    assert len(here.rows("verify --all --max-ranks 2")) == len(here.rows("list"))
+
+
+def test_cluster(wheel: Path, tmp_path: Path) -> None:
+    here = Installed(wheel, "cluster", tmp_path)
+    reason = here.python("from collectives.emulator import allowed; print(allowed() or '')")
+    if reason:
+        pytest.skip(reason)
+    assert here.collectives("cluster --hosts 2 -- hostname").split() == ["host0", "host1"]
+
+
+def test_run_experiments_and_backends(wheel: Path, tmp_path: Path) -> None:
+    """Each adds to the one before, which it names: torch is installed once."""
+    here = Installed(wheel, "run", tmp_path)
+    bench = "bench --ranks 3 --bytes 64 --repetitions 2 --backend"
+    assert [row["wrong"] for row in here.rows(f"{bench} p2p gloo")] == [0, 0]
+    assert "network: {" in here.collectives("calibrate --repetitions 2")
+    assert "mpi is absent" in here.collectives(f"{bench} mpi", code=1)
+
+    here.add("experiments")
+    here.collectives("show broadcast two_tree -p 5 --svg picture")
+    assert len(list(tmp_path.glob("picture-*.svg"))) == 4
+    here.python("from collectives.figures.player import write_scripts; write_scripts('player')")
+    assert len(list((tmp_path / "player").glob("*.js"))) == 8
+    shutil.copy(ROOT / "experiments" / "all-reduce-sweep.ipynb", tmp_path)
+    shutil.copytree(ROOT / "experiments" / "presets", tmp_path / "presets")
+    here.collectives("run all-reduce-sweep.ipynb -p ranks=2 -p sizes=[4,64] -p repetitions=3 --output small")
+    assert (tmp_path / "results" / "small" / "all-reduce-sweep.parquet").exists()
+
+    here.add("backends")
+    assert [row["backend"] for row in here.rows(f"{bench} mpi")] == ["mpi"]
