@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "cli": {"algorithms", "emulator", "limits", "plain_yaml", "processes", "units", "verify"},
     "compiled": set(),
     "contracts": {"schedule"},
-    "emulator": {"processes", "units"},
+    "emulator": {"compiled", "processes", "units"},
     "errors": set(),
     "experiments": {
         *(
@@ -139,12 +139,15 @@ INSIDE = {
         "__init__": {"hosts", "limits"},
         "check": {"__init__", "probe"},
         "command": {"__init__", "check", "limits"},
-        "devices": {"hosts", "network"},
-        "fabric": {"devices", "hosts", "network"},
+        "devices": {"events", "forwarding", "hosts", "network", "queues"},
+        "events": {"network"},
+        "fabric": {"devices", "forwarding", "hosts", "network"},
+        "forwarding": {"events", "network", "queues"},
         "hosts": set(),
         "limits": set(),
         "network": set(),
         "probe": set(),
+        "queues": {"network"},
     },
     "experiments": {
         "__init__": {"massive_scale", "scaling", "straggler"},
