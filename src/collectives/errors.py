@@ -1,4 +1,4 @@
-"""Say what was wrong with an input in one plain line each, instead of a library's traceback."""
+"""Error messages: one plain line for each invalid input, instead of a library's traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 4  # findings in one message
 
 
 def explain(error: ValidationError) -> str:
-    """What pydantic found, as ``name: what is wrong, got …``; names of our own checks are left out."""
+    """Pydantic's findings as ``name: problem, got …``, at most four; findings of our own checks have no name."""
     lines = []
     for found in error.errors():
         where, what = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ")
@@ -25,7 +25,7 @@ def explain(error: ValidationError) -> str:
 
 
 def short(value: object) -> str:
-    """A value as a message shows it.
+    """A value as a message shows it, cut beyond 80 characters.
 
     >>> short("64Q"), short("9" * 1000)
     ("'64Q'", "'999999999999999999999999999999999999999… (1,002 characters)")
@@ -35,7 +35,7 @@ def short(value: object) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """An unknown name, what it was probably meant to be, and what is known.
+    """The message for an unknown name: the nearest known one, and all known ones.
 
     >>> unknown("parameter", "rnaks", ["ranks", "sizes"])
     "unknown parameter 'rnaks': did you mean 'ranks'? Known are ranks, sizes"

@@ -30,13 +30,13 @@ class Model(BaseModel):
 
 
 def _typed(parse: Any, unit: str = "") -> BeforeValidator:
-    """Text is parsed; in a file, a bare number where a unit belongs is an error."""
+    """Parse text; in a file, a bare number other than 0 without its unit is an error."""
 
     def validated(value: Any, given: ValidationInfo) -> Any:
         if isinstance(value, str):
             return parse(value)
         if unit and given.context == FILE and value != 0:
-            raise ValueError(f"a number needs its unit, such as {unit}")
+            raise ValueError(f"expected a number with its unit, such as {unit}")
         return value
 
     return BeforeValidator(validated)

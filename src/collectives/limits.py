@@ -1,11 +1,11 @@
-"""The largest values that are accepted, and why: beyond them memory or time runs out without a word."""
+"""The largest accepted values, and why: beyond them memory or time would run out without a message."""
 
 from __future__ import annotations
 
-# A schedule keeps arrays with an entry for every rank; with these a simulation takes a minute.
+# A schedule has arrays with an entry for every rank; at this limit a simulation takes a minute.
 MOST_RANKS = 1 << 20
 
-# Where every rank sends to every other in one step, the step has a row for each pair: 16 million rows, 600 MB.
+# If every rank sends to every other in one step, the step has a row for each pair: 16 million rows, 600 MB.
 MOST_RANKS_IN_PAIRS = 1 << 12
 
 # A step has a row for every segment in flight, and a pipeline gains nothing from more.
@@ -14,7 +14,7 @@ MOST_SEGMENTS = 1 << 16
 # Every rank proves and compiles its schedule before it starts, which takes about a millisecond a segment.
 MOST_SEGMENTS_STARTED = 1 << 10
 
-# Where each chunk begins is an array of 64-bit numbers: 1 GiB.
+# The chunks' offsets are an array of 64-bit numbers: 1 GiB.
 MOST_CHUNKS = 1 << 27
 
 # `verify` keeps a 64-bit number for every rank and chunk, in three arrays: 3 GiB.
@@ -24,7 +24,7 @@ MOST_CELLS = 1 << 27
 MOST_RANKS_SHOWN = 1 << 10
 MOST_MESSAGES_DRAWN = 1 << 14
 
-# Of one buffer: the bytes that all ranks send together stay below 2**63.
+# Bytes of one buffer: the bytes that all ranks send together stay below 2**63.
 MOST_BYTES = 1 << 38
 
 # Ranks that are processes; a rank that has imported torch has more private memory than this.
@@ -39,7 +39,7 @@ MOST_SECONDS = 7 * 86_400
 
 
 def need_cells(p: int, k: int) -> None:
-    """Raise ValueError where verifying a schedule of ``k`` chunks on ``p`` ranks would take more memory than accepted.
+    """Raise ValueError if verifying a schedule of ``k`` chunks on ``p`` ranks would take more than 3 GiB.
 
     >>> need_cells(100_000, 100_000)
     Traceback (most recent call last):

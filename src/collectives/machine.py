@@ -1,6 +1,6 @@
-"""What schedules run on, as numbers: ranks on nodes, and links of several classes between them.
+"""Machines: ranks on nodes, and links of several classes between them.
 
-A machine is a YAML file; the presets in ``machines/`` are such files, with their sources, and examples of all there is:
+A machine is a YAML file. The presets in ``machines/`` are such files, with their sources. All fields:
 
     name: two-rooms
     source: where the numbers come from
@@ -47,7 +47,7 @@ from collectives.schemas import VERSION, version_of
 
 
 class Delay(Model):
-    """What a message costs whatever its size (LogGP's L and o), in seconds."""
+    """The cost of a message independent of its size, in seconds: LogGP's L and o."""
 
     latency: Seconds = 0.0
     overhead: Seconds = 0.0
@@ -60,12 +60,12 @@ class Link(Delay):
 
     @property
     def beta(self) -> float:
-        """Seconds for a byte."""
+        """Seconds per byte."""
         return 1 / self.rate
 
     @property
     def alpha(self) -> float:
-        """The textbook's start-up time of a message: overhead + latency."""
+        """The textbook's start-up time of a message in seconds: overhead + latency."""
         return self.overhead + self.latency
 
 
@@ -91,7 +91,7 @@ class Protocol(Model):
     network: Delay = Delay()
 
     def fits(self, algorithm: str | None) -> bool:
-        """Whether the protocol is one for this algorithm; without a name, only what holds for all of them."""
+        """Whether the protocol is for this algorithm; for None, whether it is for all algorithms."""
         return self.algorithms is None or algorithm in self.algorithms
 
 
@@ -118,11 +118,11 @@ class Machine(Model):
         if self.ranks_per_node > 1 and self.inside is None:
             raise ValueError(f"the link 'inside' is missing: nodes of {self.ranks_per_node} ranks need one")
         if self.ranks_per_node % self.ports:
-            raise ValueError(f"{self.ranks_per_node} ranks of a node cannot share {self.ports} ports evenly")
+            raise ValueError(f"uneven ports: got {self.ports} for {self.ranks_per_node} ranks, expected a divisor")
         sizes = [1, *(level.nodes for level in self.levels)]
         if any(large <= small or large % small for small, large in pairwise(sizes)):
             raise ValueError(
-                f"each level's groups must be made of several of the level below, not of {sizes[1:]} nodes"
+                f"invalid levels: got groups of {sizes[1:]} nodes, expected each a multiple of the one before"
             )
         return self
 
@@ -132,7 +132,7 @@ class Machine(Model):
         return self.ports_per_node or self.ranks_per_node
 
     def protocols_for(self, algorithm: str | None) -> tuple[Protocol, ...]:
-        """The protocols for one algorithm, in their order; the plain links come last, for whatever none is for."""
+        """The protocols for one algorithm, in their order; the last one is the plain links, which fit every message."""
         plain = Protocol(name="", inside=_delay(self.inside or self.network), network=_delay(self.network))
         return (*(protocol for protocol in self.protocols if protocol.fits(algorithm)), plain)
 
@@ -151,9 +151,9 @@ def presets() -> list[str]:
 
 
 def machine(name: str) -> Machine:
-    """A preset by name, a machine of your own by its file, or one link as "LATENCY,RATE".
+    """A preset by name, a machine of your own by its file ``NAME.yaml``, or one link as "LATENCY,RATE".
 
-    ValueError says what is wrong with it.
+    Raises ValueError for an unknown name, a missing file and invalid fields; the message is one line.
 
     >>> machine("summit").ranks_per_node
     6
@@ -178,7 +178,7 @@ def _folder() -> Any:
 
 def _machine(given: Any, name: str) -> Machine:
     if not isinstance(given, dict):
-        raise ValueError(f"machine {name}: fields are wanted, such as name, network and ranks_per_node")
+        raise ValueError(f"machine {name}: got no fields, expected some, such as name, network and ranks_per_node")
     version_of(given, f"machine {name}", unsaid=VERSION)
     try:
         return Machine.model_validate({of: value for of, value in given.items() if of != "version"}, context=FILE)
@@ -187,12 +187,12 @@ def _machine(given: Any, name: str) -> Machine:
 
 
 def text(of: Machine) -> str:
-    """The machine as a file that `machine` reads back equal: every field that is not as it is by default.
+    """The machine as YAML that `machine` reads back equal, without the fields that have their default.
 
     >>> print(text(Machine(name="mine", network=Link(latency=5e-6, rate=25e9))), end="")
     name: mine
     network: {latency: 5us, rate: 25GB/s}
     """
     fields = of.model_dump(mode="json", exclude_defaults=True)
-    # Escapes instead of Unicode: a next-line character that is written as it is would be read as a line break.
+    # Unicode is escaped, because YAML reads a next-line character as a line break.
     return yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, width=float("inf"))

@@ -1,4 +1,4 @@
-"""YAML as people type it here: plain values only, and so little of it that any file is read or refused at once."""
+"""YAML with plain values only, limited in size and depth, so that any file is read or refused at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 MOST_BYTES = 1 << 16
 MOST_DEPTH = 16
-# What a plain word may be, beside text. No dates: 2020-01-01 is text, as it is in JSON.
+# Types of a plain word, besides text. No dates: 2020-01-01 is text, as in JSON.
 PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float")}
 
 
@@ -24,10 +24,10 @@ def read(path: Path) -> Any:
 
 
 def parse(text: str | bytes, name: str) -> Any:
-    """The value that a text is. Raises ValueError, one line that begins with ``name``, for invalid YAML.
+    """The value of a YAML text. Raises ValueError, one line that begins with ``name``, for invalid YAML.
 
-    It also refuses more than 64 KiB, values nested deeper than 16 levels, aliases and tags: with those a few lines can
-    stand for more than memory holds.
+    It also refuses more than 64 KiB, more than 16 levels, aliases and tags: with aliases a few lines can expand to more
+    than memory holds.
 
     >>> parse("{ranks: 4, sizes: [4, 64K], day: 2020-01-01}", "an example")
     {'ranks': 4, 'sizes': [4, '64K'], 'day': '2020-01-01'}
@@ -50,7 +50,7 @@ def parse(text: str | bytes, name: str) -> Any:
 
 
 class _RefusedError(yaml.MarkedYAMLError):
-    """YAML that we do not read."""
+    """Valid YAML that `parse` refuses."""
 
 
 class _Loader(yaml.SafeLoader):

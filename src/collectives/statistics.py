@@ -1,4 +1,4 @@
-"""The median, the interval around it, and how sure of that interval one may be, from the samples alone."""
+"""The median of samples, its confidence interval, and the true confidence of that interval."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from math import comb, floor
 
 
 def median_interval(samples: list[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """(low, median, high): an interval that holds the true median with at least this confidence, from order statistics.
+    """(low, median, high): an interval that contains the true median with at least this confidence.
 
-    No distribution is assumed: each sample lies below the median with probability one half, so how many do is binomial.
-    With fewer than six samples 95 % cannot be reached: the interval is all of them, and `covered` says how sure it is.
+    It comes from order statistics and assumes no distribution: each sample is below the median with probability one
+    half, so the number of samples below is binomial. Fewer than six samples cannot reach 95 %: then the interval spans
+    all of them, and `covered` returns its confidence. Raises ValueError without samples.
 
     >>> median_interval([3.0, 1.0, 2.0])
     (1.0, 2.0, 3.0)
@@ -22,7 +23,7 @@ def median_interval(samples: list[float], confidence: float = 0.95) -> tuple[flo
 
 
 def covered(n: int, confidence: float = 0.95) -> float:
-    """The probability with which `median_interval` of n samples holds the true median; 0 for a single sample.
+    """The probability that `median_interval` of n samples contains the true median; 0 for a single sample.
 
     >>> [covered(n) for n in (1, 2, 3, 5)]
     [0.0, 0.5, 0.75, 0.9375]
@@ -40,7 +41,7 @@ def percent(share: float) -> str:
 
 
 def _cut(n: int, confidence: float) -> tuple[int, float]:
-    """How many samples are left out at either end, at most, and the confidence of what is left."""
+    """How many samples to leave out at either end, and the confidence of the remaining interval."""
     if n < 1:
         raise ValueError(f"an interval needs samples: got {n}, expected 1 or more")
     cut, inside = 0, 1 - 2 / 2**n

@@ -1,7 +1,6 @@
 """How quantities are typed and printed: sizes as 64K (powers of 1024), times as 5us, rates as 25GB/s (of 1000).
 
-Whatever is printed can be typed: what `format_bytes`, `duration`, `typed_seconds` and `typed_rate` return, the parsers
-read.
+The parsers read whatever `format_bytes`, `duration`, `typed_seconds` and `typed_rate` print.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from decimal import Decimal
 from collectives.errors import short
 
 _POWERS = {"": 0, "B": 0, "K": 1, "KIB": 1, "M": 2, "MIB": 2, "G": 3, "GIB": 3}
-MOST_BYTES = (1 << 63) - 1  # what an int64 holds
+MOST_BYTES = (1 << 63) - 1  # an int64 holds it
 # Powers of ten, from small to large. The sign for micro has two code points; both are read as u.
 _SECONDS = {"ns": -9, "us": -6, "ms": -3, "s": 0}
 _MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u"})
@@ -44,7 +43,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """A time as people type it, in seconds; raises ValueError for anything else.
+    """A time as people type it, in seconds. Raises ValueError for anything else.
 
     >>> parse_seconds("5us"), parse_seconds("2.5 ms"), parse_seconds("400 µs"), parse_seconds("0s")
     (5e-06, 0.0025, 0.0004, 0.0)
@@ -53,7 +52,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """A rate as people type it, in bytes a second; raises ValueError for anything else.
+    """A rate as people type it, in bytes per second. Raises ValueError for anything else.
 
     >>> parse_rate("25MB/s"), parse_rate("23 GB/s")
     (25000000.0, 23000000000.0)
@@ -72,7 +71,7 @@ def _quantity(text: str, units: dict[str, int], what: str, examples: str) -> flo
 
 
 def format_bytes(nbytes: float) -> str:
-    """A size as people read it, to six digits.
+    """A size in bytes as people read it, to six significant digits.
 
     >>> format_bytes(65536), format_bytes(4), format_bytes(1536)
     ('64 KiB', '4 B', '1.5 KiB')
@@ -85,7 +84,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people read it, to three digits.
+    """A time in seconds as people read it, to three significant digits.
 
     >>> duration(5e-6), duration(0.0123), duration(7.8), duration(999.6e-6)
     ('5 µs', '12.3 ms', '7.8 s', '1 ms')
@@ -97,7 +96,7 @@ def duration(seconds: float) -> str:
 
 
 def typed_seconds(seconds: float) -> str:
-    """A time as people type it, to the last digit: `parse_seconds` returns the same number.
+    """A time in seconds as people type it, exactly: `parse_seconds` returns the same number.
 
     >>> typed_seconds(4e-4), typed_seconds(0.02), typed_seconds(0.0)
     ('400us', '20ms', '0s')
@@ -106,7 +105,7 @@ def typed_seconds(seconds: float) -> str:
 
 
 def typed_rate(rate: float) -> str:
-    """A rate as people type it, to the last digit: `parse_rate` returns the same number.
+    """A rate in bytes per second as people type it, exactly: `parse_rate` returns the same number.
 
     >>> typed_rate(25e9), typed_rate(6.25e6), typed_rate(50e3)
     ('25GB/s', '6.25MB/s', '50KB/s')
@@ -115,7 +114,7 @@ def typed_rate(rate: float) -> str:
 
 
 def _typed(value: float, units: dict[str, int]) -> str:
-    """In the largest unit of which it is one or more; a shift of the decimal point loses nothing."""
+    """The value in its largest unit of at least 1; shifting the decimal point is exact."""
     exact = Decimal(repr(float(value)))
     fitting = [unit for unit, power in units.items() if exact.scaleb(-power) >= 1]
     smallest, largest = next(iter(units)), next(reversed(units))
@@ -124,7 +123,7 @@ def _typed(value: float, units: dict[str, int]) -> str:
 
 
 def _plain(value: float, digits: int) -> str:
-    """So many significant digits, without an exponent."""
+    """The value with so many significant digits, without an exponent."""
     return _digits(Decimal(f"{value:.{digits}g}"))
 
 

@@ -4,8 +4,11 @@ import math
 
 import pytest
 
-from collectives.emulator import network as model
-from collectives.emulator.network import NONE, Link, Network, advance, change, network, next_event, release, room
+from collectives.emulator import forwarding
+from collectives.emulator.events import next_event
+from collectives.emulator.forwarding import advance, change
+from collectives.emulator.network import NONE, Link, Network, network
+from collectives.emulator.queues import free_packet, release
 
 RATE, LATENCY = 1000.0, 0.5
 
@@ -21,8 +24,8 @@ def arrivals(net: Network) -> list[tuple[float, int, bytes]]:
 
 
 def send(net: Network, source: int, target: int, size: int, now: float = 0.0, flow: int = 0) -> None:
-    net.data[room(net), :3] = source, target, flow
-    model.send(net, source, target, size, flow, now)
+    net.data[free_packet(net), :3] = source, target, flow
+    forwarding.send(net, source, target, size, flow, now)
 
 
 def test_a_lone_packet_pays_latency_and_size_once() -> None:

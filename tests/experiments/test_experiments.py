@@ -66,7 +66,7 @@ def test_good_parameters_pass() -> None:
         ({"where": "2020-01-01"}, "unknown where '2020-01-01'; known are loopback"),
         ({"where": ""}, "unknown where ''"),
         ({"where": "cluster:5ms,0MB/s"}, "rate out of range: got '0MB/s', expected 1B/s to 1TB/s"),
-        ({"where": "cluster:5ms,25MB/s", "ranks": 255}, "hosts must be 1 to 254, not 255"),
+        ({"where": "cluster:5ms,25MB/s", "ranks": 255}, "invalid number of hosts: got 255, expected 1 to 254"),
     ],
 )
 def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:

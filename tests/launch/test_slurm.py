@@ -172,7 +172,7 @@ def test_ranks_are_spread_evenly_and_a_lost_one_ends_the_job(inside: Inside, fol
 
 def test_where_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ImportError, match="there is no srun: this machine is no part of a Slurm cluster"):
+    with pytest.raises(ImportError, match="srun is not installed: this machine does not belong to a Slurm cluster"):
         slurm.command(4)
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/srun")
     with pytest.raises(ImportError, match=r"not within a Slurm job; submit one with sbatch"):

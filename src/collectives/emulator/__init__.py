@@ -1,10 +1,9 @@
-"""A cluster in slow motion: hosts on this machine, each with its own network, joined by links as slow as you say.
+"""A cluster in slow motion: hosts on this machine, each with its own network, joined by links of any latency and rate.
 
-Time dilation. A real link of 5 us and 25 GB/s is too fast for one machine to play 32 hosts on: its cores would be what
-is measured. The same link a thousand times slower, 5 ms and 25 MB/s, leaves the cores idle most of the time, and
-what is measured is the network. Both times that a message costs, latency and bytes over rate, have grown by the same
-factor, so an algorithm that is twice as fast as another one here is so there, and a result in ms reads as us on the
-real link. What is not slowed down is computing: it seems a thousand times faster than it is.
+Time dilation. One machine cannot emulate 32 hosts with links of 5 us and 25 GB/s, because its cores would be the
+bottleneck. With links a thousand times slower, 5 ms and 25 MB/s, the cores are idle most of the time and a measurement
+shows the network. Latency and bytes over rate have grown by the same factor, so ratios between algorithms stay, and a
+result in ms reads as us on the real link. Computing is not slowed down: it seems a thousand times faster than it is.
 
     with cluster(hosts=8, latency="5ms", rate="25MB/s") as c:
         c.run(["hostname"])                                   # on every host
@@ -12,9 +11,9 @@ real link. What is not slowed down is computing: it seems a thousand times faste
         c.set(3, rate="5MB/s")                                # one host becomes slow; c.cut(3), c.heal(3)
 
 A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
-numbers and shared memory, but the same files. `network` is the network, `fabric` the process that runs it, `hosts`
-makes the hosts, `limits` says which are possible, `check` measures whether they are as fast as they were set. Ranks are
-started on them by `launch.cluster`.
+numbers and shared memory, but the same files. `network` has the emulated network as arrays, `events`, `queues` and
+`forwarding` are functions over it, and `fabric` is the process that runs it. `hosts` makes the hosts, `limits` has
+their limits, and `check` compares measured speeds with those that were set. `launch.cluster` starts ranks on the hosts.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ __all__ = ["MOST_HOSTS", "Cluster", "ClusterError", "address", "allowed", "clust
 
 Stream = int | IO[bytes] | None
 
-PORT = 29500  # where ranks meet: nobody else is on a fresh host
-START_SECONDS = 180.0  # of which a busy machine takes most to compile the network, once
+PORT = 29500  # of the ranks' store: on a fresh host every port is free
+START_SECONDS = 180.0  # most of it on a busy machine for compiling the network, once
 ANSWER_SECONDS = 10.0
 
 
@@ -73,7 +72,7 @@ class Cluster:
         )
 
     def enter(self, host: int) -> list[str]:
-        """The command that runs another one, given behind it, on a host, in this directory."""
+        """The words before a command that run it on a host, in this directory."""
         self._known(host)
         pid = self.pids[host]
         user = ["--user", "--preserve-credentials"] if _foreign_user(pid) else []
@@ -90,8 +89,8 @@ class Cluster:
     ) -> int:
         """Run a command once for each rank, with the variables that torchrun sets; all end when one fails.
 
-        Returns the first exit code that is not 0, or 0; 128 and the signal's number where a signal ended a rank, as
-        a shell does. Raises TimeoutError after ``timeout`` seconds. None of the ranks is left in either case.
+        Returns 0 or the first other exit code: 128 plus the number of the signal if one ended a rank, as in a shell.
+        Raises TimeoutError after ``timeout`` seconds. All ranks have ended in either case.
         """
         limits.need_hosts(self.hosts, ranks_per_host)
         ranks = range(self.hosts * ranks_per_host)
@@ -109,11 +108,11 @@ class Cluster:
                 if None not in codes:
                     return 0
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{command[0]} is not done on all hosts within {timeout:g} s")
+                    raise TimeoutError(f"{command[0]} timed out after {timeout:g} s")
                 time.sleep(POLL_SECONDS)
 
     def variables(self, rank: int, ranks_per_host: int = 1) -> dict[str, str]:
-        """What torchrun would set for a rank, and which interface leads to the others."""
+        """The variables that torchrun sets for a rank, and the interface that leads to the others."""
         return {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.hosts * ranks_per_host),
@@ -125,15 +124,15 @@ class Cluster:
         }
 
     def set(self, host: int, other: int | None = None, *, rate: str | None = None, latency: str | None = None) -> None:
-        """Give a host's link another rate or latency, in both directions, from now on.
+        """Set the rate or latency of a host's link, in both directions, from now on.
 
-        With another host: what only these two use, and that is at first infinitely fast. Its latency comes on top.
+        With ``other``: of a link that only these two hosts use. It begins infinitely fast, and its latency is added.
         """
         change = {"rate": limits.rate(rate)} if rate is not None else {}
         self._tell(host, other, change | ({"latency": limits.latency(latency)} if latency is not None else {}))
 
     def cut(self, host: int, other: int | None = None) -> None:
-        """Lose all packets from and to a host, or between two, in silence: as an unplugged cable does."""
+        """Drop all packets from and to a host, or between two hosts, without a notice, like an unplugged cable."""
         self._tell(host, other, {"cut": True})
 
     def heal(self, host: int, other: int | None = None) -> None:
@@ -145,13 +144,13 @@ class Cluster:
         if other is not None:
             self._known(other)
         if other == host:
-            raise ValueError(f"between host {host} and itself there is no link")
+            raise ValueError(f"invalid link: got host {host} twice, expected two hosts")
         self._control.sendall(json.dumps({"host": host, "other": other, "set": change}).encode() + b"\n")
         _answer(self._control)
 
     def _known(self, host: int) -> None:
         if not 0 <= host < self.hosts:
-            raise ValueError(f"there is no host {host}; hosts are 0 to {self.hosts - 1}")
+            raise ValueError(f"invalid host: got {host}, expected 0 to {self.hosts - 1}")
 
 
 @contextmanager
@@ -163,11 +162,11 @@ def cluster(
     racks: int = 1,
     uplink: str | None = None,
 ) -> Iterator[Cluster]:
-    """So many hosts, joined by links of this latency (one way, host to host) and rate (in each direction).
+    """Hosts joined by links of this latency (one way, host to host) and rate (in each direction), until the block ends.
 
-    With ``racks`` the hosts are divided among them, neighbours together, and whatever leaves a rack shares its uplink,
-    whose rate is ``uplink``, and takes the latency once more. Raises ValueError for values that cannot be, and
-    ClusterError, which says what to change, where the system lets nobody make namespaces or devices.
+    With ``racks`` neighbouring hosts share a rack. Packets that leave a rack share its uplink of rate ``uplink``, and
+    take the latency once more. Raises ValueError for invalid numbers, and ClusterError, whose message says what to
+    change, if the system does not allow namespaces or devices.
     """
     link = limits.rate(rate), limits.latency(latency)
     limits.need_hosts(hosts)
@@ -201,7 +200,7 @@ def cluster(
 
 
 def allowed() -> str | None:
-    """None where this system lets us make hosts, else the reason why it does not. A host is made to find out.
+    """None if this system lets us make hosts, otherwise the reason. It makes a host to find out.
 
     >>> allowed() is None or "namespaces" in allowed() or "/dev/net/tun" in allowed()
     True
@@ -214,13 +213,13 @@ def allowed() -> str | None:
 
 
 def _answer(control: socket.socket) -> dict[str, Any]:
-    """What the fabric says, one line."""
+    """The fabric's answer, one line."""
     text = b""
     while not text.endswith(b"\n"):
         try:
             piece = control.recv(1 << 16)
         except TimeoutError:
-            raise ClusterError(f"no answer from the cluster's fabric within {control.gettimeout():g} s") from None
+            raise ClusterError(f"the cluster's fabric timed out after {control.gettimeout():g} s") from None
         if not piece:
             raise ClusterError("the cluster's fabric has ended")
         text += piece
@@ -231,7 +230,7 @@ def _answer(control: socket.socket) -> dict[str, Any]:
 
 
 def _end(fabric: Process, seconds: float) -> None:
-    """The fabric ends with its socket, and every host with it; it is killed if it does not."""
+    """Wait for the fabric, which ends with its socket, and every host with it; kill it after ``seconds``."""
     try:
         fabric.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Whether a cluster is as fast as it was set: round trip, one way, all to one, and all to all at once."""
+"""Whether a cluster has the speed that was set: round trip, one way, all to one, and all pairs at once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from collectives.processes.supervise import end
 Row = dict[str, Any]
 ROUND_TRIPS = 50
 SETTLE_SECONDS = 0.3
-LEAST_BYTES = 1 << 20  # of a stream: with fewer packets it would only be starting
-SECONDS = 3.0  # how long a stream takes at the set rate
+LEAST_BYTES = 1 << 20  # of a stream, for more than TCP's slow start
+SECONDS = 3.0  # of a stream at the set rate
 LIMIT_SECONDS = 120.0
 HEADING = f"{'what':<26}{'set':>12}{'measured':>12}{'off by':>9}"
 
 
 def check(cluster: Cluster, latency: float, report: Callable[[Row], None]) -> list[Row]:
-    """Measure a cluster whose links are all alike; rows of what was set, what was measured, and the error of that.
+    """Measure a cluster whose links are all alike; rows of the set value, the measured one, and the relative error.
 
-    A rate is that from the agreed start to the last byte: what connections need to grow to their speed is part of it.
-    ``load`` is what kept the machine busy: the error means little where it is near the number of cores or above.
-    Raises TimeoutError where a measurement does not end.
+    ``latency`` is in seconds. A rate counts from the common start to the last byte, TCP's slow start included. ``load``
+    is the machine's load average: near or above the number of cores the error means little. Raises TimeoutError if a
+    measurement takes more than two minutes.
     """
     last, rate = cluster.hosts - 1, cluster.rate
     everyone = list(range(cluster.hosts))
@@ -58,7 +58,7 @@ def check(cluster: Cluster, latency: float, report: Callable[[Row], None]) -> li
 
 
 def line(row: Row) -> str:
-    """A row as people read it."""
+    """A row as the terminal shows it."""
     scale, unit = {"s": (1e3, "ms"), "B/s": (1e-6, "MB/s")}.get(row["unit"], (1.0, ""))
     return (
         f"{row['what']:<26}{row['set'] * scale:>7.4g} {unit:<4}{row['measured'] * scale:>7.4g} {unit:<4}"
@@ -74,13 +74,13 @@ def _probe(cluster: Cluster, host: int, stack: ExitStack) -> subprocess.Popen[by
 
 
 def _stream(probes: list[subprocess.Popen[bytes]], pairs: dict[int, list[int]], rate: float) -> list[Row]:
-    """Have so much sent over every pair that the busiest receiver is busy for some seconds."""
+    """Send so many bytes over every pair that the busiest receiver needs three seconds."""
     most = max(sum(host in to for to in pairs.values()) for host in range(len(probes)))
     return _measure(probes, pairs, bytes=max(int(SECONDS * rate / most), LEAST_BYTES))
 
 
 def _measure(probes: list[subprocess.Popen[bytes]], pairs: dict[int, list[int]], **job: Any) -> list[Row]:
-    """Connect all pairs, then let all hosts begin at the same moment; returns every host's answer."""
+    """Connect all pairs, then start all hosts at the same time; returns every host's answer."""
     for host, process in enumerate(probes):
         senders = sum(host in to for to in pairs.values())
         _tell(process, {"to": [address(to) for to in pairs.get(host, [])], "from": senders, "limit": 1.0, **job})
@@ -99,7 +99,7 @@ def _tell(process: subprocess.Popen[bytes], job: Row) -> None:
 
 
 def _answers(probes: list[subprocess.Popen[bytes]]) -> list[Row]:
-    """One line of every probe."""
+    """One line from every probe."""
     deadline, answers = time.monotonic() + LIMIT_SECONDS, dict[int, Row]()
     with selectors.DefaultSelector() as selector:
         for host, process in enumerate(probes):
@@ -108,7 +108,9 @@ def _answers(probes: list[subprocess.Popen[bytes]]) -> list[Row]:
         while len(answers) < len(probes):
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise TimeoutError(f"the check has got {len(answers)} of {len(probes)} answers in {LIMIT_SECONDS:g} s")
+                raise TimeoutError(
+                    f"the check timed out after {LIMIT_SECONDS:g} s: {len(answers)} of {len(probes)} answers"
+                )
             for key, _ in ready:
                 said = probes[key.data].stdout.readline()
                 if not said:

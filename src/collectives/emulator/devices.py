@@ -1,6 +1,6 @@
-"""The fabric's loop, compiled: read what hosts send, let time pass in the network, write what arrives.
+"""The fabric's loop, compiled: read the packets that hosts send, advance the network, write those that arrive.
 
-The system calls are libc's own, called from compiled code: a packet costs microseconds beside what the kernel takes.
+Compiled code calls libc directly, so that a packet costs microseconds beside the kernel's own time.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from collectives.compiled import compiled
+from collectives.emulator.events import next_event
+from collectives.emulator.forwarding import advance, send
 from collectives.emulator.hosts import OFFLOAD_HEADER
-from collectives.emulator.network import NONE, Ints, Network, advance, next_event, release, room, send
+from collectives.emulator.network import NONE, Ints, Network
+from collectives.emulator.queues import free_packet, release
 
-compiled = njit(cache=True, error_model="numpy")
-
-Call = Any  # numba says of what these are only when it compiles
+Call = Any  # numba knows their types only when it compiles
 read: Call = types.ExternalFunction("read", types.int64(types.int32, types.uintp, types.uint64))
 write: Call = types.ExternalFunction("write", types.int64(types.int32, types.uintp, types.uint64))
 clock_gettime: Call = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.uintp))
@@ -24,27 +26,27 @@ ppoll: Call = types.ExternalFunction("ppoll", types.int32(types.uintp, types.uin
 
 MONOTONIC = 1
 POLLIN = 1
-AT_ONCE = 16  # devices that are read in turn, and packets read from one of them before the next has its turn
-# Seconds by which a packet leaves early. It takes about as long until this process knows of a packet and until a host
-# does, and so one awakening does for several.
+AT_ONCE = 16  # devices read per round, and packets read from each of them
+# Seconds by which a packet leaves early. Waking this process and a host takes about as long, and one wake-up serves
+# several packets.
 EARLY = 1e-4
 BILLION = 1_000_000_000
-# Where in an IPv4 packet its version, addresses and ports stand.
+# Offsets of an IPv4 packet's version, target address and ports.
 VERSION, TARGET, PORTS = OFFLOAD_HEADER, OFFLOAD_HEADER + 16, OFFLOAD_HEADER + 20
 
 
 @compiled
 def carry(net: Network, devices: Ints, hosts: Ints, poll: int) -> None:
-    """Be the network between the hosts' devices until there is something to read from anything else.
+    """Carry packets between the hosts' devices until another descriptor can be read.
 
-    ``hosts`` are the hosts by their devices' numbers, NONE for what is no device; ``poll`` is an epoll of all that is
-    read from.
+    ``hosts`` has the host of each device by descriptor, NONE for other descriptors; ``poll`` is an epoll of all of
+    them.
     """
     time, events = np.zeros(2, dtype=np.int64), np.zeros(3 * AT_ONCE, dtype=np.uint32)
     while True:
         _sleep(next_event(net) - EARLY - _now(time), poll, time)
         for nth in range(epoll_wait(poll, events.ctypes.data, AT_ONCE, 0)):
-            device = events[3 * nth + 1]  # an event is 12 bytes: what has come, then of whom
+            device = events[3 * nth + 1]  # an event is 12 bytes: the events, then the descriptor
             if hosts[device] == NONE:
                 return
             _read(net, device, hosts[device], time)
@@ -60,7 +62,7 @@ def _now(time: Ints) -> float:
 
 @compiled
 def _sleep(seconds: float, poll: int, time: Ints) -> None:
-    """Until there is something to read, or it is time: an epoll itself counts in milliseconds."""
+    """Wait until there is something to read, or for so many seconds: epoll itself counts in milliseconds."""
     nanoseconds = int(min(max(seconds, 0.0), 1.0) * BILLION)
     time[0], time[1] = nanoseconds // BILLION, nanoseconds % BILLION
     waiting = np.array([poll | POLLIN << 32], dtype=np.int64)  # a pollfd: int32 descriptor, int16 events, int16 results
@@ -69,9 +71,9 @@ def _sleep(seconds: float, poll: int, time: Ints) -> None:
 
 @compiled
 def _read(net: Network, device: int, source: int, time: Ints) -> None:
-    """Take what a host sends; what is not for another host is dropped."""
+    """Read packets that a host sends; drop those that are not for another host."""
     for _ in range(AT_ONCE):
-        packet = room(net)
+        packet = free_packet(net)
         if packet == NONE:
             return
         data = net.data[packet]
@@ -88,12 +90,12 @@ def _read(net: Network, device: int, source: int, time: Ints) -> None:
 
 @compiled
 def _write(net: Network, devices: Ints, time: Ints) -> None:
-    """Hand over what has arrived."""
+    """Write the packets that have arrived to their hosts."""
     until = _now(time) + EARLY
     packet = advance(net, until)
     while packet != NONE:
         at = net.data[packet].ctypes.data
-        # A host that is about to end takes no more, which is no matter.
+        # The write fails if the host is about to end, which does not matter.
         write(devices[net.target[packet]], at, np.uint64(net.size[packet] + OFFLOAD_HEADER))
         release(net, packet)
         packet = advance(net, until)

@@ -1,4 +1,4 @@
-"""The process that is the network: makes the hosts, carries packets between their devices, and is told what to change.
+"""The fabric process: makes the hosts, carries packets between their devices, and changes links on request.
 
 It ends with its launcher, and the hosts end with it.
 """
@@ -18,16 +18,17 @@ import numpy as np
 
 from collectives.emulator import hosts as namespaces
 from collectives.emulator.devices import carry
+from collectives.emulator.forwarding import change
 from collectives.emulator.hosts import Host
-from collectives.emulator.network import NONE, Ints, Link, Network, change, network
+from collectives.emulator.network import NONE, Ints, Link, Network, network
 from collectives.processes.parent_death import die_with
 
-MOST = 1 << 16  # bytes of what the launcher says
+MOST = 1 << 16  # bytes of a request
 PR_SET_TIMERSLACK = 29
 
 
 def main(launcher: str, control: str, text: str) -> None:
-    """Be the network that ``text`` describes until the launcher closes the socket ``control``."""
+    """Run the network that ``text`` describes until the launcher closes the socket ``control``."""
     die_with(int(launcher))
     wanted = json.loads(text)
     uplink = Link(*wanted["uplink"]) if wanted["uplink"] else None
@@ -40,11 +41,11 @@ def main(launcher: str, control: str, text: str) -> None:
             told.sendall(json.dumps({"error": str(error)}).encode() + b"\n")
             return
         _compile()
-        _be_prompt()
+        _reduce_delays()
         told.sendall(json.dumps({"pids": [host.pid for host in made]}).encode() + b"\n")
         with _polling([*(host.device for host in made), told.fileno()]) as poll:
             carry(net, *_numbers(made, told.fileno()), poll.fileno())
-            while _obey(net, told):
+            while _execute(net, told):
                 carry(net, *_numbers(made, told.fileno()), poll.fileno())
     os.close(life[1])
     with suppress(ChildProcessError):
@@ -58,7 +59,7 @@ def _make(hosts: int, life: tuple[int, int]) -> list[Host]:
 
 
 def _compile() -> None:
-    """Have compiled what is going to run, before anybody waits for a packet."""
+    """Compile `carry` before a packet waits for it."""
     reader, writer = os.pipe()
     os.close(writer)
     with os.fdopen(reader), _polling([reader]) as poll:
@@ -80,15 +81,15 @@ def _numbers(made: list[Host], most: int) -> tuple[Ints, Ints]:
     return devices, hosts
 
 
-def _be_prompt() -> None:
-    """Be woken at once and to the microsecond, where the system allows it."""
+def _reduce_delays() -> None:
+    """Ask for real-time scheduling and timers to the microsecond, if the system allows it."""
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
-def _obey(net: Network, told: socket.socket) -> bool:
-    """Do what the launcher says, one line at a time, and answer; False when it has gone."""
+def _execute(net: Network, told: socket.socket) -> bool:
+    """Execute one request of the launcher, a line, and answer it; False if the launcher has closed the socket."""
     line = told.recv(MOST)
     if not line:
         return False

@@ -1,7 +1,7 @@
-"""A host: a process in network, host-name, mount and process namespaces of its own, and a device that leads out of it.
+"""A host: a process in network, host-name, mount and process namespaces of its own, and its network device.
 
-The namespaces have no name, so nothing of them is on disk; they end with the last process in them. Process 1 of a host
-ends when the pipe to the fabric does, however the fabric ended, and the kernel then ends all others there.
+The namespaces have no name, so nothing of them is on disk; they end with their last process. Process 1 of a host ends
+when the pipe to the fabric closes, even if the fabric was killed; the kernel then ends all other processes there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 INTERFACE = "eth0"
 MTU = 65000
-RETRANSMIT_MS = 1000  # a queue in slow motion is longer than the fifth of a second after which TCP gives a packet up
+RETRANSMIT_MS = 1000  # a packet in slow motion may wait longer than the 200 ms after which TCP would send it again
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -27,13 +27,13 @@ PR_SET_CHILD_SUBREAPER = 36
 READY = "ready"
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
 TUNSETOFFLOAD, TUN_F_CSUM = 0x400454D0, 1
-# What stands before each packet: it says that the checksum was left out, and then the receiver asks for none.
+# Bytes before each packet (virtio_net_hdr): they say that the checksum is left out, so the receiver does not check it.
 OFFLOAD_HEADER = 10
 
 SYSCTL = Path("/proc/sys/net/ipv4")
-# Cubic fills a steady link; bbr, which some systems prefer, measures it again and again, and that costs short transfers
-# half of their speed. A namespace may not have cubic as its default unless the whole system allows it; a route may.
-# A connection that was idle is as fast as before: the links of a cluster do not change meanwhile.
+# Cubic fills a steady link. bbr, the default of some systems, probes it repeatedly, which halves the speed of short
+# transfers. Cubic may be a namespace's default only if the whole system allows it, but a route may always name it.
+# A connection keeps its speed when it was idle, because the links of a cluster do not change meanwhile.
 CONGESTION = "cubic"
 TCP = {
     "tcp_congestion_control": "reno",  # allowed everywhere: within a host, and on the route where there is no cubic
@@ -41,16 +41,16 @@ TCP = {
     "tcp_wmem": "4096 524288 8388608",
     "tcp_slow_start_after_idle": "0",
     "tcp_no_metrics_save": "1",
-    "tcp_early_retrans": "0",  # nothing is lost, so nothing need be sent again to try
+    "tcp_early_retrans": "0",  # no loss, so no probe for it
 }
 
 NO_NAMESPACES = (
-    "this system does not let you make namespaces ({}): be root; or allow user namespaces (sysctl "
+    "this system does not let you make namespaces ({}): become root; or allow user namespaces (sysctl "
     "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces "
     "above 0); in a container, start it with --privileged"
 )
 NO_TUN = (
-    "there is no /dev/net/tun that you may open ({}): `modprobe tun`; without root, `chmod 666 /dev/net/tun`; in a "
+    "cannot open /dev/net/tun ({}): `modprobe tun`; without root, `chmod 666 /dev/net/tun`; in a "
     "container, start it with --device /dev/net/tun"
 )
 
@@ -63,17 +63,28 @@ class Host(NamedTuple):
 
 
 def name(host: int) -> str:
-    """What a host is called: host0, host1 and so on."""
+    """The name of a host.
+
+    >>> name(3)
+    'host3'
+    """
     return f"host{host}"
 
 
 def address(host: int) -> str:
-    """Where a host is reached: 10.77.0.1 and so on."""
+    """The IPv4 address of a host.
+
+    >>> address(3)
+    '10.77.0.4'
+    """
     return f"10.77.0.{host + 1}"
 
 
 def prepare() -> None:
-    """Gain the right to make namespaces, as root of a user namespace where need be; OSError says what to change."""
+    """Gain the right to make namespaces, if necessary as root of a user namespace.
+
+    Raises OSError, whose message says what to change.
+    """
     _call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     uid, gid = os.geteuid(), os.getegid()
     try:
@@ -90,7 +101,7 @@ def prepare() -> None:
 
 
 def make(host: int, hosts: int, life: tuple[int, int]) -> Host:
-    """A new host; ``life`` is the pipe whose end ends it. Raises OSError that says what to change."""
+    """A new host that ends when the pipe ``life`` closes. Raises OSError, whose message says what to change."""
     _unshare(CLONE_NEWNET)
     device = _device(host)
     for setting, value in TCP.items():
@@ -132,12 +143,12 @@ def _device(host: int) -> int:
 
 
 def _fork_host(host: int, hosts: int, life: int, writer: int) -> None:
-    """Leave a child that is process 1 of new namespaces, and end: a process cannot enter a process namespace itself."""
+    """Fork process 1 of new namespaces, and exit: only a child enters a new process namespace."""
     try:
         _unshare(CLONE_NEWUTS | CLONE_NEWNS | CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
-            _be_first(host, hosts, life, writer)
+            _run_first(host, hosts, life, writer)
         os.write(writer, f"{pid}\n".encode())
     except OSError as error:
         os.write(writer, f"{error.strerror}\n".encode())
@@ -145,11 +156,11 @@ def _fork_host(host: int, hosts: int, life: int, writer: int) -> None:
         os._exit(0)
 
 
-def _be_first(host: int, hosts: int, life: int, writer: int) -> None:
-    """Process 1 of a host: set it up, say so, and wait for the end of the fabric."""
+def _run_first(host: int, hosts: int, life: int, writer: int) -> None:
+    """Process 1 of a host: set it up, report that, and wait until the fabric ends."""
     try:
         os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel clears away orphans, which become our children
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans, which become our children
         socket.sethostname(name(host))
         _mount(hosts)
         os.write(writer, f"{READY}\n".encode())
@@ -167,11 +178,11 @@ def _be_first(host: int, hosts: int, life: int, writer: int) -> None:
 
 
 def _mount(hosts: int) -> None:
-    """A hosts file that knows all hosts, the host's own processes, and no memory shared with other hosts.
+    """Mount a hosts file with all hosts, the host's own /proc, and a /dev/shm that it shares with no other host.
 
-    The file lies in a file system in memory that only this mount namespace has; /proc is then mounted over it. A server
-    that also takes IPv6 sees ::ffff:10.77.0.x and asks for that address's name. The name is one of its own, or
-    looking up host0 would give two addresses.
+    The file is in a tmpfs that only this mount namespace has; /proc is then mounted over it. A server that also accepts
+    IPv6 sees ::ffff:10.77.0.x and looks up its name. That name differs from the IPv4 one, because otherwise host0 would
+    have two addresses.
     """
     _call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
     _call("mount", b"tmpfs", b"/proc", b"tmpfs", 0, None)
@@ -187,7 +198,7 @@ def _unshare(flags: int) -> None:
 
 
 def _call(function: str, *arguments: int | bytes | None) -> None:
-    """A system call that Python 3.11 has no function for."""
+    """A system call that has no function in Python 3.11; `os.unshare` exists from 3.12 on."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments):
         code = ctypes.get_errno()

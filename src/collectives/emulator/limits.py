@@ -1,4 +1,4 @@
-"""What a cluster may be asked for: how many hosts and ranks, and how slow or fast a link."""
+"""The limits of a cluster: numbers of hosts and ranks, and the latency and rate of a link."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ RATES = "1B/s", "1TB/s"
 
 
 class ClusterError(RuntimeError):
-    """No hosts can be made here, or they ended; the message says what to change."""
+    """The system cannot make hosts, or they ended; the message says what to change."""
 
 
 def latency(text: str) -> float:
-    """A link's latency in seconds; raises ValueError for anything else.
+    """A link's latency in seconds. Raises ValueError for anything else, and above 10 s.
 
     >>> latency("5ms")
     0.005
@@ -34,7 +34,7 @@ def latency(text: str) -> float:
 
 
 def rate(text: str) -> float:
-    """A link's rate in bytes per second; raises ValueError for anything else.
+    """A link's rate in bytes per second. Raises ValueError for anything else, and outside 1 B/s to 1 TB/s.
 
     >>> rate("25MB/s")
     25000000.0
@@ -51,9 +51,9 @@ def rate(text: str) -> float:
 
 
 def need_hosts(hosts: int, ranks_per_host: int = 1) -> None:
-    """Raise ValueError for numbers of hosts or ranks that no cluster has."""
+    """Raise ValueError unless a cluster can have so many hosts and ranks: at most 254 hosts and 1,024 ranks."""
     if not 1 <= hosts <= MOST_HOSTS:
-        raise ValueError(f"hosts must be 1 to {MOST_HOSTS}, not {hosts}")
+        raise ValueError(f"invalid number of hosts: got {hosts}, expected 1 to {MOST_HOSTS}")
     if ranks_per_host < 1 or hosts * ranks_per_host > MOST_RANKS:
         raise ValueError(
             f"ranks per host out of range: got {ranks_per_host}, expected 1 to {MOST_RANKS // hosts} on {hosts} hosts"
@@ -61,16 +61,16 @@ def need_hosts(hosts: int, ranks_per_host: int = 1) -> None:
 
 
 def need_racks(hosts: int, racks: int, uplink: str | None) -> None:
-    """Raise ValueError for racks that these hosts cannot be divided among."""
+    """Raise ValueError unless so many hosts can be divided among so many racks."""
     if not 1 <= racks <= hosts:
-        raise ValueError(f"racks must be 1 to {hosts}, as many as hosts, not {racks}")
+        raise ValueError(f"invalid number of racks: got {racks}, expected 1 to {hosts}, the number of hosts")
     if (racks > 1) != (uplink is not None):
         raise ValueError("racks and the rate of their uplink go together: give both or neither")
 
 
 def need_system() -> None:
-    """Raise ClusterError where the system cannot have hosts, as far as is seen without making one."""
+    """Raise ClusterError if the system cannot have hosts, as far as we can tell without making one."""
     if not sys.platform.startswith("linux"):
         raise ClusterError("a cluster in slow motion is made of namespaces, which only Linux has")
     if shutil.which("nsenter") is None:
-        raise ClusterError("nsenter is not installed: a cluster needs it; install util-linux")
+        raise ClusterError("nsenter is not installed: install util-linux")

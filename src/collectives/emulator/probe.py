@@ -1,6 +1,6 @@
-"""What runs on every host while `check` measures: it sends, receives and answers as it is told, and says when.
+"""The process that `check` runs on every host: it sends, receives and echoes, and reports rates and times.
 
-It is started as a file, needs nothing but Python, and so is up at once. Jobs come as lines of JSON on standard input.
+It is a script that imports Python's own modules only, so that it starts fast. Jobs are lines of JSON on standard input.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONNECT_SECONDS = 30.0
 
 
 def main() -> None:
-    """Do one job after the other; the clock is that of the machine, the same on all hosts."""
+    """Do one job after the other, with the machine's clock, which all hosts share."""
     with socket.create_server(("", PORT), backlog=512) as server:
         server.settimeout(CONNECT_SECONDS)
         say({})
@@ -37,13 +37,13 @@ def main() -> None:
 
 
 def say(answer: dict[str, Any]) -> None:
-    """One line to whoever measures."""
+    """Write one line for `check`."""
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
 def echo(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]) -> dict[str, Any]:
-    """Seconds of so many round trips of one byte, if this host has somebody to send to; else it answers."""
+    """Seconds of each round trip of one byte; a host without a peer to send to echoes instead."""
     took = []
     for _ in range(job["times"]):
         start = time.monotonic()
@@ -57,10 +57,10 @@ def echo(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[sock
 
 
 def stream(job: dict[str, Any], outgoing: list[socket.socket], incoming: list[socket.socket]) -> dict[str, Any]:
-    """Send and receive on all connections at once: this host's rate, and how even the shares were at half of it all.
+    """Send and receive on all connections at once: this host's rate, and how even the shares were after half the bytes.
 
-    The rate is that of all bytes, from the agreed start to the last of them. Whatever came before a host got round to
-    reading counts with the time that it took; a measurement from the first byte read would be faster than the link.
+    The rate counts all bytes from the common start to the last of them. From the first read it would exceed the link's,
+    because bytes arrive before a host reads.
     """
     left = {to.fileno(): (to, job["bytes"]) for to in outgoing}
     got = {of.fileno(): 0 for of in incoming}
