@@ -3,22 +3,46 @@
     from collectives import all_reduce
     all_reduce(gradient, op=dist.ReduceOp.AVG, algorithm="two_tree")
 
-Every rank of the group calls alike, and one thread of it at a time; RuntimeError says where two calls differ (over
-gloo), or two threads meet. ``algorithm`` is a name from ``collectives list`` or "auto"; ``segments`` says into
-how many pieces a pipelined algorithm cuts its buffer (by default from the size). "auto" takes the algorithm that is
-fastest by the law of the machine that the environment variable COLLECTIVES_MACHINE names on rank 0 (a preset, a file
-that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used; the others hear of it from rank 0.
-Where it names none, the machine is the preset ethernet.
+Every rank of the group makes the same calls, one thread at a time. ``algorithm`` is a name from ``collectives list`` or
+"auto"; ``segments`` says into how many pieces a pipelined algorithm cuts its buffer (by default from the size). "auto"
+takes the algorithm that is fastest by the law of the machine that the environment variable COLLECTIVES_MACHINE names on
+rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used; the others
+hear of it from rank 0. Where it names none, the machine is the preset ethernet.
 
-Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); dtypes
-are float16, bfloat16, float32, float64, int32 and int64; op is SUM, AVG, PRODUCT, MAX or MIN. Any number of elements
-will do, also 0. Roots are global ranks. What is said here of sums holds for every op; for the rounding of floats see
-`collectives.backends.p2p.collective.perform`. Discard the group after any error: some ranks have added what others have
-not.
+Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``). The
+dtype is float16, bfloat16, float32, float64, int32 or int64, the same for all tensors of a call; op is SUM, AVG,
+PRODUCT, MAX or MIN. Tensors may have any shape and any number of elements, also 0. Roots are global ranks. What a
+function says of sums holds for every op; for the rounding of floats see `collectives.backends.p2p.collective.perform`.
+Discard the group after any error: some ranks have added what others have not.
 
 With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
-were made, on a thread and over connections of their own; every rank has to make them in the same order. The first on
-a group makes these connections, so it has the same place among all calls on every rank.
+were made, on a thread and over connections of their own; every rank has to make them in the same order. The first on a
+group makes these connections, so it has the same place among all calls on every rank.
+
+Every function raises ValueError, before it sends anything, for a tensor, op, algorithm, list or split sizes that it
+does not take; and RuntimeError, which names the peer and the step, if a peer fails, is late or makes a different call
+(over gloo), or if two threads use one group at once. With ``async_op`` the `Work` raises them.
+
+On one rank every collective is a copy:
+
+>>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+>>> x = torch.tensor([3.0, 4.0])
+>>> all_reduce(x, dist.ReduceOp.AVG), reduce(x, dst=0), broadcast(x, src=0)
+(None, None, None)
+>>> out = torch.zeros(8, 2)
+>>> scatter(out[0], [x]), gather(x, [out[1]]), all_gather([out[2]], x), all_gather_into_tensor(out[3], x)
+(None, None, None, None)
+>>> reduce_scatter(out[4], [x]), reduce_scatter_tensor(out[5], x), all_to_all([out[6]], [x])
+(None, None, None)
+>>> all_to_all_single(out[7], x, async_op=True).wait()
+True
+>>> torch.equal(out, x.expand(8, 2))
+True
+>>> all_reduce(x, algorithm="rnig")  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+    ...
+ValueError: no algorithm 'rnig' for 'all_reduce'; all_reduce has ...
+>>> dist.destroy_process_group()
 """
 
 from __future__ import annotations
@@ -48,9 +72,10 @@ def all_reduce(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Sum the ranks' tensors; afterwards every rank's ``tensor`` holds the sum, bit for bit the same.
+    """Sum the ranks' tensors in place; afterwards every rank's ``tensor`` holds the sum, bit for bit the same.
 
-    Equals, with ``x[r]`` the tensor of rank r: ``for r in ranks: x[r][:] = sum(x)``.
+    The tensors have the same number of elements. With ``x[r]`` the tensor of rank r it equals
+    ``for r in ranks: x[r][:] = sum(x)``.
     """
     return _perform(Call("all_reduce", tensor, tensor, op, None, group, algorithm, segments), async_op)
 
@@ -64,7 +89,10 @@ def broadcast(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Copy the tensor of rank ``src`` to all: ``for r in ranks: x[r][:] = x[src]``."""
+    """Copy the tensor of rank ``src`` to all, in place: ``for r in ranks: x[r][:] = x[src]``.
+
+    The tensors have the same number of elements.
+    """
     root = _group_rank(group, src)
     return _perform(Call("broadcast", tensor, tensor, None, root, group, algorithm, segments), async_op)
 
@@ -79,7 +107,10 @@ def reduce(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Sum the ranks' tensors into that of rank ``dst``: ``x[dst][:] = sum(x)``. The others keep theirs."""
+    """Sum the ranks' tensors into that of rank ``dst``: ``x[dst][:] = sum(x)``. The others keep theirs.
+
+    The tensors have the same number of elements.
+    """
     root = _group_rank(group, dst)
     return _perform(Call("reduce", tensor, tensor, op, root, group, algorithm, segments), async_op)
 
@@ -94,7 +125,10 @@ def scatter(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Give each rank its tensor out of a list that rank ``src`` has: ``for r in ranks: x[r][:] = scatter_list[r]``."""
+    """Give each rank its tensor out of a list that rank ``src`` has: ``for r in ranks: x[r][:] = scatter_list[r]``.
+
+    The list has p tensors, each with as many elements as ``tensor``; other ranks give None.
+    """
     root = _group_rank(group, src)
     whole = _joined(scatter_list, tensor, group) if dist.get_rank(group) == root else None
     return _perform(Call("scatter", tensor, whole, None, root, group, algorithm, segments), async_op)
@@ -110,7 +144,10 @@ def gather(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Collect the ranks' tensors in a list at rank ``dst``: ``for r in ranks: gather_list[r][:] = x[r]``."""
+    """Collect the ranks' tensors in a list at rank ``dst``: ``for r in ranks: gather_list[r][:] = x[r]``.
+
+    The list has p tensors, each with as many elements as ``tensor``; other ranks give None.
+    """
     root = _group_rank(group, dst)
     whole = _room(gather_list, tensor, group) if dist.get_rank(group) == root else None
     call = Call("gather", whole, tensor, None, root, group, algorithm, segments)
@@ -126,7 +163,10 @@ def all_gather(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Collect the ranks' tensors in every rank's list: ``for r in ranks: tensor_list[r][:] = x[r]``."""
+    """Collect the ranks' tensors in every rank's list: ``for r in ranks: tensor_list[r][:] = x[r]``.
+
+    The list has p tensors, each with as many elements as ``tensor``.
+    """
     whole = _room(tensor_list, tensor, group)
     call = Call("all_gather", whole, tensor, None, None, group, algorithm, segments)
     return _perform(call, async_op, then=lambda: _hand_out(whole, tensor_list))
@@ -160,7 +200,10 @@ def reduce_scatter(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Sum the ranks' lists element by element and give rank r the r-th: ``out[r][:] = sum(x[s][r] for s in ranks)``."""
+    """Sum the ranks' lists element by element and give rank r the r-th: ``out[r][:] = sum(x[s][r] for s in ranks)``.
+
+    The list has p tensors, each with as many elements as ``output``, and is left alone.
+    """
     whole = _joined(input_list, output, group)
     return _perform(Call("reduce_scatter", output, whole, op, None, group, algorithm, segments), async_op)
 
@@ -194,8 +237,8 @@ def all_to_all(
 ) -> Work | None:
     """Send the r-th tensor of the list to rank r: ``for r, s in pairs: out[r][s][:] = inp[s][r]``. Sizes may differ.
 
-    So a rank knows the sizes of its own tensors only, and the algorithm is one that passes on nobody else's, even where
-    all sizes happen to be equal.
+    A rank knows the sizes of its own tensors only. So the algorithm is one that passes on no other rank's data (direct,
+    pairwise), even if all sizes happen to be equal.
     """
     for tensors in (input_tensor_list, output_tensor_list):
         _need_one_for_each(tensors, group)

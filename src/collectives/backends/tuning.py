@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collectives.backends import BACKENDS, backend
+from collectives.backends import BACKENDS, Backend, backend
 
 
 def named(typed: str) -> tuple[str, str]:
@@ -27,6 +27,6 @@ def environment(typed: str, collective: str) -> dict[str, str]:
         return {}
     variables = one.variables(algorithm, collective)
     if variables is None:
-        offer = [other for other in BACKENDS if type(backend(other)).variables is not type(one).variables]
+        offer = sorted(each for each in BACKENDS if type(backend(each)).variables is not Backend.variables)
         raise ValueError(f"{name} has no algorithms to choose from, so not {typed!r}; {' and '.join(offer)} have")
     return variables
