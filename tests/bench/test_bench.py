@@ -47,7 +47,7 @@ ROW = {
         ({"backends": ["mpi:rnig"]}, "unknown algorithm 'mpi:rnig'; known are basic_linear, nonoverlapping"),
         ({"backends": ["mpi:ring"], "collective": "reduce"}, "mpi takes an algorithm for all_reduce only"),
         ({"backends": ["nccl:Tree/LL12"]}, "unknown algorithm 'nccl:Tree/LL12'; it is Ring|Tree|"),
-        ({"backends": ["gloo:ring"]}, "gloo has no algorithms to choose from, so not 'gloo:ring'; nccl and mpi have"),
+        ({"backends": ["gloo:ring"]}, "gloo has no algorithms to choose from, so not 'gloo:ring'; mpi and nccl have"),
         ({"backends": ["horovod"], "collective": "gather"}, "horovod has no 'gather'; it lacks reduce, scatter"),
         ({"backends": ["horovod"], "collective": "reduce_scatter", "op": "max"}, "no 'reduce_scatter max'"),
         ({"backends": ["p2p", "mpi"], "dtype": "bfloat16"}, "mpi has no 'bfloat16'"),

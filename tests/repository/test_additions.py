@@ -14,7 +14,7 @@ import pytest
 from collectives.bench import results
 from places import ROOT
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 PACKAGE = Path("src/collectives")
 
 ALGORITHM = '''
@@ -38,47 +38,66 @@ network: {latency: 5us, overhead: 500ns, rate: 25GB/s}
 """
 BACKEND = '''"""Sums by gathering all contributions, on every rank."""
 
-import torch
-from torch import distributed as dist
-
-from collectives.backends import Call
+from collectives.backends import Backend, Call, Performed
 
 
-def perform(call: Call) -> None:
+class Gathered(Backend):
     """All-reduce of sums."""
-    given = call.given()
-    parts = [torch.empty_like(given) for _ in range(dist.get_world_size(call.group))]
-    dist.all_gather(parts, given, group=call.group)
-    call.wanted().copy_(torch.stack(parts).sum(dim=0))
+
+    missing = ("avg", "prod", "max", "min")
+    packages = ("torch",)
+
+    def version(self) -> str:
+        """Torch's version."""
+        import torch
+
+        return f"torch {torch.__version__}"
+
+    def devices(self) -> str:
+        """The CPU."""
+        return "CPU"
+
+    def perform(self, call: Call) -> Performed:
+        """Add up what all ranks have."""
+        import torch
+        from torch import distributed as dist
+
+        given = call.given()
+        parts = [torch.empty_like(given) for _ in range(dist.get_world_size(call.group))]
+        dist.all_gather(parts, given, group=call.group)
+        call.wanted().copy_(torch.stack(parts).sum(dim=0))
+        return Performed(call.algorithm)
+
+
+GATHERED = Gathered("gathered")
 '''
 EXPERIMENT = '''"""How long a ring takes, by the number of ranks."""
 
-from collectives.bench.environment import record
-from collectives.bench.parameters import Parameters, Ranks
 from collectives.bench.results import write
-from collectives.machine import machine
+from collectives.experiments import parameters as base
+from collectives.experiments.parameters import Latency, Ranks, Some
+from collectives.machine import Link, Machine
 from collectives.simulator.scaling import Case, row
 
 
-class Rings(Parameters):
-    """The parameters of ``rings``."""
+class Parameters(base.Parameters):
+    """The parameters of ``ring-times``."""
 
-    ranks: list[Ranks]
-    output: str
+    ranks: Some[Ranks]
+    latency: Latency
 
 
-def measure(rings: Rings) -> None:
-    """Simulate, and write rows and record under ``rings.output``."""
-    rows = [row(Case("all_reduce", "ring", p, 8, machine("textbook"))) for p in rings.ranks]
-    write(rings.output, rows, {"parameters": rings.model_dump(), "environment": [record()]})
+def run(parameters: Parameters) -> None:
+    """Simulate, and write rows and record under ``parameters.output``."""
+    on = Machine(name="made up", network=Link(latency=parameters.latency, rate=25e9))
+    rows = [row(Case("all_reduce", "ring", p, 8, on)) for p in parameters.ranks]
+    write(parameters.output, rows, {"parameters": parameters.model_dump()})
 '''
-PARAMETERS = 'ranks = [2]\noutput = "results/mine/rings"'
-CELLS = """\
-from collectives.experiments import checked
-from collectives.experiments.rings.experiment import Rings, measure
-
-measure(checked(Rings, globals()))
-"""
+CELLS = (
+    'ranks = [2]\nlatency = "1us"\noutput = "results/mine/ring-times"',
+    "from collectives.experiments import checked\nfrom collectives.experiments.ring_times import experiment\n\n"
+    "parameters = checked(experiment.Parameters, globals())\nexperiment.run(parameters)",
+)
 
 
 class Copy:
@@ -112,14 +131,15 @@ class Copy:
         nth = next(nth for nth, each in enumerate(lines) if each.startswith(after))
         (self.folder / name).write_text("".join([*lines[: nth + 1], f"{line}\n", *lines[nth + 1 :]]), encoding="utf8")
 
-    def collectives(self, line: str) -> str:
+    def collectives(self, line: str, code: int = 0) -> str:
+        """What the command prints; with another exit code than 0, what it says on standard error."""
         found = os.environ | {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "collectives", *line.split()]
         done = subprocess.run(
             command, cwd=self.folder, env=found, capture_output=True, text=True, timeout=300, check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
 
     def rows(self, line: str) -> list[dict[str, Any]]:
         return [json.loads(each) for each in self.collectives(f"{line} --json").splitlines()]
@@ -133,7 +153,9 @@ def copy(tmp_path: Path) -> Copy:
 def test_an_algorithm_is_a_function_and_an_entry(copy: Copy) -> None:
     table = PACKAGE / "algorithms" / "__init__.py"
     copy.append(PACKAGE / "algorithms" / "ring.py", ALGORITHM)
-    copy.insert(table, '    ("all_reduce", "ring")', '    ("all_reduce", "mirrored"): ring.mirrored,')
+    copy.insert(
+        table, "        hierarchical.hierarchical_tree", '    ("all_reduce", "mirrored"): Algorithm(ring.mirrored),'
+    )
     assert copy.touched() == {
         "src/collectives/algorithms/ring.py": ALGORITHM.count("\n"),
         "src/collectives/algorithms/__init__.py": 1,
@@ -144,9 +166,8 @@ def test_an_algorithm_is_a_function_and_an_entry(copy: Copy) -> None:
     assert "mirrored" in [row["algorithm"] for row in copy.rows("list -p 4")]
     there, back = (copy.rows(f"simulate all_reduce {name} -p 6 --bytes 64K")[0] for name in ("ring", "mirrored"))
     assert there["seconds"] == back["seconds"]
-    rows = copy.rows("bench --algorithm mirrored auto --machine textbook --ranks 3 --bytes 64 --repetitions 2")
-    assert [row["wrong"] for row in rows] == [0, 0]
-    assert rows[0]["algorithm"] == "mirrored"
+    rows = copy.rows("bench --algorithm mirrored --ranks 3 --bytes 64 --repetitions 2")
+    assert [(row["algorithm"], row["wrong"]) for row in rows] == [("mirrored", 0)]
 
 
 def test_a_machine_is_a_file(copy: Copy) -> None:
@@ -158,10 +179,9 @@ def test_a_machine_is_a_file(copy: Copy) -> None:
     assert row["bound_us"] > 0
 
 
-def test_a_back_end_is_a_module_and_an_entry(copy: Copy) -> None:
-    """Its transport is one that `presence` knows; a new transport is a function there."""
+def test_a_back_end_is_a_file_and_an_entry(copy: Copy) -> None:
     copy.append(PACKAGE / "backends" / "gathered.py", BACKEND)
-    entry = '    "gathered": Entry("collectives.backends.gathered", "gloo", lacks=("avg", "prod", "max", "min")),'
+    entry = '    "gathered": "collectives.backends.gathered:GATHERED",'
     copy.insert(PACKAGE / "backends" / "__init__.py", '    "gloo": ', entry)
     assert copy.touched() == {
         "src/collectives/backends/gathered.py": BACKEND.count("\n"),
@@ -171,33 +191,29 @@ def test_a_back_end_is_a_module_and_an_entry(copy: Copy) -> None:
     assert found["absent"] is None
     rows = copy.rows("bench --backend gathered gloo --ranks 3 --bytes 64 --repetitions 2")
     assert [(row["backend"], row["wrong"]) for row in rows] == [("gathered", 0), ("gloo", 0)]
+    refused = copy.collectives("bench --backend gathered --ranks 3 --bytes 64 --op max", code=2)
+    assert "gathered has no 'max'" in refused
 
 
 def test_an_experiment_is_a_folder_a_notebook_and_an_entry(copy: Copy) -> None:
-    table, presets = PACKAGE / "experiments" / "__init__.py", Path("experiments/presets/quick.yaml")
-    (copy.folder / PACKAGE / "experiments" / "rings").mkdir()
-    copy.append(PACKAGE / "experiments" / "rings" / "__init__.py", '"""How long a ring takes."""\n')
-    copy.append(PACKAGE / "experiments" / "rings" / "experiment.py", EXPERIMENT)
-    copy.insert(table, "EXPERIMENTS: ", '    "rings": Rings,')
-    copy.insert(
-        table, "from collectives.experiments.massive", "from collectives.experiments.rings.experiment import Rings"
-    )
-    copy.append(presets, "\nrings:\n  ranks: [2, 3]\n")
-    parameters, cell = (nbformat.v4.new_code_cell(text) for text in (PARAMETERS, CELLS))
-    parameters.metadata.tags = ["parameters"]
+    (copy.folder / PACKAGE / "experiments" / "ring_times").mkdir()
+    copy.append(PACKAGE / "experiments" / "ring_times" / "__init__.py", '"""How long a ring takes."""\n')
+    copy.append(PACKAGE / "experiments" / "ring_times" / "experiment.py", EXPERIMENT)
+    copy.append(Path("experiments/presets/quick.yaml"), "\nring-times:\n  ranks: [2, 3]\n  latency: 5us\n")
+    cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
+    cells[0].metadata.tags = ["parameters"]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    nbformat.write(
-        nbformat.v4.new_notebook(cells=[parameters, cell], metadata=kernel), copy.folder / "experiments" / "rings.ipynb"
-    )
+    made = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
+    nbformat.write(made, copy.folder / "experiments" / "ring-times.ipynb")
     assert set(copy.touched()) == {
         "experiments/presets/quick.yaml",
-        "experiments/rings.ipynb",
-        "src/collectives/experiments/__init__.py",
-        "src/collectives/experiments/rings/__init__.py",
-        "src/collectives/experiments/rings/experiment.py",
+        "experiments/ring-times.ipynb",
+        "src/collectives/experiments/ring_times/__init__.py",
+        "src/collectives/experiments/ring_times/experiment.py",
     }
-    assert copy.touched()["src/collectives/experiments/__init__.py"] == 2
-    copy.collectives("run experiments/rings.ipynb --preset quick")
-    rows, record = results.read(copy.folder / "experiments" / "results" / "quick" / "rings")
+    refused = copy.collectives("run experiments/ring-times.ipynb --preset quick -p latency=5", code=2)
+    assert "latency: expected a number with its unit, such as 5us, got 5" in refused
+    copy.collectives("run experiments/ring-times.ipynb --preset quick")
+    rows, record = results.read(copy.folder / "experiments" / "results" / "quick" / "ring-times")
     assert rows.ranks.tolist() == [2, 3]
-    assert record["parameters"]["ranks"] == [2, 3]
+    assert record["parameters"]["latency"] == 5e-6
