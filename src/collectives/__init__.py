@@ -51,7 +51,7 @@ __all__ = [
     "verify",
 ]
 
-# What is imported only when it is asked for, as it needs more than numpy, and from where; all else is `api`.
+# Imported on first use, because it needs more than numpy, and from which module; all other names are `api`'s.
 _LATER = {"Machine": "collectives.machine", "simulate": "collectives.simulator.simulation"}
 
 

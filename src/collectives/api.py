@@ -274,7 +274,9 @@ def all_to_all_single(
 def _perform(call: Call, async_op: bool, then: Callable[[], None] = lambda: None) -> Work | None:
     """Now, or in the background; ``then`` hands out what was received."""
     if dist.get_rank(call.group) < 0:
-        warnings.warn(f"{call.collective}: this process is no member of the group; nothing is done", stacklevel=3)
+        warnings.warn(
+            f"{call.collective}: this process is not a member of the group; the call does nothing", stacklevel=3
+        )
         return None
 
     if async_op:
@@ -336,7 +338,7 @@ def _lengths(tensors: Tensors) -> tuple[int, ...]:
 
 
 def _split(tensor: torch.Tensor, rows: Sequence[int] | None, group: Group) -> tuple[int, ...]:
-    """Elements for each rank: equal shares, or so many rows of the tensor."""
+    """Elements for each rank: equal shares, or the given rows of the tensor."""
     p = dist.get_world_size(group)
     if rows is None:
         if p > 0 and tensor.numel() % p:

@@ -56,7 +56,7 @@ def choose(
     on: Machine | None = None,
     splits: bool = False,
 ) -> Choice:
-    """What to run for a collective of so many bytes on p ranks; what is not "auto" or None stays as it is.
+    """The algorithm and segments for a collective of ``n`` bytes on p ranks; a value other than "auto" or None stays.
 
     With ``splits`` (an all-to-all whose pieces differ) ``nbytes`` may differ from rank to rank, and does not count.
 

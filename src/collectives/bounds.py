@@ -88,7 +88,7 @@ def hierarchical_ring(p: int) -> Cost:
 
 
 def share(p: int, steps: int, adds: bool = False) -> Cost:
-    """Everything but the own part once, in so many messages: the least there is."""
+    """Each part but a rank's own moves once, in ``steps`` messages: the minimum."""
     return Cost(steps, (p - 1) / p, (p - 1) / p if adds else 0)
 
 
@@ -100,7 +100,7 @@ class Pipeline(NamedTuple):
     share: int
 
     def seconds(self, n: float, segments: int, alpha: float, beta: float) -> float:
-        """The time for n bytes in so many segments (of each tree)."""
+        """The time for n bytes in ``segments`` segments (of each tree)."""
         return (self.fixed + self.period * segments) * (alpha + beta * n / (self.share * segments))
 
     def best(self, n: float, alpha: float, beta: float) -> int:

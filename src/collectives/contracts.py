@@ -40,7 +40,7 @@ class Cells(NamedTuple):
 
     @property
     def at_root(self) -> Bools:
-        """The cell lies at the root."""
+        """The cell is at the root."""
         return np.asarray(self.rank == self.root)
 
     @property
@@ -50,7 +50,7 @@ class Cells(NamedTuple):
 
     @property
     def at_owner(self) -> Bools:
-        """The cell lies at the rank whose part the chunk is in."""
+        """The cell is at the rank whose part the chunk is in."""
         return np.asarray(self.rank == owner(self.chunk, self.p, self.k))
 
     @property
@@ -60,7 +60,7 @@ class Cells(NamedTuple):
 
     @property
     def at_receiver(self) -> Bools:
-        """In an all-to-all: the cell lies at the rank that the chunk is for."""
+        """In an all-to-all: the cell is at the rank that the chunk is for."""
         return np.asarray(self.rank == self.chunk * self.p * self.p // self.k % self.p)
 
     @property
@@ -80,7 +80,7 @@ class Contract(NamedTuple):
     before: Callable[[Cells], Bools]  # what is held before …
     after: Callable[[Cells], Bools]  # … and what must be held after …
     where: Callable[[Cells], Bools]  # … at these cells
-    factor: Callable[[int], float]  # busbw / algbw: the busiest link moves at least so many times the buffer's bytes
+    factor: Callable[[int], float]  # busbw / algbw: least traffic of the busiest link, in buffers
     parts: int = 0  # the buffer has p ** parts parts, each of which belongs to a rank (or, in an all-to-all, to two)
     rooted: bool = False  # it starts from one rank, or ends at one
     upwards: bool = False  # in its trees a rank sends to its parent

@@ -123,7 +123,7 @@ def _typed(value: float, units: dict[str, int]) -> str:
 
 
 def _plain(value: float, digits: int) -> str:
-    """The value with so many significant digits, without an exponent."""
+    """The value with the given number of significant digits, without an exponent."""
     return _digits(Decimal(f"{value:.{digits}g}"))
 
 

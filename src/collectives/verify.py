@@ -31,7 +31,7 @@ from collectives.schedule import Schedule, ScheduleError, Step
 Fingerprints = NDArray[np.uint64]
 Mark = tuple[int, int, str]
 
-# Up to so many ranks, and counts (p * k * (p + 1), half a GiB of bytes), a schedule is verified exactly.
+# Limits of the exact proof: ranks, and counts (p * k * (p + 1), half a GiB of bytes).
 COUNTED_RANKS, COUNTED = 128, 1 << 29
 
 # Where the number of contributions to a cell saturates: far above every p, and twice as much still fits 64 bits.

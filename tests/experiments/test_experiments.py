@@ -301,7 +301,7 @@ def test_an_absent_back_end_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch
         (b"all-reduce-sweep: {3: 2}", "unknown parameter '3'"),
         (b"all-reduce-sweep: {where: 2020-01-01}", "unknown where '2020-01-01'"),
         (b"all-reduce-sweep: {__name__: x}", "unknown parameter '__name__'"),
-        (b"all-reduce-sweep: {output: ../../x}", "where results go is no parameter here; use --output NAME"),
+        (b"all-reduce-sweep: {output: ../../x}", "invalid parameter 'output': expected --output NAME instead"),
         (b"a: &a [x]\nb: *a", r"tiny\.yaml: line 2, column 4: got an alias, expected the value itself"),
         (b"[" * 1000, r"tiny\.yaml: line 1, column 17: got more than 16 levels"),
         (b"#" * 100_000, r"tiny\.yaml: got more than 64 KiB"),

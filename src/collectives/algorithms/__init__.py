@@ -43,7 +43,7 @@ class Algorithm:
     cost: Callable[[int], Cost] | None = None  # what the busiest port pays, step by step, for the buffer in one piece
     pipeline: Callable[[int], Pipeline] | None = None  # what it pays for the buffer in segments
     seconds: Callable[..., float] | None = None  # of p, n, segments, latency, overhead, beta, where latencies overlap
-    latencies: int = 0  # where one rank alone sends, or alone receives: so many pass one after the other
+    latencies: int = 0  # of the one rank that alone sends, or receives: how many latencies follow each other
     splits: bool = False  # an all-to-all in which each piece goes straight to its receiver, and may have any size
 
     def __call__(self, p: int, *arguments: object, **options: object) -> Schedule:

@@ -1,7 +1,7 @@
 r"""The geometry of the binary trees: who is whose parent, and which edges may work at the same time.
 
     ranks 0 to 7        0           rank 0 is the root and has one child; below it, a rank's lowest set bit says
-                        |           how high it stands: odd ranks are leaves
+                        |           its height: odd ranks are leaves
                         4
                       /   \
                     2       6       a tree is an array: parent[r] is the parent of rank r, or NO_PARENT

@@ -23,9 +23,9 @@ LONGEST_REASON = 300
 def own(name: str) -> Callable[..., Schedule]:
     """A function of your own, named ``file.py:function``.
 
-    What it makes is checked: the schedule when it is made, each step when its turn comes. Raises ValueError where there
-    is no such function. Raises ScheduleError, which names the function and the step, where your code raises, exits, or
-    returns what is no schedule or no possible step.
+    The schedule is checked when it is made, and each step when it is asked for. Raises ValueError if there is not such
+    a function. Raises ScheduleError, which names the function and the step, if your code raises, exits, or returns
+    anything but a schedule of valid steps.
     """
     path, _, function = name.rpartition(":")
     if not path:

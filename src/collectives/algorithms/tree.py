@@ -201,7 +201,7 @@ def _down(parent: Ints, arrival: Ints, segments: int, period: int) -> Schedule:
     """Broadcast down a tree: segment j reaches rank r at step arrival[r] + period * j, from its parent."""
     ranks = np.flatnonzero(parent != NO_PARENT)
     ranks = ranks[np.argsort(arrival[ranks], kind="stable")]
-    turns = [ranks[arrival[ranks] % period == turn] for turn in range(period)]  # who receives in such steps
+    turns = [ranks[arrival[ranks] % period == turn] for turn in range(period)]  # receivers in such steps
     above, first = [parent[turn] for turn in turns], [arrival[turn] for turn in turns]
     nsteps = int(arrival[ranks].max()) + period * (segments - 1) + 1 if ranks.size else 0
 

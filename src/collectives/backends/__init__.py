@@ -160,7 +160,7 @@ def _flat(tensor: torch.Tensor | None, needed: str) -> torch.Tensor:
 
 @cache
 def backend(name: str) -> Backend:
-    """The back end of a name. Raises ValueError for an unknown one; an absent library is no error before it is used."""
+    """The back end of a name. Raises ValueError for an unknown one; an absent library raises only when it is used."""
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; known are {', '.join(BACKENDS)}")
     module, _, attribute = BACKENDS[name].partition(":")

@@ -98,7 +98,7 @@ def _connected() -> None:
 
 
 def _meet() -> None:
-    """A barrier that leaves the processor to whoever is not there yet."""
+    """A barrier that yields the processor to ranks that have not arrived yet."""
     met = _started().COMM_WORLD.Ibarrier()
     while not met.Test():
         time.sleep(POLL_SECONDS)

@@ -24,7 +24,7 @@ def group() -> dist.ProcessGroup:
     device()
     made = dist.new_group(backend="nccl")
     if not isinstance(made, dist.ProcessGroup):
-        raise RuntimeError("this process is no member of the group of all ranks")
+        raise RuntimeError("this process is not a member of the group of all ranks")
     return made
 
 

@@ -15,7 +15,7 @@ from collectives.schedule import Ints
 
 LARGEST = 999
 
-# At most so many ranks multiply by 2 in one element, so that a product stays exact in every dtype.
+# The ranks that multiply by 2 in one element, at most, so that a product stays exact in every dtype.
 DOUBLERS = 8
 
 # So many elements are reduced at a time: the processor's cache holds them.

@@ -92,7 +92,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The commit that the code stands at, with a + where it was changed since; "unknown" outside a checkout."""
+    """The code's commit, with a + if files have changed since; "unknown" outside a checkout."""
     here = Path(__file__).parent
     try:
         described = subprocess.run(

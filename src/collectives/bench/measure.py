@@ -207,7 +207,7 @@ def _on_the_common_clock(act: Callable[[], None], flush: Callable[[], None]) -> 
     act()
     seconds = time.monotonic() - start
     flush()
-    time.sleep(_trip())  # who is done first does not take the processor from the others
+    time.sleep(_trip())  # a rank that is done leaves the processor to the others
     return seconds
 
 

@@ -36,7 +36,7 @@ MEASURED = tuple(dict.fromkeys(collective for collective, _ in ALGORITHMS))
 
 
 class Settings(BaseModel):
-    """One measurement on so many ranks; what is wrong in it is said before anything is started.
+    """One measurement on ``ranks`` ranks; a wrong value is refused before anything starts.
 
     A back end may carry an algorithm of its library, as "mpi:ring" or "nccl:Tree/Simple". ``where`` is what starts the
     ranks of those that meet in a torch process group; a back end with a launcher of its own is started by that, but on

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace, ranks: int) -> list[Settings]:
-    """What to measure on so many ranks: one for each collective."""
+    """The settings of a measurement on ``ranks`` ranks, one for each collective."""
     if arguments.root and not set(arguments.collective) & set(ROOTED):
         raise UsageError(f"{', '.join(arguments.collective)} takes no --root: got {arguments.root}, expected none")
     given = {name: getattr(arguments, name) for name in HELP} | {"ranks": ranks}

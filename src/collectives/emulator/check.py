@@ -74,7 +74,7 @@ def _probe(cluster: Cluster, host: int, stack: ExitStack) -> subprocess.Popen[by
 
 
 def _stream(probes: list[subprocess.Popen[bytes]], pairs: dict[int, list[int]], rate: float) -> list[Row]:
-    """Send so many bytes over every pair that the busiest receiver needs three seconds."""
+    """Send bytes over every pair, enough for three seconds at the busiest receiver."""
     most = max(sum(host in to for to in pairs.values()) for host in range(len(probes)))
     return _measure(probes, pairs, bytes=max(int(SECONDS * rate / most), LEAST_BYTES))
 

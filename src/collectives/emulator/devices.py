@@ -62,7 +62,7 @@ def _now(time: Ints) -> float:
 
 @compiled
 def _sleep(seconds: float, poll: int, time: Ints) -> None:
-    """Wait until there is something to read, or for so many seconds: epoll itself counts in milliseconds."""
+    """Wait for input, at most for ``seconds``: epoll itself counts in milliseconds."""
     nanoseconds = int(min(max(seconds, 0.0), 1.0) * BILLION)
     time[0], time[1] = nanoseconds // BILLION, nanoseconds % BILLION
     waiting = np.array([poll | POLLIN << 32], dtype=np.int64)  # a pollfd: int32 descriptor, int16 events, int16 results

@@ -51,7 +51,7 @@ def rate(text: str) -> float:
 
 
 def need_hosts(hosts: int, ranks_per_host: int = 1) -> None:
-    """Raise ValueError unless a cluster can have so many hosts and ranks: at most 254 hosts and 1,024 ranks."""
+    """Raise ValueError for more than 254 hosts or 1,024 ranks."""
     if not 1 <= hosts <= MOST_HOSTS:
         raise ValueError(f"invalid number of hosts: got {hosts}, expected 1 to {MOST_HOSTS}")
     if ranks_per_host < 1 or hosts * ranks_per_host > MOST_RANKS:
@@ -61,7 +61,7 @@ def need_hosts(hosts: int, ranks_per_host: int = 1) -> None:
 
 
 def need_racks(hosts: int, racks: int, uplink: str | None) -> None:
-    """Raise ValueError unless so many hosts can be divided among so many racks."""
+    """Raise ValueError if the hosts cannot be divided among the racks."""
     if not 1 <= racks <= hosts:
         raise ValueError(f"invalid number of racks: got {racks}, expected 1 to {hosts}, the number of hosts")
     if (racks > 1) != (uplink is not None):

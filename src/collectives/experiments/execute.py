@@ -97,7 +97,7 @@ def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folde
         parameters = {**given, **overrides, "output": f"results/{folder}/{notebook.stem}"}
         try:
             if "output" in given | overrides:
-                raise ExperimentError("where results go is no parameter here; use --output NAME")
+                raise ExperimentError("invalid parameter 'output': expected --output NAME instead")
             validated(load(notebook.stem).Parameters, _defaults(notebook) | parameters)
         except ExperimentError as error:
             raise ExperimentError(f"{notebook.stem} with preset {preset}: {error}") from None

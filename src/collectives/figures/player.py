@@ -36,14 +36,14 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
     version                 1; another number where a reader of this one would go wrong
     collective, algorithm   their names
     p, k, root, parts       ranks; chunks; the root or null; parts that the collective itself cuts the buffer into
-    ranks_per_node          ranks 0, 1, … sit on nodes of so many
+    ranks_per_node          number of consecutive ranks on each node
     one_port                false where a rank may send or receive several messages in one step
     colours                 one for each chunk
     layout                  shape; x and y of every rank in the unit square, y downwards; the radius of a rank; around:
                             places on the circle, or 0; nodes: for each the line [x, y, x, y] its ranks stand on
     steps                   for each step the five columns [src, dst, chunk, count, add] (add: 1 adds, 0 replaces)
-    before                  [rank, chunk, count]: so many chunks from this one on lie there, the rank's own
-    asked                   [rank, chunk, count, who]: there, in the end, has to be the contribution of rank ``who``,
+    before                  [rank, chunk, count]: that many chunks from this one on are there, the rank's own
+    asked                   [rank, chunk, count, who]: the contribution of rank ``who`` has to be there in the end,
                             or (-1) of every rank
     ======================  ==========================================================================================
 
@@ -90,7 +90,7 @@ Run = tuple[int, int, int, int]
 
 
 def _before(schedule: Schedule) -> Iterator[Cell]:
-    """Who owns what lies where: (rank, chunk, rank)."""
+    """The contributor of each cell: (rank, chunk, contributor)."""
     for rank, chunk in np.argwhere(before(schedule)[..., -1] == 0).tolist():
         yield rank, chunk, rank
 
@@ -155,7 +155,7 @@ def write_scripts(folder: str | Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Player:
-    """A player in a page; without JavaScript the schedule as text stands in its place."""
+    """A player in a page; without JavaScript, the schedule as text."""
 
     collective: str
     algorithm: str

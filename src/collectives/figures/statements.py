@@ -60,7 +60,7 @@ def signed(share: float) -> str:
 
 
 def intervals(counts: Iterable[int]) -> str:
-    """What intervals around medians of so many samples are worth.
+    """The confidence of intervals around medians, from their numbers of samples.
 
     >>> intervals([5, 5]), intervals([15, 3]), intervals([1])
     ('93.75 % intervals', '75 % to 96.48 % intervals', 'single samples, without intervals')
@@ -89,7 +89,7 @@ def leaders(rows: Rows) -> list[Row]:
 
 
 def fastest(rows: Rows, name: Callable[[Row], str], form: Callable[[float], str]) -> str:
-    """Which row is fastest, by how much, or that there is no telling; as a clause without its beginning.
+    """Which row is fastest, by how much, or that the rows tie; a clause that a caller begins.
 
     ``name`` says what a row is called, ``form`` writes microseconds.
     """

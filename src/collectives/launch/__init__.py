@@ -38,7 +38,7 @@ def launch(
     environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
 ) -> list[Event]:
-    """Run ``module.run(settings, report)`` on so many ranks; returns every event that rank 0 reported, in order.
+    """Run ``module.run(settings, report)`` on ``ranks`` ranks; returns every event that rank 0 reported, in order.
 
     ``where`` names the launcher; on a cluster the links follow a colon. ``environment`` is added to that of the ranks
     before they start; ``on_event`` sees each event as it arrives. Within ``run`` the ranks are a gloo process group,

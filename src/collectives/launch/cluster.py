@@ -33,7 +33,7 @@ class Options(NamedTuple):
 
 
 def parse(text: str, ranks: int) -> Options:
-    """The options in the text, for so many ranks. Raises ValueError for an invalid text or number of ranks.
+    """The options in the text, for ``ranks`` ranks. Raises ValueError for an invalid text or number of ranks.
 
     >>> parse("", 4)
     Options(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False)

@@ -147,7 +147,7 @@ def _taking(
 
 
 def _arrived(heard: SimpleQueue[Heard], seconds: float) -> list[Heard]:
-    """All messages in the queue, or those that arrive first within so many seconds."""
+    """All messages in the queue, or those that arrive first within ``seconds``."""
     arrived: list[Heard] = []
     with suppress(Empty):
         arrived.append(heard.get(timeout=seconds) if seconds else heard.get_nowait())

@@ -65,7 +65,7 @@ def rank_command(server: str, job: Event) -> list[str]:
 
 
 def _heard(lives: IO[bytes], count: int, seconds: float) -> bool:
-    """Whether so many servers report that they are ready, each within ``seconds``; False once all have ended."""
+    """Whether ``count`` servers report that they are ready, each within ``seconds``; False once all have ended."""
     return all(select.select([lives], [], [], seconds)[0] and lives.read(1) == READY for _ in range(count))
 
 

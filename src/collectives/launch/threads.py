@@ -26,7 +26,7 @@ _this_rank = threading.local()
 
 
 def shared() -> dict[bytes, Any] | None:
-    """What the ranks of this thread's launch share, to be filled by them; None where this thread is no such rank."""
+    """What the ranks of this thread's launch share, to be filled by them; None if this thread is not a rank."""
     found: dict[bytes, Any] | None = getattr(_this_rank, "shared", None)
     return found
 

@@ -171,7 +171,7 @@ def indented(lines: list[str]) -> str:
 
 
 def end(processes: list[Process], grace: float = 0.0) -> None:
-    """Kill what is left of every process's group, and wait for it; with ``grace`` send SIGTERM so many seconds before.
+    """Kill what is left of every process's group, and wait for it; SIGTERM goes ``grace`` seconds before, if above 0.
 
     A process that has ended may have left children in its group. One that was waited for is skipped, because its number
     may be another's by now.

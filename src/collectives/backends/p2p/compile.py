@@ -1,10 +1,10 @@
-"""What one rank has to do, worked out once: a schedule turned into a program over offsets.
+"""Compile a schedule, once, into one rank's program over offsets.
 
-What arrives goes straight into the tensor where the plan proves the place free; otherwise into scratch memory, and is
-moved from there. A place is free if this step neither sends it nor gets it twice; an earlier send that still reads it
-is waited for. That cannot lock up: a message of an earlier step has arrived with whoever has reached this one, and
-those of this step are sent before their senders wait for any of it. Tasks that have nothing to do with each other may
-change places, as ranks wait for data, not for steps.
+A message is received straight into the tensor if the compiler proves the place free; otherwise into scratch memory, and
+moved from there. A place is free if this step neither sends it nor receives it twice; the program waits for an earlier
+send that still reads it. That cannot deadlock: messages of an earlier step have arrived at every rank that has reached
+this one, and a rank sends its messages of this step before it waits for any of it. Independent tasks may change places,
+because ranks wait for data, not for steps.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def execute(
 
 
 def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int) -> None:
-    """Run each task when the tasks before it are done; a task that waits for a message stands aside meanwhile."""
+    """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
     first, done, at = 0, bytearray(len(made.program)), [0] * len(made.program)
     ties, ready = list(made.ties), [i for i, earlier in enumerate(made.ties) if not earlier]
     aside: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing

@@ -20,7 +20,7 @@ class Guest:
         self.socket, self.leaves, self.said = connected, leaves, b""
 
     def listen(self, size: int) -> bytes | None:
-        """The greeting of so many bytes; None while some are still to come, and fewer where no more will come."""
+        """The greeting; None while bytes are still to come, and a shorter one if the peer has closed."""
         try:
             came = self.socket.recv(size - len(self.said))
         except BlockingIOError:

@@ -170,7 +170,7 @@ class Mesh:
     def _accept(self) -> None:
         try:
             connected, _ = self._listener.accept()
-        except OSError:  # who called has hung up
+        except OSError:  # the caller has closed
             return
         prepare(connected)
         guest = self._guests.admit(connected)

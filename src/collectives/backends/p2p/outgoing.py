@@ -109,7 +109,7 @@ def _failed(connected: socket.socket, error: OSError) -> OSError | None:
 
 
 def _take(connection: Connection, send_buffer: int) -> None:
-    """Have the system take so many bytes at once."""
+    """Ask the system for a send buffer of that size."""
     if connection.send_buffer != send_buffer:
         connection.send_buffer = send_buffer
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)

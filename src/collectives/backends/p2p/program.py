@@ -59,7 +59,7 @@ class Average(NamedTuple):
 Instruction = Send | Recv | Wait | Reduce | Average
 
 
-# How far an executor may run ahead: no task is begun while one that stands so many places before it is not done.
+# How far an executor may run ahead: a task begins only if all tasks that many places before it are done.
 AHEAD = 16
 
 

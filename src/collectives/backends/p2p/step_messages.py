@@ -85,7 +85,7 @@ def landing_places(messages: StepMessages, taken: list[Span]) -> dict[int, Span]
 
 
 def _room(size: int, taken: list[Span]) -> int:
-    """The first place in scratch memory with so many elements free."""
+    """The first free range of ``size`` elements in scratch memory."""
     starts = sorted({0, *(span.stop for span in taken)})
     return next(start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken))
 

@@ -1,4 +1,4 @@
-"""What NCCL itself expects of its rings and trees: the formulas by which it chooses, as a second opinion on ours.
+"""The formulas by which NCCL predicts its rings and trees and chooses between them: a second opinion on our model.
 
 NCCL 2.4, which the article of 2019 measured, has one number for each kind of hop (init.cc). NCCL 2.5 and 2.7 have a
 table of latencies for each algorithm and protocol (tuning.cc); `TABLES` holds both, and 2.7's once more without the

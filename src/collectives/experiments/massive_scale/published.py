@@ -17,7 +17,7 @@ LABEL = "published (Jeaugey 2019)"
 LATENCY_READ_TO = 0.02
 BANDWIDTH_READ_TO = 0.15
 
-# What the article says in words: at 24,576 GPUs trees are "up to" so many times as fast as rings.
+# From the article's text: the ratio "up to" which trees are faster than rings at 24,576 GPUs.
 IMPROVEMENT = 180
 
 

@@ -58,12 +58,12 @@ class Parameters(base.Parameters):
         return self
 
     def networks(self) -> list[str]:
-        """Where hosts are: on the links asked for and, if ``slower`` is above 1, on links so many times slower."""
+        """The networks to measure: links as asked for and, if ``slower`` is above 1, links slower by that factor."""
         links = [(self.latency, self.rate), (self.latency * self.slower, self.rate / self.slower)]
         return [f"cluster:{_typed(*link)}" for link in links[: 1 + (self.slower > 1)]]
 
     def machine_file(self, where: str) -> str:
-        """Where the calibrated machine of a network lies: beside the rows."""
+        """The path of a network's calibrated machine, beside the rows."""
         return f"{self.output}.{where.partition(':')[2].replace('/', '-per-')}.yaml"
 
     def settings(self, calibrated: bool = False) -> list[Settings]:
