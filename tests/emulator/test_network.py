@@ -10,6 +10,8 @@ from collectives.emulator.forwarding import advance, change
 from collectives.emulator.network import NONE, Link, Network, network
 from collectives.emulator.queues import free_packet, release
 
+pytestmark = pytest.mark.integration  # compiles the network, which takes ten seconds
+
 RATE, LATENCY = 1000.0, 0.5
 
 

@@ -75,6 +75,7 @@ def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
     assert nobody_has(f"OWN={tmp_path}")
 
 
+@pytest.mark.extended  # a minute of launches
 def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> None:
     first, second = nodes()
     try:

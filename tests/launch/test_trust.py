@@ -90,6 +90,7 @@ raise SystemExit(5)
 """
 
 
+@pytest.mark.extended  # nearly a minute of launches
 def test_a_stranger_at_torchrun_s_store_gets_nothing_executed_and_stops_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from collectives.bench import results
 from places import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 PACKAGE = Path("src/collectives")
 
 ALGORITHM = '''

@@ -27,6 +27,10 @@ DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 KEPT = 64
 
 
+# Elements of an all-to-all that go to each rank, and that come from each.
+Splits = tuple[tuple[int, ...], tuple[int, ...]]
+
+
 class Kind(NamedTuple):
     """What of a tensor decides whether we can take it."""
 
@@ -48,7 +52,7 @@ class Request(NamedTuple):
     segments: int | None
     root: int | None
     op: dist.ReduceOp.RedOpType | None
-    splits: tuple[tuple[int, ...], tuple[int, ...]] | None
+    splits: Splits | None
     n: int
     kind: Kind
     other: Kind | None  # the input's, where it is another tensor than the output
@@ -98,14 +102,23 @@ def prepare(place: Place, wanted: Request) -> Prepared:
     name, segments, _ = choose(
         collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
     )
-    schedule = build(collective, name, p, root=wanted.root, segments=segments)
-    edges = schedule.cut(n)
-    if collective in COMPACT:
-        edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, name))
+    made, edges = _compiled(collective, name, p, wanted.root, segments, rank, n, splits)
     same = signature(
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
-    return Prepared(plan(schedule, rank, edges), edges, same, Performed(name, segments))
+    return Prepared(made, edges, same, Performed(name, segments))
+
+
+@lru_cache(maxsize=KEPT)
+def _compiled(
+    collective: str, name: str, p: int, root: int | None, segments: int, rank: int, n: int, splits: Splits | None
+) -> tuple[Plan, Ints]:
+    """The plan and the chunk edges, which calls of every op and dtype share."""
+    schedule = build(collective, name, p, root=root, segments=segments)
+    edges = schedule.cut(n)
+    if collective in COMPACT:
+        edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, name))
+    return plan(schedule, rank, edges), edges
 
 
 def check(over: str, wanted: Request) -> None:
@@ -126,7 +139,7 @@ def check(over: str, wanted: Request) -> None:
         raise ValueError("tensors must be contiguous")
 
 
-def _sizes(splits: tuple[tuple[int, ...], tuple[int, ...]], schedule: Schedule, rank: int, algorithm: str) -> Ints:
+def _sizes(splits: Splits, schedule: Schedule, rank: int, algorithm: str) -> Ints:
     """Chunk sizes of an all-to-all with splits: known of what we send and of what we receive, not of the rest."""
     if not is_straight(schedule):
         raise ValueError(
