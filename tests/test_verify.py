@@ -314,6 +314,7 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.mark.integration  # a schedule of 100,000 steps takes seconds
 @pytest.mark.parametrize("times", [0, 2, 3, 255, 256, 257, 65_535, 65_536, 65_537, 100_000])
 def test_no_number_of_additions_looks_like_one(times: int, method: str) -> None:
     """65,537 additions are one in sixteen bits. Rows of one step add one after the other, as steps do."""

@@ -20,6 +20,7 @@ from collectives.experiments.sweeps import Sweep
 from collectives.machine import Link, Machine
 from places import ROOT
 
+pytestmark = pytest.mark.integration  # draws every figure of the notebooks: twenty seconds
 NOTEBOOKS = ROOT / "experiments"
 FAST, SLOW = [2e-6, 3e-6, 5e-6], [3e-3, 4e-3, 5e-3]
 

@@ -19,6 +19,8 @@ from collectives.bench import gpu_cases
 from collectives.bench.gpu_cases import Case, begin, cases
 from sweep import each
 
+pytestmark = pytest.mark.integration  # twenty seconds of ranks as threads
+
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], World]:

@@ -183,6 +183,7 @@ def expected(schedule: Schedule, n: int, rank: int) -> tuple[slice, np.ndarray]:
     return where, x[where // max(1, n), where]  # type: ignore[return-value]
 
 
+@pytest.mark.integration  # 35 algorithms take 20 seconds
 @NETWORKS
 @pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
 @settings(max_examples=15, deadline=None)
