@@ -1,6 +1,5 @@
 """What the package writes and reads follows its JSON Schemas, wrong rows do not, and older versions are read."""
 
-import importlib.util
 import json
 import math
 from pathlib import Path
@@ -16,7 +15,7 @@ from collectives.schemas import VERSION, schema
 from collectives.simulator import speed
 from collectives.simulator.scaling import Case
 from command import Capture, run
-from places import ROOT
+from places import ROOT, script
 
 REFERENCE = ROOT / "experiments" / "results" / "reference"
 MACHINES = ROOT / "src" / "collectives" / "machines"
@@ -80,11 +79,7 @@ def test_every_file_of_the_folder_is_one() -> None:
 
 
 def test_the_machine_s_schema_follows_from_the_model() -> None:
-    spec = importlib.util.spec_from_file_location("schemas", ROOT / ".ci" / "schemas.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("schemas")
     written = (module.FOLDER / "machine.json").read_text(encoding="utf8")
     assert written == module.text(module.machine()), "run `python .ci/schemas.py`"
 

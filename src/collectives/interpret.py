@@ -19,16 +19,16 @@ Combine = Callable[[Any, Any], Any]
 
 
 def apply(step: Step, state: State, combine: Combine = np.add) -> None:
-    """Play one step, in place: read everything, then write.
+    """Run one step, in place: read everything, then write.
 
-    Equals the plain program, for every row and chunk ``c`` of it::
+    ``state`` has shape (p, k, …) and any dtype. Equals the plain program, for every row and chunk ``c`` of it::
 
         moved = state.copy()
         state[dst, c] = moved[src, c]                           # where the row replaces
         state[dst, c] = combine(state[dst, c], moved[src, c])   # where it adds
 
-    but several adds into one cell are combined in rank order, the destination's own value in its place, so that
-    every rank computes the same bits. Raises ScheduleError where a cell is replaced and written again in the same step.
+    but several adds into one cell are reduced in rank order, the destination's own value in its place, so that every
+    rank computes the same bits. Raises ScheduleError if a cell is replaced and written again in the same step.
 
     >>> state = np.array([["a"], ["b"], ["c"]], dtype=object)
     >>> apply(Step(src=[0, 2], dst=1, chunk=0, add=True), state)
@@ -42,7 +42,7 @@ def apply(step: Step, state: State, combine: Combine = np.add) -> None:
     _need_no_conflict(cell, add, state.shape[1])
     state[dst[~add], chunk[~add]] = moved[~add]
     if add.any():
-        _fold(state, cell[add], src[add], moved[add], combine)
+        _reduce(state, cell[add], src[add], moved[add], combine)
 
 
 def _need_no_conflict(cell: Ints, add: NDArray[np.bool_], k: int) -> None:
@@ -56,8 +56,8 @@ def _need_no_conflict(cell: Ints, add: NDArray[np.bool_], k: int) -> None:
         )
 
 
-def _fold(state: State, cell: Ints, src: Ints, moved: State, combine: Combine) -> None:
-    """Combine what arrived into its cells, each cell's operands in rank order."""
+def _reduce(state: State, cell: Ints, src: Ints, moved: State, combine: Combine) -> None:
+    """Reduce the received values into their cells, each cell's operands in rank order."""
     target, group = np.unique(cell, return_inverse=True)
     into = np.divmod(target, state.shape[1])
     if len(target) == len(cell):  # two operands each: their order does not matter
@@ -76,7 +76,7 @@ def _fold(state: State, cell: Ints, src: Ints, moved: State, combine: Combine) -
 
 
 def play(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
-    """All steps on one state, in place; returns it."""
+    """Run all steps on one state, in place; returns it. Cost: a copy of what each step moves."""
     for step in schedule.steps():
         apply(step, state, combine)
     return state

@@ -1,4 +1,4 @@
-"""Prove a schedule: count every contribution, or compare fingerprints where there are too many to count.
+"""Prove a schedule: count every contribution, or compare fingerprints if there are too many to count.
 
 Counting is exact, whatever the schedule does: counts saturate (`contracts`).
 
@@ -15,7 +15,7 @@ be what the contract asks for. Why that suffices:
 
 The f come from the system's entropy, anew for each proof: no schedule can be made to fit them.
 
-Both ways are played by the loop that also moves the real data.
+Counts and fingerprints move by the loop that also moves real data (`interpret`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def exact(schedule: Schedule) -> bool:
 
 def _verify_counts(schedule: Schedule) -> None:
     held = before(schedule)
-    _play(schedule, held, add_counts)
+    _run(schedule, held, add_counts)
     at, asked = where(schedule), after(schedule)
     wrong = np.argwhere(held[at] != asked)
     if wrong.size:
@@ -92,7 +92,7 @@ def _verify_counts(schedule: Schedule) -> None:
 
 
 def _exact_count(schedule: Schedule, rank: int, chunk: int, who: int) -> int:
-    """How often a contribution is in a cell at the end, in Python's own integers, which know no largest."""
+    """How often a contribution is in a cell at the end, in Python's integers, which cannot wrap."""
     held = before(schedule)[..., who].astype(object)
     for step in schedule.steps():
         apply(step, held)
@@ -107,7 +107,7 @@ def _verify_fingerprints(schedule: Schedule) -> None:
     random = np.random.default_rng()
     of = random.integers(0, 2**64, size=(schedule.p, schedule.k), dtype=np.uint64)
     held, asked = _held(schedule, of, random), _asked(schedule, of)
-    _play(schedule, held, _add_fingerprints)
+    _run(schedule, held, _add_fingerprints)
     wrong = np.argwhere((held != asked).any(axis=-1) & where(schedule))
     if wrong.size:
         rank, chunk = map(int, wrong[0])
@@ -137,7 +137,7 @@ def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:
     return np.stack(np.broadcast_arrays(sums, sum((each.astype(np.uint64) for each in named), none)), axis=-1)
 
 
-def _play(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) -> None:
+def _run(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) -> None:
     for t, step in enumerate(schedule.steps()):
         _need_possible(schedule, t, step)
         try:
@@ -147,7 +147,7 @@ def _play(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) ->
 
 
 def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
-    """Ranks and chunks exist, nobody sends to itself, and ports carry one message each where that is promised."""
+    """Raise unless ranks and chunks exist, no rank sends to itself, and a promised single port has one message."""
     p, k = schedule.p, schedule.k
     rank_ok = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
     chunk_ok = (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
@@ -190,7 +190,7 @@ def _counted_again(schedule: Schedule, who: int) -> Mark:
 
 
 def _last_write(schedule: Schedule, rank: int, chunk: int) -> Mark:
-    """The step that wrote a cell last, or the very last step where none did."""
+    """The step that wrote a cell last, or the last step if none did."""
     last = None
     for t, step in enumerate(schedule.steps()):
         row, chunks = step.cells()

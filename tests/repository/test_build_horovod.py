@@ -1,6 +1,5 @@
 """Horovod's build: what is missing or fails is said in a line and breaks nothing, and nothing half done looks done."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -9,19 +8,14 @@ from types import ModuleType
 
 import pytest
 
-from places import ROOT
+from places import ROOT, script
 
 SCRIPT = ROOT / ".ci" / "build_horovod.py"
 
 
-@pytest.fixture
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_horovod", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(name="script")
+def build_horovod() -> ModuleType:
+    return script("build_horovod")
 
 
 def make_wheel(scratch: Path, _: Path) -> None:

@@ -1,6 +1,5 @@
 """The golden recorder notices a change of each kind, names it, and leaves no half-written file."""
 
-import importlib.util
 import json
 import math
 import sys
@@ -19,7 +18,7 @@ from collectives.bench import results
 from collectives.figures import player
 from collectives.schedule import Schedule, Step
 from collectives.simulator import simulation
-from places import ROOT
+from places import ROOT, script
 
 SCRIPT = ROOT / ".ci" / "golden.py"
 RING = ("all_reduce", "ring")
@@ -27,12 +26,7 @@ RING = ("all_reduce", "ring")
 
 @pytest.fixture
 def golden() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("golden")
 
 
 def changed(golden: ModuleType, record: Callable[[], Any], plant: Callable[[], None]) -> list[str]:

@@ -1,21 +1,19 @@
 """The public names and the command line are those that are recorded: no one changes by accident.
 
-``python tests/repository/test_public.py > tests/repository/command_line.txt`` records the command line again;
-`make golden` the signatures.
+``PYTHONPATH=tests python tests/repository/test_public.py > tests/repository/command_line.txt`` records the command
+line again; `make golden` the signatures.
 """
 
 import argparse
 import difflib
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 from collectives.cli import VERBS, parser
+from places import ROOT, script
 
-ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).with_name("command_line.txt")
 
 
@@ -34,22 +32,13 @@ def argument(action: argparse.Action) -> str:
     return " ".join([names, *(f"{name} {value}" for name, value in told.items() if value is not None)])
 
 
-def golden() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden", ROOT / ".ci" / "golden.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_command_line_is_the_recorded_one() -> None:
     before, now = RECORDED.read_text(encoding="utf8").splitlines(), list(command_line())
     assert now == before, "\n".join(difflib.unified_diff(before, now, "recorded", "now", lineterm=""))
 
 
 def test_the_signatures_are_the_recorded_ones() -> None:
-    recorder = golden()
+    recorder = script("golden")
     recorded = json.loads(recorder.GOLDEN.read_text(encoding="utf8"))
     before = {name: value for name, value in recorded.items() if name.startswith("public: ")}
     now = recorder.recorded({"public": recorder.public})

@@ -1,1 +1,1 @@
-"""Pictures: schedules drawn and played, measured rows plotted, in one style; and sentences computed from rows."""
+"""Pictures: schedules drawn, data for the player, measured rows plotted, in one style; and sentences from rows."""

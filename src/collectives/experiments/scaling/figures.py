@@ -18,7 +18,7 @@ from collectives.figures.statements import Rows
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 
-# How many times slower than a real link the first network is: 5 us and 25 GB/s are played as 5 ms and 25 MB/s.
+# How many times slower than a real link the first network is: 5 us and 25 GB/s are emulated as 5 ms and 25 MB/s.
 DILATION = 1000
 
 
