@@ -1,6 +1,9 @@
-"""Where the tests find the repository, its scripts, and what their ranks do."""
+"""Where the tests find the repository, its scripts, what their ranks do, and a free port."""
 
 import importlib.util
+import random
+import socket
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -16,3 +19,11 @@ def script(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def free_port() -> int:
+    """A port that stays free until it is used: below those that the system gives to outgoing connections."""
+    for port in random.sample(range(10_000, 30_000), 100):
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise RuntimeError("no free port among 100 from 10,000 to 30,000")

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import secrets
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_launch import is_gone, nobody_has
 
-from places import TASKS
+from places import TASKS, free_port
 
 pytestmark = pytest.mark.integration
 
@@ -35,8 +34,7 @@ raise SystemExit(5)
 
 def nodes() -> list[subprocess.Popen[str]]:
     """Two nodes with two processes each, told where they are by the variables that Kubeflow Trainer sets."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     same = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
     ranks = str(TASKS)
     same |= {"COLLECTIVES_SECRET": secrets.token_hex(16)}

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from places import TASKS
+from places import TASKS, free_port
 
 pytestmark = pytest.mark.integration
 
@@ -98,8 +97,7 @@ def test_a_stranger_at_torchrun_s_store_gets_nothing_executed_and_stops_nobody(
     monkeypatch.setenv("TAG", tag)
     monkeypatch.setenv("COLLECTIVES_SECRET", mine)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     where = ["--nnodes=1", "--nproc-per-node=3", "--master-addr=127.0.0.1", f"--master-port={port}"]
     command = [sys.executable, "-m", "torch.distributed.run", *where, "-m", "collectives.launch.torchrun"]
     with stranger("run", tag, port) as report:

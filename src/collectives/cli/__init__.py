@@ -36,13 +36,15 @@ def main(argv: list[str] | None = None) -> int:
     130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of our output has gone.
     """
     ending.open_standard_streams()
+    typed = sys.argv[1:] if argv is None else argv
     with ending.signals():
         try:
-            typed = sys.argv[1:] if argv is None else argv
             arguments = parser(typed[:1]).parse_args(typed)
             return int(_module(arguments.verb).run(arguments) or 0)
         except UsageError as error:
             return ending.failed(error, 2)
+        except ModuleNotFoundError as error:
+            return ending.failed(f"{error}; install the extra that {typed[0]} needs (README, Installing)", 1)
         except (ScheduleError, RuntimeError, ImportError) as error:
             return ending.failed(error, 1)
         except MemoryError as error:
