@@ -380,6 +380,7 @@ def scrambled(draw: st.DrawFn) -> Schedule:
     return replace(base, make=steps.__getitem__, nsteps=len(steps), root=base.root and root, repeats=())
 
 
+@pytest.mark.integration  # up to 100,000 additions, counted in Python
 @settings(max_examples=40, deadline=None)
 @given(schedule=scrambled())
 def test_the_proof_agrees_with_counting_in_pythons_integers(schedule: Schedule) -> None:
