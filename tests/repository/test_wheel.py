@@ -75,7 +75,7 @@ def test_numpy_alone(wheel: Path, tmp_path: Path) -> None:
     assert "+0<4" in here.collectives("show all_reduce ring -p 5")
     assert here.python("from collectives.schemas import schema; print(schema('rows')['title'])") == "Rows"
     assert "not installed" in here.collectives("simulate all_reduce ring", code=2)
-    assert "install the extra that bench needs" in here.collectives("bench", code=1)
+    assert "bench needs pydantic, which is not installed" in here.collectives("bench", code=2)
 
 
 def test_simulate(wheel: Path, tmp_path: Path) -> None:

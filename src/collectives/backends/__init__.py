@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -36,7 +37,7 @@ class Performed(NamedTuple):
     segments: int | None = None
 
 
-class Backend:
+class Backend(ABC):
     """A library, or code of ours, under one name. Importing its file imports neither torch nor the library."""
 
     # The only launcher whose ranks it works on; None if any launcher's will do, because they meet in torch's group.
@@ -53,17 +54,17 @@ class Backend:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @abstractmethod
     def version(self) -> str:
         """Version of the library. Raises ImportError with the reason where it is absent on this machine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def devices(self) -> str:
         """The devices of this machine that it works on, where it is present."""
-        raise NotImplementedError
 
+    @abstractmethod
     def perform(self, call: Call) -> Performed:
         """Perform the collective; every rank of the group calls it alike. Raises ValueError for one that is missing."""
-        raise NotImplementedError
 
     def available(self) -> str | None:
         """Why it is absent on this machine, in one line; None where it is present."""
@@ -107,10 +108,10 @@ class Backend:
         """What this rank's environment record says of it, beside the versions of packages."""
         return {}
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027  nothing, for most libraries
         """Send what is still pending; every rank calls it after a collective, outside of the measured time."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  nothing, for most libraries
         """Release what `perform` has made for all calls; every rank calls it after the last one."""
 
 

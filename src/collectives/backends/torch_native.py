@@ -38,7 +38,7 @@ class OnGpus(OnCpus):
     """Tensors on a GPU for each rank, ranks in an NCCL group beside gloo's."""
 
     def version(self) -> str:
-        """NCCL's and torch's version. Raises ImportError where there is no GPU, or torch is built without CUDA."""
+        """NCCL's and torch's version. Raises ImportError without a GPU, or if torch is built without CUDA."""
         name = super().version()
         import torch
 

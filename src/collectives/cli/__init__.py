@@ -31,7 +31,7 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, 1 when something failed, 2 when the input was wrong.
+    """Run one command; returns the exit code: 0, 1 when something failed, 2 for wrong input or a missing package.
 
     130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of our output has gone.
     """
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         except UsageError as error:
             return ending.failed(error, 2)
         except ModuleNotFoundError as error:
-            return ending.failed(f"{error}; install the extra that {typed[0]} needs (README, Installing)", 1)
+            return ending.failed(f"{typed[0]} needs {error.name}, which is not installed (README, Installing)", 2)
         except (ScheduleError, RuntimeError, ImportError) as error:
             return ending.failed(error, 1)
         except MemoryError as error:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 COMMAND runs once for each rank, with the variables that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR ...),
-and the others end when one fails. A 5 us, 25 GB/s link is emulated a thousand times slower: ms here are us there. The
-hosts are removed when the command ends, also when it is killed."""
+and the others end when one fails. A 5 us, 25 GB/s link is emulated a thousand times slower: a result in ms reads as us
+on the real link. The hosts are removed when the command ends, also when it is killed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

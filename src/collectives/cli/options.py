@@ -26,15 +26,6 @@ def wrong_input() -> Iterator[None]:
         raise UsageError(str(error)) from None
 
 
-@contextmanager
-def extras(what: str) -> Iterator[None]:
-    """In the block are imports of packages that not every installation has."""
-    try:
-        yield
-    except ImportError as error:
-        raise UsageError(f"{what} needs {error.name}, which is not installed") from None
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     """The option ``--json``."""
     parser.add_argument("--json", action="store_true", help="one JSON object per row on standard output")

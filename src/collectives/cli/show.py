@@ -10,7 +10,7 @@ from pathlib import Path
 
 from collectives import limits
 from collectives.cli.ending import out
-from collectives.cli.options import UsageError, extras
+from collectives.cli.options import UsageError
 from collectives.cli.schedules import add_schedule, built, limited
 from collectives.grid import grid
 from collectives.schedule import Schedule
@@ -44,8 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _save(name: str, schedule: Schedule, algorithm: str) -> None:
     """Both pictures of a schedule as files, and on standard error what they show."""
-    with extras("--svg"):
-        from collectives.figures.schedules import space_time, steps
+    from collectives.figures.schedules import space_time, steps
+
     messages = schedule.p * schedule.nsteps
     if messages > limits.MOST_MESSAGES_DRAWN:
         raise UsageError(f"ranks x steps to draw: got {messages:,}, expected at most {limits.MOST_MESSAGES_DRAWN:,}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from collectives import limits
 from collectives.cli.ending import out_row
-from collectives.cli.options import UsageError, add_json, extras, size, wrong_input
+from collectives.cli.options import UsageError, add_json, size, wrong_input
 from collectives.cli.schedules import RANKS, add_schedule, limited, need_options
 
 SIZES = ("8", "64K", "64M")
@@ -37,10 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _simulate(arguments: argparse.Namespace) -> None:
-    with extras("simulate"):
-        from collectives.machine import machine
-        from collectives.simulator.scaling import Case, line, row
-        from collectives.simulator.trace import need_new_or_file
+    from collectives.machine import machine
+    from collectives.simulator.scaling import Case, line, row
+    from collectives.simulator.trace import need_new_or_file
+
     need_options(arguments)
     names, p = (arguments.collective, arguments.algorithm), arguments.ranks or RANKS
     on = machine(arguments.machine)

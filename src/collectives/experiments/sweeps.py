@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Self
 
 from pydantic import ValidationError, model_validator
@@ -36,9 +37,9 @@ class Sweep(Parameters):
                 raise ValueError(f"algorithms: got none, expected one or more for {', '.join(one.backends)}")
         return self
 
+    @abstractmethod
     def settings(self) -> list[Settings]:
         """What to measure, one for each collective; raises ValueError where the parameters do not fit together."""
-        raise NotImplementedError
 
     def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
         return Settings(

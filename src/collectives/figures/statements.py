@@ -178,6 +178,12 @@ def verdict(least: float, most: float, goal: float, *, at_least: bool) -> str:
     return "undecided" if reached[0] != reached[1] else "reached" if reached[0] else "missed"
 
 
+def at_both_ends(rows: Rows, sentence: Callable[[Rows], str]) -> str:
+    """A sentence for the rows of the smallest size, and one for those of the largest; empty without rows."""
+    ends = dict.fromkeys([rows.bytes.min(), rows.bytes.max()]) if len(rows) else ()
+    return " ".join(sentence(rows[rows.bytes == nbytes]) for nbytes in ends)
+
+
 def better(first: tuple[str, float], second: tuple[str, float], least: float = 0.5) -> str:
     """Which of two columns orders measurements better, by its rank correlation: no winner where both are written alike.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -57,8 +58,10 @@ def launch(
         ]
         for thread in threads:
             thread.start()
+        deadline = time.monotonic() + timeout + GRACE
         for thread in threads:
-            thread.join(GRACE if errors else timeout + GRACE)
+            left = max(0.0, deadline - time.monotonic())
+            thread.join(min(left, GRACE) if errors else left)
     late = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
     if errors:
         first = next(iter(errors))

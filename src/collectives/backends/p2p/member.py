@@ -76,5 +76,5 @@ def group_of(call: Call) -> dist.ProcessGroup:
     """The call's group, by default that of all ranks. Raises ValueError where there is none yet."""
     group = call.group or dist.group.WORLD
     if group is None:
-        raise ValueError("there is no process group yet: call torch.distributed.init_process_group first")
+        raise ValueError("no process group: call torch.distributed.init_process_group first")
     return group

@@ -71,11 +71,7 @@ def quickest(rows: Rows) -> str:
 
     Empty without rows.
     """
-    if rows.empty:
-        return ""
-    return " ".join(
-        _fastest(rows[rows.bytes == nbytes]) for nbytes in dict.fromkeys([rows.bytes.min(), rows.bytes.max()])
-    )
+    return statements.at_both_ends(rows, _fastest)
 
 
 def _fastest(rows: Rows) -> str:

@@ -35,7 +35,7 @@ class Parameters(Sweep):
 
     def presence(self) -> list[Presence]:
         """What this machine has of each back end; for ranks started elsewhere, only the back end's name is known."""
-        names = [named(backend)[0] for backend in self.backends]
+        names = [named(typed)[0] for typed in self.backends]
         return [
             presence(name) if needed_here(self.where, name) else Presence(name, devices=f"started by {self.where}")
             for name in names

@@ -55,11 +55,7 @@ def winners(rows: Rows) -> str:
 
     Empty without rows.
     """
-    if rows.empty:
-        return ""
-    return " ".join(
-        _winners(rows[rows.bytes == nbytes]) for nbytes in dict.fromkeys([rows.bytes.min(), rows.bytes.max()])
-    )
+    return statements.at_both_ends(rows, _winners)
 
 
 def _winners(rows: Rows) -> str:
