@@ -1,0 +1,42 @@
+"""The same training with Horovod: its optimizer sums each gradient as soon as backward has computed it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from collectives.backends.horovod import started
+from collectives.training.data import Samples
+from collectives.training.data_parallel import State, part_of_loss
+from collectives.training.replicas import Replicas
+
+
+def replicas() -> Replicas:
+    """A replica on every rank that horovodrun has started, or that meets in torch's default group."""
+    hvd = started()
+
+    def add(tensor: torch.Tensor) -> None:
+        hvd.allreduce_(tensor, op=hvd.Sum)
+
+    def copy(tensor: torch.Tensor) -> None:
+        hvd.broadcast_(tensor, 0)
+
+    return Replicas(hvd.rank(), hvd.size(), torch.device("cpu"), add, copy)
+
+
+def wrap(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+    """Horovod's optimizer around one of torch. By default it averages, which is right for equal shards only."""
+    hvd = started()
+    wrapped: torch.optim.Optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=hvd.Sum)
+    return wrapped
+
+
+def step(state: State, batch: Samples, replicas: Replicas) -> float:
+    """`data_parallel.step`, without a call that sums gradients: backward starts it, and the optimizer waits for it."""
+    hvd = started()
+    state.optimizer.zero_grad()
+    loss = part_of_loss(state.model, batch, replicas)
+    loss.backward()  # type: ignore[no-untyped-call]
+    total = hvd.allreduce_async(loss.detach(), op=hvd.Sum, name="loss")
+    state.optimizer.step()
+    return float(hvd.synchronize(total))
