@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from collectives.training import checkpoint
 from collectives.training.data import Samples, batches, digits, shard
 from collectives.training.model import WIDTH, perceptron
+from collectives.training.momentum import Momentum, Optimizer
 from collectives.training.replicas import Replicas
 
 
@@ -37,12 +38,12 @@ class State:
     """A replica: its model, its optimizer, and the loss of every step so far."""
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     losses: list[float]
 
 
 Step = Callable[[State, Samples, Replicas], float]
-Wrap = Callable[[torch.optim.Optimizer, nn.Module], torch.optim.Optimizer]
+Optimize = Callable[[nn.Module, Training], Optimizer]
 
 
 def step(state: State, batch: Samples, replicas: Replicas) -> float:
@@ -81,20 +82,25 @@ def sum_gradients(model: nn.Module, loss: torch.Tensor, replicas: Replicas) -> f
     return float(buffer[-1])
 
 
+def descend(model: nn.Module, training: Training) -> Optimizer:
+    """The optimizer of a replica: descent with momentum."""
+    return Momentum(model.parameters(), training.rate, training.momentum)
+
+
 def train(
     training: Training,
     replicas: Replicas,
     take_step: Step = step,
     *,
-    wrap: Wrap = lambda optimizer, _: optimizer,
+    optimize: Optimize = descend,
     file: str | None = None,
     every: int = 10,
 ) -> State:
     """Train a replica; every rank calls it alike, and ends with the same model.
 
-    With a ``file``, rank 0 writes a checkpoint after ``every`` so many steps and after the last one, and a training
-    that finds one goes on from there, also on another number of ranks. ``wrap`` replaces the optimizer by another that
-    sums gradients itself. Raises ValueError where the file is of another training.
+    With a ``file``, rank 0 writes a checkpoint whenever ``every`` steps are done, and after the last one. A training
+    that finds one goes on from there, also on another number of ranks. ``optimize`` makes the optimizer. Raises
+    ValueError where the file is of another training.
 
     >>> from collectives.training.replicas import alone
     >>> losses = train(Training(steps=20), alone()).losses
@@ -102,7 +108,7 @@ def train(
     True
     """
     learned = digits()[0].to(replicas.device)
-    state = begin(training, replicas, wrap)
+    state = begin(training, replicas, optimize)
     if file:
         resume(state, training, replicas, file)
     first = len(state.losses)
@@ -114,13 +120,12 @@ def train(
     return state
 
 
-def begin(training: Training, replicas: Replicas, wrap: Wrap) -> State:
+def begin(training: Training, replicas: Replicas, optimize: Optimize) -> State:
     """A new replica, equal on every rank: rank 0's parameters are what all begin with."""
     model = perceptron(training.width, training.seed).to(replicas.device)
     for parameter in model.parameters():
         replicas.broadcast(parameter.data)
-    optimizer = torch.optim.SGD(model.parameters(), lr=training.rate, momentum=training.momentum)
-    return State(model, wrap(optimizer, model), [])
+    return State(model, optimize(model, training), [])
 
 
 def save(state: State, training: Training, file: str) -> None:

@@ -18,7 +18,7 @@ from collectives.backends.exchange import everyones
 from collectives.bench.environment import record
 from collectives.statistics import median_interval
 from collectives.training.data import Samples, digits
-from collectives.training.data_parallel import State, Step, Training, Wrap, step, train
+from collectives.training.data_parallel import Optimize, State, Step, Training, descend, step, train
 from collectives.training.model import accuracy
 from collectives.training.replicas import Replicas, alone, over
 
@@ -64,24 +64,26 @@ def replicated(training: Training, name: str, algorithm: str, settings: Row, rep
     """A replica on every rank, joined by this back end."""
     steps: list[float] = []
     sums: list[float] = []
-    replicas, take_step, wrap = joined(name, algorithm)
+    replicas, take_step, optimize = joined(name, algorithm)
     summing = replicas._replace(sum=timed(replicas.sum, sums))
     die = settings.get("killed_at")
     acting = timed(doomed(take_step, die, report) if die else take_step, steps)
-    state = train(training, summing, acting, wrap=wrap, file=settings.get("file"), every=settings.get("every", 1))
+    state = train(
+        training, summing, acting, optimize=optimize, file=settings.get("file"), every=settings.get("every", 1)
+    )
     row = summary(algorithm, training, state, slowest(steps))
     if sums and replicas.device.type == "cpu":  # on a GPU a call returns before it is done
         row["reduce_us"] = round(median_interval(slowest(sums)[WARMUPS:])[1] * 1e6, 3)
     return row | {"backend": name, "ranks": replicas.ranks, "where": settings["where"]}
 
 
-def joined(name: str, algorithm: str) -> tuple[Replicas, Step, Wrap]:
-    """The replicas of a back end, how they take a step, and what they do with an optimizer."""
+def joined(name: str, algorithm: str) -> tuple[Replicas, Step, Optimize]:
+    """The replicas of a back end, how they take a step, and their optimizer."""
     if name == "horovod":
         from collectives.training import horovod_training
 
-        return horovod_training.replicas(), horovod_training.step, horovod_training.wrap
-    return over(name, algorithm), step, lambda optimizer, _: optimizer
+        return horovod_training.replicas(), horovod_training.step, horovod_training.optimize
+    return over(name, algorithm), step, descend
 
 
 def timed(act: Callable[P, T], seconds: list[float]) -> Callable[P, T]:
@@ -101,7 +103,7 @@ def doomed(take_step: Step, at: int, report: Callable[[Row], None]) -> Step:
 
     def one(state: State, batch: Samples, replicas: Replicas) -> float:
         if len(state.losses) + 1 == at:
-            report({"killed_at": at})
+            report({"killed_at": at, "losses": state.losses})
             if replicas.rank == replicas.ranks - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
         return take_step(state, batch, replicas)

@@ -7,7 +7,8 @@ from torch import nn
 
 from collectives.backends.horovod import started
 from collectives.training.data import Samples
-from collectives.training.data_parallel import State, part_of_loss
+from collectives.training.data_parallel import State, Training, part_of_loss
+from collectives.training.momentum import Optimizer
 from collectives.training.replicas import Replicas
 
 
@@ -24,10 +25,10 @@ def replicas() -> Replicas:
     return Replicas(hvd.rank(), hvd.size(), torch.device("cpu"), add, copy)
 
 
-def wrap(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
-    """Horovod's optimizer around one of torch. By default it averages, which is right for equal shards only."""
-    hvd = started()
-    wrapped: torch.optim.Optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=hvd.Sum)
+def optimize(model: nn.Module, training: Training) -> Optimizer:
+    """Horovod's optimizer around torch's. By default it averages, which is right for equal shards only: so it sums."""
+    torch_s = torch.optim.SGD(model.parameters(), lr=training.rate, momentum=training.momentum)
+    wrapped: Optimizer = started().DistributedOptimizer(torch_s, model.named_parameters(), op=started().Sum)
     return wrapped
 
 

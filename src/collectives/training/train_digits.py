@@ -18,7 +18,7 @@ from datetime import timedelta
 import torch
 
 from collectives.training.data import Samples, digits
-from collectives.training.data_parallel import State, Step, Training, step, train
+from collectives.training.data_parallel import State, Step, Training, descend, step, train
 from collectives.training.model import accuracy
 from collectives.training.replicas import Replicas, alone, over
 
@@ -32,13 +32,12 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     training = Training(asked.steps, asked.batch, asked.rate, seed=asked.seed)
     replicas = join(asked.backend, asked.algorithm, asked.timeout)
-    wrapped = {}
-    take_step: Step = step
+    take_step, optimize = step, descend
     if asked.backend == "horovod":
         from collectives.training import horovod_training
 
-        wrapped, take_step = {"wrap": horovod_training.wrap}, horovod_training.step
-    state = train(training, replicas, shown(take_step), file=asked.checkpoint, every=asked.every, **wrapped)
+        take_step, optimize = horovod_training.step, horovod_training.optimize
+    state = train(training, replicas, shown(take_step), optimize=optimize, file=asked.checkpoint, every=asked.every)
     if replicas.rank == 0:
         tested = digits()[1].to(replicas.device)
         print(f"{replicas.ranks} replicas: accuracy {accuracy(state.model, tested):.4f}", flush=True)

@@ -179,32 +179,30 @@ def _killed_and_resumed(parameters: Parameters) -> Row:
     file.unlink(missing_ok=True)
     again = _settings(parameters, first) | {"file": str(file.absolute()), "every": parameters.every}
     try:
-        error, seconds = _killed(parameters, first, again | {"killed_at": parameters.killed_at})
+        death = _killed(parameters, first, again | {"killed_at": parameters.killed_at})
         events = _launch_again(parameters, first, again, lambda _: None)
     finally:
         file.unlink(missing_ok=True)
     row: Row = next(event["row"] for event in events if event.get("row"))
-    kept = parameters.killed_at - 1 - (parameters.killed_at - 1) % parameters.every
-    return row | {
-        "part": "resumed",
-        "killed_at": parameters.killed_at,
-        "resumed_after": kept,
-        "error": error,
-        "seconds": round(seconds, 3),
-    }
+    kept = (parameters.killed_at - 1) // parameters.every * parameters.every
+    return row | death | {"part": "resumed", "killed_at": parameters.killed_at, "resumed_after": kept}
 
 
-def _killed(parameters: Parameters, each: Launch, settings: Row) -> tuple[str, float]:
-    """What the launcher says of a training whose last rank is killed, and how long after that it says so."""
-    killed: list[float] = []
+def _killed(parameters: Parameters, each: Launch, settings: Row) -> Row:
+    """The losses of a training until its last rank is killed, what the launcher says then, and how long after that."""
+    last: list[tuple[float, list[float]]] = []
+
+    def on_event(event: Row) -> None:
+        if "killed_at" in event:
+            last.append((time.monotonic(), event["losses"]))
+
     try:
-        _launch_again(
-            parameters, each, settings, lambda event: killed.append(time.monotonic()) if "killed_at" in event else None
-        )
+        _launch_again(parameters, each, settings, on_event)
     except RankError as error:
-        if not killed:
+        if not last:
             raise
-        return str(error).partition(";")[0], time.monotonic() - killed[0]
+        (when, losses), said = last[0], str(error).partition(";")[0]
+        return {"before": losses, "said": said, "seconds": round(time.monotonic() - when, 3)}
     raise RuntimeError("a rank was killed: got a training that ended well, expected RankError")
 
 
