@@ -14,6 +14,7 @@ import pytest
 
 from collectives.launch import RankError, launch
 from collectives.processes.supervise import end, start, supervise
+from command import started
 from places import TASKS
 
 pytestmark = pytest.mark.integration
@@ -230,7 +231,7 @@ with signals():
 def test_ranks_end_with_their_launcher(where: str, how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LAUNCHER, where]
     own = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as launcher:
+    with started(command, stdout=subprocess.PIPE, env=own) as launcher:
         assert launcher.stdout is not None
         ranks = [int(pid) for pid in launcher.stdout.readline().decode().strip("[]\n").split(",")]
         launcher.send_signal(how)
