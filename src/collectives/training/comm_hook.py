@@ -9,7 +9,7 @@ from torch import distributed as dist
 
 from collectives.api import all_reduce
 
-Bucket: TypeAlias = dist.GradBucket  # type: ignore[name-defined]  # public, but not in the package's list
+Bucket: TypeAlias = dist.GradBucket  # type: ignore[attr-defined]  # public, but not in the package's list
 Gradients = torch.futures.Future[torch.Tensor]
 
 
