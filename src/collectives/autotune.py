@@ -7,8 +7,6 @@ The machine is the one that the environment variable COLLECTIVES_MACHINE names o
 `collectives calibrate` writes the file of the machine it runs on. Where it names none, the machine is `DEFAULT`.
 """
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from typing import NamedTuple

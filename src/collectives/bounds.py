@@ -5,8 +5,6 @@ These formulas are what schedules are tested against; none of them moves data. p
 seconds.
 """
 
-from __future__ import annotations
-
 from heapq import heappush, heapreplace
 from math import sqrt
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Ones would not show a chunk that landed in the wrong place, and equal ranks woul
 another is dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the ranks of `gpu_check` do: every algorithm in groups of 1 to all ranks, and several streams on one GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from itertools import chain, product

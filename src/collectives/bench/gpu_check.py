@@ -4,8 +4,6 @@ python -m collectives.bench.gpu_check [FILE]     what `make gpu-check` runs; it 
                                                  check failed, and with 2 where the machine has no GPU or no NCCL
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What every rank does in a measurement: run each configuration in turn, time it, and check each result."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Standard output, and how a command ends: by a signal, a time limit, or a closed pipe, always with one line."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import json

@@ -1,7 +1,5 @@
 """The verb ``simulate``: how long a schedule takes on a machine."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Any

@@ -5,8 +5,6 @@ An executed notebook and its rows go to ``results/NAME/``. A notebook that is up
 interrupted sweep resumes, and results of other parameters or other code are not overwritten.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json

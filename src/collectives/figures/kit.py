@@ -4,8 +4,6 @@ A measured value is a filled marker with its interval, a simulated one a line, a
 bound is a line of thin dashes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The places of ranks in a picture: on a ring, round a hub, on the levels of a tree, on the lines of their nodes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Schedules as pictures: what every rank holds after each step, who sends to whom, messages in time, and trees."""
 
-from __future__ import annotations
-
 from math import ceil
 
 import numpy as np

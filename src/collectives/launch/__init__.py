@@ -7,8 +7,6 @@ Each launcher is one module with a function ``launch`` of the same signature. Th
 all of them (`collectives.launch.rank`).
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 

@@ -5,8 +5,6 @@ After the colon come the links' latency and rate, and optionally the ranks of ea
 works among them; `bench` adds it if one of the back ends is MPI.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -5,8 +5,6 @@ writes the command for a host to the pipe of events, and this process runs it th
 of mpirun. mpirun passes no open file on, so the agent and the client open their parent's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

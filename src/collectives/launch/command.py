@@ -5,8 +5,6 @@ reason of its failure. A rank that loses this connection ends itself, so none ou
 ranks meet in a torch store that this process keeps; the store holds nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -8,8 +8,6 @@ read it. The launcher's secret is therefore in a file: in the folder for tempora
 machine, otherwise in the current folder, which horovodrun enters on every host.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,7 +1,5 @@
 """The hub in rank 0's torchrun process: it forwards orders to the other processes, one order at a time."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock

@@ -5,8 +5,6 @@ the ranks are killed too, but not their children. Nothing is left on disk, becau
 of events are file descriptors without a name.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Ranks started by Open MPI's mpirun: on this machine, or on the hosts of a scheduler or hostfile."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

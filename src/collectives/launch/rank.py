@@ -7,8 +7,6 @@ python -m collectives.launch.rank LAUNCHER HOST PORT       started by a command.
                                                            sends the job to a rank that shows the secret (`channel`).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -4,8 +4,6 @@ It is never in a command line, which every user of a machine can read, and never
 read.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

@@ -4,8 +4,6 @@ sbatch makes the job and runs this process on its first node; so does salloc. On
 if one fails, and passes this process's environment on.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ Each thread has torch.distributed's book of process groups to itself, so the sam
 The threads share the interpreter, whose lock lets one of them compute at a time.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

@@ -12,8 +12,6 @@ process makes the ranks' command itself. torch's store does not authenticate its
 of rank 0's process, which then has to show the secret.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Supervising processes: until all have ended well, or one fails or time is up; then none of them is left."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

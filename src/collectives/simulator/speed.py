@@ -1,7 +1,5 @@
 """The simulator's benchmark: messages per second and peak memory, each goal in its own process."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

@@ -1,7 +1,5 @@
 """The experiment ``bench-simulator``: how fast the simulator is on this machine."""
 
-from __future__ import annotations
-
 import sys
 
 from collectives.bench.environment import record

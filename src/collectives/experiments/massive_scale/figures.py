@@ -3,8 +3,6 @@
 Rows are a table as `collectives.simulator.scaling.row` makes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
