@@ -71,19 +71,15 @@ def launch_on(
             command = [*_mpirun(hosts, ranks_per_host), *rank_command(server, job | {"events": writer})]
             started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer])
         stack.callback(end, processes := [started])
-        seen = []
 
         def run(host: int, command: str) -> None:
             asked = ["sh", "-c", command]
             processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log))
 
         try:
-            for event in supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, since):
-                seen.append(event)
-                on_event(event)
+            return supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, on_event, since)
         except RankError as error:
             raise RankError(_failure(log, ranks) or str(error)) from None
-        return seen
 
 
 def _mpirun(hosts: Cluster, ranks_per_host: int) -> list[str]:

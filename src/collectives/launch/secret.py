@@ -44,6 +44,11 @@ def read(path: Path) -> str:
         return _long_enough(file.read().strip(), str(path))
 
 
+def variables(secret: str, path: str = "") -> dict[str, str]:
+    """The environment that gives ranks the secret itself or, if there is a ``path``, the file that holds it."""
+    return {VARIABLE: "" if path else secret, FILE_VARIABLE: path}
+
+
 @contextmanager
 def in_file(secret: str, folder: str | None) -> Iterator[str]:
     """A temporary file, mode 0600, that holds the secret; in the system's temporary folder if ``folder`` is None."""
