@@ -19,7 +19,7 @@ from collectives.emulator.hosts import INTERFACE
 from collectives.launch import mpirun
 from collectives.launch.fork_server import fork_servers, rank_command
 from collectives.launch.loopback import reading
-from collectives.processes.supervise import Event, Log, RankError, end, indented, supervise
+from collectives.processes.supervise import Event, Log, RankError, end, indented, supervise, text
 
 # mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
 # blank that it does not see.
@@ -117,14 +117,13 @@ def _event(line: bytes) -> Event:
 
 def _failure(log: Log, ranks: int) -> str | None:
     """The first rank that failed, how, and its last lines; None if mpirun reports none."""
-    log.seek(0)
-    text = log.read().decode(errors="replace")
-    if found := FAILED.search(text):
+    said = text(log)
+    if found := FAILED.search(said):
         how = f"ended with exit code {found[2]}"
-    elif found := KILLED.search(text):
+    elif found := KILLED.search(said):
         how = f"was killed by {signal.Signals(int(found[2])).name}"
     else:
         return None
-    marked = [(MARK.match(line), line) for line in text.splitlines()]
+    marked = [(MARK.match(line), line) for line in said.splitlines()]
     lines = [line[mark.end() :] for mark, line in marked if mark and mark[1] == found[1]]
     return f"rank {found[1]} of {ranks} {how}; {indented(lines)}"

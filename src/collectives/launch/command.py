@@ -32,6 +32,7 @@ from collectives.processes.supervise import (
     indented,
     start,
     supervise,
+    text,
 )
 
 # How long ranks may take to end themselves.
@@ -150,8 +151,7 @@ def _arrived(heard: SimpleQueue[Heard], seconds: float) -> list[Heard]:
 
 def _lost(log: Log, lost: re.Pattern[str] | None, ranks: int) -> str:
     """The rank that was killed, if the command reports one: the other ranks fail as a consequence."""
-    log.seek(0)
-    found = lost and lost.search(log.read().decode(errors="replace"))
+    found = lost and lost.search(text(log))
     return f"rank {found['rank']} of {ranks} was lost: {found['how']}\n" if found else ""
 
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from collectives.launch import secret
 from collectives.launch.address import reachable
 from collectives.launch.command import launch_by
-from collectives.launch.request import Request
-from collectives.processes.supervise import Event
+from collectives.launch.request import Event, Request
 
 MISSING = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
 

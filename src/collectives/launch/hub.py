@@ -4,8 +4,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock
 
-from collectives.launch.channel import Connection
-from collectives.processes.supervise import Event
+from collectives.launch.channel import Connection, Event
 
 # Who connects: each torchrun process, and a launcher in the command that rank 0's process runs.
 PROCESS, DRIVER = "process", "driver"

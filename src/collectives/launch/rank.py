@@ -20,12 +20,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from collectives.launch.address import LOOPBACK, loopback_interface
-from collectives.launch.channel import Connection, connect
+from collectives.launch.channel import Connection, Event, connect
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
 from collectives.launch.tasks import module_of
 from collectives.processes.parent_death import die_with
-
-Event = dict[str, Any]
 
 JOIN_SECONDS = 60.0
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from collectives.processes.supervise import Event
 
+__all__ = ["Event", "Request"]
+
 
 class Request(NamedTuple):
     """Run ``module.run(settings, report)`` on ``ranks`` ranks, as `collectives.launch.launch` describes it."""

@@ -11,8 +11,7 @@ import shutil
 from collectives.launch import secret
 from collectives.launch.address import reachable
 from collectives.launch.command import launch_by
-from collectives.launch.request import Request
-from collectives.processes.supervise import Event
+from collectives.launch.request import Event, Request
 
 MISSING = "srun is not installed: this machine does not belong to a Slurm cluster"
 OUTSIDE = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"

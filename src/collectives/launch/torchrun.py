@@ -29,9 +29,8 @@ from collectives.launch.address import reachable
 from collectives.launch.channel import Connection, Listener, connect
 from collectives.launch.command import launch_by
 from collectives.launch.hub import DRIVER, GONE, PROCESS, Hub
-from collectives.launch.request import Request
+from collectives.launch.request import Event, Request
 from collectives.processes import parent_death
-from collectives.processes.supervise import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
 NO_SECRET = (

@@ -124,7 +124,7 @@ def _first_failure(names: list[str], processes: list[Process], logs: list[Log]) 
 def _silent(processes: list[Process], logs: list[Log]) -> list[int]:
     """The running ranks that all failed ranks waited for; none if a rank failed by itself."""
     running = {which for which, process in enumerate(processes) if process.poll() is None}
-    waited_for = [WAITED.findall(_text(log)) for process, log in zip(processes, logs, strict=True) if process.poll()]
+    waited_for = [WAITED.findall(text(log)) for process, log in zip(processes, logs, strict=True) if process.poll()]
     return sorted(running & {int(peer) for peers in waited_for for peer in peers}) if all(waited_for) else []
 
 
@@ -147,10 +147,11 @@ def _identity(file: os.stat_result) -> tuple[int, int]:
 
 def last_lines(log: Log) -> str:
     """The last lines of a log, under a heading."""
-    return indented(_text(log).splitlines())
+    return indented(text(log).splitlines())
 
 
-def _text(log: Log) -> str:
+def text(log: Log) -> str:
+    """What has been printed into a log."""
     log.seek(0)
     return log.read().decode(errors="replace")
 
