@@ -123,15 +123,14 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
         stack.callback(end, processes := [start(["sleep", "600"], log, {}, []) for log in logs])
         processes[2].send_signal(signal.SIGSTOP)
         names = [f"rank {rank} of 4" for rank in range(4)]
-        watched = supervise(names, processes, logs, lambda _: None, 0.5)
+        watched = names, processes, logs, lambda _: None, 0.5, lambda _: None
         with pytest.raises(
             RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 0.5 s; its last lines:"
         ):
-            list(watched)
+            supervise(*watched)
         processes[2].send_signal(signal.SIGCONT)
-        watched = supervise(names, processes, logs, lambda _: None, 0.5)
         with pytest.raises(RankError, match=r"^rank 0 of 4 and 3 more timed out after 0.5 s; its last lines:"):
-            list(watched)
+            supervise(*watched)
 
 
 def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:
