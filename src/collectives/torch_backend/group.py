@@ -31,7 +31,7 @@ def make(given: Any, options: Options | None) -> Group:
         default = dist.group.WORLD
         options = default.algorithms if isinstance(default, Group) else from_environment()
     if not isinstance(options, Options):
-        raise ValueError(f"pg_options: got {options!r}, expected collectives.torch_backend.Options")
+        raise ValueError(f"pg_options: got {options!r}, expected Options of this back end")
     return Group(given, options)
 
 
