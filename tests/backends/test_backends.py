@@ -124,7 +124,7 @@ def alone() -> Iterator[None]:
 def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It raises and calls nothing of its library, here a stand-in that has nothing."""
     library = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0))
-    monkeypatch.setattr(horovod, "_started", lambda: library)
+    monkeypatch.setattr(horovod, "started", lambda: library)
     monkeypatch.setattr(mpi, "_started", lambda: library)
     tensor = torch.arange(4.0)
     for collective in ("gossip", *(what for what in backend(name).missing if what in MEASURED)):
