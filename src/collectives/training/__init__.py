@@ -1,0 +1,1 @@
+"""Training over collectives: data parallelism, model parallelism, communication behind computation, late workers."""
