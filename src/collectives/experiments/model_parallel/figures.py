@@ -71,7 +71,8 @@ def sent(rows: Rows) -> Picture:
         for way, series in kit.series(rows, ["way"], "batch"):
             name, look = str(way[0]), LOOKS[str(way[0])]
             left.plot(series.batch, [closed_form(row) for row in series.itertuples()], color=look.colour, lw=1.2)
-            left.plot(series.batch, series.sent, ls="", color=look.colour, marker=look.marker, label=f"{name} parallel")
+            if "sent" in rows:
+                left.plot(series.batch, series.sent, ls="", color=look.colour, marker=look.marker)
             kit.measured(right, look, f"{name} parallel", series.batch, series.median_us, series.low_us, series.high_us)
         for axes in (left, right):
             kit.binary_axis(axes, sorted(rows.batch.unique()), "batch", "{:,.0f}".format)
@@ -110,7 +111,7 @@ def _sent_alt(rows: Rows) -> str:
     lines = []
     for (way,), series in kit.series(rows, ["way"], "batch"):
         at = [*series.batch]
-        if series.sent.notna().all():
+        if "sent" in rows:
             lines.append(kit.from_to(f"{way} parallel sends", at, [*series.sent], "at batch {:,}".format, format_bytes))
         times = [*series.median_us * 1e-6]
         lines.append(kit.from_to(f"{way} parallel takes", at, times, "at batch {:,}".format, duration))
