@@ -14,6 +14,7 @@ TASKS = {
     "gpu_cases": "collectives.bench.gpu_cases",
     "straggling": "collectives.bench.straggling",
     "data_parallel": "collectives.training.data_parallel_ranks",
+    "model_parallel": "collectives.training.model_parallel",
 }
 VARIABLE = "COLLECTIVES_TASKS"
 
