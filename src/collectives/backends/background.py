@@ -66,7 +66,8 @@ class _Lane:
     def __init__(self) -> None:
         self._jobs: SimpleQueue[tuple[Future[Tensors], Job | None]] = SimpleQueue()
         # A daemon: a call whose peers never come does not keep the interpreter from its end.
-        threading.Thread(target=_run, args=(self._jobs,), daemon=True, name="collectives").start()
+        self.thread = threading.Thread(target=_run, args=(self._jobs,), daemon=True, name="collectives")
+        self.thread.start()
 
     def put(self, job: Job | None) -> Future[Tensors]:
         """Have a job run after all that were put before, or with None nothing more."""
@@ -100,3 +101,12 @@ def start(job: Job, group: dist.ProcessGroup) -> Work:
         lane = _lanes[group] = _Lane()
         finalize(group, lane.put, None).atexit = False  # the thread ends with its group
     return Work(lane.put(job))
+
+
+def end(group: dist.ProcessGroup) -> None:
+    """Let what was started on the group end, and its thread with it."""
+    lane = _lanes.pop(group, None)
+    if lane is not None:
+        lane.put(None)
+        if lane.thread is not threading.current_thread():
+            lane.thread.join()

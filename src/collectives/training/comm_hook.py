@@ -2,13 +2,14 @@
 
 # No `from __future__ import annotations`: torch compares the hook's annotations with its own types.
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import distributed as dist
 
 from collectives.api import all_reduce
 
-Bucket = dist.GradBucket  # type: ignore[attr-defined]  # public, but not in the package's list
+Bucket: TypeAlias = dist.GradBucket  # type: ignore[attr-defined]  # public, but not in the package's list
 Gradients = torch.futures.Future[torch.Tensor]
 
 
