@@ -15,6 +15,7 @@ TASKS = {
     "straggling": "collectives.bench.straggling",
     "data_parallel": "collectives.training.data_parallel_ranks",
     "model_parallel": "collectives.training.model_parallel",
+    "overlap": "collectives.training.overlap",
 }
 VARIABLE = "COLLECTIVES_TASKS"
 
