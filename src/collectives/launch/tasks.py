@@ -14,6 +14,7 @@ TASKS = {
     "gpu_cases": "collectives.bench.gpu_cases",
     "straggling": "collectives.bench.straggling",
     "asynchronous": "collectives.training.asynchronous",
+    "data_parallel": "collectives.training.data_parallel_ranks",
 }
 VARIABLE = "COLLECTIVES_TASKS"
 
