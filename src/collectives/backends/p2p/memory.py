@@ -34,7 +34,7 @@ class MemoryMesh:
     """One rank of a group whose ranks share this process; made by all of them together."""
 
     def __init__(self, group: dist.ProcessGroup, shared: dict[bytes, Any]) -> None:
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         self.call, self.deadline, self.is_open, self._signature = 0, 0.0, True, NO_CALL
         token = everyones(secrets.token_bytes(16), group)[0]

@@ -43,7 +43,7 @@ class Mesh:
     """The connections of one rank to the others of its group; made by all of them together."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         self.call, self.deadline, self.is_open = 0, 0.0, True
         self._is_busy, self._signature = False, NO_CALL
