@@ -124,7 +124,9 @@ def under_ddp(tensor: Any, op: Any) -> None:
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)])
-    replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=CAP if tensor.numel() == N else CAP * 3)
+    replica = torch.nn.parallel.DistributedDataParallel(
+        model, bucket_cap_mb=CAP if tensor.numel() == N else CAP * 3, find_unused_parameters=True
+    )  # otherwise it takes one bucket first, and then rank 0's
     if tensor.dtype != torch.float32:
         replica.register_comm_hook(None, default_hooks.fp16_compress_hook)
     if op != dist.ReduceOp.SUM:
