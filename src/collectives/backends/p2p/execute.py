@@ -41,8 +41,8 @@ def execute(
         _execute(made, tensor, scratch, joined, op, p)
         if finish:
             finish(joined)
-    except BaseException:
-        joined.is_open = False  # others may still send what this call has asked for: no later one may take it
+    except BaseException as error:
+        joined.fail(error)  # others may still send what this call has asked for: no later one may take it
         raise
     finally:
         joined.end()
