@@ -7,14 +7,17 @@ It imports torch once and forks the ranks of each fault. A rank tells in a pipe 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,10 +32,10 @@ PATIENCE = 25.0
 
 def main(names: list[str]) -> None:
     import torch
+    import torch._dynamo  # which DistributedDataParallel imports, one rank sooner than the other
 
-    import collectives.torch_backend
+    import collectives.torch_backend  # noqa: F401  # makes the name known
 
-    assert collectives.torch_backend
     torch.set_num_threads(1)
     for name in names:
         print(json.dumps({"fault": name, "ranks": forked(name)}), flush=True)
@@ -59,80 +62,113 @@ def forked(name: str) -> list[dict[str, Any]]:
 
 
 def told(pipes: list[int]) -> list[dict[str, Any]]:
-    """What comes out of each pipe until it ends, or patience does."""
+    """What comes out of each pipe, until all but one have ended and that one is overdue."""
     said = dict.fromkeys(pipes, b"")
     open_ones, until = set(pipes), time.monotonic() + PATIENCE
     while open_ones and time.monotonic() < until:
+        if open_ones == {pipes[ODD]}:
+            until = min(until, time.monotonic() + TIMEOUT)
         for pipe in select.select(list(open_ones), [], [], 0.5)[0]:
             piece = os.read(pipe, 1 << 16)
             said[pipe] += piece
             if not piece or said[pipe].endswith(b"\n"):
                 open_ones.discard(pipe)
-        if all(text.endswith(b"\n") for pipe, text in said.items() if pipe != pipes[ODD]):
-            break
     for pipe in pipes:
         os.close(pipe)
     return [json.loads(text) if text.endswith(b"\n") else {} for text in said.values()]
 
 
 def one_rank(name: str, rank: int, folder: str, pipe: int) -> None:
-    from torch import distributed as dist
-
     from collectives.processes.parent_death import die_with
 
     die_with(os.getppid())
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "COLLECTIVES_ALGORITHM": "ring"}
-    store = dist.FileStore(f"{folder}/met", RANKS)
-    dist.init_process_group(
-        "collectives", store=store, rank=rank, world_size=RANKS, timeout=timedelta(seconds=TIMEOUT)
-    )
     fault, _, how = name.rpartition("-")
     began = time.monotonic()
+    seen: dict[str, Any] = {"raised": "", "said": "it returned"}
     try:
-        FAULTS[fault](rank, WAYS[how])
-        seen = {"raised": "", "said": "it returned"}
+        if fault == "nothing":
+            seen["left"] = [left(rank, f"{folder}/{i}") for i in range(4)]
+        else:
+            join(rank, folder)
+            FAULTS[fault](rank, WAYS[how])
     except Exception as error:
         seen = {"raised": type(error).__name__, "said": str(error)}
-    seen["seconds"] = time.monotonic() - began  # type: ignore[assignment]
+    seen["seconds"] = time.monotonic() - began
     os.write(pipe, json.dumps(seen).encode() + b"\n")
     time.sleep(PATIENCE)  # connections that close would tell the others
 
 
-Call = Callable[[Any, Any], None]
-
-
-def sync(tensor: Any, op: Any) -> None:
-    """Two all-reduces: the second finds the connections there."""
+def join(rank: int, folder: str) -> None:
     from torch import distributed as dist
 
-    dist.all_reduce(tensor, op)
-    dist.all_reduce(tensor, op)
+    store = dist.FileStore(f"{folder}/met", RANKS)
+    dist.init_process_group("collectives", store=store, rank=rank, world_size=RANKS, timeout=timedelta(seconds=TIMEOUT))
 
 
-def in_background(tensor: Any, op: Any) -> None:
+def left(rank: int, folder: str) -> dict[str, Any]:
+    """Make groups, use them in every way, make a call fail, destroy them; what is there afterwards?"""
+    import torch
     from torch import distributed as dist
 
-    for work in [dist.all_reduce(tensor, op, async_op=True) for _ in range(2)]:
-        work.wait()
+    Path(folder).mkdir(exist_ok=True)
+    join(rank, folder)
+    for way in WAYS.values():
+        way(torch.ones(N), dist.ReduceOp.SUM)()
+    some = dist.new_group([0, 2, 3])
+    wrong = dist.new_group()
+    if rank != ODD:
+        dist.all_reduce(torch.ones(N), group=some)
+    with suppress(RuntimeError):
+        dist.all_reduce(torch.ones(N + (rank == ODD)), group=wrong)
+    dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+    files = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    return {
+        "files": len(files),
+        "sockets": sum(file.startswith("socket:") for file in files),
+        "names": sorted(thread.name for thread in threading.enumerate()),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+    }
 
 
-def under_ddp(tensor: Any, op: Any) -> None:
-    """Backward passes of a model whose gradients are as many as the tensor's elements, in three buckets."""
+# What a way makes of a tensor and an op: something to do again and again.
+Call = Callable[[], None]
+Way = Callable[[Any, Any], Call]
+
+
+def sync(tensor: Any, op: Any) -> Call:
+    from torch import distributed as dist
+
+    return lambda: dist.all_reduce(tensor, op)
+
+
+def in_background(tensor: Any, op: Any) -> Call:
+    from torch import distributed as dist
+
+    def call() -> None:
+        for work in [dist.all_reduce(tensor, op, async_op=True) for _ in range(2)]:
+            work.wait()
+
+    return call
+
+
+def under_ddp(tensor: Any, op: Any) -> Call:
+    """Backward passes in two buckets; one for more elements, a hook for another dtype or op."""
     import torch
     from torch import distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    torch.manual_seed(0)
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)])
-    replica = torch.nn.parallel.DistributedDataParallel(
-        model, bucket_cap_mb=CAP if tensor.numel() == N else CAP * 3, find_unused_parameters=True
-    )  # otherwise it takes one bucket first, and then rank 0's
+    cap = 0.02 if tensor.numel() == N else 1
+    # Otherwise it takes one bucket first, and then those of rank 0.
+    replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=cap, find_unused_parameters=True)
     if tensor.dtype != torch.float32:
         replica.register_comm_hook(None, default_hooks.fp16_compress_hook)
     if op != dist.ReduceOp.SUM:
         replica.register_comm_hook(None, largest)
-    for _ in range(3):
-        replica(torch.ones(2, 64)).sum().backward()
+    return lambda: replica(torch.ones(2, 64)).sum().backward()
 
 
 def largest(_: Any, bucket: Any) -> Any:
@@ -143,33 +179,36 @@ def largest(_: Any, bucket: Any) -> Any:
     return work.get_future().then(lambda done: done.value()[0])
 
 
-N, CAP = 1000, 0.02
-WAYS = {"sync": sync, "async": in_background, "ddp": under_ddp}
+N = 1000
+WAYS: dict[str, Way] = {"sync": sync, "async": in_background, "ddp": under_ddp}
 
 
-def ends(how: signal.Signals) -> Callable[[int, Call], None]:
-    def fault(rank: int, call: Call) -> None:
+def ends(how: signal.Signals) -> Callable[[int, Way], None]:
+    def fault(rank: int, way: Way) -> None:
         import torch
         from torch import distributed as dist
 
-        call(torch.ones(N), dist.ReduceOp.SUM)  # all is well
+        call = way(torch.ones(N), dist.ReduceOp.SUM)
+        call()  # all is well
         if rank == ODD:
             os.kill(os.getpid(), how)
-        call(torch.ones(N), dist.ReduceOp.SUM)
+        call()
 
     return fault
 
 
-def differs(what: str) -> Callable[[int, Call], None]:
-    def fault(rank: int, call: Call) -> None:
+def differs(what: str) -> Callable[[int, Way], None]:
+    def fault(rank: int, way: Way) -> None:
         import torch
         from torch import distributed as dist
 
         odd = what if rank == ODD else ""
+        dtype = torch.float16 if odd == "dtype" else torch.float32
+        op = dist.ReduceOp.MAX if odd == "op" else dist.ReduceOp.SUM
+        call = way(torch.ones(N + (odd == "shape"), dtype=dtype), op)
         if odd == "order":
             dist.all_gather([torch.ones(3) for _ in range(RANKS)], torch.ones(3))
-        dtype = torch.float16 if odd == "dtype" else torch.float32
-        call(torch.ones(N + (odd == "shape"), dtype=dtype), dist.ReduceOp.MAX if odd == "op" else dist.ReduceOp.SUM)
+        call()
 
     return fault
 
