@@ -4,8 +4,6 @@ The state is an array of shape (p, k, …): what each rank holds of each chunk. 
 strings move by the same rule, so what is proved of one is what happens to the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

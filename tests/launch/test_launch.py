@@ -14,6 +14,7 @@ import pytest
 
 from collectives.launch import RankError, launch
 from collectives.processes.supervise import end, start, supervise
+from command import started
 from places import TASKS
 
 pytestmark = pytest.mark.integration
@@ -122,15 +123,14 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
         stack.callback(end, processes := [start(["sleep", "600"], log, {}, []) for log in logs])
         processes[2].send_signal(signal.SIGSTOP)
         names = [f"rank {rank} of 4" for rank in range(4)]
-        watched = supervise(names, processes, logs, lambda _: None, 0.5)
+        watched = names, processes, logs, lambda _: None, 0.5, lambda _: None
         with pytest.raises(
             RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 0.5 s; its last lines:"
         ):
-            list(watched)
+            supervise(*watched)
         processes[2].send_signal(signal.SIGCONT)
-        watched = supervise(names, processes, logs, lambda _: None, 0.5)
         with pytest.raises(RankError, match=r"^rank 0 of 4 and 3 more timed out after 0.5 s; its last lines:"):
-            list(watched)
+            supervise(*watched)
 
 
 def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:
@@ -230,7 +230,7 @@ with signals():
 def test_ranks_end_with_their_launcher(where: str, how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LAUNCHER, where]
     own = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as launcher:
+    with started(command, stdout=subprocess.PIPE, env=own) as launcher:
         assert launcher.stdout is not None
         ranks = [int(pid) for pid in launcher.stdout.readline().decode().strip("[]\n").split(",")]
         launcher.send_signal(how)

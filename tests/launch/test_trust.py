@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from command import started
 from places import TASKS, free_port
 
 pytestmark = pytest.mark.integration
@@ -37,16 +38,13 @@ def stranger(wish: str, tag: str, *ports: int) -> Iterator[Report]:
     """What the stranger has found is there after the block."""
     report: Report = {}
     command = [sys.executable, str(HERE / "stranger.py"), wish, tag, *map(str, ports)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        try:
-            yield report
-            process.stdin.close()
-            report |= json.loads(process.stdout.readline())
-        finally:
-            process.kill()
+        yield report
+        process.stdin.close()
+        report |= json.loads(process.stdout.readline())
 
 
 LAUNCH = """

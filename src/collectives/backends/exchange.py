@@ -4,8 +4,6 @@ They travel as tensors of bytes. ``torch.distributed.all_gather_object`` would u
 execute what the peer likes.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import distributed as dist
 

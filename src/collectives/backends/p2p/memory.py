@@ -3,8 +3,6 @@
 It offers the executor what `mesh.Mesh` does, so that the same programs run.
 """
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

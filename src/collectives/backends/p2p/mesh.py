@@ -11,8 +11,6 @@ rank does not take it away from itself stands in `outgoing`.) A rank asks for a 
 they are sent.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

@@ -1,7 +1,5 @@
 """What a call needs that is worked out once and kept: the algorithm, one rank's plan, chunk edges and a signature."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

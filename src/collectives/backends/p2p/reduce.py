@@ -1,7 +1,5 @@
 """Reduce what has arrived with what is there: sums, products and extremes, rounded alike on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
