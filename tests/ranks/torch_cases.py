@@ -46,7 +46,9 @@ class Draw:
         """A few dimensions, sometimes without an element, sometimes with thousands."""
         if self.rng.integers(6) == 0:
             return (int(self.rng.integers(1_000, 20_000)),)
-        return tuple(int(size) for size in self.rng.integers(0 if self.rng.integers(4) == 0 else 1, 6, self.rng.integers(4)))
+        return tuple(
+            int(size) for size in self.rng.integers(0 if self.rng.integers(4) == 0 else 1, 6, self.rng.integers(4))
+        )
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype | None = None, layout: str = "") -> torch.Tensor:
         """Small integers, whose sums and products are exact in every dtype and order."""
