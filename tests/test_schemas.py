@@ -20,6 +20,8 @@ from places import ROOT, script
 REFERENCE = ROOT / "experiments" / "results" / "reference"
 MACHINES = ROOT / "src" / "collectives" / "machines"
 NAMES = ("machine", "record", "rows")
+# Results whose rows are not those of `bench`.
+KINDS = {"calibration": "calibrated", "asynchronous": "out_of_step"}
 
 
 def validate(value: Any, name: str, kind: str = "") -> None:
@@ -145,7 +147,7 @@ def test_a_machine_of_each_version_is_read(version: int, tmp_path: Path) -> None
 @pytest.mark.parametrize("path", sorted(REFERENCE.rglob("*.parquet")), ids=lambda path: path.stem)
 def test_every_committed_row_and_record_is_valid(path: Path) -> None:
     kinds = {kind(row) for row in stored(path.with_suffix(""))}
-    assert kinds == {"calibrated" if path.stem == "calibration" else "measured"}
+    assert kinds == {KINDS.get(path.stem, "measured")}
     record = json.loads(path.with_suffix(".json").read_text())
     validate(record, "record")
     validate(results.read(path.with_suffix(""))[1], "record")
@@ -163,7 +165,9 @@ def test_every_committed_line_is_valid(path: Path) -> None:
         ("list -p 5 --json", "listed"),
         ("verify all_reduce ring -p 5 --json", "verified"),
         pytest.param("verify --all --max-ranks 1 --json", "verified_all", marks=pytest.mark.integration),
-        ("simulate broadcast two_tree -p 12 --machine summit --json", "simulated"),
+        pytest.param(
+            "simulate broadcast two_tree -p 12 --machine summit --json", "simulated", marks=pytest.mark.integration
+        ),
         ("backends --json", "backend"),
         pytest.param(
             "bench --algorithm ring auto --machine textbook --ranks 2 --bytes 0 64 --repetitions 2 --json",
@@ -179,6 +183,7 @@ def test_what_a_verb_prints_is_valid(capsys: Capture, command: str, wanted: str)
     assert {name for row in rows for name in row} == known, "a key that the schema describes, and no other"
 
 
+@pytest.mark.integration
 def test_what_the_simulator_s_benchmark_prints_is_valid() -> None:
     goal = speed.Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
     assert kind(speed._measured(goal)) == "speed"

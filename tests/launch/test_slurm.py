@@ -19,6 +19,7 @@ import pytest
 from collectives.bench.results import read
 from collectives.experiments.data_parallel import sentences
 from collectives.launch import slurm, torchrun
+from collectives.launch.request import Request
 from places import ROOT
 
 pytestmark = pytest.mark.extended
@@ -192,4 +193,4 @@ def test_where_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match=r"not within a Slurm job; submit one with sbatch"):
         slurm.command(4)
     with pytest.raises(ImportError, match="not within torchrun; start this command by"):
-        torchrun.launch("nodes", {}, 2, timeout=1, environment={}, on_event=lambda _: None)
+        torchrun.launch(Request("nodes", {}, 2, 1, {}, lambda _: None))
