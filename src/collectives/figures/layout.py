@@ -117,7 +117,7 @@ def depths(parent: list[int]) -> Ints:
     """How many edges each rank is away from the root; ``parent`` is -1 for the root.
 
     >>> depths([-1, 2, 4, 2, 0]).tolist()
-    [0, 3, 1, 2, 1]
+    [0, 3, 2, 3, 1]
     """
 
     def depth(rank: int) -> int:
