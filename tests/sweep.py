@@ -17,5 +17,10 @@ def sweep(ranks: Iterable[int]) -> list[Any]:
 
 
 def each(values: Iterable[Any], few: Collection[Any]) -> list[Any]:
-    """A parameter for each value."""
-    return [pytest.param(value, marks=() if value in few else pytest.mark.extended) for value in values]
+    """A parameter for each value, of which a tuple is several."""
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else [value]), marks=() if value in few else pytest.mark.extended
+        )
+        for value in values
+    ]
