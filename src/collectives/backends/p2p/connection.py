@@ -23,11 +23,11 @@ class Message:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What says which of two messages goes first."""
+        """(call, step): the smaller goes first."""
         return self.call, self.step
 
     def advance(self, count: int) -> None:
-        """So many bytes more are done."""
+        """Count bytes that were sent or received, and drop the parts that they complete."""
         self.left -= count
         while self.left and count:
             first = self.parts[0]
@@ -94,10 +94,10 @@ class Connection:
 
 
 def nothing() -> None:
-    """What a connection does that is not there yet."""
+    """The handler of a connection that is not made yet."""
 
 
 def prepare(connected: socket.socket) -> None:
-    """Never wait in a call, and hold no message back for a fuller packet."""
+    """Make a socket non-blocking, and have it send small messages at once."""
     connected.setblocking(False)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
