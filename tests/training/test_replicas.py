@@ -89,7 +89,7 @@ def test_every_algorithm_has_the_losses_of_one_process(ranks: int) -> None:
     settings = {"training": asdict(TRAINING), "joined": JOINED, "where": "loopback", "reference": True, "rates": None}
     events = launch(TASK, settings, ranks, timeout=200)
     alone_, *rows = [event["row"] for event in events if "row" in event]
-    assert alone_["losses"] == train(TRAINING, alone()).losses
+    assert alone_["losses"] == pytest.approx(train(TRAINING, alone()).losses, rel=ROUNDING)  # other threads
     assert [[row["backend"], row["algorithm"], row["ranks"]] for row in rows] == [[*each, ranks] for each in JOINED]
     for row in rows:
         assert len(row["losses"]) == 50
