@@ -1,4 +1,9 @@
-"""The command line, run in this process."""
+"""The command line, run in this process; and other processes, for the time of a block."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -15,3 +20,13 @@ def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
         code = int(refused.code or 0)
     out, err = capsys.readouterr()
     return code, out, err
+
+
+@contextmanager
+def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process that ends with the block, so that nothing waits for it after an assertion has failed."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

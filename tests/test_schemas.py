@@ -165,7 +165,9 @@ def test_every_committed_line_is_valid(path: Path) -> None:
         ("list -p 5 --json", "listed"),
         ("verify all_reduce ring -p 5 --json", "verified"),
         pytest.param("verify --all --max-ranks 1 --json", "verified_all", marks=pytest.mark.integration),
-        ("simulate broadcast two_tree -p 12 --machine summit --json", "simulated"),
+        pytest.param(
+            "simulate broadcast two_tree -p 12 --machine summit --json", "simulated", marks=pytest.mark.integration
+        ),
         ("backends --json", "backend"),
         pytest.param(
             "bench --algorithm ring auto --machine textbook --ranks 2 --bytes 0 64 --repetitions 2 --json",
@@ -181,6 +183,7 @@ def test_what_a_verb_prints_is_valid(capsys: Capture, command: str, wanted: str)
     assert {name for row in rows for name in row} == known, "a key that the schema describes, and no other"
 
 
+@pytest.mark.integration
 def test_what_the_simulator_s_benchmark_prints_is_valid() -> None:
     goal = speed.Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
     assert kind(speed._measured(goal)) == "speed"

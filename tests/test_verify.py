@@ -325,6 +325,7 @@ def test_no_number_of_additions_looks_like_one(times: int, method: str) -> None:
         verify(many)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("bits", [1, 7, 8, 15, 16, 31, 32, 53, 62, 63, 64, 65, 127, 128, 256, 1024])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_no_growth_by_doubling_looks_like_one(bits: int, more: int, method: str) -> None:

@@ -9,11 +9,14 @@ takes the algorithm that is fastest by the law of the machine that the environme
 rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used; the others
 hear of it from rank 0. Where it names none, the machine is the preset ethernet.
 
-Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``). The
-dtype is float16, bfloat16, float32, float64, int32 or int64, the same for all tensors of a call; op is SUM, AVG,
-PRODUCT, MAX or MIN. Tensors may have any shape and any number of elements, also 0. Roots are global ranks. What a
-function says of sums holds for every op; for the rounding of floats see `collectives.backends.p2p.collective.perform`.
-Discard the group after any error: some ranks have added what others have not.
+Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); a group
+of `collectives.torch_backend` takes both. The dtype is the same for all tensors of a call. What moves tensors takes any
+dtype. What reduces them takes float16, bfloat16, float32, float64, signed integers, uint8 and bool; op is SUM, AVG,
+PRODUCT, MAX or MIN, and for integers and bools BAND, BOR or BXOR. A sum of bools is their "or"; they have no average.
+
+Tensors may have any shape and any number of elements, also 0. Roots are global ranks. What a function says of sums
+holds for every op; for the rounding of floats see `collectives.backends.p2p.collective.perform`. Discard the group
+after any error: some ranks have added what others have not.
 
 With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
 were made, on a thread and over connections of their own; every rank has to make them in the same order. The first on a
@@ -48,7 +51,7 @@ ValueError: no algorithm 'rnig' for 'all_reduce'; all_reduce has ...
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -151,7 +154,7 @@ def gather(
     root = _group_rank(group, dst)
     whole = _room(gather_list, tensor, group) if dist.get_rank(group) == root else None
     call = Call("gather", whole, tensor, None, root, group, algorithm, segments)
-    return _perform(call, async_op, then=lambda: _hand_out(whole, gather_list))
+    return _perform(call, async_op, gather_list if whole is not None else None)
 
 
 def all_gather(
@@ -169,7 +172,7 @@ def all_gather(
     """
     whole = _room(tensor_list, tensor, group)
     call = Call("all_gather", whole, tensor, None, None, group, algorithm, segments)
-    return _perform(call, async_op, then=lambda: _hand_out(whole, tensor_list))
+    return _perform(call, async_op, tensor_list)
 
 
 def all_gather_into_tensor(
@@ -246,7 +249,7 @@ def all_to_all(
     whole = torch.cat([tensor.detach().reshape(-1) for tensor in input_tensor_list])
     received = whole.new_empty(sum(splits[1]))
     call = Call("all_to_all", received, whole, None, None, group, algorithm, segments, splits)
-    return _perform(call, async_op, then=lambda: _hand_out(received, output_tensor_list))
+    return _perform(call, async_op, output_tensor_list)
 
 
 def all_to_all_single(
@@ -271,8 +274,8 @@ def all_to_all_single(
     return _perform(call, async_op)
 
 
-def _perform(call: Call, async_op: bool, then: Callable[[], None] = lambda: None) -> Work | None:
-    """Now, or in the background; ``then`` hands out what was received."""
+def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | None:
+    """Now, or in the background; the list ``into`` gets what was received, where there is one."""
     if dist.get_rank(call.group) < 0:
         warnings.warn(
             f"{call.collective}: this process is not a member of the group; the call does nothing", stacklevel=3
@@ -282,14 +285,18 @@ def _perform(call: Call, async_op: bool, then: Callable[[], None] = lambda: None
     if async_op:
         group = collective.connect(call)
         later = replace(call, group=group, background=True)
-        return start(lambda: _finish(later, then), group)
-    _finish(call, then)
+        return start(lambda: _finish(later, into), group)
+    _finish(call, into)
     return None
 
 
-def _finish(call: Call, then: Callable[[], None]) -> None:
+def _finish(call: Call, into: Tensors | None) -> list[torch.Tensor]:
+    """Perform the call and return its outputs."""
     collective.perform(call)
-    then()
+    if into is not None:
+        _hand_out(call.wanted(), into)
+        return list(into)
+    return [] if call.output is None else [call.output]
 
 
 def _group_rank(group: Group, rank: int) -> int:
@@ -326,11 +333,10 @@ def _room(tensors: Tensors | None, like: torch.Tensor, group: Group) -> torch.Te
     return like.new_empty(len(_need_list(tensors, like, group)) * like.numel())
 
 
-def _hand_out(whole: torch.Tensor | None, tensors: Tensors | None) -> None:
+def _hand_out(whole: torch.Tensor, tensors: Tensors) -> None:
     """Copy consecutive pieces into the tensors of a list."""
-    if whole is not None and tensors is not None:
-        for tensor, piece in zip(tensors, torch.split(whole, list(_lengths(tensors))), strict=True):
-            tensor.detach().copy_(piece.view(tensor.shape))
+    for tensor, piece in zip(tensors, torch.split(whole, list(_lengths(tensors))), strict=True):
+        tensor.detach().copy_(piece.view(tensor.shape))
 
 
 def _lengths(tensors: Tensors) -> tuple[int, ...]:

@@ -7,8 +7,6 @@ The machine is the one that the environment variable COLLECTIVES_MACHINE names o
 `collectives calibrate` writes the file of the machine it runs on. Where it names none, the machine is `DEFAULT`.
 """
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from typing import NamedTuple
@@ -70,7 +68,7 @@ def choose(
     >>> [choose("all_to_all", 4, 8, splits=splits).algorithm for splits in (False, True)]
     ['bruck', 'direct']
     """
-    link, nbytes = _link(on or _preset(DEFAULT), p), 0 if splits else nbytes
+    link, nbytes = _link(on or named_machine(DEFAULT), p), 0 if splits else nbytes
     names = _candidates(collective, splits) if algorithm == "auto" else [algorithm]
     predicted = (_predicted(collective, name, p, nbytes, segments, link) for name in names)
     return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0), each.algorithm))
@@ -119,14 +117,15 @@ def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
 
 
 @cache
-def named_machine(name: str | None) -> Machine | None:
-    """The machine of this name, if there is one; ValueError says what is wrong with it."""
-    return machine(name) if name else None
-
-
-@cache
-def _preset(name: str) -> Machine:
+def named_machine(name: str) -> Machine:
+    """`collectives.machine.machine`, read once. Raises ValueError, one line, as that does."""
     return machine(name)
+
+
+def environment_machine() -> Machine | None:
+    """The machine that COLLECTIVES_MACHINE names in this process; None if it names none. Raises ValueError, OSError."""
+    name = os.environ.get(VARIABLE)
+    return named_machine(name) if name else None
 
 
 def statement() -> bytes:
@@ -135,7 +134,7 @@ def statement() -> bytes:
     Rank 0 tells it to its group: what the other ranks' environments name, and the files they have, do not count.
     """
     try:
-        on = named_machine(os.environ.get(VARIABLE))
+        on = environment_machine()
     except (ValueError, OSError) as error:
         return f"!{error}".encode()
     return on.model_dump_json().encode() if on else b""

@@ -5,8 +5,6 @@ These formulas are what schedules are tested against; none of them moves data. p
 seconds.
 """
 
-from __future__ import annotations
-
 from heapq import heappush, heapreplace
 from math import sqrt
 from typing import NamedTuple
@@ -39,33 +37,46 @@ def height(p: int) -> int:
     return (p - 1).bit_length()
 
 
-def _core(p: int) -> int:
-    """The largest power of two not above p: the others fold into its ranks."""
+def core(p: int) -> int:
+    """The largest power of two not above p: the others fold into its ranks.
+
+    >>> [core(p) for p in (1, 2, 3, 8, 9)]
+    [1, 2, 2, 8, 8]
+    """
     return 1 << (p.bit_length() - 1)
+
+
+def default_node(p: int) -> int:
+    """The ranks of a node that an algorithm assumes where nothing is said: as square as p allows.
+
+    >>> [default_node(p) for p in (1, 7, 8, 12, 16, 64)]
+    [1, 1, 2, 3, 4, 8]
+    """
+    return max(g for g in range(1, int(p**0.5) + 1) if p % g == 0)
 
 
 def _fold(p: int) -> int:
     """Steps for folding in and out: 2, or none for a power of two."""
-    return 0 if p == _core(p) else 2
+    return 0 if p == core(p) else 2
 
 
 def recursive_doubling(p: int) -> Cost:
     """Whole buffers in every step; 2 more steps where ranks fold."""
-    steps = height(_core(p)) + _fold(p)
+    steps = height(core(p)) + _fold(p)
     return Cost(steps, steps, steps - _fold(p) // 2)
 
 
 def halving_doubling(p: int) -> Cost:
     """Reduce-scatter and all-gather on the core; ranks that fold send whole buffers."""
-    core, fold = _core(p), _fold(p)
-    return Cost(2 * height(core) + fold, 2 * (core - 1) / core + fold, (core - 1) / core + fold / 2)
+    whole, fold = core(p), _fold(p)
+    return Cost(2 * height(whole) + fold, 2 * (whole - 1) / whole + fold, (whole - 1) / whole + fold / 2)
 
 
 def gather_by_doubling(p: int) -> Cost:
     """A folded rank hands in its part and gets all others; blocks of 2**t ranks bring the parts folded into them."""
-    core = _core(p)
-    parts = sum((1 << t) + min(p - core, 1 << t) for t in range(height(core))) + (p if p > core else 0)
-    return Cost(height(core) + _fold(p), parts / p, 0)
+    whole = core(p)
+    parts = sum((1 << t) + min(p - whole, 1 << t) for t in range(height(whole))) + (p if p > whole else 0)
+    return Cost(height(whole) + _fold(p), parts / p, 0)
 
 
 def scatter_by_halving(p: int) -> Cost:
@@ -81,7 +92,7 @@ def bruck_all_to_all(p: int) -> Cost:
 
 def hierarchical_ring(p: int) -> Cost:
     """On the squarest nodes; inside and outside one after the other, as if their links were alike."""
-    g = max(g for g in range(1, int(p**0.5) + 1) if p % g == 0)
+    g = default_node(p)
     nodes = p // g
     sent = 2 * (g - 1) / g + 2 * (nodes - 1) / nodes / g
     return Cost(2 * (g - 1) + 2 * (nodes - 1), sent, sent / 2)

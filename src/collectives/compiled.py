@@ -4,8 +4,6 @@ Numba compares the cached code only with the file of the function itself. It wou
 function that this one calls from another file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache

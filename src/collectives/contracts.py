@@ -10,8 +10,6 @@ One more contributor stands for *uninitialised* data, the content of a cell that
 to such a cell, or passes it on as a result, shows this contributor at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

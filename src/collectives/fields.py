@@ -3,8 +3,6 @@
 A field holds the number: bytes, seconds, bytes per second. In JSON, times and rates are typed again.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo, WithJsonSchema

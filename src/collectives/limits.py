@@ -1,7 +1,5 @@
 """The largest accepted values, and why: beyond them memory or time would run out without a message."""
 
-from __future__ import annotations
-
 # A schedule has arrays with an entry for every rank; at this limit a simulation takes a minute.
 MOST_RANKS = 1 << 20
 

@@ -1,7 +1,5 @@
 """YAML with plain values only, limited in size and depth, so that any file is read or refused at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -236,13 +236,9 @@ def cut(n: int, k: int, parts: int = 1) -> Ints:
     >>> cut(12, 6, parts=3).tolist()
     [0, 2, 4, 6, 8, 10, 12]
     """
-    part, segments = _near_equal(n, parts), k // parts
+    part, segments = n // parts + (np.arange(parts) < n % parts), k // parts
     sizes = part[:, None] // segments + (np.arange(segments) < part[:, None] % segments)
     return np.concatenate([[0], np.cumsum(sizes)])
-
-
-def _near_equal(n: int, pieces: int) -> Ints:
-    return n // pieces + (np.arange(pieces) < n % pieces).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,5 @@
 """The median of samples, its confidence interval, and the true confidence of that interval."""
 
-from __future__ import annotations
-
 from math import comb, floor
 
 

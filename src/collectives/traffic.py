@@ -1,7 +1,5 @@
 """Count what a schedule sends: messages and bytes, for every rank."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 The parsers read whatever `format_bytes`, `duration`, `typed_seconds` and `typed_rate` print.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from decimal import Decimal

@@ -33,6 +33,7 @@ def test_proved_for_1_to_64_ranks(collective: str, algorithm: str, ranks: list[i
             verify(schedule)
 
 
+@pytest.mark.integration
 @EACH
 @pytest.mark.parametrize("p", [130, 144])
 def test_proved_by_fingerprints_beyond(collective: str, algorithm: str, p: int) -> None:

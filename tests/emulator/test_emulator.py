@@ -18,6 +18,7 @@ from collectives.emulator import PORT, Cluster, address, allowed, cluster, name
 from collectives.launch import RankError, launch, need_where
 from collectives.launch.cluster import launch_on
 from collectives.launch.fork_server import fork_servers
+from command import started
 from places import TASKS
 
 pytestmark = pytest.mark.integration
@@ -344,7 +345,7 @@ def test_nothing_is_left_of_mpirun_when_its_launcher_is_killed(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("MARK", str(tmp_path))
     command = [sys.executable, "-c", BY_MPIRUN, f"{WHERE},1,mpirun"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as launcher:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as launcher:
         assert launcher.stdout is not None
         assert "pids" in launcher.stdout.readline().decode()
         assert "child" in launcher.stdout.readline().decode()
@@ -387,9 +388,7 @@ with cluster(3, "1ms", "100MB/s") as hosts:
 def test_nothing_is_left_of_a_killed_launcher(allowed: None, how: signal.Signals) -> None:
     allowed_before = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text()
     mounts, interfaces = Path("/proc/self/mounts").read_text(), os.listdir("/sys/class/net")  # noqa: PTH208
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as launcher:
+    with started([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as launcher:
         assert launcher.stdout is not None
         pids = [int(pid) for pid in launcher.stdout.readline().split()]
         assert len(pids) == 6
@@ -418,7 +417,7 @@ def test_a_launcher_that_is_killed_while_it_starts_changes_nothing_for_the_syste
     monkeypatch.setenv("MARK", str(tmp_path))
     setting = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
     before, known = setting.read_text(), networks()
-    with subprocess.Popen([sys.executable, "-c", MANY], stderr=subprocess.PIPE) as launcher:
+    with started([sys.executable, "-c", MANY], stderr=subprocess.PIPE) as launcher:
         while len(networks() - known) < 3:
             time.sleep(0.01)
         launcher.kill()
@@ -441,7 +440,7 @@ def test_the_command_ends_at_once_when_it_is_asked_to(
     monkeypatch.setenv("MARK", str(tmp_path))
     command = [*COMMAND, "--hosts", "2", "--", "sh", "-c", "echo here; sleep 1000"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as asked:  # type: ignore[call-overload]
+    with started(command, **pipes, text=True, start_new_session=True) as asked:
         assert asked.stdout.readline() == asked.stdout.readline() == "here\n"
         os.killpg(asked.pid, how)  # as a terminal does
         _, said = asked.communicate(timeout=60)

@@ -20,6 +20,7 @@ from collectives.experiments.all_reduce_sweep.experiment import Parameters as Sw
 from collectives.experiments.collectives_sweep.experiment import Parameters as CollectivesSweep
 from collectives.experiments.execute import folder_name, planned, run
 from collectives.launch import horovodrun
+from command import started
 from places import ROOT
 
 NOTEBOOKS = sorted((ROOT / "experiments").glob("*.ipynb"))
@@ -393,7 +394,7 @@ def test_a_killed_run_leaves_no_connection_file(folder: Path, tmp_path_factory: 
     path = str(folder / NOTEBOOK.name)
     code = f"from pathlib import Path; from collectives.experiments.execute import run; run([Path({path!r})], 'tiny')"
     environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment) as running:
+    with started([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment) as running:
         assert running.stderr is not None
         assert any("here" in line for line in running.stderr)
         assert list(temporary.rglob("kernel.json"))

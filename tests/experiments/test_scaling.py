@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from collectives.algorithms import build
-from collectives.autotune import choose, named_machine
+from collectives.autotune import choose
 from collectives.bench import Settings, launches
 from collectives.bench.results import write
 from collectives.experiments.scaling import experiment, figures, targets
@@ -189,7 +189,6 @@ def test_auto_goes_by_the_machine_and_by_nothing_else() -> None:
     assert choose("all_reduce", 32, 4, on=busy).algorithm == "recursive_doubling"
     assert choose("all_reduce", 32, 4, on=machine("5us,25GB/s")).algorithm == "recursive_doubling"
     assert [choose("gather", 8, 4, on=on).algorithm for on in (free, busy)] == ["flat", "binomial"]
-    assert named_machine(None) is None
     with pytest.raises(ValueError, match="unknown machine 'sumit': did you mean 'summit'"):
         Settings(machine="sumit")
     assert Settings(where=WHERE).variables() == {"COLLECTIVES_MACHINE": "5ms,25MB/s"}

@@ -14,7 +14,9 @@ import pytest
 
 from collectives.launch import RankError, launch
 from collectives.processes.supervise import end, start, supervise
+from command import started
 from places import TASKS
+from sweep import each
 
 pytestmark = pytest.mark.integration
 
@@ -122,15 +124,14 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
         stack.callback(end, processes := [start(["sleep", "600"], log, {}, []) for log in logs])
         processes[2].send_signal(signal.SIGSTOP)
         names = [f"rank {rank} of 4" for rank in range(4)]
-        watched = supervise(names, processes, logs, lambda _: None, 0.5)
+        watched = names, processes, logs, lambda _: None, 0.5, lambda _: None
         with pytest.raises(
             RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 0.5 s; its last lines:"
         ):
-            list(watched)
+            supervise(*watched)
         processes[2].send_signal(signal.SIGCONT)
-        watched = supervise(names, processes, logs, lambda _: None, 0.5)
         with pytest.raises(RankError, match=r"^rank 0 of 4 and 3 more timed out after 0.5 s; its last lines:"):
-            list(watched)
+            supervise(*watched)
 
 
 def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:
@@ -189,7 +190,7 @@ def test_an_unknown_where_is_refused() -> None:
         launch("unwell", {}, 2, where="moon", timeout=1)
 
 
-@pytest.mark.parametrize("where", ["loopback", *COMMANDS])
+@pytest.mark.parametrize("where", each(["loopback", *COMMANDS], few=["loopback"]))
 def test_ranks_that_take_too_long_are_ended_with_their_children(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
     late = "rank 0 of 2 and 1 more" if where == "loopback" else where
@@ -230,7 +231,7 @@ with signals():
 def test_ranks_end_with_their_launcher(where: str, how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LAUNCHER, where]
     own = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as launcher:
+    with started(command, stdout=subprocess.PIPE, env=own) as launcher:
         assert launcher.stdout is not None
         ranks = [int(pid) for pid in launcher.stdout.readline().decode().strip("[]\n").split(",")]
         launcher.send_signal(how)

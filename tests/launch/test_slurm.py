@@ -17,7 +17,9 @@ import nbformat
 import pytest
 
 from collectives.bench.results import read
+from collectives.experiments.data_parallel import sentences
 from collectives.launch import slurm, torchrun
+from collectives.launch.request import Request
 from places import ROOT
 
 pytestmark = pytest.mark.extended
@@ -135,6 +137,19 @@ def test_papermill_on_one_node_runs_ranks_on_all(inside: Inside, folder: Path) -
     experiment(folder, f"slurm-cpu-{job}", "slurm", 4)
 
 
+def test_a_training_on_all_nodes_resumes_after_a_killed_rank(inside: Inside, folder: Path) -> None:
+    fewer = ["-p", "steps=12", "-p", "killed_at=8", "-p", "every=3", "-p", "batches=[256, 1024]", "-p", "epochs=1"]
+    script = ["--nodes=4", "--ntasks-per-node=1", "experiments/slurm/papermill.sbatch"]
+    job, state, log = submit(inside, folder, *script, "experiments/data-parallel.ipynb", "slurm-cpu", *fewer)
+    assert state == "COMPLETED 0:0", log
+    rows, record = read(folder / "experiments" / "results" / f"slurm-cpu-{job}" / "data-parallel")
+    assert set(rows[rows.part == "training"].ranks) == {1, 4}
+    assert max(sentences.differences(rows).values()) < 1e-5
+    assert sentences.same_again(rows) == "Beside an undisturbed training, every loss is the same, bit for bit."
+    assert rows.said.dropna().tolist() == ["rank 3 of 4 was lost: Killed"]
+    assert len(record["environment"]) == 4
+
+
 def test_torchrun_with_one_task_a_node(inside: Inside, folder: Path) -> None:
     command = ["-m", "collectives.launch.torchrun", "collectives", "run", "experiments/all-reduce-sweep.ipynb"]
     options = ["--preset", "slurm-cpu", "-p", "where=torchrun", "-p", "ranks=3", *SMALL, "--output", "by-torchrun"]
@@ -178,4 +193,4 @@ def test_where_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match=r"not within a Slurm job; submit one with sbatch"):
         slurm.command(4)
     with pytest.raises(ImportError, match="not within torchrun; start this command by"):
-        torchrun.launch("nodes", {}, 2, timeout=1, environment={}, on_event=lambda _: None)
+        torchrun.launch(Request("nodes", {}, 2, 1, {}, lambda _: None))

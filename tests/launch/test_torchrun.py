@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from test_launch import is_gone, nobody_has
 
+from command import started
 from places import TASKS, free_port
 
 pytestmark = pytest.mark.integration
@@ -64,7 +65,7 @@ def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
     own = os.environ | {"PYTHONPATH": os.pathsep.join([ranks, *sys.path]), "HOME": str(tmp_path), "OWN": str(tmp_path)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = [*command, "-m", "collectives.launch.torchrun", sys.executable, "-c", WAIT]
-    with subprocess.Popen(run, env=own, stdout=subprocess.PIPE) as torchrun:
+    with started(run, env=own, stdout=subprocess.PIPE) as torchrun:
         assert torchrun.stdout is not None
         pids = json.loads(torchrun.stdout.readline())
         torchrun.kill()

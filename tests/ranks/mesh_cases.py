@@ -135,10 +135,7 @@ DISAGREEMENTS: dict[str, tuple[Call, Call]] = {
 
 
 def disagree(calls: tuple[Call, Call], rank: int) -> list[str]:
-    """What the call says, and what the next one on the same group says.
-
-    Who waits for a rank that has failed and never had a connection to it learns of it by the clock.
-    """
+    """What the call says, and what the next one on the same group says."""
     group = dist.new_group(timeout=timedelta(seconds=3))
     said = []
     for _ in range(2):

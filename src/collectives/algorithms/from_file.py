@@ -1,7 +1,5 @@
 """Schedules of your own: a function in a file, and one line that names it for whatever goes wrong in it."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import runpy

@@ -10,6 +10,7 @@ partner, wait, and get the result back.
 
 import numpy as np
 
+from collectives import bounds
 from collectives.schedule import Schedule, Step, on, reverse, then
 
 
@@ -25,7 +26,7 @@ def recursive_doubling(p: int) -> Schedule:
     >>> [len(step) for step in recursive_doubling(5).steps()]
     [1, 4, 4, 1]
     """
-    core = _core(p)
+    core = bounds.core(p)
     rank = np.arange(core)
     distances = core.bit_length() - 1
     swaps = Schedule("all_reduce", core, 1, distances, lambda t: Step(rank, rank ^ (1 << t), 0, add=True))
@@ -43,7 +44,7 @@ def all_gather(p: int) -> Schedule:
     >>> list(all_gather(3).steps())
     [Step(2->0:=2), Step(0->1:=0, 0->1:=2, 1->0:=1), Step(0->2:=0, 0->2:=1)]
     """
-    core = _core(p)
+    core = bounds.core(p)
     rank, distances = np.arange(core), core.bit_length() - 1
 
     def double(t: int) -> Step:
@@ -88,13 +89,8 @@ def halving_doubling(p: int) -> Schedule:
     >>> halving_doubling(8).nsteps, halving_doubling(9).nsteps
     (6, 8)
     """
-    core = _core(p)
+    core = bounds.core(p)
     return _folded(then(reduce_scatter(core), all_gather(core), "all_reduce"), p)
-
-
-def _core(p: int) -> int:
-    """The largest power of two that is not above p."""
-    return 1 << (p.bit_length() - 1)
 
 
 def _folded(inner: Schedule, p: int) -> Schedule:

@@ -10,6 +10,7 @@ import numpy as np
 
 from collectives.algorithms import ring, tree
 from collectives.algorithms.binary_tree import NO_PARENT
+from collectives.bounds import default_node
 from collectives.schedule import Ints, Schedule, on, then
 
 
@@ -52,15 +53,6 @@ def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int =
     g = ranks_per_node or default_node(p)
     _need_full_nodes(p, g)
     return tree.double(np.stack([_with_chains(parent, g) for parent in tree.both_trees(p // g)]), segments, g)
-
-
-def default_node(p: int) -> int:
-    """The nodes an algorithm assumes where nothing is said: as square as p allows.
-
-    >>> [default_node(p) for p in (1, 7, 8, 12, 16, 64)]
-    [1, 1, 2, 3, 4, 8]
-    """
-    return max(g for g in range(1, int(p**0.5) + 1) if p % g == 0)
 
 
 def _with_chains(parent: Ints, g: int) -> Ints:

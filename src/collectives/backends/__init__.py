@@ -123,7 +123,8 @@ class Call:
     scatter only the root has an input, in a gather only the root has an output; the parts of all ranks lie in it
     one after the other. ``splits`` are the elements that go to and come from each rank in an all-to-all that is called
     with split sizes: on all ranks, or on none. ``root`` is a rank within the group. ``algorithm`` and ``segments``
-    matter to our own back end only, and so does ``background``: such a call shares no connection with others.
+    matter to our own back end only, and so do ``background``, for a call that shares no connection with others, and
+    ``agreed``: no rank returns before all have made the same call, which costs rooted calls a barrier.
     """
 
     collective: str
@@ -136,6 +137,7 @@ class Call:
     segments: int | None = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     background: bool = False
+    agreed: bool = False
 
     def some(self) -> torch.Tensor:
         """A tensor of the call, to know its dtype and device by."""

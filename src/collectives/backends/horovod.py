@@ -5,8 +5,6 @@ that it has agreed on before, as it does in training. Where Horovod does not wor
 a copy into the caller's is part of the time.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import socket

@@ -1,7 +1,5 @@
 """Our own back end on ranks that are threads of one process: nothing is launched, and no message meets a network."""
 
-from __future__ import annotations
-
 from collectives.backends.p2p import OverTcp
 
 

@@ -1,7 +1,5 @@
 """MPI's collectives through mpi4py, on ranks that mpirun started and on CPU tensors; it has all eight."""
 
-from __future__ import annotations
-
 import os
 import time
 from functools import cache

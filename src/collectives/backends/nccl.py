@@ -1,7 +1,5 @@
 """NCCL's part of a rank: its GPU, the process group beside gloo's, and the version."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 

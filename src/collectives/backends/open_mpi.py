@@ -7,8 +7,6 @@ Where a buffer has fewer elements than there are ranks, ring does what recursive
 basic_linear does (Open MPI 5, coll_base_allreduce.c).
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Which back ends are present on this machine: version and devices of each, or the reason why it is absent."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from collectives.backends import backend

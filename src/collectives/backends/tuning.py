@@ -1,7 +1,5 @@
 """A library's own algorithms, as ``mpi:ring`` and ``nccl:Tree/Simple`` name them."""
 
-from __future__ import annotations
-
 from collectives.backends import BACKENDS, Backend, backend
 
 

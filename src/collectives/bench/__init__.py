@@ -1,7 +1,5 @@
 """Measure collectives on real ranks: `Settings` say what, and `bench` launches the ranks and returns their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A machine made from a measurement: latency, overhead and rate, fitted to messages between two real ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,14 +4,15 @@ Ones would not show a chunk that landed in the wrong place, and equal ranks woul
 another is dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.schedule import Ints
+
+T = TypeVar("T")
 
 LARGEST = 999
 
@@ -52,6 +53,45 @@ def reduced(n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
         for rank in range(1, p):
             block[:] = combine.get(op, np.add)(block, values(rank, len(block), op, p, exact, first + start))
     return total
+
+
+def share(
+    collective: str,
+    n: int,
+    rank: int,
+    p: int,
+    root: int,
+    given: Callable[[int, int, int], T],
+    total: Callable[[int, int], T],
+    join: Callable[..., T],
+) -> tuple[T | None, T | None]:
+    """A rank's input and what it must have at the end, computed without any schedule; None where it has none.
+
+    The whole buffer has ``n`` elements, a multiple of ``p`` where it consists of parts. ``given(of, length, first)`` is
+    what rank ``of`` contributes from element ``first`` on, ``total(length, first)`` the reduction of what all ranks
+    contribute; all ranks call that alike. ``join`` concatenates. Raises ValueError for an unknown collective.
+    """
+    part, at_root = n // p, rank == root
+    match collective:
+        case "all_reduce":
+            return given(rank, n, 0), total(n, 0)
+        case "reduce":
+            reduced = total(n, 0)
+            return given(rank, n, 0), reduced if at_root else None
+        case "broadcast":
+            return given(rank, n, 0), given(root, n, 0)
+        case "scatter":
+            return given(rank, n, 0) if at_root else None, given(root, part, rank * part)
+        case "gather":
+            return given(rank, part, 0), join([given(of, part, 0) for of in range(p)]) if at_root else None
+        case "all_gather":
+            return given(rank, part, 0), join([given(of, part, 0) for of in range(p)])
+        case "all_to_all":
+            return given(rank, n, 0), join([given(of, part, rank * part) for of in range(p)])
+        case "reduce_scatter":
+            return given(rank, n, 0), total(part, rank * part)
+        case other:
+            raise ValueError(f"no data for {other}, expected one of the eight collectives")
 
 
 def _hashed(rank: int, first: int, n: int) -> NDArray[np.uint64]:

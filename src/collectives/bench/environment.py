@@ -1,7 +1,5 @@
 """Where something was measured: the machine and the versions, in a record that does not say whose machine it is."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.metadata

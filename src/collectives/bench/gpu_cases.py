@@ -1,7 +1,5 @@
 """What the ranks of `gpu_check` do: every algorithm in groups of 1 to all ranks, and several streams on one GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from itertools import chain, product
@@ -17,11 +15,11 @@ from collectives.backends.exchange import everyones
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.collective import perform
 from collectives.backends.p2p.program import Plan, Recv, Reduce, Send, Span, Task, Wait
-from collectives.bench.data import reduced, values
+from collectives.bench.data import reduced, share, values
 from collectives.bench.measure import OPS
 from collectives.bench.settings import DTYPES, Row
 from collectives.contracts import REDUCING
-from collectives.schedule import Ints
+from collectives.schedule import Ints, parts
 
 # Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks divide.
 VARIANTS = (
@@ -80,34 +78,20 @@ def begin(
 
 
 def _data(case: Case, p: int, rank: int) -> tuple[Ints | None, Ints | None]:
-    """One rank's input and output, computed without any schedule; None where it has none."""
-    n, first, exact, at_root = case.n, rank * case.n, DTYPES[case.dtype][1], rank == case.root
+    """One rank's input and output; None where it has none. In a reduce the other ranks keep what they have."""
+    exact, whole = DTYPES[case.dtype][1], case.n * (p if parts(case.collective, p) > 1 else 1)
 
-    def x(of: int, length: int = n, first: int = 0) -> Ints:
+    def given(of: int, length: int, first: int) -> Ints:
         return values(of, length, case.op, p, exact, first)
 
-    def total(first: int = 0) -> Ints:
-        return reduced(n, case.op, p, exact, first)
+    def total(length: int, first: int) -> Ints:
+        return reduced(length, case.op, p, exact, first)
 
-    match case.collective:
-        case "all_reduce":
-            return x(rank), total()
-        case "reduce":  # the other ranks keep what they have
-            return x(rank), total() if at_root else x(rank)
-        case "broadcast":
-            return x(rank), x(case.root)
-        case "scatter":
-            return x(rank, p * n) if at_root else None, x(case.root, n, first)
-        case "gather":
-            return x(rank), np.concatenate([x(of) for of in range(p)]) if at_root else None
-        case "all_gather":
-            return x(rank), np.concatenate([x(of) for of in range(p)])
-        case "all_to_all":
-            return x(rank, p * n), np.concatenate([x(of, n, first) for of in range(p)])
-        case "reduce_scatter":
-            return x(rank, p * n), total(first)
-        case other:
-            raise ValueError(f"no data for {other}, expected one of the eight collectives")
+    join: Callable[[list[Ints]], Ints] = np.concatenate
+    mine, wanted = share(case.collective, whole, rank, p, case.root, given, total, join)
+    if case.collective == "reduce" and wanted is None:
+        return mine, mine
+    return mine, wanted
 
 
 def on_two_streams(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> list[tuple[torch.Tensor, Ints]]:

@@ -4,14 +4,13 @@ python -m collectives.bench.gpu_check [FILE]     what `make gpu-check` runs; it 
                                                  check failed, and with 2 where the machine has no GPU or no NCCL
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from collectives.backends import nccl
 from collectives.backends.presence import need
 from collectives.bench import Row, Settings, bench
 from collectives.bench.environment import record
+from collectives.bench.results import replace
 from collectives.launch import launch
 
 FILE = "gpu-check.json"
@@ -85,23 +85,18 @@ def _timed(part: Part, gpus: int, seconds: int) -> Row:
 
     start = time.monotonic()
     try:
-        result = part(gpus, seconds, note) or ("wrong results" if any(map(_wrong, events)) else "ok")
+        alone = part(gpus, seconds, note)
+        is_wrong = any(event.get("row", event).get("wrong") for event in events)
+        result = alone or ("wrong results" if is_wrong else "ok")
     except (RuntimeError, ValueError, OSError) as error:
         result = "failed"
         events.append({"error": str(error).splitlines()})
     return {"result": result, "seconds": round(time.monotonic() - start, 1), "events": events}
 
 
-def _wrong(event: Row) -> bool:
-    return bool(event.get("row", event).get("wrong"))
-
-
-def _one_gpu(_: int, seconds: int, note: Callable[[Row], None]) -> None:
-    launch("collectives.bench.gpu_cases", {"check": "one_gpu", "over": "nccl"}, 1, timeout=seconds, on_event=note)
-
-
-def _algorithms(gpus: int, seconds: int, note: Callable[[Row], None]) -> None:
-    settings = {"check": "algorithms", "over": "nccl"}
+def _checked(check: str, gpus: int, seconds: int, note: Callable[[Row], None]) -> None:
+    """One check of `gpu_cases`."""
+    settings = {"check": check, "over": "nccl"}
     launch("collectives.bench.gpu_cases", settings, gpus, timeout=seconds, on_event=note)
 
 
@@ -123,17 +118,17 @@ def _bandwidth(gpus: int, seconds: int, note: Callable[[Row], None]) -> str | No
     return None
 
 
-PARTS: dict[str, Part] = {"one_gpu": _one_gpu, "algorithms": _algorithms, "bandwidth": _bandwidth}
+PARTS: dict[str, Part] = {
+    "one_gpu": lambda _, seconds, note: _checked("one_gpu", 1, seconds, note),
+    "algorithms": partial(_checked, "algorithms"),
+    "bandwidth": _bandwidth,
+}
 
 
 def _write(file: Path, report: Row) -> None:
     """The whole report or none: a file that is there is complete."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        partial.write_text(json.dumps(report, indent=1) + "\n", encoding="utf8")
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    text = json.dumps(report, indent=1) + "\n"
+    replace(file, lambda path: path.write_text(text, encoding="utf8"))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 """What every rank does in a measurement: run each configuration in turn, time it, and check each result."""
 
-from __future__ import annotations
-
 import json
-import os
 import time
 from collections.abc import Callable
 from functools import cache
@@ -12,15 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
-from collectives.autotune import VARIABLE, bound, named_machine
+from collectives.autotune import bound, environment_machine
 from collectives.backends import Backend, Call, Performed, backend
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p import collective
 from collectives.backends.tuning import named
-from collectives.bench.data import reduced, values
+from collectives.bench.data import reduced, share, values
 from collectives.bench.environment import record
 from collectives.bench.settings import DTYPES, Row, Settings
 from collectives.bounds import algbw, busbw
+from collectives.contracts import CONTRACTS
 from collectives.schedule import parts
 from collectives.statistics import median_interval
 
@@ -71,62 +69,32 @@ class _Case(NamedTuple):
 
 def _case(wanted: Settings, n: int, device: torch.device) -> _Case:
     """N elements of the whole buffer, as nccl-tests counts them, on a device."""
-    rank, p, dtype = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype)
-    exact, part = DTYPES[wanted.dtype][1], n // p
+    rank, p, dtype, exact = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype), DTYPES[wanted.dtype][1]
 
-    def data(of: int, length: int, first: int = 0) -> torch.Tensor:
+    def given(of: int, length: int, first: int) -> torch.Tensor:
         return torch.from_numpy(values(of, length, wanted.op, p, exact, first)).to(device, dtype)
 
     def total(length: int, first: int) -> torch.Tensor:
-        result = torch.from_numpy(reduced(length, wanted.op, p, exact, first)).to(dtype)
+        """Of the whole buffer every rank reduces a part, and gathers the others."""
+        each = length if length < n else -(-n // p)
+        result = torch.from_numpy(reduced(each, wanted.op, p, exact, first if length < n else rank * each)).to(dtype)
         if wanted.op == "avg":
             result.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
-        return result
+        return (result if length < n else _gathered(result)[:n]).to(device)
 
-    def whole_total() -> torch.Tensor:
-        share = -(-n // p)
-        return _gathered(total(share, rank * share))[:n].to(device)
-
-    at_root = rank == wanted.root
-    match wanted.collective:
-        case "all_reduce":
-            return _in_place(data(rank, n), whole_total())
-        case "reduce":
-            expected = whole_total()
-            return _in_place(data(rank, n), expected if at_root else None)
-        case "broadcast":
-            return _in_place(data(rank, n), data(wanted.root, n))
-        case "scatter":
-            return _case_of(data(rank, n) if at_root else None, data(wanted.root, part, rank * part))
-        case "gather":
-            return _case_of(data(rank, part), torch.cat([data(of, part) for of in range(p)]) if at_root else None)
-        case "all_gather":
-            return _case_of(data(rank, part), torch.cat([data(of, part) for of in range(p)]))
-        case "all_to_all":
-            return _case_of(data(rank, n), torch.cat([data(of, part, rank * part) for of in range(p)]))
-        case "reduce_scatter":
-            return _case_of(data(rank, n), total(part, rank * part).to(device))
-        case other:
-            raise ValueError(f"no data to measure {other} with")
+    mine, expected = share(wanted.collective, n, rank, p, wanted.root, given, total, torch.cat)
+    work = None if mine is None else mine.clone()
+    if CONTRACTS[wanted.collective].parts == 0:  # torch works in place
+        return _Case(mine, work, work, expected)
+    return _Case(mine, work, None if expected is None else torch.empty_like(expected), expected)
 
 
-def _gathered(share: torch.Tensor) -> torch.Tensor:
-    """All ranks' shares, each computed by its rank. Only reductions are checked by what gloo gathers here."""
-    everything = share.new_empty(dist.get_world_size() * len(share))
-    if len(share):
-        dist.all_gather(list(everything.view(torch.uint8).chunk(dist.get_world_size())), share.view(torch.uint8))
+def _gathered(mine: torch.Tensor) -> torch.Tensor:
+    """All ranks' pieces, each computed by its rank. Only reductions are checked by what gloo gathers here."""
+    everything = mine.new_empty(dist.get_world_size() * len(mine))
+    if len(mine):
+        dist.all_gather(list(everything.view(torch.uint8).chunk(dist.get_world_size())), mine.view(torch.uint8))
     return everything
-
-
-def _case_of(mine: torch.Tensor | None, expected: torch.Tensor | None) -> _Case:
-    """Input and output apart from each other; None where this rank has none."""
-    given = None if mine is None else mine.clone()
-    return _Case(mine, given, None if expected is None else torch.empty_like(expected), expected)
-
-
-def _in_place(mine: torch.Tensor, expected: torch.Tensor | None) -> _Case:
-    work = mine.clone()
-    return _Case(mine, work, work, expected)
 
 
 def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
@@ -249,7 +217,7 @@ def _row(
     name, _ = configuration
     nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
     low, median, high = median_interval(seconds)
-    on = named_machine(os.environ.get(VARIABLE))
+    on = environment_machine()
     return {
         "collective": wanted.collective,
         "algorithm": did.algorithm,

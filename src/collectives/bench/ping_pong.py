@@ -1,7 +1,5 @@
 """What two ranks do to measure a link: a message there and back, and a burst of messages one way."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What one measurement is: `Settings`, checked before anything is started, and what follows from them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator

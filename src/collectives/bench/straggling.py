@@ -1,7 +1,5 @@
 """What every rank does while one host after the other becomes slow: the same measurement again at each point."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import distributed as dist

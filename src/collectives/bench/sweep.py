@@ -4,8 +4,6 @@ Rows lie in ``STEM.KEY.partial.jsonl`` until all sizes are measured, one JSON ob
 settings and the code, so that rows of different measurements never share a file.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

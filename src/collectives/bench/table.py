@@ -1,7 +1,5 @@
 """Measured rows as text, in nccl-tests' columns, and progress while they are being measured."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

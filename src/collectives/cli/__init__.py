@@ -4,8 +4,6 @@ A verb is a module here, imported when it is asked for: ``add_arguments`` says w
 returns the exit code, None for 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

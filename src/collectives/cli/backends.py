@@ -1,7 +1,5 @@
 """The verb ``backends``: which back ends are here, and why one is not."""
 
-from __future__ import annotations
-
 import argparse
 
 from collectives.cli.ending import out_row

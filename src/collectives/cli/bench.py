@@ -1,7 +1,5 @@
 """The verb ``bench``: measure collectives on real ranks. Its options are the fields of `collectives.bench.Settings`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The verb ``bench-simulator``: how fast the simulator is."""
 
-from __future__ import annotations
-
 import argparse
 
 from collectives.cli.ending import out, out_row

@@ -1,7 +1,5 @@
 """The verb ``calibrate``: a machine file from messages between two ranks."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """Standard output, and how a command ends: by a signal, a time limit, or a closed pipe, always with one line."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import json
@@ -14,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
+
+from collectives.processes.supervise import open_streams
 
 # How long a command may take to clean up after a signal.
 GRACE_SECONDS = 30.0
@@ -125,12 +125,9 @@ def killing_children() -> Iterator[None]:
 
 def open_standard_streams() -> None:
     """Open a closed standard stream on /dev/null, so that no file or socket gets its descriptor."""
+    open_streams()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 

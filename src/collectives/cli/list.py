@@ -1,7 +1,5 @@
 """The verb ``list``: every algorithm, with its cost."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

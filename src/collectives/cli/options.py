@@ -1,7 +1,5 @@
 """What the verbs share: the error for wrong input, and options, also those that are fields of a pydantic model."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """``verify --all``: every algorithm with all its roots, segments and nodes, on all cores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import as_completed
 from typing import Any

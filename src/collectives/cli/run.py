@@ -1,7 +1,5 @@
 """The verb ``run``: execute experiments, notebooks with a preset of parameters."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

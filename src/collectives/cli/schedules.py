@@ -1,7 +1,5 @@
 """What the verbs about one schedule share: its arguments, the schedule they ask for, and a time limit."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The verb ``show``: one schedule as a table, as pictures, or as what the page's player reads."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

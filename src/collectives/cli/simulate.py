@@ -1,10 +1,7 @@
 """The verb ``simulate``: how long a schedule takes on a machine."""
 
-from __future__ import annotations
-
 import argparse
 import sys
-from typing import Any
 
 from collectives import limits
 from collectives.cli.ending import out_row
@@ -38,8 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _simulate(arguments: argparse.Namespace) -> None:
     from collectives.machine import machine
-    from collectives.simulator.scaling import Case, line, row
-    from collectives.simulator.trace import need_new_or_file
+    from collectives.simulator.scaling import Case, line, row, schedule
+    from collectives.simulator.trace import need_new_or_file, trace
 
     need_options(arguments)
     names, p = (arguments.collective, arguments.algorithm), arguments.ranks or RANKS
@@ -53,12 +50,5 @@ def _simulate(arguments: argparse.Namespace) -> None:
         made = row(case)
         out_row(made, line(made), arguments.json)
         if arguments.trace:
-            _trace(arguments.trace, case._replace(segments=made["segments"]))
-
-
-def _trace(path: str, case: Any) -> None:
-    from collectives.simulator.scaling import schedule
-    from collectives.simulator.trace import trace
-
-    trace(path, schedule(case), case.machine, case.bytes, case.algorithm)
-    print(f"{path}: open it in ui.perfetto.dev or chrome://tracing", file=sys.stderr)
+            trace(arguments.trace, schedule(case._replace(segments=made["segments"])), on, nbytes, case.algorithm)
+            print(f"{arguments.trace}: open it in ui.perfetto.dev or chrome://tracing", file=sys.stderr)

@@ -1,7 +1,5 @@
 """The verb ``verify``: prove one schedule, or all of them."""
 
-from __future__ import annotations
-
 import argparse
 
 from collectives import limits

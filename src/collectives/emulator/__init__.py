@@ -16,8 +16,6 @@ numbers and shared memory, but the same files. `network` has the emulated networ
 their limits, and `check` compares measured speeds with those that were set. `launch.cluster` starts ranks on the hosts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

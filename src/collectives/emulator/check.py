@@ -1,7 +1,5 @@
 """Whether a cluster has the speed that was set: round trip, one way, all to one, and all pairs at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

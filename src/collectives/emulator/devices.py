@@ -3,8 +3,6 @@
 Compiled code calls libc directly, so that a packet costs microseconds beside the kernel's own time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The emulated network's events, compiled: a binary heap of what happens when."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectives.compiled import compiled

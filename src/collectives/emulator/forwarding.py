@@ -1,7 +1,5 @@
 """Forwarding, compiled: how packets pass through the emulated network's ports, and what changes them."""
 
-from __future__ import annotations
-
 from collectives.compiled import compiled
 from collectives.emulator.events import pop, push
 from collectives.emulator.network import DOWN, EGRESS, FREE, INGRESS, NONE, PAIR, PENDING, UP, Network, kind_of, port

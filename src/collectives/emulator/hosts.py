@@ -4,8 +4,6 @@ The namespaces have no name, so nothing of them is on disk; they end with their 
 when the pipe to the fabric closes, even if the fabric was killed; the kernel then ends all other processes there.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

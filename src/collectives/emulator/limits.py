@@ -1,7 +1,5 @@
 """The limits of a cluster: numbers of hosts and ranks, and the latency and rate of a link."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

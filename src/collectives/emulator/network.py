@@ -12,8 +12,6 @@ lost only by a cut: as on InfiniBand, queues grow if a port is too slow.
 It is arrays and compiled functions over them, because 32 hosts at 25 MB/s send 13,000 packets a second.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

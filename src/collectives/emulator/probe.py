@@ -3,8 +3,6 @@
 It is a script that imports Python's own modules only, so that it starts fast. Jobs are lines of JSON on standard input.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import socket

@@ -1,7 +1,5 @@
 """The emulated network's packets and fair queues, compiled: a queue for each flow at each kind of port."""
 
-from __future__ import annotations
-
 from collectives.compiled import compiled
 from collectives.emulator.network import FLOWS, FREE, KINDS, NONE, PROBES, SCATTER, Network, kind_of
 

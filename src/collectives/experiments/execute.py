@@ -5,8 +5,6 @@ An executed notebook and its rows go to ``results/NAME/``. A notebook that is up
 interrupted sweep resumes, and results of other parameters or other code are not overwritten.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json
@@ -192,23 +190,20 @@ def _execute(run: Run) -> None:
     try:
         with _connection_file() as connection_file:
             done = _papermill(run, partial, connection_file)
+        done.metadata["collectives"] = {"inputs": run.inputs}
+        papermill.iorw.write_ipynb(done, str(partial))
+        partial.replace(executed)
     except papermill.PapermillExecutionError as error:
         failed = executed.with_suffix(".failed.ipynb")
         partial.replace(failed)
         what = " ".join(f"{error.ename}: {error.evalue}".split())
         raise ExperimentError(f"{run.notebook} failed: {what}; see {failed}") from None
     except OSError:
-        partial.unlink(missing_ok=True)
         raise
     except Exception as error:  # a kernel that does not start, or dies, fails in many ways
-        partial.unlink(missing_ok=True)
         raise ExperimentError(f"{run.notebook} could not be executed: {_line(error)}") from None
-    except BaseException:
-        partial.unlink(missing_ok=True)  # interrupted: half a notebook is useless
-        raise
-    done.metadata["collectives"] = {"inputs": run.inputs}
-    papermill.iorw.write_ipynb(done, str(partial))
-    partial.replace(executed)
+    finally:
+        partial.unlink(missing_ok=True)  # half a notebook is useless
     executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)
 
 

@@ -1,7 +1,5 @@
 """What the parameters of an experiment are made of: one strict model, and typed fields without duplicates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 

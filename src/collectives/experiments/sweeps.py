@@ -1,7 +1,5 @@
 """What the sweeps over sizes share: their parameters, and the measurement on real ranks."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Self
 

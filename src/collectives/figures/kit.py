@@ -4,8 +4,6 @@ A measured value is a filled marker with its interval, a simulated one a line, a
 bound is a line of thin dashes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -86,7 +84,9 @@ def lower_bound(axes: Axes, theme: Theme, x: Any, y: Any, name: str = "lower bou
 
 def legend(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 10) -> None:
     """Above the figure: every labelled series once, then ``more``; and how sure the intervals of the rows are."""
-    named = {name: handle for axes in figure.axes for handle, name in _labelled(axes)}
+    named = {
+        name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     handles = {**named, **{str(handle.get_label()): handle for handle in more}}
     title = confidence(rows)
     figure.legend(
@@ -98,10 +98,6 @@ def legend(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: f
         title_fontsize=9,
         alignment="left",
     )
-
-
-def _labelled(axes: Axes) -> Iterable[tuple[Artist, str]]:
-    return zip(*axes.get_legend_handles_labels(), strict=True)
 
 
 def confidence(rows: Rows) -> str | None:

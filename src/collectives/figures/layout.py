@@ -1,7 +1,5 @@
 """The places of ranks in a picture: on a ring, round a hub, on the levels of a tree, on the lines of their nodes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -115,7 +113,13 @@ def parents(schedule: Schedule, first: int, last: int) -> list[int]:
     return parent
 
 
-def _depths(parent: list[int]) -> Ints:
+def depths(parent: list[int]) -> Ints:
+    """How many edges each rank is away from the root; ``parent`` is -1 for the root.
+
+    >>> depths([-1, 2, 4, 2, 0]).tolist()
+    [0, 3, 1, 2, 1]
+    """
+
     def depth(rank: int) -> int:
         return 0 if parent[rank] < 0 else 1 + depth(parent[rank])
 
@@ -124,7 +128,7 @@ def _depths(parent: list[int]) -> Ints:
 
 def _levels(parent: list[int]) -> Points:
     """Leaves side by side, every other rank above the middle of its children."""
-    depth = _depths(parent)
+    depth = depths(parent)
     children = [[c for c, up in enumerate(parent) if up == rank] for rank in range(len(parent))]
     x, leaves = np.zeros(len(parent)), iter(range(len(parent)))
 
@@ -144,7 +148,7 @@ def _two_trees(first: list[int], second: list[int]) -> Points:
     y = np.full(len(first), 0.5)
     for tree, top, towards in ((second, 1.0, -1), (first, 0.0, 1)):
         inside = sorted(set(tree) - {-1})
-        depth = _depths(tree)[inside]
+        depth = depths(tree)[inside]
         y[inside] = top + towards * 0.37 * depth / max(1, depth.max())
     return np.stack([np.arange(len(first)) / max(1, len(first) - 1), y], axis=1)
 

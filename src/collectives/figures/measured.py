@@ -1,7 +1,5 @@
 """What a measured row is called and looks like, and sentences about where rows come from, out of their record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from collectives.algorithms import Mark

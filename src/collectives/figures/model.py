@@ -1,7 +1,5 @@
 """What a formula says, as lines: time against the size of a buffer, or against the number of ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure

@@ -3,8 +3,6 @@
 ``python -m collectives.figures.player FOLDER`` writes the scripts.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Schedules as pictures: what every rank holds after each step, who sends to whom, messages in time, and trees."""
 
-from __future__ import annotations
-
 from math import ceil
 
 import numpy as np
@@ -9,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
+from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, edge_colours, second_tree
 from collectives.contracts import Counts, after, before
-from collectives.figures.layout import Layout, Points, bend, layout
+from collectives.figures.layout import Layout, Points, bend, depths, layout
 from collectives.figures.style import Colour, Picture, Theme, hues, mark, picture
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step, run
@@ -274,7 +272,7 @@ def _listed(ranks: Ints) -> str:
 
 def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme: Theme) -> None:
     """Ranks from left to right in order, and top down by their distance from the root."""
-    depth = _depths(parent)
+    depth = depths(parent.tolist())
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:
             style = "solid" if colour[rank] == 0 else (0, (2, 1.5))
@@ -284,9 +282,3 @@ def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme:
         axes.text(rank, depth[rank], str(rank), ha="center", va="center", color="white", fontsize=9, zorder=3)
     axes.set(xlim=(-0.7, len(parent) - 0.3), ylim=(depth.max() + 0.45, -0.45))
     axes.set_axis_off()
-
-
-def _depths(parent: Ints) -> Ints:
-    """How many edges each rank is away from the root: arrivals with one step a level."""
-    one_a_level = arrivals(parent, np.zeros_like(parent))
-    return (one_a_level + 2) // 2

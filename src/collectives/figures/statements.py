@@ -4,8 +4,6 @@ A row has a median and the interval around it, ``median_us``, ``low_us`` and ``h
 Two rows tie where their intervals overlap. A single sample has no interval: such rows always tie.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """One look for every figure: colours, markers, two themes, and pictures that carry their own description."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable

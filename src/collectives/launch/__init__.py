@@ -3,15 +3,14 @@
     launch("collectives.bench.measure", settings, ranks=4, where="mpirun", timeout=600)
     launch("collectives.bench.measure", settings, ranks=8, where="cluster:5ms,25MB/s", timeout=600)
 
-Each launcher is one module with a function ``launch`` of the same signature. The process of a rank is the same under
-all of them (`collectives.launch.rank`).
+Each launcher is one module with a function ``launch`` that takes a `collectives.launch.request.Request`. The process of
+a rank is the same under all of them (`collectives.launch.rank`).
 """
-
-from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
 
+from collectives.launch.request import Request
 from collectives.processes.supervise import Event, RankError
 
 __all__ = ["LAUNCHERS", "Event", "RankError", "launch"]
@@ -49,11 +48,8 @@ def launch(
     """
     need_where(where, ranks)
     name, _, options = where.partition(":")
-    starter = importlib.import_module(LAUNCHERS[name])
-    more = {"options": options} if options else {}
-    events: list[Event] = starter.launch(
-        module, settings, ranks, timeout=timeout, environment=environment or {}, on_event=on_event, **more
-    )
+    wanted = Request(module, settings, ranks, timeout, environment or {}, on_event, options)
+    events: list[Event] = importlib.import_module(LAUNCHERS[name]).launch(wanted)
     return events
 
 

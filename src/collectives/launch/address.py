@@ -1,7 +1,5 @@
 """Addresses at which launchers and ranks reach each other."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

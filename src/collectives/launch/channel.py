@@ -15,8 +15,6 @@ A stranger, which has not shown the secret, has `STRANGER_SECONDS` and `STRANGER
 `MOST_STRANGERS`, the oldest is closed.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import re

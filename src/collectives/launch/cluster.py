@@ -5,8 +5,6 @@ After the colon come the links' latency and rate, and optionally the ranks of ea
 works among them; `bench` adds it if one of the back ends is MPI.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time
@@ -18,6 +16,7 @@ from collectives.emulator import PORT, Cluster, address, cluster, limits
 from collectives.launch import cluster_mpirun, mpirun
 from collectives.launch.fork_server import fork_servers, rank_command
 from collectives.launch.loopback import reading
+from collectives.launch.request import Request
 from collectives.processes.supervise import Event, Log, Process, end, supervise
 
 MPIRUN = "mpirun"
@@ -59,25 +58,15 @@ def parse(text: str, ranks: int) -> Options:
     return options
 
 
-def launch(
-    module: str,
-    settings: Event,
-    ranks: int,
-    *,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
-    options: str = "",
-) -> list[Event]:
+def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch` on temporary emulated hosts. Raises ClusterError if none can be made."""
-    wanted = parse(options, ranks)
-    if wanted.by_mpirun:
+    module, settings, ranks, timeout, environment, on_event, text = wanted
+    options = parse(text, ranks)
+    if options.by_mpirun:
         mpirun.need()
-    start = cluster_mpirun.launch_on if wanted.by_mpirun else launch_on
-    with cluster(ranks // wanted.ranks_per_host, wanted.latency, wanted.rate) as hosts:
-        return start(
-            hosts, module, settings, wanted.ranks_per_host, timeout=timeout, environment=environment, on_event=on_event
-        )
+    start, each = cluster_mpirun.launch_on if options.by_mpirun else launch_on, options.ranks_per_host
+    with cluster(ranks // each, options.latency, options.rate) as hosts:
+        return start(hosts, module, settings, each, timeout=timeout, environment=environment, on_event=on_event)
 
 
 def launch_on(
@@ -109,14 +98,14 @@ def launch_on(
                 job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}
                 job |= {"rank": rank, "ranks": ranks} | ({"events": writer, "answers": heard} if rank == 0 else {})
                 processes.append(_start(hosts, server, job, ranks_per_host, log, environment or {}))
-        seen = []
-        names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
-        for event in supervise(names, processes, logs, reading(events), timeout, since):
-            seen.append(event)
+
+        def act(event: Event) -> None:
             on_event(event)
             with suppress(BrokenPipeError):  # rank 0 has failed, as `supervise` will report
                 answers.write(b"\n")
-        return seen
+
+        names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
+        return supervise(names, processes, logs, reading(events), timeout, act, since)
 
 
 def _start(

@@ -5,8 +5,6 @@ writes the command for a host to the pipe of events, and this process runs it th
 of mpirun. mpirun passes no open file on, so the agent and the client open their parent's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -21,7 +19,7 @@ from collectives.emulator.hosts import INTERFACE
 from collectives.launch import mpirun
 from collectives.launch.fork_server import fork_servers, rank_command
 from collectives.launch.loopback import reading
-from collectives.processes.supervise import Event, Log, RankError, end, indented, supervise
+from collectives.processes.supervise import Event, Log, RankError, end, indented, supervise, text
 
 # mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
 # blank that it does not see.
@@ -73,19 +71,15 @@ def launch_on(
             command = [*_mpirun(hosts, ranks_per_host), *rank_command(server, job | {"events": writer})]
             started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer])
         stack.callback(end, processes := [started])
-        seen = []
 
         def run(host: int, command: str) -> None:
             asked = ["sh", "-c", command]
             processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log))
 
         try:
-            for event in supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, since):
-                seen.append(event)
-                on_event(event)
+            return supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, on_event, since)
         except RankError as error:
             raise RankError(_failure(log, ranks) or str(error)) from None
-        return seen
 
 
 def _mpirun(hosts: Cluster, ranks_per_host: int) -> list[str]:
@@ -123,14 +117,13 @@ def _event(line: bytes) -> Event:
 
 def _failure(log: Log, ranks: int) -> str | None:
     """The first rank that failed, how, and its last lines; None if mpirun reports none."""
-    log.seek(0)
-    text = log.read().decode(errors="replace")
-    if found := FAILED.search(text):
+    said = text(log)
+    if found := FAILED.search(said):
         how = f"ended with exit code {found[2]}"
-    elif found := KILLED.search(text):
+    elif found := KILLED.search(said):
         how = f"was killed by {signal.Signals(int(found[2])).name}"
     else:
         return None
-    marked = [(MARK.match(line), line) for line in text.splitlines()]
+    marked = [(MARK.match(line), line) for line in said.splitlines()]
     lines = [line[mark.end() :] for mark, line in marked if mark and mark[1] == found[1]]
     return f"rank {found[1]} of {ranks} {how}; {indented(lines)}"

@@ -5,22 +5,21 @@ reason of its failure. A rank that loses this connection ends itself, so none ou
 ranks meet in a torch store that this process keeps; the store holds nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from collectives.launch import tasks
+from collectives.launch import secret, tasks
 from collectives.launch.channel import Connection, Listener
+from collectives.launch.request import Request
 from collectives.processes import parent_death
 from collectives.processes.supervise import (
     GRACE_SECONDS,
@@ -33,6 +32,7 @@ from collectives.processes.supervise import (
     indented,
     start,
     supervise,
+    text,
 )
 
 # How long ranks may take to end themselves.
@@ -48,48 +48,41 @@ class Heard(NamedTuple):
 
 def launch_by(
     command: list[str],
-    module: str,
-    settings: Event,
-    ranks: int,
+    wanted: Request,
     *,
     launcher: str,
     host: str,
-    secret: str,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
+    shared: str,
     secret_file: str = "",
     lost: re.Pattern[str] | None = None,
 ) -> list[Event]:
     """`collectives.launch.launch` by a command that takes the ranks' own command as its last arguments.
 
     ``launcher`` selects the entry of `collectives.launch.rank.VARIABLES` in which a rank finds its number; ``host`` is
-    the address on which this process listens. The ``secret`` has to be in the ranks' environment. ``secret_file``, if
-    they read it from one, is removed even if this process is killed. ``lost`` matches the command's message about a
-    killed rank, which cannot report itself; its groups are ``rank`` and ``how``.
+    the address on which this process listens. The secret ``shared`` with the ranks is put into the command's
+    environment, or the name of ``secret_file``, if the ranks read it from one; that file is removed even if this
+    process is killed. ``lost`` matches the command's message about a killed rank, which cannot report itself; its
+    groups are ``rank`` and ``how``.
     """
-    job: Event = {"task": tasks.name_of(module), "settings": settings, "timeout": timeout, "ranks": ranks}
+    ranks = wanted.ranks
+    job = {"task": tasks.name_of(wanted.module), "settings": wanted.settings, "timeout": wanted.timeout, "ranks": ranks}
     with ExitStack() as stack:
-        store = _store(host, timeout)
+        store = _store(host, wanted.timeout)
         job["store"] = [host, store.port]
-        listener, heard = _listen(host, secret, job)
+        listener, heard = _listen(host, shared, job)
         stack.callback(listener.close)
         log: Log = stack.enter_context(tempfile.TemporaryFile())
         rank = [sys.executable, "-m", "collectives.launch.rank", launcher, host, str(listener.address[1])]
         guarded = [sys.executable, parent_death.__file__, str(os.getpid()), secret_file, *command, *rank]
-        process = start(guarded, log, dict(environment), [])
+        process = start(guarded, log, {**wanted.environment, **secret.variables(shared, secret_file)}, [])
         stack.callback(end, [process], GRACE_SECONDS)
         stack.callback(_dismiss, listener, process)
-        seen: list[Event] = []
         failures: list[Heard] = []
         try:
             taking = _taking(listener, heard, failures, process)
-            for event in supervise([launcher], [process], [log], taking, timeout):
-                seen.append(event)
-                on_event(event)
+            return supervise([launcher], [process], [log], taking, wanted.timeout, wanted.on_event)
         except RankError as error:
             raise RankError(f"{_lost(log, lost, ranks)}{_told(failures, ranks)}{error}") from None
-        return seen
 
 
 def _store(host: str, timeout: float) -> Any:
@@ -108,7 +101,7 @@ def _store(host: str, timeout: float) -> Any:
     )
 
 
-def _listen(host: str, secret: str, job: Event) -> tuple[Listener, SimpleQueue[Heard]]:
+def _listen(host: str, shared: str, job: Event) -> tuple[Listener, SimpleQueue[Heard]]:
     """Send the job to each rank that connects, and queue its messages."""
     heard: SimpleQueue[Heard] = SimpleQueue()
 
@@ -117,7 +110,7 @@ def _listen(host: str, secret: str, job: Event) -> tuple[Listener, SimpleQueue[H
         while (message := connection.receive()) is not None:
             heard.put(Heard(rank, message))
 
-    return Listener(host, secret, {"rank"}, serve), heard
+    return Listener(host, shared, {"rank"}, serve), heard
 
 
 def _dismiss(listener: Listener, process: Process) -> None:
@@ -158,8 +151,7 @@ def _arrived(heard: SimpleQueue[Heard], seconds: float) -> list[Heard]:
 
 def _lost(log: Log, lost: re.Pattern[str] | None, ranks: int) -> str:
     """The rank that was killed, if the command reports one: the other ranks fail as a consequence."""
-    log.seek(0)
-    found = lost and lost.search(log.read().decode(errors="replace"))
+    found = lost and lost.search(text(log))
     return f"rank {found['rank']} of {ranks} was lost: {found['how']}\n" if found else ""
 
 

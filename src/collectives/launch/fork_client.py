@@ -4,8 +4,6 @@ It is a script, ``python fork_client.py SERVER JOB``, and imports Python's own m
 The other end is `fork_server`. To its parent it looks like the rank: the same exit code, signal and output.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

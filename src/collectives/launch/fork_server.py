@@ -7,8 +7,6 @@ its job, its environment and its open files; the server forks again, and that pr
 Each of these processes is killed when its parent ends, so all end with the first, and that with its launcher.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib

@@ -8,48 +8,26 @@ read it. The launcher's secret is therefore in a file: in the folder for tempora
 machine, otherwise in the current folder, which horovodrun enters on every host.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from collectives.launch import secret
 from collectives.launch.address import reachable
 from collectives.launch.command import launch_by
-from collectives.processes.supervise import Event
+from collectives.launch.request import Event, Request
 
 MISSING = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
 
 
-def launch(
-    module: str,
-    settings: Event,
-    ranks: int,
-    *,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
-) -> list[Event]:
+def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, by horovodrun. Raises ImportError if Horovod is not installed."""
     hosts = os.environ.get("HOROVODRUN_HOSTS")
-    command, shared = [need(), "--gloo", "-np", str(ranks), *(["-H", hosts] if hosts else [])], secret.fresh()
+    command, shared = [need(), "--gloo", "-np", str(wanted.ranks), *(["-H", hosts] if hosts else [])], secret.fresh()
     with secret.in_file(shared, str(Path.cwd()) if hosts else None) as path:
-        return launch_by(
-            command,
-            module,
-            settings,
-            ranks,
-            launcher="horovodrun",
-            host=reachable(not hosts),
-            secret=shared,
-            timeout=timeout,
-            environment={**environment, secret.VARIABLE: "", secret.FILE_VARIABLE: path},
-            on_event=on_event,
-            secret_file=path,
-        )
+        host = reachable(not hosts)
+        return launch_by(command, wanted, launcher="horovodrun", host=host, shared=shared, secret_file=path)
 
 
 def need() -> str:

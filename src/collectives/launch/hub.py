@@ -1,13 +1,10 @@
 """The hub in rank 0's torchrun process: it forwards orders to the other processes, one order at a time."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock
 
-from collectives.launch.channel import Connection
-from collectives.processes.supervise import Event
+from collectives.launch.channel import Connection, Event
 
 # Who connects: each torchrun process, and a launcher in the command that rank 0's process runs.
 PROCESS, DRIVER = "process", "driver"

@@ -5,33 +5,25 @@ the ranks are killed too, but not their children. Nothing is left on disk, becau
 of events are file descriptors without a name.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import IO
 
 from collectives.launch.address import LOOPBACK, loopback_interface
+from collectives.launch.request import Request
 from collectives.processes.supervise import Event, Log, Process, end, open_streams, start, supervise
 
 
-def launch(
-    module: str,
-    settings: Event,
-    ranks: int,
-    *,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
-) -> list[Event]:
+def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, one process for each rank on this machine."""
     open_streams()
+    ranks = wanted.ranks
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server((LOOPBACK, 0), backlog=ranks + 1))
         reader, writer = os.pipe()
@@ -41,18 +33,14 @@ def launch(
         stack.callback(end, processes)
         with os.fdopen(writer, "wb"):
             for rank, log in enumerate(logs):
-                job = {"module": module, "settings": settings, "timeout": timeout, "launcher": os.getpid()}
+                job = {"module": wanted.module, "settings": wanted.settings, "timeout": wanted.timeout}
                 if rank == 0:
                     job |= {"listener": listener.fileno(), "events": writer}
-                job |= {"rank": rank, "ranks": ranks, "port": listener.getsockname()[1]}
-                processes.append(_start(job, log, dict(environment)))
+                job |= {"rank": rank, "ranks": ranks, "port": listener.getsockname()[1], "launcher": os.getpid()}
+                processes.append(_start(job, log, dict(wanted.environment)))
         listener.close()
-        seen = []
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
-        for event in supervise(names, processes, logs, reading(events), timeout):
-            seen.append(event)
-            on_event(event)
-        return seen
+        return supervise(names, processes, logs, reading(events), wanted.timeout, wanted.on_event)
 
 
 def _start(job: Event, log: Log, environment: dict[str, str]) -> Process:

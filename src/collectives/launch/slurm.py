@@ -4,17 +4,14 @@ sbatch makes the job and runs this process on its first node; so does salloc. On
 if one fails, and passes this process's environment on.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
 
 from collectives.launch import secret
 from collectives.launch.address import reachable
 from collectives.launch.command import launch_by
-from collectives.processes.supervise import Event
+from collectives.launch.request import Event, Request
 
 MISSING = "srun is not installed: this machine does not belong to a Slurm cluster"
 OUTSIDE = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
@@ -24,30 +21,10 @@ OUTSIDE = "not within a Slurm job; submit one with sbatch (experiments/slurm/), 
 LOST = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)")
 
 
-def launch(
-    module: str,
-    settings: Event,
-    ranks: int,
-    *,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
-) -> list[Event]:
+def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, by srun. Raises ImportError without srun, and outside of a Slurm job."""
-    shared = secret.fresh()
-    return launch_by(
-        command(ranks),
-        module,
-        settings,
-        ranks,
-        launcher="slurm",
-        host=reachable(is_local=False),
-        secret=shared,
-        timeout=timeout,
-        environment={**environment, secret.VARIABLE: shared, secret.FILE_VARIABLE: ""},
-        on_event=on_event,
-        lost=LOST,
-    )
+    host = reachable(is_local=False)
+    return launch_by(command(wanted.ranks), wanted, launcher="slurm", host=host, shared=secret.fresh(), lost=LOST)
 
 
 def command(ranks: int) -> list[str]:

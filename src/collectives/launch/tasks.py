@@ -15,6 +15,8 @@ TASKS = {
     "straggling": "collectives.bench.straggling",
     "asynchronous": "collectives.training.asynchronous",
     "data_parallel": "collectives.training.data_parallel_ranks",
+    "model_parallel": "collectives.training.model_parallel",
+    "overlap": "collectives.training.overlap",
 }
 VARIABLE = "COLLECTIVES_TASKS"
 

@@ -4,8 +4,6 @@ Each thread has torch.distributed's book of process groups to itself, so the sam
 The threads share the interpreter, whose lock lets one of them compute at a time.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading
@@ -17,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from collectives.launch.address import loopback_interface
+from collectives.launch.request import Request
 from collectives.processes.supervise import Event, RankError
 
 # Seconds that ranks have to end after one of them has failed.
@@ -32,24 +31,17 @@ def shared() -> dict[bytes, Any] | None:
     return found
 
 
-def launch(
-    module: str,
-    settings: Event,
-    ranks: int,
-    *,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
-) -> list[Event]:
+def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, by threads. Raises RankError when a rank fails or ``timeout`` seconds are over."""
-    run, events, errors = importlib.import_module(module).run, list[Event](), dict[int, BaseException]()
+    run, events, errors = importlib.import_module(wanted.module).run, list[Event](), dict[int, BaseException]()
+    ranks, timeout = wanted.ranks, wanted.timeout
 
     def report(event: Event) -> None:
         events.append(event)
-        on_event(event)
+        wanted.on_event(event)
 
-    with _one_at_a_time, _environment(environment), _a_world_for_each_thread():
-        job = settings, ranks, timeout, _store(), dict[bytes, Any]()
+    with _one_at_a_time, _environment(wanted.environment), _a_world_for_each_thread():
+        job = wanted.settings, ranks, timeout, _store(), dict[bytes, Any]()
         threads = [
             threading.Thread(
                 target=_rank, args=(rank, run, report if rank == 0 else lambda _: None, errors, *job), daemon=True

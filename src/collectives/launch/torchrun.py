@@ -12,8 +12,6 @@ process makes the ranks' command itself. torch's store does not authenticate its
 of rank 0's process, which then has to show the secret.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -21,7 +19,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from datetime import timedelta
 from threading import Thread
@@ -32,8 +29,8 @@ from collectives.launch.address import reachable
 from collectives.launch.channel import Connection, Listener, connect
 from collectives.launch.command import launch_by
 from collectives.launch.hub import DRIVER, GONE, PROCESS, Hub
+from collectives.launch.request import Event, Request
 from collectives.processes import parent_death
-from collectives.processes.supervise import Event
 
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
 NO_SECRET = (
@@ -48,33 +45,18 @@ POLL_SECONDS = 0.1
 JOIN_SECONDS = 60.0
 
 
-def launch(
-    module: str,
-    settings: Event,
-    ranks: int,
-    *,
-    timeout: float,
-    environment: Mapping[str, str],
-    on_event: Callable[[Event], None],
-) -> list[Event]:
+def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, on torchrun's first ``ranks`` processes. Raises ImportError outside torchrun."""
     if ADDRESS not in os.environ:
         raise ImportError(OUTSIDE)
-    if ranks > int(os.environ["WORLD_SIZE"]):
-        raise ValueError(f"too few torchrun processes: got {os.environ['WORLD_SIZE']}, expected at least {ranks}")
-    return launch_by(
-        [sys.executable, "-m", "collectives.launch.torchrun", "--everywhere", json.dumps([ranks, dict(environment)])],
-        module,
-        settings,
-        ranks,
-        launcher="torchrun",
-        host=reachable(_is_local()),
-        secret=_secret(),
-        timeout=timeout,
-        environment={},
-        on_event=on_event,
-        lost=LOST,
-    )
+    if wanted.ranks > int(os.environ["WORLD_SIZE"]):
+        raise ValueError(
+            f"too few torchrun processes: got {os.environ['WORLD_SIZE']}, expected at least {wanted.ranks}"
+        )
+    order = json.dumps([wanted.ranks, dict(wanted.environment)])
+    command = [sys.executable, "-m", "collectives.launch.torchrun", "--everywhere", order]
+    here, host = wanted._replace(environment={}), reachable(_is_local())
+    return launch_by(command, here, launcher="torchrun", host=host, shared=_secret(), lost=LOST)
 
 
 def _is_local() -> bool:
@@ -126,7 +108,7 @@ def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
         follower.start()
         address = "{} {}".format(*listener.address)
         _gather(store, hub, size, address)
-        code = _run_guarded(command, {ADDRESS: address, **_carrying(shared)})
+        code = _run_guarded(command, {ADDRESS: address, **secret.variables(shared)})
         hub.end()
         follower.join()
     return code
@@ -168,14 +150,10 @@ def _run_rank(order: Event, shared: str) -> str | None:
     """Run a rank of the launcher that the order names; returns how it failed, or None."""
     host, port = order["launcher"]
     command = [sys.executable, "-m", "collectives.launch.rank", "torchrun", host, str(port)]
-    code = _run_guarded(command, order["environment"] | {"WORLD_SIZE": str(order["ranks"]), **_carrying(shared)})
+    code = _run_guarded(command, order["environment"] | {"WORLD_SIZE": str(order["ranks"]), **secret.variables(shared)})
     if code < 0:
         return signal.Signals(-code).name
     return f"ended with exit code {code}" if code else None
-
-
-def _carrying(shared: str) -> dict[str, str]:
-    return {secret.VARIABLE: shared, secret.FILE_VARIABLE: ""}
 
 
 def _run_guarded(command: list[str], environment: dict[str, str]) -> int:

@@ -4,8 +4,6 @@ As a script it does so for any command: ``python parent_death.py PARENT FILE mpi
 unless that is empty, because a killed parent cannot. It imports Python's own modules only, so that it starts fast.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,13 +1,11 @@
 """Supervising processes: until all have ended well, or one fails or time is up; then none of them is left."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -69,40 +67,33 @@ def supervise(
     logs: list[Log],
     events: Callable[[float], list[Event] | None],
     timeout: float,
+    on_event: Callable[[Event], None],
     since: float | None = None,
-) -> Iterator[Event]:
-    """Yield events as they arrive, until every process has ended with exit code 0.
+) -> list[Event]:
+    """Wait until every process has ended with exit code 0; returns all events, which ``on_event`` sees as they arrive.
 
     ``events(seconds)`` waits at most so long and returns the events that have arrived, or None after the last one.
     Raises RankError if a process fails, or ``timeout`` seconds after ``since`` (a time of the monotonic clock, by
-    default now).
+    default now). The others have `LINGER_SECONDS` to report that one has failed.
     """
-    since, is_open = time.monotonic() if since is None else since, True
+    since, seen, is_open, failed_at = time.monotonic() if since is None else since, list[Event](), True, float("inf")
     while is_open or any(process.poll() is None for process in processes):
         arrived = events(POLL_SECONDS) if is_open else None
         is_open = arrived is not None
-        yield from arrived or []
+        for event in arrived or []:
+            seen.append(event)
+            on_event(event)
+        if any(process.poll() for process in processes):
+            failed_at = min(failed_at, time.monotonic())
+            if not is_open or time.monotonic() > failed_at + LINGER_SECONDS:
+                break
+        else:
+            _need_time(names, processes, logs, timeout, since)
         if not is_open:
             time.sleep(POLL_SECONDS)
-        if any(process.poll() for process in processes):
-            yield from _last_events(events, is_open)
-        _need_well(names, processes, logs)
-        _need_time(names, processes, logs, timeout, since)
-    _need_well(names, processes, logs)
-
-
-def _last_events(events: Callable[[float], list[Event] | None], is_open: bool) -> Iterator[Event]:
-    """What still arrives after a process has failed: the others notice, and have a moment to report it."""
-    until = time.monotonic() + LINGER_SECONDS
-    while is_open and time.monotonic() < until:
-        arrived = events(POLL_SECONDS)
-        is_open = arrived is not None
-        yield from arrived or []
-
-
-def _need_well(names: list[str], processes: list[Process], logs: list[Log]) -> None:
     if any(process.poll() for process in processes):
         raise RankError(_first_failure(names, processes, logs))
+    return seen
 
 
 def _need_time(names: list[str], processes: list[Process], logs: list[Log], timeout: float, since: float) -> None:
@@ -133,7 +124,7 @@ def _first_failure(names: list[str], processes: list[Process], logs: list[Log]) 
 def _silent(processes: list[Process], logs: list[Log]) -> list[int]:
     """The running ranks that all failed ranks waited for; none if a rank failed by itself."""
     running = {which for which, process in enumerate(processes) if process.poll() is None}
-    waited_for = [WAITED.findall(_text(log)) for process, log in zip(processes, logs, strict=True) if process.poll()]
+    waited_for = [WAITED.findall(text(log)) for process, log in zip(processes, logs, strict=True) if process.poll()]
     return sorted(running & {int(peer) for peers in waited_for for peer in peers}) if all(waited_for) else []
 
 
@@ -156,10 +147,11 @@ def _identity(file: os.stat_result) -> tuple[int, int]:
 
 def last_lines(log: Log) -> str:
     """The last lines of a log, under a heading."""
-    return indented(_text(log).splitlines())
+    return indented(text(log).splitlines())
 
 
-def _text(log: Log) -> str:
+def text(log: Log) -> str:
+    """What has been printed into a log."""
     log.seek(0)
     return log.read().decode(errors="replace")
 

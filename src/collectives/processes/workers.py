@@ -1,7 +1,5 @@
 """A pool of worker processes on this machine, killed when their parent ends."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """JSON Schemas of the files and rows that others may read, and the version of them that this release writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from importlib import resources

@@ -4,8 +4,6 @@
 numbers them. Times are seconds.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

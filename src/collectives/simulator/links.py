@@ -5,8 +5,6 @@ passes. A shared link is one that several ranks use: a node's network port, or a
 directions. Times are seconds.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

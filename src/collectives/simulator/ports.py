@@ -1,7 +1,5 @@
 """When a port or a shared link is free: it remembers one occupied period and the gap before it."""
 
-from __future__ import annotations
-
 from collectives.compiled import compiled
 from collectives.simulator.links import Floats
 

@@ -1,7 +1,5 @@
 """The fastest algorithm for each machine, number of ranks and size, without simulating what cannot win."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

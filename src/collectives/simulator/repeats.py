@@ -1,7 +1,5 @@
 """Runs of steps that repeat the one before with other chunks, simulated several times as fast by `steady_state`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectives.schedule import Ints, Step

@@ -1,7 +1,5 @@
 """Simulated times as rows: many cases of collective, algorithm, ranks, bytes and machine, on all cores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 

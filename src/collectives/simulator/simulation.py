@@ -134,21 +134,22 @@ def _stage(schedule: Schedule, machine: Machine, n: int, algorithm: str | None) 
 
 
 def _scratch(p: int, links: Links, rows: int) -> Scratch:
-    def whole() -> Ints:
-        return np.zeros(rows, dtype=np.int64)
-
-    def real(length: int = rows) -> Floats:
-        return np.zeros(length)
-
     shared = shared_links(links)
-    loads = real(2 * p), real(2 * p), real(2 * p), real(shared), np.full(shared, np.inf)
     return Scratch(
-        *loads,
-        *(whole(), whole()),
-        *(real(), real()),
-        np.zeros(rows, dtype=np.int8),
-        np.zeros(rows, dtype=np.int8),
-        *(real(), real(), real()),
+        egress=np.zeros(2 * p),
+        ingress=np.zeros(2 * p),
+        reducing=np.zeros(2 * p),
+        shared=np.zeros(shared),
+        shared_start=np.full(shared, np.inf),
+        first=np.zeros(rows, dtype=np.int64),
+        end=np.zeros(rows, dtype=np.int64),
+        added=np.zeros(rows),
+        ready=np.zeros(rows),
+        protocol=np.zeros(rows, dtype=np.int8),
+        kind=np.zeros(rows, dtype=np.int8),
+        start=np.zeros(rows),
+        left=np.zeros(rows),
+        arrival=np.zeros(rows),
     )
 
 

@@ -1,19 +1,15 @@
 """The simulator's benchmark: messages per second and peak memory, each goal in its own process."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import time
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from collectives.machine import machine
 from collectives.processes.workers import workers
-from collectives.simulator.scaling import Case, row, rows
-
-Row = dict[str, Any]
+from collectives.simulator.scaling import Case, Row, row, rows
 
 FIGURE_RANKS = tuple(96 << i for i in range(9))
 FIGURE_ALGORITHMS = ("ring", "hierarchical_ring", "hierarchical_tree")

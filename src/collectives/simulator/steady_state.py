@@ -1,7 +1,5 @@
 """Steps that repeat, as a ring's do, compiled: a clock for each row of a step instead of clocks for ports and links."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@
 (over a `mesh` of TCP connections) or `batches` (over NCCL) follows the program.
 """
 
-from __future__ import annotations
-
 from collectives.backends import Backend, Call, Performed
 from collectives.backends.torch_native import OnCpus, OnGpus
 

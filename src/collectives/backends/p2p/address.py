@@ -1,7 +1,5 @@
 """Where the ranks of a group reach each other, and the token by which they know each other from strangers."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

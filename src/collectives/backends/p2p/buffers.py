@@ -1,7 +1,5 @@
 """The tensors that a plan works on: the caller's own where torch works in place, otherwise scratch memory."""
 
-from __future__ import annotations
-
 import threading
 
 import torch

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import distributed as dist
 
 from collectives.backends import Call, Performed
+from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.buffers import fill, hand_over
 from collectives.backends.p2p.connection import MessageError
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.member import SHARED, Member, group_of, member
 from collectives.backends.p2p.prepared import DEVICES, check, prepare, request
-from collectives.backends.p2p.transport import give_up, transport
+from collectives.backends.p2p.transport import Transport, give_up, transport
 
 
 def perform(call: Call) -> Performed:
@@ -62,8 +66,16 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
         if wanted.kind.device.type == "cuda":
             execute_in_batches(made.plan, work, scratch, group, call.op, p)
         else:
-            execute(made.plan, work, scratch, group, call.op, p, made.signature, call.background)
+            finish = _agreement(call, wanted.n) if call.agreed else None
+            execute(made.plan, work, scratch, group, call.op, p, made.signature, call.background, finish)
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
     hand_over(call, work, made.edges, rank, p)
     return made.performed
+
+
+def _agreement(call: Call, n: int) -> Callable[[Transport], None] | None:
+    """What lets every rank hear, over others maybe, from all ranks of the group; None where the call itself does."""
+    if call.splits is not None:
+        return partial(agree, pairs=True)
+    return agree if call.root is not None or n == 0 else None

@@ -1,7 +1,5 @@
 """A rank's end of one connection to or from a peer, and the messages that use it."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections import deque

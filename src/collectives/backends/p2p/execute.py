@@ -9,6 +9,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed as dist
 
@@ -28,14 +29,20 @@ def execute(
     p: int,
     signature: bytes = NO_CALL,
     background: bool = False,
+    finish: Callable[[Transport], None] | None = None,
 ) -> None:
-    """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message."""
+    """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message.
+
+    ``finish`` sends and receives what ends the call, over the same connections.
+    """
     joined = transport(group, background)
     joined.begin(step_by_step=made.exchanges, signature=signature)
     try:
         _execute(made, tensor, scratch, joined, op, p)
-    except BaseException:
-        joined.is_open = False  # others may still send what this call has asked for: no later one may take it
+        if finish:
+            finish(joined)
+    except BaseException as error:
+        joined.fail(error)  # others may still send what this call has asked for: no later one may take it
         raise
     finally:
         joined.end()
@@ -112,5 +119,4 @@ def _doer(
 def _opened(tensor: torch.Tensor, arrays: bool) -> tuple[Any, memoryview]:
     """What of a tensor is reduced, an array or itself, and its bytes."""
     array = as_array(tensor)
-    memory = memoryview(array)
-    return array if arrays else tensor, memory.cast("B") if memory.nbytes else memory
+    return array if arrays else tensor, array.view(np.uint8).data

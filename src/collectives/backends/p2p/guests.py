@@ -1,7 +1,5 @@
 """Connections that have not named their rank yet: few at a time, and each for a few seconds only."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -53,7 +54,7 @@ class Member:
     """Our process in one group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.rank, self.p, self.over = dist.get_rank(group), dist.get_world_size(group), dist.get_backend(group)
+        self.rank, self.p, self.over = group.rank(), group.size(), group.name()
         self.callers = Exclusive(), Exclusive()  # of calls in the foreground, and in the background
         self.place: Place | None = None  # not before the group is first used
 
@@ -73,8 +74,12 @@ def member(group: dist.ProcessGroup) -> Member:
 
 
 def group_of(call: Call) -> dist.ProcessGroup:
-    """The call's group, by default that of all ranks. Raises ValueError where there is none yet."""
+    """The call's group, by default that of all ranks. Raises ValueError where there is none yet.
+
+    For a group of `collectives.torch_backend` it is the plain one that this stands on.
+    """
     group = call.group or dist.group.WORLD
     if group is None:
         raise ValueError("no process group: call torch.distributed.init_process_group first")
-    return group
+    base: Callable[[str], dist.ProcessGroup] | None = getattr(group, "base", None)
+    return base(call.some().device.type) if base else group

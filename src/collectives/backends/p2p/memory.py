@@ -3,8 +3,6 @@
 It offers the executor what `mesh.Mesh` does, so that the same programs run.
 """
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time
@@ -16,8 +14,10 @@ from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p.connection import Message, MessageError, need_expected
+from collectives.backends.p2p.farewell import FarewellError, reason
 from collectives.backends.p2p.signature import NO_CALL
 
+GONE = ConnectionResetError("it has gone")
 Header = tuple[int, int, int, bytes]  # call, step, bytes, signature
 
 
@@ -27,14 +27,14 @@ class Inbox:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.sent: dict[int, deque[tuple[Header, bytes]]] = defaultdict(deque)
-        self.gone: set[int] = set()
+        self.gone: dict[int, OSError] = {}  # and why
 
 
 class MemoryMesh:
     """One rank of a group whose ranks share this process; made by all of them together."""
 
     def __init__(self, group: dist.ProcessGroup, shared: dict[bytes, Any]) -> None:
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         self.call, self.deadline, self.is_open, self._signature = 0, 0.0, True, NO_CALL
         token = everyones(secrets.token_bytes(16), group)[0]
@@ -49,6 +49,11 @@ class MemoryMesh:
         self._signature = signature
         self.call += 1
         self.deadline = time.monotonic() + self.seconds
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others why this rank gives up."""
+        self.is_open = False
+        self._leave(FarewellError(reason(self.rank, error)))
 
     def end(self) -> None:
         """The call is over; after one that has failed the others learn that this rank is gone."""
@@ -77,8 +82,9 @@ class MemoryMesh:
                 left = self.deadline - time.monotonic()
                 for peer, message in peers.items():
                     if peer in inbox.gone or not self.is_open or left <= 0:
-                        late = f"not done within {self.seconds:g} s"
-                        raise MessageError(False, message.step, peer, late if left <= 0 else "it has gone")
+                        late = OSError(f"not done within {self.seconds:g} s")
+                        why = inbox.gone.get(peer, GONE if left > 0 else late)
+                        raise MessageError(False, message.step, peer, why) from why
                 inbox.changed.wait(left)
 
     def _take(self, peer: int, inbox: Inbox) -> bool:
@@ -100,7 +106,10 @@ class MemoryMesh:
     def close(self) -> None:
         """Give up, from any thread: all that wait for this rank, and a call of it that is under way, fail at once."""
         self.is_open = False
+        self._leave(GONE)
+
+    def _leave(self, why: OSError) -> None:
         for inbox in self._inboxes:
             with inbox.changed:
-                inbox.gone.add(self.rank)
+                inbox.gone.setdefault(self.rank, why)
                 inbox.changed.notify()

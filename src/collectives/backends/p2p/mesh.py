@@ -11,8 +11,6 @@ rank does not take it away from itself stands in `outgoing`.) A rank asks for a 
 they are sent.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets
@@ -28,9 +26,11 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
-from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, need_expected, prepare
+from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, prepare
+from collectives.backends.p2p.farewell import PATIENCE, FarewellError, farewell, last_words, reason
 from collectives.backends.p2p.guests import MOST, Guest, Guests
 from collectives.backends.p2p.outgoing import Outgoing
+from collectives.backends.p2p.reading import take
 from collectives.backends.p2p.signature import NO_CALL
 
 RECEIVE_LOW_WATER = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
@@ -43,7 +43,7 @@ class Mesh:
     """The connections of one rank to the others of its group; made by all of them together."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         self.call, self.deadline, self.is_open = 0, 0.0, True
         self._is_busy, self._signature = False, NO_CALL
@@ -67,6 +67,20 @@ class Mesh:
         self.call += 1
         self._outgoing.step_by_step = step_by_step
         self.deadline = time.monotonic() + self.seconds
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others why this rank gives up, as far as they listen; its connections are for no later call."""
+        self.is_open, self._outgoing.step_by_step = False, False
+        why, until = reason(self.rank, error), time.monotonic() + PATIENCE
+        for peer in set(range(self.size)) - {self.rank} - {peer for peer, is_sent in self._lost if is_sent}:
+            connection = self._out.get(peer) or self._connect(peer)
+            self._outgoing.send(connection, farewell(peer, self.call, why))
+        while self._outgoing.unsent and (left := until - time.monotonic()) > 0:
+            self._look_after(left)
+
+    def _last_words(self, peer: int) -> FarewellError | None:
+        connection = self._into.get(peer)
+        return last_words(connection) if connection and connection.socket else None
 
     def end(self) -> None:
         """The call is over; after one that has failed all connections are closed."""
@@ -107,16 +121,17 @@ class Mesh:
                 connection.socket.settimeout(min(left, NAP))
                 self._read(connection)
                 return
-        self._look_after(messages, left)
-
-    def _look_after(self, messages: list[Message], seconds: float) -> None:
-        """Whatever has come, or can be sent, of these and of all that is under way to others."""
         for message in messages:
             why = self._lost.get((message.peer, message.is_sent))
             if why is not None:
+                why = (message.is_sent and self._last_words(message.peer)) or why
                 raise MessageError(message.is_sent, message.step, message.peer, why) from why
             if not message.is_sent:
                 self._listen(self._into[message.peer])
+        self._look_after(left)
+
+    def _look_after(self, seconds: float) -> None:
+        """Whatever has come, or can be sent, of all that is under way."""
         for connection in self._outgoing.stuck():
             if connection.number not in self._handlers:
                 self._watch(connection.socket, select.POLLOUT, connection.handler)
@@ -209,7 +224,7 @@ class Mesh:
         """Take what has come of the first message that is asked for: its header and what is behind it."""
         message = connection.messages[0]
         try:
-            message.advance(self._receive(connection, message))
+            message.advance(take(connection, message, self._signature))
         except (BlockingIOError, TimeoutError):
             return
         except OSError as error:
@@ -224,25 +239,6 @@ class Mesh:
             connection.messages.popleft()
             self._ignore(connection.number)
 
-    def _receive(self, connection: Connection, message: Message) -> int:
-        """How many bytes of the message itself have come."""
-        missing = HEADER.size - connection.got
-        if not missing:
-            return _some(connection.socket.recv_into(message.parts[0]))
-        header = connection.header[connection.got :]
-        count = _some(connection.socket.recvmsg_into([header, message.parts[0]])[0])
-        connection.got += min(count, missing)
-        if count < missing:
-            return 0
-        need_expected(HEADER.unpack(connection.header), (message.call, message.step, message.left, self._signature))
-        return count - missing
-
     def _lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
         self._ignore(connection.number)
         self._lost[connection.peer, is_sent] = error
-
-
-def _some(count: int) -> int:
-    if not count:
-        raise ConnectionResetError("it has gone")
-    return count

@@ -6,8 +6,6 @@ turn. So there none of a later step begins before those of the earlier ones have
 is under way than a link holds. In a pipeline, a ring or a tree, whatever is there is sent: it has to overlap.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

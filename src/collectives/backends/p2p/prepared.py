@@ -1,7 +1,5 @@
 """What a call needs that is worked out once and kept: the algorithm, one rank's plan, chunk edges and a signature."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +13,7 @@ from collectives.backends import Call, Performed
 from collectives.backends.p2p.compile import compact, is_straight, plan
 from collectives.backends.p2p.member import Place
 from collectives.backends.p2p.program import Plan
-from collectives.backends.p2p.reduce import COMBINE, DTYPES
+from collectives.backends.p2p.reduce import refusal
 from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
 from collectives.schedule import Ints, Schedule
@@ -130,11 +128,10 @@ def check(over: str, wanted: Request) -> None:
             f"p2p runs over gloo on CPU tensors, or over nccl on CUDA tensors, not over {over} on "
             f"{' and '.join(sorted(devices))}"
         )
-    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
-        known = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
-        raise ValueError(f"tensors are alike and one of {known}, not {' and '.join(sorted(map(str, dtypes)))}")
-    if wanted.op is not None and wanted.op not in COMBINE:
-        raise ValueError(f"op is SUM, AVG, PRODUCT, MAX or MIN, not {wanted.op}")
+    if len(dtypes) > 1:
+        raise ValueError(f"tensors are alike in dtype, not {' and '.join(sorted(map(str, dtypes)))}")
+    if why := refusal(wanted.op, wanted.kind.dtype):
+        raise ValueError(why)
     if not all(kind.contiguous for kind in kinds):
         raise ValueError("tensors must be contiguous")
 

@@ -1,7 +1,5 @@
 """Reduce what has arrived with what is there: sums, products and extremes, rounded alike on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -11,7 +9,19 @@ import torch
 from torch import distributed as dist
 
 HALF = (torch.float16, torch.bfloat16)
-DTYPES = (*HALF, torch.float32, torch.float64, torch.int32, torch.int64)
+WHOLE = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)  # integers
+SUMMED = (*HALF, torch.float32, torch.float64, *WHOLE, torch.bool)  # what can be reduced; sums of bools are "or"
+# What can be moved. numpy does not know all of them: these go as integers of their size.
+FOREIGN = {
+    **dict.fromkeys(HALF, torch.int16),
+    **dict.fromkeys(
+        (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz), torch.uint8
+    ),
+    torch.complex32: torch.int32,
+}
+DTYPES = (
+    *dict.fromkeys([*SUMMED, *FOREIGN, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64]),
+)
 
 # How a reduction combines two: torch's tensors, and numpy's arrays.
 COMBINE: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -20,15 +30,33 @@ COMBINE: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
     dist.ReduceOp.PRODUCT: (torch.mul, np.multiply),
     dist.ReduceOp.MAX: (torch.maximum, np.maximum),
     dist.ReduceOp.MIN: (torch.minimum, np.minimum),
+    dist.ReduceOp.BAND: (torch.bitwise_and, np.bitwise_and),
+    dist.ReduceOp.BOR: (torch.bitwise_or, np.bitwise_or),
+    dist.ReduceOp.BXOR: (torch.bitwise_xor, np.bitwise_xor),
 }
+BITWISE = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
+
+
+def refusal(op: Any, dtype: torch.dtype) -> str | None:
+    """Why we cannot reduce this dtype by this op; None where we can. Without an op every dtype is only moved."""
+    names = [str(each).rpartition(".")[2] for each in COMBINE]
+    if op is not None and op not in COMBINE:
+        return f"op is {', '.join(names[:-1])} or {names[-1]}, not {op}"
+    if dtype not in (DTYPES if op is None else SUMMED):
+        known = ", ".join(str(each).removeprefix("torch.") for each in (DTYPES if op is None else SUMMED))
+        return f"dtype: got {dtype}, expected one of {known}"
+    if (op in BITWISE and dtype.is_floating_point) or (op == dist.ReduceOp.AVG and dtype == torch.bool):
+        return f"op {op} does not reduce {dtype}"
+    return None
 
 
 def as_array(tensor: torch.Tensor) -> Any:
     """The same memory as an array of numpy, which finds and adds a few elements in a fifth of torch's time.
 
-    Half types come as the integers that they are stored as: numpy does not know both of them.
+    Types that numpy does not know come as integers of their size.
     """
-    return (tensor.view(torch.int16) if tensor.dtype in HALF else tensor).numpy()
+    stored = FOREIGN.get(tensor.dtype)
+    return (tensor if stored is None else tensor.view(stored)).numpy()
 
 
 @cache

@@ -1,7 +1,5 @@
 """What one rank sends and receives in one step: its messages, where they land, and how they are reduced."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What carries the messages of a group's calls: a mesh for those in the foreground, another for the background's."""
 
-from __future__ import annotations
-
 from weakref import WeakKeyDictionary, finalize
 
 from torch import distributed as dist

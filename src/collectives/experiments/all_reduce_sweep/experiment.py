@@ -1,7 +1,5 @@
 """The experiment ``all-reduce-sweep``: one all-reduce by our algorithms and by the libraries, over sizes."""
 
-from __future__ import annotations
-
 from collectives.bench import Settings
 from collectives.experiments.parameters import Distinct, Name
 from collectives.experiments.sweeps import Sweep, run

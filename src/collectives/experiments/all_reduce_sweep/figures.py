@@ -1,7 +1,5 @@
 """Measured rows of one collective as figures, a table, and sentences whose numbers come from the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pandas as pd

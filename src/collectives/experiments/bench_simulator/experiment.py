@@ -1,13 +1,12 @@
 """The experiment ``bench-simulator``: how fast the simulator is on this machine."""
 
-from __future__ import annotations
-
 import sys
 
 from collectives.bench.environment import record
 from collectives.bench.results import write
 from collectives.experiments.parameters import Parameters
-from collectives.simulator.speed import Row, benchmark, lines
+from collectives.simulator.scaling import Row
+from collectives.simulator.speed import benchmark, lines
 
 __all__ = ["Parameters", "run"]
 

@@ -1,7 +1,5 @@
 """The experiment ``calibration``: messages between two ranks, and the machine whose link fits them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Self
 

@@ -1,7 +1,5 @@
 """The experiment ``collectives-sweep``: each collective by the back ends that have it, over sizes."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from collectives.backends import BACKENDS, backend

@@ -1,7 +1,5 @@
 """Measured rows of several collectives: a small panel for each, a line in it for each back end."""
 
-from __future__ import annotations
-
 from matplotlib.figure import Figure
 
 from collectives.figures import kit, measured, statements

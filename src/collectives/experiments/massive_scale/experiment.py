@@ -1,7 +1,5 @@
 """The experiment ``massive-scale``: all-reduces simulated on many numbers of ranks, and which algorithm is fastest."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Self
 

@@ -3,8 +3,6 @@
 Rows are a table as `collectives.simulator.scaling.row` makes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
@@ -113,7 +111,8 @@ def regime_map(best: Rows) -> Picture:
         axes.set_yticks(range(len(grid.index)), [format_bytes(nbytes) for nbytes in grid.index])
         axes.grid(visible=False)
         axes.set(xlabel=f"GPUs of {best.machine.iloc[0]}", ylabel="buffer")
-        handles = [Patch(color=mark(name).colour, label=f"{initials(name)}  {name}") for name in _shown(best)]
+        shown = sorted(best.algorithm.unique())
+        handles = [Patch(color=mark(name).colour, label=f"{initials(name)}  {name}") for name in shown]
         kit.legend(figure, more=handles)
 
     return picture(paint, f"Simulated, {_regimes_alt(best, grid)}", kit.WIDTH, 4.4)
@@ -145,10 +144,6 @@ def _luminance(colour: str) -> float:
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in mpl.colors.to_rgb(colour)
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def _shown(best: Rows) -> list[str]:
-    return sorted(best.algorithm.unique())
 
 
 def _regimes_alt(best: Rows, grid: Rows) -> str:

@@ -8,8 +8,6 @@ times in seconds, on nodes of g GPUs joined by NVLink.
 The article names no number of channels. Four, of the 5 GB/s that 2.4 assumes for one, are our inference.
 """
 
-from __future__ import annotations
-
 from math import ceil
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ Their values are not printed: they were read off the pixels, to within 2 % in fi
 of the nine numbers of GPUs. Figure 5 prints its values on its bars; these are exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 

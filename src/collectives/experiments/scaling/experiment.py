@@ -4,8 +4,6 @@ Links are calibrated first; "auto" and the simulator go by that machine. On the 
 algorithms are measured, too, and "auto" once more in deeper slow motion, where this machine's cores matter less.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Self

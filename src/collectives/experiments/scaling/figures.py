@@ -3,8 +3,6 @@
 Times are those of slow motion; a second axis has the times on the real link.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the experiment ``scaling`` was to show, held against its rows: ratios of medians, one line for each size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import isfinite, nan
 from typing import Any, NamedTuple

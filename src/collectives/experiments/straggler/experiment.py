@@ -3,8 +3,6 @@
 Every point is a host and a factor. One launch measures all of them: the links change while its ranks wait.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Annotated, Self

@@ -3,8 +3,6 @@
 Measured is a filled marker with its interval, simulated a line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

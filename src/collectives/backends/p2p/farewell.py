@@ -1,0 +1,76 @@
+"""The last words of a rank that fails: why, told to all others, so that each reports the cause and not a closed socket.
+
+A farewell is a message as any other, with a call number that no call has. A rank that hears it passes it on.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+
+from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError
+from collectives.backends.p2p.signature import NO_CALL
+
+CALL = (1 << 64) - 1
+LAST = 1 << 62  # a step behind all others
+MOST = 1000  # bytes of a reason
+PATIENCE = 1.0  # seconds for telling it, and for hearing it
+
+
+class FarewellError(OSError):
+    """A peer has given up, for this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"it has given up, because {reason}")
+        self.reason = reason
+
+
+def reason(rank: int, error: BaseException) -> str:
+    """Why this rank fails: that of another if it has heard of one, otherwise its own."""
+    if isinstance(error.__cause__, FarewellError):
+        return error.__cause__.reason
+    return f"rank {rank} failed {error if isinstance(error, MessageError) else f'by {type(error).__name__}: {error}'}"
+
+
+def farewell(peer: int, call: int, why: str) -> Message:
+    """The message that tells a peer."""
+    said = why.encode()[:MOST]
+    return Message(peer, call, LAST, [HEADER.pack(CALL, 0, len(said), NO_CALL) + said], is_sent=True)
+
+
+def heard(connected: socket.socket, size: int, begun: bytes = b"") -> FarewellError:
+    """A farewell of so many bytes, of which some have been read."""
+    until = time.monotonic() + PATIENCE
+    with suppress(OSError):
+        begun += _read(connected, min(size, MOST) - len(begun), until)
+    return FarewellError(begun.decode(errors="replace"))
+
+
+def last_words(connection: Connection) -> FarewellError | None:
+    """What the peer said at last, if it comes soon; messages before it are dropped, as this rank is about to fail."""
+    until, header = time.monotonic() + PATIENCE, bytes(connection.header[: connection.got])
+    with suppress(OSError):
+        if connection.got == HEADER.size:
+            _read(connection.socket, connection.messages[0].left, until)
+            header = b""
+        while True:
+            header += _read(connection.socket, HEADER.size - len(header), until)
+            call, _, size, _ = HEADER.unpack(header)
+            if call == CALL:
+                return heard(connection.socket, size)
+            _read(connection.socket, size, until)
+            header = b""
+    return None
+
+
+def _read(connected: socket.socket, size: int, until: float) -> bytes:
+    """So many bytes. Raises OSError where they do not come in time."""
+    came = b""
+    while len(came) < size:
+        connected.settimeout(max(until - time.monotonic(), 1e-3))
+        piece = connected.recv(min(size - len(came), 1 << 20))
+        if not piece:
+            raise ConnectionResetError("it has gone")
+        came += piece
+    return came

@@ -1,0 +1,54 @@
+"""``init_process_group("collectives")``: PyTorch programs on our algorithms, with two lines changed.
+
+    import collectives.torch_backend
+
+    torch.distributed.init_process_group("collectives")
+
+DistributedDataParallel, FSDP2 (``fully_shard``), ZeroRedundancyOptimizer, DTensor, ``new_group``, ``async_op`` and all
+functions of `torch.distributed` then work as over gloo. The algorithm is, in this order:
+
+1. that of the group's options: ``init_process_group("collectives", pg_options=Options("two_tree"))``, likewise
+   ``new_group``; a group without options has those of the default group;
+2. that which the environment variable COLLECTIVES_ALGORITHM names;
+3. "auto" (`collectives.autotune`).
+
+A collective that has no algorithm of that name takes "auto": two_tree reduces, but does not gather.
+
+All collectives run by schedules of ours. gloo, which each group has inside, introduces the ranks to each other, and
+carries ``send``, ``recv`` and reductions of sparse tensors. Where GPUs are, NCCL carries the messages of CUDA tensors;
+that we could not try, for want of a GPU.
+
+All calls on one group run on one thread, in the order in which they were made; every rank has to make them in the same
+order. A peer that is dead or silent, or makes a different call, ends ``wait()`` on every rank within the group's
+timeout: RuntimeError names the collective, the algorithm, the step and the peer, and under DistributedDataParallel the
+bucket. Then the group is unusable. So that no rank goes on alone, calls with a root or with split sizes end with a
+barrier: a broadcast costs 2 log2(p) latencies, not log2(p).
+
+>>> import torch
+>>> from torch import distributed as dist
+>>> dist.init_process_group("collectives", store=dist.HashStore(), rank=0, world_size=1, pg_options=Options("two_tree"))
+>>> x = torch.arange(3.0)
+>>> dist.all_reduce(x, dist.ReduceOp.AVG)
+>>> dist.all_reduce(x, async_op=True).get_future().value()
+[tensor([0., 1., 2.])]
+>>> dist.destroy_process_group()
+>>> Options("rnig")
+Traceback (most recent call last):
+    ...
+ValueError: algorithm: got 'rnig', expected auto or one of all_to_all's ...
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import distributed as dist
+
+from collectives.torch_backend.group import NAME, make
+from collectives.torch_backend.options import Options
+
+__all__ = ["Options"]
+
+# Importing this module is what makes the name known to torch.
+dist.Backend.register_backend(
+    NAME, make, extended_api=True, devices=["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+)

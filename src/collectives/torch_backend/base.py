@@ -1,0 +1,34 @@
+"""The plain groups that a group of ours stands on: gloo's for the CPU and, where GPUs are, NCCL's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+
+def bases(given: Any) -> dict[str, dist.ProcessGroup]:
+    """A group for each kind of device that this machine has; all ranks call it alike."""
+    store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
+    found = {"cpu": _plain(given, "cpu", c10d.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout))}
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        options = c10d.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        found["cuda"] = _plain(
+            given, "cuda", c10d.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
+        )
+        # `P2POp` looks up ranks in torch's book.
+        ranks = given.global_ranks_in_group or range(size)
+        c10d._world.pg_group_ranks[found["cuda"]] = {each: i for i, each in enumerate(ranks)}
+    return found
+
+
+def _plain(given: Any, device: str, backend: Any) -> dist.ProcessGroup:
+    group = dist.ProcessGroup(given.store, given.group_rank, given.group_size)
+    kind = getattr(dist.ProcessGroup.BackendType, backend.name().upper())
+    group._set_default_backend(kind)
+    group._register_backend(torch.device(device), kind, backend)
+    group._set_group_name(f"{given.group_id}/{backend.name()}")
+    return group

@@ -1,0 +1,211 @@
+"""The process group that torch's Python and C++ code calls: each method makes jobs of ours and returns a `Work`."""
+
+# ruff: noqa: ARG002  torch gives every method options, of which most have nothing for us
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from collectives.backends.background import Work, end, start
+from collectives.backends.p2p import collective
+from collectives.backends.p2p.transport import give_up, transport
+from collectives.torch_backend import calls
+from collectives.torch_backend.base import bases
+from collectives.torch_backend.calls import Job, Tensors
+from collectives.torch_backend.options import Options, from_environment
+from collectives.torch_backend.passed import Passed
+
+NAME = "collectives"
+Make = Callable[[], Job]
+
+
+def make(given: Any, options: Options | None) -> Group:
+    """The group that `init_process_group` and `new_group` ask for; all of its ranks call it alike."""
+    if options is None:
+        default = dist.group.WORLD
+        options = default.algorithms if isinstance(default, Group) else from_environment()
+    if not isinstance(options, Options):
+        raise ValueError(f"pg_options: got {options!r}, expected Options of this back end")
+    return Group(given, options)
+
+
+class Group(dist.ProcessGroup):
+    """Our collectives under the names by which torch calls them: `torch.distributed` says what each of them does."""
+
+    def __init__(self, given: Any, algorithms: Options) -> None:
+        super().__init__(given.group_rank, given.group_size)
+        self.algorithms = algorithms
+        self._bases = bases(given)
+        for device, base in self._bases.items():
+            self._register_backend(
+                torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, base._get_backend(torch.device(device))
+            )
+        self._pass, self._bucket = -1, -1
+        transport(self.base("cpu"), background=True)  # now, while all ranks are here
+
+    def base(self, device: str) -> dist.ProcessGroup:
+        """The plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
+        found = self._bases.get(device)
+        if found is None:
+            raise ValueError(f"device: got {device}, expected {' or '.join(self._bases) or 'a group not destroyed'}")
+        return found
+
+    # What torch asks a group for, beside collectives.
+
+    def getBackendName(self) -> str:  # noqa: N802, torch's name for it
+        """The name to initialise by."""
+        return NAME
+
+    def shutdown(self) -> None:
+        """End all connections and the thread; a call that is under way fails."""
+        for base in self._bases.values():
+            for background in (False, True):
+                give_up(base, background)
+            end(base)
+        self._bases.clear()
+
+    abort = shutdown
+
+    # Collectives, in the forms that torch's functions call.
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """Reduce in place."""
+        if tensors[0].layout != torch.strided:
+            return self._passed("all_reduce", tensors[0], lambda base: base.allreduce(tensors, opts))
+        return self._run(tensors, [partial(calls.all_reduce, each, _op(opts)) for each in tensors], self._whose())
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
+        """Copy the root's."""
+        return self._run(tensors, [partial(calls.broadcast, each, opts.rootRank) for each in tensors])
+
+    def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
+        """Reduce into the root's."""
+        makes = [partial(calls.reduce, each, _op(opts), opts.rootRank, self.rank()) for each in tensors]
+        return self._run(tensors, makes)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Gather into lists."""
+        pairs = zip(outputs, inputs, strict=True)
+        makes = [partial(calls.all_gather, room, each, self.size()) for room, each in pairs]
+        return self._run([each for room in outputs for each in room], makes)
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Gather several at once: a list for each rank, with each of its tensors."""
+        return self.allgather([[room[i] for room in outputs] for i in range(len(inputs))], inputs)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Gather several at once, each into one tensor."""
+        return self.allgather([[each] for each in outputs], inputs)
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
+        """Gather into one tensor."""
+        return self.allgather([[output]], [given])
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
+        """Gather into the root's list."""
+        room = outputs[0] if outputs else []
+        return self._run(room, [partial(calls.gather, room, inputs[0], opts.rootRank, self.size())])
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
+        """Hand out the root's list."""
+        parts = inputs[0] if inputs else []
+        return self._run(outputs, [partial(calls.scatter, outputs[0], parts, opts.rootRank, self.size())])
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
+        """Reduce lists, a part for each rank."""
+        pairs = zip(outputs, inputs, strict=True)
+        makes = [partial(calls.reduce_scatter, output, parts, _op(opts), self.size()) for output, parts in pairs]
+        return self._run(outputs, makes)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Reduce several tensors, a part of each for each rank."""
+        return self.reduce_scatter(outputs, [[each] for each in inputs], opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
+        """Reduce a tensor, a part for each rank."""
+        return self.reduce_scatter([output], [[given]], opts)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Exchange lists."""
+        return self._run(outputs, [partial(calls.all_to_all, outputs, inputs)])
+
+    def all_to_all_single(
+        self, output: torch.Tensor, given: torch.Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
+    ) -> dist.Work:
+        """Exchange parts of two tensors, equal ones or of so many rows."""
+        return self._run([output], [partial(calls.all_to_all_single, output, given, (into, out), self.size())])
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Wait for all ranks: an all-reduce of no elements, which ends with an agreement of all."""
+        nothing = torch.empty(0, dtype=torch.uint8)
+        return self._run([nothing], [partial(calls.all_reduce, nothing, dist.ReduceOp.BOR)], " (a barrier)")
+
+    # The names that these had before torch 2.13.
+    _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Messages from rank to rank.
+
+    def send(self, tensors: Tensors, to: int, tag: int) -> dist.Work:
+        """Send to a rank."""
+        return self._passed(f"send to rank {to}", tensors[0], lambda base: base.send(tensors, to, tag))
+
+    def recv(self, tensors: Tensors, sender: int, tag: int) -> dist.Work:
+        """Receive from a rank."""
+        return self._passed(f"recv from rank {sender}", tensors[0], lambda base: base.recv(tensors, sender, tag))
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
+        """Receive from whichever rank sends first."""
+        return self._passed("recv from any rank", tensors[0], lambda base: base.recv_anysource(tensors, tag))
+
+    def _passed(self, what: str, tensor: torch.Tensor, call: Callable[[dist.ProcessGroup], dist.Work]) -> dist.Work:
+        """Done by gloo or NCCL."""
+        base = self.base(tensor.device.type)
+        return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.rank()}")
+
+    def _run(self, outputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
+        """Run jobs, one after the other, behind all that were asked for before."""
+        base = self.base(outputs[0].device.type if outputs else "cpu")
+
+        def run() -> list[torch.Tensor]:
+            for make_job in makes:
+                self._perform(make_job(), base, whose)
+            return list(outputs)
+
+        return start(run, base)
+
+    def _perform(self, job: Job, base: dist.ProcessGroup, whose: str) -> None:
+        algorithm = self.algorithms.of(job.call.collective, splits=job.call.splits is not None)
+        segments = self.algorithms.segments
+        call = replace(job.call, group=base, algorithm=algorithm, segments=segments, background=True, agreed=True)
+        try:
+            collective.perform(call)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}{whose}") from error
+        job.hand_out()
+
+    def _whose(self) -> str:
+        """Which bucket of DistributedDataParallel an all-reduce is for: they go in order, in the backward pass."""
+        this = torch._C._current_graph_task_id()
+        self._bucket = self._bucket + 1 if this == self._pass else 0
+        self._pass = this
+        if this < 0:
+            return ""
+        return (
+            f" (all_reduce {self._bucket} of this backward pass: of bucket {self._bucket} in DistributedDataParallel)"
+        )
+
+
+def _op(opts: Any) -> calls.Op:
+    """The op of torch's options; one that we have not is refused when it is used."""
+    op: calls.Op = dist.ReduceOp.SUM if opts is None else opts.reduceOp.op
+    return op
