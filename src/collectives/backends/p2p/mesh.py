@@ -110,8 +110,8 @@ class Mesh:
         """
         left, first = self.deadline - time.monotonic(), messages[0]
         if left <= 0:
-            why = TimeoutError(f"not done within {self.seconds:g} s")
-            raise MessageError(first.is_sent, first.step, first.peer, why) from why
+            late = TimeoutError(f"not done within {self.seconds:g} s")
+            raise MessageError(first.is_sent, first.step, first.peer, late) from late
         if not self.is_open:
             raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
         alone = len(messages) == 1 and len(self._handlers) == 1 and not self._outgoing.unsent
