@@ -32,10 +32,10 @@ barrier: a broadcast costs 2 log2(p) latencies, not log2(p).
 >>> dist.all_reduce(x, async_op=True).get_future().wait()
 [tensor([0., 1., 2.])]
 >>> dist.destroy_process_group()
->>> Options("rnig")
+>>> Options("rnig")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
-ValueError: algorithm: got 'rnig', expected auto or one of all_to_all's ...
+ValueError: algorithm: got 'rnig', expected auto or one of ...
 """
 
 from __future__ import annotations
