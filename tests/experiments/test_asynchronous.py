@@ -43,7 +43,7 @@ CLUSTER = {"where": "cluster:5ms,25MB/s", "ranks": 8, "slow": ["nobody", "comput
         ({"slow": ["me"]}, "slow.0: Input should be 'nobody', 'compute', 'link' or 'turns', got 'me'"),
         ({"modes": []}, "modes: List should have at least 1 item"),
         ({"bound": 0}, "bound: Input should be greater than or equal to 1, got 0"),
-        ({"backend": "nccl2"}, "backend: got 'nccl2', expected one of p2p, gloo"),
+        ({"backend": "mpi"}, "unknown backend: got 'mpi', expected one of p2p, gloo"),
         ({"algorithm": "rnig"}, "no algorithm 'rnig' for 'all_reduce'"),
         ({"batch": 2}, "batch: got 2, expected a sample or more for each of 3 workers"),
         ({"compute": "long"}, "invalid time 'long'"),

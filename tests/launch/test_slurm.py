@@ -17,7 +17,7 @@ import nbformat
 import pytest
 
 from collectives.bench.results import read
-from collectives.experiments.data_parallel import figures
+from collectives.experiments.data_parallel import sentences
 from collectives.launch import slurm, torchrun
 from collectives.launch.request import Request
 from places import ROOT
@@ -144,8 +144,8 @@ def test_a_training_on_all_nodes_resumes_after_a_killed_rank(inside: Inside, fol
     assert state == "COMPLETED 0:0", log
     rows, record = read(folder / "experiments" / "results" / f"slurm-cpu-{job}" / "data-parallel")
     assert set(rows[rows.part == "training"].ranks) == {1, 4}
-    assert max(figures.differences(rows).values()) < 1e-5
-    assert figures.same_again(rows) == "Beside an undisturbed training, every loss is the same, bit for bit."
+    assert max(sentences.differences(rows).values()) < 1e-5
+    assert sentences.same_again(rows) == "Beside an undisturbed training, every loss is the same, bit for bit."
     assert rows.said.dropna().tolist() == ["rank 3 of 4 was lost: Killed"]
     assert len(record["environment"]) == 4
 

@@ -1,7 +1,7 @@
 """What every rank does for test_functions.py: each function of torch.distributed on our back end, and on gloo.
 
-A case draws a function, a group, shapes, dtypes, memory layouts, an op and roots; all ranks draw alike, but each has data
-of its own. It runs twice, with the same data, and afterwards every tensor has to be the same, also what lies between
+A case draws a function, a group, shapes, dtypes, memory layouts, an op and roots; all ranks draw alike, but each has
+data of its own. It runs twice, with the same data, and afterwards every tensor has to be the same, also what is between
 its elements. `run` reports {"case": …, "group": …, "differs": …} for each, with what a rank saw where it differs.
 """
 
@@ -46,7 +46,9 @@ class Draw:
         """A few dimensions, sometimes without an element, sometimes with thousands."""
         if self.rng.integers(6) == 0:
             return (int(self.rng.integers(1_000, 20_000)),)
-        return tuple(int(size) for size in self.rng.integers(0 if self.rng.integers(4) == 0 else 1, 6, self.rng.integers(4)))
+        return tuple(
+            int(size) for size in self.rng.integers(0 if self.rng.integers(4) == 0 else 1, 6, self.rng.integers(4))
+        )
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype | None = None, layout: str = "") -> torch.Tensor:
         """Small integers, whose sums and products are exact in every dtype and order."""
@@ -180,7 +182,7 @@ def barrier(d: Draw, g: Group) -> Any:
 
 
 def send_recv(d: Draw, g: Group) -> Any:
-    """One rank sends to another; the receiver may take it from anybody (from whom gloo cannot take an empty message)."""
+    """One rank sends to another; the receiver may take it from anybody (gloo cannot then take an empty one)."""
     to, shape, tag = (d.root + 1) % d.p, d.shape(), int(d.rng.integers(3))
     x, anybody = d.tensor(shape), d.rng.integers(2) and 0 not in shape
     if to == d.root:

@@ -111,7 +111,9 @@ def serve(backend: str, ranks: int, tests: Sequence[str]) -> None:
         result = unittest.TestResult()
         case(test).run(result)
         outcome, why = judged(result)
-        print(json.dumps(Outcome(test, ranks, outcome, time.monotonic() - began, why)._asdict()), file=answers, flush=True)
+        print(
+            json.dumps(Outcome(test, ranks, outcome, time.monotonic() - began, why)._asdict()), file=answers, flush=True
+        )
 
 
 class TakenForGloo(str):

@@ -43,7 +43,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
         report({"row": one_process(training, backend(names[0]).device())})
     for name, algorithm in settings["joined"]:
         report({"row": replicated(training, name, algorithm, settings, report)})
-    for row in rates(**settings["rates"]) if settings["rates"] else ():
+    for row in rates(**settings["rates"], device=backend(names[0]).device()) if settings["rates"] else ():
         report({"row": row})
     for name in dict.fromkeys(names):
         backend(name).close()
@@ -130,23 +130,25 @@ def summary(algorithm: str, training: Training, state: State, seconds: list[floa
     return row
 
 
-def rates(batches: list[int], rate: float, epochs: int, seeds: int) -> list[Row]:
+def rates(batches: list[int], rate: float, epochs: int, seeds: int, device: torch.device) -> list[Row]:
     """Train on batches of several sizes, at the same rate and at one that grows with the batch; every rank some.
 
     One process trains for each, because p replicas take the same steps.
     """
     wanted = [(size, rule, seed) for size in batches for rule in ("same", "linear") for seed in range(seeds)]
-    mine = list(tried(wanted[dist.get_rank() :: dist.get_world_size()], batches[0], rate, epochs))
+    mine = list(tried(wanted[dist.get_rank() :: dist.get_world_size()], batches[0], rate, epochs, device))
     return [row for rank in everyones(json.dumps(mine).encode()) for row in json.loads(rank)]
 
 
-def tried(wanted: list[tuple[int, str, int]], base: int, rate: float, epochs: int) -> Iterator[Row]:
+def tried(
+    wanted: list[tuple[int, str, int]], base: int, rate: float, epochs: int, device: torch.device
+) -> Iterator[Row]:
     """A row for each training: how well the model reads the digits it has learned from, and the others."""
-    learned, tested = digits()
+    learned, tested = (samples.to(device) for samples in digits())
     for size, rule, seed in wanted:
         scaled = rate * size / base if rule == "linear" else rate
         steps = epochs * -(-len(learned.labels) // size)
-        state = train(Training(steps=steps, batch=size, rate=scaled, seed=seed), alone())
+        state = train(Training(steps=steps, batch=size, rate=scaled, seed=seed), alone(device))
         with torch.no_grad():
             loss = float(cross_entropy(state.model(learned.images), learned.labels))
         row = {"part": "rates", "batch": size, "rule": rule, "seed": seed, "rate": scaled, "steps": steps}

@@ -77,6 +77,8 @@ class Parameters(base.Parameters):
                 f"killed_at: got {self.killed_at} on {self.ranks} ranks, expected 0, or less than "
                 f"{self.steps} on 2 ranks or more"
             )
+        if self.killed_at and self.where == "threads":
+            raise ValueError(f"killed_at: got {self.killed_at}, expected 0, because threads end only with this process")
         if "horovod" in (self.backend, *self.beside) and not self.fusion:
             raise ValueError("fusion: got none, expected a threshold or more for horovod")
         return self
@@ -201,7 +203,7 @@ def _killed(parameters: Parameters, each: Launch, settings: Row) -> Row:
     except RankError as error:
         if not last:
             raise
-        (when, losses), said = last[0], str(error).partition(";")[0]
+        (when, losses), said = last[0], str(error).splitlines()[0].partition(";")[0]
         return {"before": losses, "said": said, "seconds": round(time.monotonic() - when, 3)}
     raise RuntimeError("a rank was killed: got a training that ended well, expected RankError")
 

@@ -31,7 +31,9 @@ def test_the_gradients_of_the_shards_sum_up_to_that_of_the_batch(ranks: int) -> 
     parts = [part_of_loss(model, batch, alone()._replace(rank=rank, ranks=ranks)) for rank in range(ranks)]
     summed = sum(gradient(model, part) for part in parts)
     assert float((summed - whole).abs().max() / whole.abs().max()) < 1e-6
-    assert sum(map(float, parts)) == pytest.approx(float(cross_entropy(model(batch.images), batch.labels)), rel=1e-6)
+    assert sum(part.item() for part in parts) == pytest.approx(
+        cross_entropy(model(batch.images), batch.labels).item(), rel=1e-6
+    )
 
 
 def test_the_mean_of_the_shards_means_is_not_the_mean_of_the_batch() -> None:
@@ -56,7 +58,7 @@ def test_the_loss_that_a_step_returns_is_that_of_the_batch_before_it() -> None:
         Training(steps=1), alone(), lambda state, _, replicas: found.append(step(state, batch, replicas)) or 0.0
     )
     model = perceptron()
-    assert found == [pytest.approx(float(cross_entropy(model(batch.images), batch.labels)), rel=1e-6)]
+    assert found == [pytest.approx(cross_entropy(model(batch.images), batch.labels).item(), rel=1e-6)]
     assert state.losses == [0.0]
 
 
@@ -87,7 +89,7 @@ def test_every_algorithm_has_the_losses_of_one_process(ranks: int) -> None:
     settings = {"training": asdict(TRAINING), "joined": JOINED, "where": "loopback", "reference": True, "rates": None}
     events = launch(TASK, settings, ranks, timeout=200)
     alone_, *rows = [event["row"] for event in events if "row" in event]
-    assert alone_["losses"] == train(TRAINING, alone()).losses
+    assert alone_["losses"] == pytest.approx(train(TRAINING, alone()).losses, rel=ROUNDING)  # other threads
     assert [[row["backend"], row["algorithm"], row["ranks"]] for row in rows] == [[*each, ranks] for each in JOINED]
     for row in rows:
         assert len(row["losses"]) == 50
