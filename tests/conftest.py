@@ -5,6 +5,7 @@ A test without a mark is a unit test, and starts no Python process. `make test` 
 """
 
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,10 @@ BEYOND_UNIT = ("integration", "extended")
 
 # What the tests' own ranks do are tasks here, and in every process that the tests start.
 os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in TASKS.glob("*.py")))
+
+# A shell that starts the tests in its background has them ignore Ctrl-C, and every process that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Doctests, which have no marks of their own.
 OF_PROCESSES = ("collectives.emulator.allowed", "collectives.processes.workers.workers")

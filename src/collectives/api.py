@@ -9,11 +9,14 @@ takes the algorithm that is fastest by the law of the machine that the environme
 rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used; the others
 hear of it from rank 0. Where it names none, the machine is the preset ethernet.
 
-Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``). The
-dtype is float16, bfloat16, float32, float64, int32 or int64, the same for all tensors of a call; op is SUM, AVG,
-PRODUCT, MAX or MIN. Tensors may have any shape and any number of elements, also 0. Roots are global ranks. What a
-function says of sums holds for every op; for the rounding of floats see `collectives.backends.p2p.collective.perform`.
-Discard the group after any error: some ranks have added what others have not.
+Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); a group
+of `collectives.torch_backend` takes both. The dtype is the same for all tensors of a call. What moves tensors takes any
+dtype. What reduces them takes float16, bfloat16, float32, float64, signed integers, uint8 and bool; op is SUM, AVG,
+PRODUCT, MAX or MIN, and for integers and bools BAND, BOR or BXOR. A sum of bools is their "or"; they have no average.
+
+Tensors may have any shape and any number of elements, also 0. Roots are global ranks. What a function says of sums
+holds for every op; for the rounding of floats see `collectives.backends.p2p.collective.perform`. Discard the group
+after any error: some ranks have added what others have not.
 
 With ``async_op=True`` a call returns a `Work` at once. Such calls run one after the other, in the order in which they
 were made, on a thread and over connections of their own; every rank has to make them in the same order. The first on a

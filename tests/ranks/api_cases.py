@@ -268,6 +268,11 @@ def groups(check: Check, rank: int, p: int) -> None:
     check("a subgroup of every other rank", check_in)
 
 
+def premultiplied(x: torch.Tensor) -> None:
+    """A sum of scaled tensors, which NCCL has alone."""
+    collectives.all_reduce(x, dist._make_nccl_premul_sum(2.0))  # type: ignore[attr-defined]
+
+
 def refusals(check: Check, p: int) -> None:
     def refuses(text: str, call: Callable[[], None]) -> None:
         try:
@@ -279,7 +284,9 @@ def refusals(check: Check, p: int) -> None:
 
     x = torch.ones(6)
     refuses("no algorithm 'rnig'", lambda: collectives.all_reduce(x, algorithm="rnig"))
-    refuses("op is SUM, AVG, PRODUCT, MAX or MIN", lambda: collectives.all_reduce(x, dist.ReduceOp.BAND))
+    refuses("op is SUM, AVG, PRODUCT, MAX, MIN, BAND, BOR or BXOR", lambda: premultiplied(x))
+    refuses("BAND does not reduce torch.float32", lambda: collectives.all_reduce(x, dist.ReduceOp.BAND))
+    refuses("AVG does not reduce torch.bool", lambda: collectives.all_reduce(x > 0, dist.ReduceOp.AVG))
     refuses("one of float16, bfloat16", lambda: collectives.all_reduce(x.to(torch.complex64)))
     refuses("must be contiguous", lambda: collectives.all_reduce(torch.ones(4, 4).T))
     refuses(f"joins {p} parts of 6 elements", lambda: collectives.all_gather_into_tensor(torch.ones(6 * p + 1), x))

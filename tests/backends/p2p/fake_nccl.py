@@ -109,10 +109,19 @@ class Group:
     """One rank's handle of a process group; ``shared`` is the same for all of its ranks."""
 
     def __init__(self, world: "World", shared: "Shared", rank: int) -> None:
-        self.world, self.shared, self.rank = world, shared, rank
+        self.world, self.shared, self._rank = world, shared, rank
         self.stream = world.stream(shared.ranks[rank], "NCCL's stream")
         self.connected = False
         self.calls = 0  # collectives so far
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return len(self.shared.ranks)
+
+    def name(self) -> str:
+        return "nccl"
 
 
 class Shared:
@@ -161,7 +170,7 @@ class Batch:
         self.messages = [Message(op, self) for op in ops]
 
     def __str__(self) -> str:
-        return f"rank {self.group.shared.ranks[self.group.rank]}, batch {self.number}"
+        return f"rank {self.group.shared.ranks[self.group.rank()]}, batch {self.number}"
 
     def __call__(self) -> bool:
         if not self.is_begun:
@@ -176,7 +185,7 @@ class Batch:
         """Offer all messages to their peers."""
         self.is_begun = True
         for message in self.messages:
-            me, shared = self.group.rank, self.group.shared
+            me, shared = self.group.rank(), self.group.shared
             pair = (me, message.peer) if message.is_send else (message.peer, me)
             mine, others = (shared.sends, shared.receives)[:: 1 if message.is_send else -1]
             mine[pair].append(message)
@@ -296,8 +305,8 @@ class World:
 
     def batch_isend_irecv(self, ops: list[P2POp]) -> list[Work]:
         group = ops[0].group
-        batch = Batch(group, ops, self.batches[group.shared.ranks[group.rank]])
-        self.batches[group.shared.ranks[group.rank]] += 1
+        batch = Batch(group, ops, self.batches[group.shared.ranks[group.rank()]])
+        self.batches[group.shared.ranks[group.rank()]] += 1
         if not group.connected:
             raise NcclError(f"{batch} is the first operation on its group; a collective has to come first")
         if any(op.group is not group or op.tensor.device != DEVICE or not op.tensor.is_contiguous() for op in ops):
@@ -315,9 +324,9 @@ class World:
 
         def collective() -> bool:
             here = shared.collectives[number]
-            if group.rank not in here:
+            if group.rank() not in here:
                 self.access(stream, tensor.memory, True, "an all-reduce")
-                here[group.rank] = tensor.memory
+                here[group.rank()] = tensor.memory
             away = [shared.ranks[rank] for rank in range(len(shared.ranks)) if rank not in here]
             stream.waits_for = lambda: f"rank {stream.rank}, collective {number} waits for ranks {away}"
             if not away and number not in shared.sums:
@@ -331,7 +340,7 @@ class World:
     def everyones(self, mine: bytes, group: Group, device: torch.device) -> list[bytes]:
         """Stands in for the one call that makes the host wait: ranks that run later have said nothing yet."""
         self.all_reduce(Tensor(torch.zeros(1)), group=group)
-        group.shared.said[group.rank] = mine
+        group.shared.said[group.rank()] = mine
         return [group.shared.said.get(rank, b"") for rank in range(len(group.shared.ranks))]
 
     def run(self) -> None:
@@ -432,8 +441,7 @@ def install(patch: pytest.MonkeyPatch, world: World) -> None:
         "P2POp": P2POp,
         "batch_isend_irecv": world.batch_isend_irecv,
         "all_reduce": world.all_reduce,
-        "get_backend": lambda group: "nccl",
-        "get_rank": lambda group: group.rank,
+        "get_rank": lambda group: group.rank(),
         "get_world_size": lambda group: len(group.shared.ranks),
         "get_group_rank": lambda group, rank: group.shared.ranks.index(rank),
     }.items():

@@ -47,13 +47,19 @@ def connect(call: Call) -> dist.ProcessGroup:
     Raises ValueError for a group that is not gloo's.
     """
     group = group_of(call)
+    over = member(group).over
+    if DEVICES.get(over) != "cpu":
+        raise ValueError(f"async_op: got a group over {over}, expected one over gloo")
+    join(group)
+    return group
+
+
+def join(group: dist.ProcessGroup) -> None:
+    """Do all that takes all ranks of a gloo group together before calls in the background; once is enough."""
     me = member(group)
-    if DEVICES.get(me.over) != "cpu":
-        raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
     if me.place is None:
         me.meet(group, torch.device("cpu"))
     transport(group, background=True)
-    return group
 
 
 def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:

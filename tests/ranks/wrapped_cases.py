@@ -1,0 +1,88 @@
+"""What every rank does for test_wrappers.py: train by DDP and FSDP2 on our back end, and alone with the whole batch.
+
+`run` reports {"wrapper": …, "algorithm": …, "apart": [how far each rank's parameters are from those of one process]}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from collectives.algorithms import names
+from collectives.torch_backend import Options
+
+STEPS, SAMPLES, LIMIT = 3, 4, timedelta(seconds=60)
+SHARDED = sorted({*names("all_gather"), *names("reduce_scatter")})
+
+
+def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
+    torch.set_num_threads(1)
+    for wrapper, train, algorithms in (("ddp", ddp, names("all_reduce")), ("fsdp", fsdp, SHARDED)):
+        for algorithm in [*algorithms, "auto"]:
+            group = dist.new_group(backend="collectives", pg_options=Options(algorithm), timeout=LIMIT)
+            everyone: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, apart(train(group), alone()))
+            report({"wrapper": wrapper, "algorithm": algorithm, "apart": everyone})
+            dist.destroy_process_group(group)
+
+
+def model() -> torch.nn.Module:
+    """Layers whose sizes no number of ranks divides."""
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Linear(7, 31), torch.nn.Tanh(), torch.nn.Linear(31, 13), torch.nn.Tanh(), torch.nn.Linear(13, 3)
+    )
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What all ranks together learn from in a step."""
+    made = torch.Generator().manual_seed(step)
+    n = SAMPLES * dist.get_world_size()
+    return torch.randn(n, 7, generator=made), torch.randn(n, 3, generator=made)
+
+
+def steps(net: Any, part: slice) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(x[part]), y[part]).backward()
+        optimizer.step()
+
+
+def alone() -> list[torch.Tensor]:
+    net = model()
+    steps(net, slice(None))
+    return list(net.parameters())
+
+
+def shard() -> slice:
+    first = SAMPLES * dist.get_rank()
+    return slice(first, first + SAMPLES)
+
+
+def ddp(group: Any) -> list[torch.Tensor]:
+    net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=0.001)
+    steps(net, shard())
+    return list(net.parameters())
+
+
+def fsdp(group: Any) -> list[torch.Tensor]:
+    net, mesh = model(), DeviceMesh.from_group(group, "cpu")
+    for layer in net:
+        if list(layer.parameters()):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    steps(net, shard())
+    return [parameter.full_tensor() for parameter in net.parameters()]  # type: ignore[attr-defined]
+
+
+def apart(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
+    return max(float((one - other).abs().max()) for one, other in zip(some, others, strict=True))

@@ -1,0 +1,26 @@
+"""Every function of torch.distributed on our back end does what it does on gloo: a launch for each p, random cases."""
+
+import os
+from collections import Counter
+
+import pytest
+
+from collectives.launch import launch
+from places import TASKS
+from sweep import each
+
+pytestmark = pytest.mark.integration
+
+# Seed and rounds: the first of each is for every tier.
+ROUNDS = {1: 8, 2: 12, 3: 12, 5: 12, 8: 6}
+
+
+@pytest.mark.parametrize("p", each(ROUNDS, few=[2, 3]))
+def test_random_calls_end_as_on_gloo(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    settings = {"seed": p, "rounds": ROUNDS[p], "backend": "collectives"}
+    events = launch("torch_cases", settings, p, timeout=200)
+    assert [event for event in events if event["differs"]] == []
+    counted = Counter(event["case"] for event in events)
+    assert set(counted.values()) == {ROUNDS[p]}
+    assert len(counted) >= 20

@@ -1,0 +1,46 @@
+"""A group of ours: order, memory, dtypes, its neighbours, and errors that reach every rank. One launch for each p."""
+
+import os
+import re
+from typing import Any
+
+import pytest
+
+from collectives.launch import launch
+from places import TASKS
+from sweep import each
+
+pytestmark = pytest.mark.integration
+
+RIGHT = [
+    "calls_keep_their_order",
+    "futures_hold_the_outputs",
+    "what_lies_between_stays",
+    "our_functions_take_the_group",
+    "several_at_once",
+    "messages_between_ranks",
+    "a_subgroup_is_one_of_ours",
+]
+DIFFERS = r"collective (broadcast|reduce) against (broadcast|reduce)"
+SPLITS = r"call 1, step 0, 4 bytes came, not call 1, the agreement at its end, 1 bytes"
+WHERE = [("threads", p) for p in (1, 2, 3, 5)] + [("loopback", p) for p in (2, 3, 5)]
+
+
+@pytest.mark.parametrize(("where", "p"), each(WHERE, few=[*WHERE[:3], ("loopback", 3)]))
+def test_a_group_of_ours(where: str, p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(TASKS)
+    seen = {event["case"]: event["seen"] for event in launch("group_cases", {}, p, where=where, timeout=200)}
+    assert {case: seen[case] for case in RIGHT} == {case: [True] * p for case in RIGHT}
+    assert seen["every_dtype_moves"] == [[]] * p
+    if p > 1:
+        everyone_says(DIFFERS, seen["nobody_goes_on_alone"])
+        everyone_says(SPLITS, seen["splits_that_do_not_fit"])
+        plain, hooked = zip(*seen["an_error_names_its_bucket"], strict=True)
+        everyone_says(r"algorithm (tree|exchange) against .*bucket 0 in DistributedDataParallel", plain)
+        everyone_says(r"bucket 0: .*algorithm (tree|exchange) against ", hooked)
+
+
+def everyone_says(what: str, said: Any) -> None:
+    for each_one in said:
+        assert re.search(what, each_one, flags=re.DOTALL), said

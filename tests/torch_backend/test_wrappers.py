@@ -1,0 +1,26 @@
+"""DDP and FSDP2 on our back end learn what one process learns, by every algorithm."""
+
+import os
+from typing import Any
+
+import pytest
+
+from collectives.algorithms import names
+from collectives.launch import launch
+from places import TASKS
+from sweep import each
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("p", each([1, 2, 3, 5], few=[3]))
+def test_ddp_and_fsdp_equal_one_process(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    events = launch("wrapped_cases", {}, p, timeout=200)
+    trained: dict[str, set[Any]] = {"ddp": set(), "fsdp": set()}
+    for event in events:
+        trained[event["wrapper"]].add(event["algorithm"])
+        assert len(event["apart"]) == p
+        assert max(event["apart"]) < 1e-6, event
+    assert trained["ddp"] == {*names("all_reduce"), "auto"}
+    assert trained["fsdp"] == {*names("all_gather"), *names("reduce_scatter"), "auto"}
