@@ -6,9 +6,8 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 import faults
+import pytest
 from faults import FAULTS, NAMES, ODD, RANKS
 
 pytestmark = pytest.mark.integration

@@ -1,7 +1,6 @@
 """torch's own tests of process groups end on our back end as the committed table says (`torch_tests.py` writes it)."""
 
 import pytest
-
 import torch_tests
 from torch_tests import cause, outcomes, table
 

@@ -14,7 +14,7 @@ from torch import distributed as dist
 
 from collectives.backends.background import Work, end, put, start
 from collectives.backends.p2p import collective
-from collectives.backends.p2p.transport import give_up, transport
+from collectives.backends.p2p.transport import give_up
 from collectives.torch_backend import calls
 from collectives.torch_backend.base import bases
 from collectives.torch_backend.calls import Job, Tensors
@@ -49,7 +49,7 @@ class Group(dist.ProcessGroup):
             )
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._pass, self._bucket = -1, -1
-        transport(self.base("cpu"), background=True)  # now, while all ranks are here
+        collective.connect(self.base("cpu"))  # now, while all ranks are here
 
     def base(self, device: str) -> dist.ProcessGroup:
         """The plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
