@@ -241,4 +241,5 @@ class Mesh:
 
     def _lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
         self._ignore(connection.number)
-        self._lost[connection.peer, is_sent] = error
+        # Without its traceback, whose frames hold the group: this outlives it.
+        self._lost[connection.peer, is_sent] = error.with_traceback(None)
