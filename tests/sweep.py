@@ -17,5 +17,6 @@ def sweep(ranks: Iterable[int]) -> list[Any]:
 
 
 def each(values: Iterable[Any], few: Collection[Any]) -> list[Any]:
-    """A parameter for each value."""
-    return [pytest.param(value, marks=() if value in few else pytest.mark.extended) for value in values]
+    """A parameter for each value, or as many as a tuple has."""
+    marked = [(value, () if value in few else pytest.mark.extended) for value in values]
+    return [pytest.param(*(value if isinstance(value, tuple) else [value]), marks=marks) for value, marks in marked]

@@ -4,6 +4,7 @@ The state is an array of shape (p, k, …): what each rank holds of each chunk. 
 strings move by the same rule, so what is proved of one is what happens to the other.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -73,8 +74,24 @@ def _reduce(state: State, cell: Ints, src: Ints, moved: State, combine: Combine)
     state[into] = total
 
 
-def play(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
-    """Run all steps on one state, in place; returns it. Cost: a copy of what each step moves."""
+def run(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
+    """Run all steps on one state, in place; returns it: ``for step in schedule.steps(): apply(step, state, combine)``.
+
+    ``state`` has shape (p, k, …) and any dtype. Raises ScheduleError as `apply` does. Cost: a copy of what each step
+    moves.
+
+    >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
+    >>> run(swap, np.array([[3.0], [4.0]])).ravel().tolist()
+    [7.0, 7.0]
+    """
     for step in schedule.steps():
         apply(step, state, combine)
     return state
+
+
+def __getattr__(name: str) -> Any:
+    """The former name of `run` still works."""
+    if name != "play":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.play is now run", DeprecationWarning, stacklevel=2)
+    return run

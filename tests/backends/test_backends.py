@@ -32,7 +32,7 @@ def checks(name: str, p: int) -> Counter[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("p", each([1, 3, 4], few=[1, 3]))
+@pytest.mark.parametrize("p", each([1, 3, 4], few=[3]))
 @pytest.mark.parametrize("name", ["gloo", "horovod", "mpi"])
 def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
     counted = checks(name, p)
@@ -124,7 +124,7 @@ def alone() -> Iterator[None]:
 def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It raises and calls nothing of its library, here a stand-in that has nothing."""
     library = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0))
-    monkeypatch.setattr(horovod, "_started", lambda: library)
+    monkeypatch.setattr(horovod, "started", lambda: library)
     monkeypatch.setattr(mpi, "_started", lambda: library)
     tensor = torch.arange(4.0)
     for collective in ("gossip", *(what for what in backend(name).missing if what in MEASURED)):

@@ -101,7 +101,7 @@ def test_a_trace_is_written(capsys: Capture, tmp_path: Path) -> None:
         pytest.param(
             ["ring", "-p", "2048", "--bytes", "1M", "--trace", "x.json"],
             "expected at most 1,000,000 messages",
-            marks=pytest.mark.integration,  # it takes ten seconds
+            marks=pytest.mark.extended,  # it takes ten seconds
         ),
     ],
 )

@@ -17,6 +17,7 @@ import nbformat
 import pytest
 
 from collectives.bench.results import read
+from collectives.experiments.data_parallel import sentences
 from collectives.launch import slurm, torchrun
 from collectives.launch.request import Request
 from places import ROOT
@@ -134,6 +135,19 @@ def test_papermill_on_one_node_runs_ranks_on_all(inside: Inside, folder: Path) -
     assert state == "COMPLETED 0:0", log
     assert "4 ranks by slurm: 64 KiB measured, 2 of 2" in log
     experiment(folder, f"slurm-cpu-{job}", "slurm", 4)
+
+
+def test_a_training_on_all_nodes_resumes_after_a_killed_rank(inside: Inside, folder: Path) -> None:
+    fewer = ["-p", "steps=12", "-p", "killed_at=8", "-p", "every=3", "-p", "batches=[256, 1024]", "-p", "epochs=1"]
+    script = ["--nodes=4", "--ntasks-per-node=1", "experiments/slurm/papermill.sbatch"]
+    job, state, log = submit(inside, folder, *script, "experiments/data-parallel.ipynb", "slurm-cpu", *fewer)
+    assert state == "COMPLETED 0:0", log
+    rows, record = read(folder / "experiments" / "results" / f"slurm-cpu-{job}" / "data-parallel")
+    assert set(rows[rows.part == "training"].ranks) == {1, 4}
+    assert max(sentences.differences(rows).values()) < 1e-5
+    assert sentences.same_again(rows) == "Beside an undisturbed training, every loss is the same, bit for bit."
+    assert rows.said.dropna().tolist() == ["rank 3 of 4 was lost: Killed"]
+    assert len(record["environment"]) == 4
 
 
 def test_torchrun_with_one_task_a_node(inside: Inside, folder: Path) -> None:

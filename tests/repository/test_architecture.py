@@ -18,8 +18,8 @@ import collectives
 from places import ROOT
 
 SOURCE = Path(collectives.__file__).parent
-# Ranks run functions of `bench`, which the launcher gets by name: the one arrow that points up.
-UPWARDS = {("launch", "bench")}
+# Ranks run functions of `bench` and `training`, which the launcher gets by name: the arrows that point up.
+UPWARDS = {("launch", "bench"), ("launch", "training")}
 ALWAYS = {"numpy", "collectives"}
 
 

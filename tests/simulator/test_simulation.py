@@ -353,7 +353,7 @@ def test_where_one_rank_does_all_the_sending_latencies_pass_together(latency, ov
         assert found == pytest.approx(formula, rel=1e-9, abs=1e-12), (collective, name, p)
 
 
-@pytest.mark.integration
+@pytest.mark.extended
 @pytest.mark.parametrize(("latency", "overhead"), LATENCY_AND_OVERHEAD)
 def test_nothing_beats_the_lower_bound(latency, overhead):
     on = Machine(name="a test", network=Link(latency=latency, overhead=overhead, rate=25e9))

@@ -38,7 +38,7 @@ class Horovod(Backend):
 
     def perform(self, call: Call) -> Performed:
         """Perform the collective by Horovod's function of that name. Raises ValueError for one that is missing."""
-        _perform(_started(), call)
+        _perform(started(), call)
         return Performed(call.algorithm)
 
 
@@ -64,7 +64,8 @@ def _perform(hvd: Any, call: Call) -> None:
 
 
 @cache
-def _started() -> Any:
+def started() -> Any:
+    """The module ``horovod.torch``, initialised."""
     import horovod.torch as hvd
 
     if "HOROVOD_RANK" not in os.environ:

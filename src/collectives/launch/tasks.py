@@ -13,6 +13,10 @@ TASKS = {
     "ping_pong": "collectives.bench.ping_pong",
     "gpu_cases": "collectives.bench.gpu_cases",
     "straggling": "collectives.bench.straggling",
+    "asynchronous": "collectives.training.asynchronous",
+    "data_parallel": "collectives.training.data_parallel_ranks",
+    "model_parallel": "collectives.training.model_parallel",
+    "overlap": "collectives.training.overlap",
 }
 VARIABLE = "COLLECTIVES_TASKS"
 

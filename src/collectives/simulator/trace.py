@@ -1,4 +1,4 @@
-"""A simulation as a trace for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev), one process a rank."""
+"""Traces for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev), one process a rank; and a simulation as one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from collectives.simulator.simulation import Messages, Simulation, simulate
 # Viewers fail with more messages than this.
 MOST_MESSAGES = 1_000_000
 
+Event = dict[str, Any]
+
 
 def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Simulation:
     """Simulate ``n`` bytes, and write every message's sending and receiving to a JSON file; returns the simulation.
@@ -24,22 +26,38 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
     byte on. Raises ValueError for more than a million messages and for a path that is not a regular file, and OSError
     if the disk is full. After an error the old file is unchanged.
     """
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}} for rank in range(schedule.p)
+    with writing(path, schedule.p) as events:
+
+        def on_step(t: int, messages: Messages) -> None:
+            if len(events) + 2 * len(messages.src) > 2 * MOST_MESSAGES + schedule.p:
+                raise ValueError(
+                    f"trace too long: expected at most {MOST_MESSAGES:,} messages; take fewer ranks or segments"
+                )
+            for row in zip(*messages, strict=True):
+                events.extend(_events(t, *row))
+
+        return simulate(schedule, machine, n, algorithm, on_step=on_step)
+
+
+@contextmanager
+def writing(path: str | Path, ranks: int) -> Iterator[list[Event]]:
+    """A list of events for the block to extend, with a name for each rank; written to ``path`` if the block succeeds.
+
+    Raises ValueError for a path that is not a regular file, and OSError if the disk is full. After an error the old
+    file is unchanged.
+    """
+    events: list[Event] = [
+        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}} for rank in range(ranks)
     ]
-
-    def on_step(t: int, messages: Messages) -> None:
-        if len(events) + 2 * len(messages.src) > 2 * MOST_MESSAGES + schedule.p:
-            raise ValueError(
-                f"trace too long: expected at most {MOST_MESSAGES:,} messages; take fewer ranks or segments"
-            )
-        for row in zip(*messages, strict=True):
-            events.extend(_events(t, *row))
-
     with _replacing(Path(path)) as file:
-        result = simulate(schedule, machine, n, algorithm, on_step=on_step)
+        yield events
         json.dump({"displayTimeUnit": "ns", "traceEvents": events}, file)
-    return result
+
+
+def line(rank: int, nth: int, name: str, start: float, lasts: float) -> Event:
+    """What a rank does on its ``nth`` line from ``start`` on, in seconds."""
+    shown = {"pid": int(rank), "tid": nth, "name": name, "ts": float(start) * 1e6, "dur": float(lasts) * 1e6}
+    return {"ph": "X"} | shown
 
 
 def need_new_or_file(path: str | Path) -> None:
@@ -71,15 +89,11 @@ def _replacing(path: Path) -> Iterator[IO[str]]:
 
 def _events(
     t: int, src: int, dst: int, first: int, end: int, size: float, start: float, left: float, arrival: float
-) -> list[dict[str, Any]]:
+) -> list[Event]:
     chunks = run(int(first), int(end - first))
-    shared = {"ph": "X", "args": {"step": t, "chunk": chunks, "bytes": int(size)}}
+    shared = {"args": {"step": t, "chunk": chunks, "bytes": int(size)}}
     lasts = left - start
     return [
-        shared | _line(src, 0, f"{chunks} to {dst}", start, lasts),
-        shared | _line(dst, 1, f"{chunks} from {src}", arrival - lasts, lasts),
+        shared | line(src, 0, f"{chunks} to {dst}", start, lasts),
+        shared | line(dst, 1, f"{chunks} from {src}", arrival - lasts, lasts),
     ]
-
-
-def _line(rank: int, line: int, name: str, start: float, lasts: float) -> dict[str, Any]:
-    return {"pid": int(rank), "tid": line, "name": name, "ts": float(start) * 1e6, "dur": float(lasts) * 1e6}

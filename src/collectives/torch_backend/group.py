@@ -1,6 +1,8 @@
 """The process group that torch's Python and C++ code calls: each method makes jobs of ours and returns a `Work`."""
 
 # ruff: noqa: ARG002  torch gives every method options, of which most have nothing for us
+# Of each of its methods' overloads torch calls one, that with lists and options, by position.
+# mypy: disable-error-code="override, assignment"
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from collectives.torch_backend.base import bases
 from collectives.torch_backend.calls import Job, Tensors
 from collectives.torch_backend.options import Options, from_environment
 from collectives.torch_backend.passed import Passed
-from collectives.torch_backend.streams import StreamWork, on_stream
+from collectives.torch_backend.streams import StreamWork, on_stream, own_stream
 
 NAME = "collectives"
 Make = Callable[[], Job]
@@ -32,7 +34,7 @@ def make(given: Any, options: Options | None) -> Group:
         default = dist.group.WORLD
         options = default.algorithms if isinstance(default, Group) else from_environment()
     if not isinstance(options, Options):
-        raise ValueError(f"pg_options: got {options!r}, expected collectives.torch_backend.Options")
+        raise ValueError(f"pg_options: got {options!r}, expected Options of this back end")
     return Group(given, options)
 
 
@@ -40,7 +42,7 @@ class Group(dist.ProcessGroup):
     """Our collectives under the names by which torch calls them: `torch.distributed` says what each of them does."""
 
     def __init__(self, given: Any, algorithms: Options) -> None:
-        super().__init__(given.group_rank, given.group_size)
+        super().__init__(given.group_rank, given.group_size)  # type: ignore[call-arg]  # the stub has a store, too
         self.algorithms = algorithms
         self._bases = bases(given)
         for device, base in self._bases.items():
@@ -80,7 +82,7 @@ class Group(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         """Reduce in place."""
         if tensors[0].layout != torch.strided:
-            return self._passed("all_reduce", tensors[0], lambda base: base.allreduce(tensors, opts))
+            return self._passed("all_reduce", tensors[0], lambda base: base.allreduce(list(tensors), opts))
         return self._run(
             tensors, [], [partial(calls.all_reduce, each, _op(opts)) for each in tensors], self._whose(tensors[0])
         )
@@ -160,15 +162,15 @@ class Group(dist.ProcessGroup):
 
     # Messages from rank to rank.
 
-    def send(self, tensors: Tensors, to: int, tag: int) -> dist.Work:
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> dist.Work:
         """Send to a rank."""
         return self._passed(f"send to rank {to}", tensors[0], lambda base: base.send(tensors, to, tag))
 
-    def recv(self, tensors: Tensors, sender: int, tag: int) -> dist.Work:
+    def recv(self, tensors: list[torch.Tensor], sender: int, tag: int) -> dist.Work:
         """Receive from a rank."""
         return self._passed(f"recv from rank {sender}", tensors[0], lambda base: base.recv(tensors, sender, tag))
 
-    def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         """Receive from whichever rank sends first."""
         return self._passed("recv from any rank", tensors[0], lambda base: base.recv_anysource(tensors, tag))
 
@@ -189,8 +191,8 @@ class Group(dist.ProcessGroup):
 
         if not used[0].is_cuda:
             return start(run, base)
-        done, device = torch.cuda.Event(), used[0].device
-        stream = self._streams.setdefault(device, torch.cuda.Stream(device))
+        device, done = used[0].device, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        stream = self._streams.get(device) or self._streams.setdefault(device, own_stream(device))
         return StreamWork(put(on_stream(run, stream, done, used), base), done, device)
 
     def _perform(self, job: Job, base: dist.ProcessGroup, whose: str) -> None:

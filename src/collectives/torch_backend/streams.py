@@ -30,9 +30,14 @@ class StreamWork(Work):
 
     def _tell(self, future: torch.futures.Future[None]) -> None:
         """A future takes note of what the streams hold that are current when it is set."""
-        with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(own_stream(self._device)):
             torch.cuda.current_stream(self._device).wait_event(self._done)
             super()._tell(future)
+
+
+def own_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream on which nothing runs yet."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def on_stream(

@@ -291,7 +291,7 @@ def test_any_schedule_is_played_as_the_interpreter_plays_it(
     for rank, tensor in enumerate(tensors):
         for c in range(schedule.k):
             state[rank, c, : edges[c + 1] - edges[c]] = tensor[edges[c] : edges[c + 1]]
-    interpret.play(schedule, state)
+    interpret.run(schedule, state)
     play(schedule, tensors, n, eager, ahead)
     for rank, tensor in enumerate(tensors):
         for c in range(schedule.k):

@@ -1,0 +1,40 @@
+"""Workers of a parameter server, one of which fails in its second step: for test_push_pull.py."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from collectives.training.parameter_server import Server
+from collectives.training.push_pull import serve, work
+
+SECONDS = 4.0
+
+
+def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
+    del report
+    dist.barrier()  # all ranks have imported what they need
+    if dist.get_rank() == 0:
+        serve(Server(torch.zeros(5), workers=2, steps=100, bound=3, rate=1.0), SECONDS)
+        return
+
+    def gradient(parameters: torch.Tensor, step: int) -> torch.Tensor:
+        if dist.get_rank() == 2 and step == 1:
+            fail(settings["how"])
+        return torch.ones_like(parameters)
+
+    work(gradient, 5, SECONDS)
+
+
+def fail(how: str) -> None:
+    if how == "leave":
+        os._exit(0)
+    if how == "mute":
+        time.sleep(30)
+    dist.send(torch.tensor([0.0] * 5 + [7.0]), 0)
+    time.sleep(30)

@@ -1,0 +1,227 @@
+"""What every rank does for tests/training: models divided by tensors and as pipelines, against one process.
+
+Numbers are small integers in float64, so that sums are exact in any order and results have to be equal, not close.
+`run` reports {"case": ..., "ok": bool} for each check; a case that begins with "fault" is ok if the fault was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+import collectives
+from collectives.backends import Call
+from collectives.backends.torch_native import GLOO
+from collectives.schedule import cut
+from collectives.training import pipeline
+from collectives.training.pipeline_schedule import SCHEDULES, Action
+from collectives.training.split_steps import gradients, through
+from collectives.training.tensor_parallel import AllReduce, Block, block, by_columns, by_rows, copied, shard, summed
+
+Event = dict[str, Any]
+Check = tuple[str, bool]
+
+WIDTH, BATCH = 3, 7
+
+
+def run(settings: Event, report: Callable[[Event], None]) -> None:
+    torch.set_num_threads(1)
+    checks = list({"tensor": tensor, "pipeline": pipelines, "silent": silent}[settings["what"]]())
+    everywhere = torch.tensor([int(ok) for _, ok in checks])
+    # An equality has to hold on every rank; a fault is seen where one rank sees it.
+    least, most = everywhere.clone(), everywhere.clone()
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    for (case, _), on_all, on_some in zip(checks, least.tolist(), most.tolist(), strict=True):
+        report({"case": case, "ok": bool(on_some if case.startswith("fault") else on_all)})
+
+
+def integers(*shape: int, seed: int) -> torch.Tensor:
+    """Small integers, other ones in every place and for every seed."""
+    source = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=source).double()
+
+
+def weights(hidden: int, seed: int = 0) -> Block:
+    return Block(
+        integers(WIDTH, hidden, seed=seed),
+        integers(hidden, seed=seed + 1),
+        integers(hidden, WIDTH, seed=seed + 2),
+        integers(WIDTH, seed=seed + 3),
+    )
+
+
+X, TARGET = integers(BATCH, WIDTH, seed=90), integers(BATCH, WIDTH, seed=91)
+
+
+def loss(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (y * target).sum()
+
+
+def alone(blocks: list[Block]) -> tuple[list[Block], torch.Tensor, torch.Tensor]:
+    """One process: the blocks with their gradients, the input with its gradient, and the output."""
+    whole, x = [shard(each, 0, 1) for each in blocks], X.clone().requires_grad_()
+    y = through(x, whole)
+    loss(y, TARGET).backward()
+    return whole, x, y.detach()
+
+
+def sums() -> dict[str, AllReduce]:
+    """All-reduces by our algorithms and by a library."""
+
+    def by(algorithm: str) -> AllReduce:
+        return lambda x: collectives.all_reduce(x, algorithm=algorithm)
+
+    ours = {name: by(name) for name in ("ring", "two_tree", "recursive_doubling", "auto")}
+    return ours | {"gloo": lambda x: GLOO.perform(Call("all_reduce", x, x, dist.ReduceOp.SUM))}
+
+
+def divided(blocks: list[Block], all_reduce: AllReduce, forward: Any = None) -> bool:
+    """Whether output and gradients of the divided blocks equal those of one process, in every bit."""
+    rank, p = dist.get_rank(), dist.get_world_size()
+    whole, x, y = alone(blocks)
+    parts, own_x = [shard(each, rank, p) for each in blocks], X.clone().requires_grad_()
+    own_y = own_x
+    for part in parts:
+        own_y = (forward or block)(own_y, part, all_reduce)
+    loss(own_y, TARGET).backward()
+    expected = [shard(Block(*gradients(each)), rank, p) for each in whole]
+    same = [
+        torch.equal(mine, theirs)
+        for part, its in zip(parts, expected, strict=True)
+        for mine, theirs in zip(gradients(part), its, strict=True)
+    ]
+    return (
+        torch.equal(own_y.detach(), y) and torch.equal(own_x.grad, x.grad) and len(same) == 4 * len(parts) and all(same)
+    )
+
+
+def tensor() -> Iterator[Check]:
+    for name, all_reduce in sums().items():
+        for hidden in (1, 2, 4, 7, 12):  # fewer than ranks, as many, ragged, equal
+            yield f"{name}, {hidden} hidden units", divided([weights(hidden), weights(hidden, 10)], all_reduce)
+    yield "columns and rows alone", columns_and_rows()
+    yield "all-reduces of two blocks", asked([weights(7), weights(7, 10)]) == [X.numel()] * 4
+    yield "the same bits on all ranks", same_bits()
+    yield from faults()
+
+
+def columns_and_rows() -> bool:
+    """Each half: the columns of x·W + b beside each other, and x·W + b as a sum over rows."""
+    rank, p, all_reduce = dist.get_rank(), dist.get_world_size(), sums()["ring"]
+    weight, bias, x = integers(WIDTH, 5, seed=1), integers(5, seed=2), integers(BATCH, WIDTH, seed=3)
+    edges = cut(5, p).tolist()
+    own = slice(edges[rank], edges[rank + 1])
+    y = by_columns(x, weight[:, own], bias[own], all_reduce)
+    right = torch.equal(y, (x @ weight + bias)[:, own])
+    edges = cut(WIDTH, p).tolist()
+    own = slice(edges[rank], edges[rank + 1])
+    return right and torch.equal(by_rows(x[:, own], weight[own], bias, all_reduce), x @ weight + bias)
+
+
+def asked(blocks: list[Block]) -> list[int]:
+    """The elements of every all-reduce in a step."""
+    calls: list[int] = []
+
+    def all_reduce(x: torch.Tensor) -> None:
+        calls.append(x.numel())
+        collectives.all_reduce(x, algorithm="ring")
+
+    divided(blocks, all_reduce)
+    return calls
+
+
+def same_bits() -> bool:
+    """With floats whose sum depends on the order, every rank still gets the same result."""
+    rank, p = dist.get_rank(), dist.get_world_size()
+    whole = Block(*(torch.randn(each.shape, generator=torch.Generator().manual_seed(4)) for each in weights(12)))
+    y = block(torch.ones(BATCH, WIDTH), shard(whole, rank, p), sums()["ring"]).detach()
+    expected = block(torch.ones(BATCH, WIDTH), shard(whole, 0, 1), lambda _: None).detach()
+    everyones = [torch.empty_like(y) for _ in range(p)]
+    dist.all_gather(everyones, y)
+    return all(torch.equal(each, y) for each in everyones) and torch.allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+def faults() -> Iterator[Check]:
+    """What is easily forgotten: on several ranks each of these has to give another result."""
+    if dist.get_world_size() == 1:
+        return
+    ring, blocks = sums()["ring"], [weights(7), weights(7, 10)]
+
+    def no_sum_backward(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
+        return summed(torch.relu(x @ part.into + part.into_bias) @ part.out, all_reduce) + part.out_bias
+
+    def bias_in_the_sum(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
+        hidden = torch.relu(by_columns(x, part.into, part.into_bias, all_reduce))
+        return summed(hidden @ part.out + part.out_bias, all_reduce)
+
+    def sum_of_a_copy(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
+        hidden = torch.relu(copied(copied(x, all_reduce), all_reduce) @ part.into + part.into_bias)
+        return by_rows(hidden, part.out, part.out_bias, all_reduce)
+
+    calls = iter(range(100))
+    yield "fault: no all-reduce", not divided(blocks, lambda _: None)
+    yield "fault: the last all-reduce is missing", not divided(blocks, lambda x: next(calls) < 3 and ring(x))
+    yield "fault: no all-reduce backward", not divided(blocks, ring, no_sum_backward)
+    yield "fault: the bias is added by every rank", not divided(blocks, ring, bias_in_the_sum)
+    yield "fault: gradients are summed twice", not divided(blocks, ring, sum_of_a_copy)
+
+
+def pipelines() -> Iterator[Check]:
+    for schedule in SCHEDULES:
+        for count in (1, 2, 3, 7):
+            yield f"{schedule}, {count} micro-batches", piped(schedule, count)
+    yield "the messages of a step", sent() == expected_bytes()
+    if dist.get_world_size() > 1:
+        yield "fault: targets in another order", not piped("gpipe", 7, swap=True)
+        yield "fault: a micro-batch is left out", not piped("gpipe", 3, order=without_the_first)
+
+
+def without_the_first(actions: list[Action]) -> list[Action]:
+    return [action for action in actions if action.micro_batch]
+
+
+def one_stage(schedule: str, count: int, swap: bool = False, order: Any = list) -> tuple[Block, pipeline.Done]:
+    stage, stages = dist.get_rank(), dist.get_world_size()
+    own = shard(weights(5, 10 * stage), 0, 1)
+    sizes = [b - a for a, b in pairwise(cut(BATCH, count).tolist())]
+    targets = torch.split(TARGET, sizes)
+    part = pipeline.Part(
+        layers=lambda x: through(x, [own]),
+        loss=lambda y, i: loss(y, targets[(i + swap) % count]),
+        empty=lambda i: X.new_empty(sizes[i], WIDTH),
+    )
+    actions = order(SCHEDULES[schedule](stage, stages, count))
+    return own, pipeline.step(part, actions, pipeline.Line(stage, stages), torch.split(X, sizes))
+
+
+def piped(schedule: str, count: int, **fault: Any) -> bool:
+    """Whether this stage's gradients, and the last one's losses, are those of one process."""
+    stage, stages = dist.get_rank(), dist.get_world_size()
+    own, done = one_stage(schedule, count, **fault)
+    whole, _, y = alone([weights(5, 10 * each) for each in range(stages)])
+    same = [torch.equal(mine, theirs) for mine, theirs in zip(gradients(own), gradients(whole[stage]), strict=True)]
+    last = stage == stages - 1
+    assert fault or (len(done.spans) == 2 * count and len(done.losses) == count * last)
+    return all(same) and (not last or sum(done.losses) == loss(y, TARGET).item())
+
+
+def sent() -> int:
+    return one_stage("1f1b", 3)[1].sent
+
+
+def expected_bytes() -> int:
+    """All activations to the next stage, and as many gradients to the one before."""
+    stage, stages = dist.get_rank(), dist.get_world_size()
+    return X.nbytes * ((stage > 0) + (stage < stages - 1))
+
+
+def silent() -> Iterator[Check]:
+    """The last stage goes away after one micro-batch: the first one must not wait for ever."""
+    stage, stages = dist.get_rank(), dist.get_world_size()
+    one_stage("gpipe", 2, order=lambda actions: actions[:1] if stage == stages - 1 else actions)
+    yield "nothing noticed", False
