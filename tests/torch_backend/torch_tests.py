@@ -25,6 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from collectives.processes.parent_death import die_with
+
 TABLE = Path(__file__).with_suffix(".csv")
 
 # Ranks, what the tests take for BACKEND, and which of the skipped tests run.
@@ -103,6 +105,7 @@ def run(backend: str, ranks: int, taken_for: str, tests: Sequence[str], log: str
 
 def serve(backend: str, ranks: int, tests: Sequence[str]) -> None:
     """In that process: run tests and print the outcomes as JSON."""
+    die_with(os.getppid())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the tests print is not ours
     case = suite(backend)
@@ -144,8 +147,6 @@ def suite(backend: str) -> Any:
 
         @classmethod
         def _run(cls, *arguments: Any, **named: Any) -> None:
-            from collectives.processes.parent_death import die_with
-
             die_with(parent)
             super()._run(*arguments, **named)
 

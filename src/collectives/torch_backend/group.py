@@ -51,7 +51,7 @@ class Group(dist.ProcessGroup):
             )
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._pass, self._bucket = -1, -1
-        collective.join(self.base("cpu"))  # now, while all ranks are here
+        collective.connect(self.base("cpu"))  # now, while all ranks are here
 
     def base(self, device: str) -> dist.ProcessGroup:
         """The plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
