@@ -25,7 +25,7 @@ def need_equality(said: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", each(["ring", "two_tree", "auto"], few=["two_tree"]))
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", each(PROGRAMS, few=["ddp"]))
 def test_four_ranks_train_as_gloo_does(program: str, algorithm: str) -> None:
     command = [*TORCHRUN, "4", str(ROOT / "examples" / f"{program}.py"), "--algorithm", algorithm]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
