@@ -115,11 +115,24 @@ def join(backend: str, rank: int, file: str) -> None:
 
 
 def left(rank: int, file: str) -> dict[str, Any]:
-    """Make groups, use them in every way, make a call fail, destroy them; what is there afterwards?"""
+    """Make groups, use and destroy them; what is there afterwards?"""
+    join("collectives", rank, file)
+    use(rank)
+    gc.collect()
+    files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]  # noqa: PTH115
+    return {
+        "files": len(files),
+        "sockets": sum(file.startswith("socket:") for file in files),
+        "names": sorted(thread.name for thread in threading.enumerate()),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+    }
+
+
+def use(rank: int) -> None:
+    """Groups in every way, and a call that fails."""
     import torch
     from torch import distributed as dist
 
-    join("collectives", rank, file)
     for way in WAYS.values():
         way(torch.ones(N), dist.ReduceOp.SUM, dist.group.WORLD)()
     some, wrong = dist.new_group([0, 2, 3]), dist.new_group()
@@ -129,14 +142,6 @@ def left(rank: int, file: str) -> dict[str, Any]:
         dist.all_reduce(torch.ones(N + (rank == ODD)), group=wrong)
     dist.barrier()
     dist.destroy_process_group()
-    gc.collect()
-    files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]  # noqa: PTH115
-    return {
-        "files": len(files),
-        "sockets": sum(file.startswith("socket:") for file in files),
-        "names": sorted(thread.name for thread in threading.enumerate()),
-        "threads": len(list(Path("/proc/self/task").iterdir())),
-    }
 
 
 # What a way makes of a tensor, an op and a group: something to do again and again.

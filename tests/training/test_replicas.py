@@ -31,9 +31,8 @@ def test_the_gradients_of_the_shards_sum_up_to_that_of_the_batch(ranks: int) -> 
     parts = [part_of_loss(model, batch, alone()._replace(rank=rank, ranks=ranks)) for rank in range(ranks)]
     summed = sum(gradient(model, part) for part in parts)
     assert float((summed - whole).abs().max() / whole.abs().max()) < 1e-6
-    assert sum(part.item() for part in parts) == pytest.approx(
-        cross_entropy(model(batch.images), batch.labels).item(), rel=1e-6
-    )
+    mean = cross_entropy(model(batch.images), batch.labels).item()
+    assert sum(part.item() for part in parts) == pytest.approx(mean, rel=1e-6)
 
 
 def test_the_mean_of_the_shards_means_is_not_the_mean_of_the_batch() -> None:

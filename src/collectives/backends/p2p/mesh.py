@@ -244,4 +244,6 @@ class Mesh:
 
     def _lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
         self._ignore(connection.number)
-        self._lost[connection.peer, is_sent] = error
+        # Without traceback and context: their frames hold the group, which is freed before this object.
+        error.__context__ = None
+        self._lost[connection.peer, is_sent] = error.with_traceback(None)
