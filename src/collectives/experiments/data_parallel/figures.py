@@ -129,7 +129,7 @@ def resumed(rows: Rows) -> Picture:
         axes.plot(steps[kept:], after, look.marker, mfc="none", color=look.colour, ms=8, label="resumed")
         axes.axvline(died, color=theme.ink, lw=0.9, ls=(0, (5, 3)))
         axes.annotate(
-            f"a rank is killed in step {died};\nthe last checkpoint is of step {kept}",
+            f"killed in step {died},\nresumed after {kept}",
             (died, max(row.losses) * 0.92),
             xytext=(8, 0),
             textcoords="offset points",
