@@ -152,8 +152,9 @@ def _row(algorithm: str, buckets: int, nbytes: int = 16 << 20, median: float = 1
 def test_sentences_of_overlap_have_the_rows_numbers() -> None:
     table = pd.DataFrame([_row("ring", 1), _row("ring", 4, median=4e5), _row("tree", 1), _row("tree", 4)])
     assert figures.hidden(table) == (
-        "ring exposes 1 s with one bucket of 16 MiB and 400 ms with 4 buckets of 4 MiB, 60% less; tree exposes 1 s "
-        "with one bucket of 16 MiB and at least 1 s with 4 buckets of 4 MiB, where the intervals overlap."
+        "ring exposes 1 s with one bucket of 16 MiB and 400 ms with 4 buckets of 4 MiB, 60% less; "
+        "tree exposes 1 s with one bucket of 16 MiB and at least 1 s with 4 buckets of 4 MiB, "
+        "where the intervals overlap."
     )
     assert figures.agreement(table) == "torch's counters differ from the no-op hook by +5 % over 4 rows."
     assert figures.agreement(table, least=1e9) == "No row exposes enough for a comparison."
