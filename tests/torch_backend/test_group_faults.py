@@ -24,7 +24,7 @@ DIFFERENCES = {
 }
 
 
-CAUSES = {"killed": rf"rank {ODD}: it has gone", "silent": rf"not done within {faults.TIMEOUT:g} s"} | {
+CAUSES = {"killed": rf"rank {ODD}: it has gone", "silent": rf"not done within the timeout of {faults.TIMEOUT:g} s"} | {
     fault: f"ranks must call alike, but its call differs from this rank's: {how}" for fault, how in DIFFERENCES.items()
 }
 
