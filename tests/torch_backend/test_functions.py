@@ -11,8 +11,8 @@ from sweep import each
 
 pytestmark = pytest.mark.integration
 
-# Seed and rounds: the first of each is for every tier.
-ROUNDS = {1: 8, 2: 12, 3: 12, 5: 12, 8: 6}
+# Rounds of all functions, for each number of ranks.
+ROUNDS = {1: 8, 2: 8, 3: 8, 5: 12, 8: 6}
 
 
 @pytest.mark.parametrize("p", each(ROUNDS, few=[2]))

@@ -24,7 +24,7 @@ DIFFERENCES = {
 }
 
 
-CAUSES = {"killed": rf"rank {ODD}: it has gone", "silent": rf"not done within {faults.TIMEOUT:g} s"} | {
+CAUSES = {"killed": rf"rank {ODD}: it has gone", "silent": rf"not done within the timeout of {faults.TIMEOUT:g} s"} | {
     fault: f"ranks must call alike, but its call differs from this rank's: {how}" for fault, how in DIFFERENCES.items()
 }
 
@@ -35,7 +35,7 @@ FEW = ("killed-sync", "killed-ddp", "silent-async", "shape-ddp", "dtype-async", 
 @pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
     """What the ranks told of each fault that is asked for: one process forks the ranks of all."""
-    asked = [item.callspec.params["name"] for item in request.session.items if hasattr(item, "callspec")]
+    asked = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
     command = [sys.executable, faults.__file__, *(name for name in NAMES if name in asked), "nothing-left"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
     return {told["fault"]: told["ranks"] for told in map(json.loads, done.stdout.splitlines())}

@@ -15,7 +15,6 @@ CHOSEN = (
     "test_barrier_timeout_full_group",
     "test_gather_full_group",
     "test_isend",
-    "test_new_subgroups",
     "test_reduce_product",
     "test_scatter_object_list",
     "test_sparse_all_reduce_sum",

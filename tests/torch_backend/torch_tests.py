@@ -187,8 +187,10 @@ def write(backend: str, found: dict[str, Outcome]) -> None:
     for test, outcome in found.items():
         row = known.setdefault(test, dict.fromkeys(["test", "ranks", "gloo", "collectives", "why"], ""))
         row |= {"test": test, "ranks": str(outcome.ranks), backend: outcome.outcome}
-        if outcome.outcome == "skipped" and not row["why"]:
+        if outcome.outcome == "skipped":
             row["why"] = outcome.why
+        elif "failed" not in row.values():
+            row["why"] = ""
     with TABLE.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["test", "ranks", "gloo", "collectives", "why"], lineterminator="\n")
         writer.writeheader()

@@ -85,7 +85,7 @@ class MemoryMesh:
                 left = self.deadline - time.monotonic()
                 for peer, message in peers.items():
                     if peer in inbox.gone or not self.is_open or left <= 0:
-                        late = OSError(f"not done within {self.seconds:g} s")
+                        late = OSError(f"not done within the timeout of {self.seconds:g} s")
                         why = inbox.gone.get(peer, GONE if left > 0 else late)
                         raise MessageError(False, message.step, peer, why) from why
                 inbox.changed.wait(left)

@@ -113,7 +113,7 @@ class Mesh:
         """
         left, first = self.deadline - time.monotonic(), messages[0]
         if left <= 0:
-            late = TimeoutError(f"not done within {self.seconds:g} s")
+            late = TimeoutError(f"not done within the timeout of {self.seconds:g} s")
             raise MessageError(first.is_sent, first.step, first.peer, late) from late
         if not self.is_open:
             raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
