@@ -115,13 +115,20 @@ def test_bytes_travel_in_whole_words(size: int) -> None:
 
 
 PROGRAM = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+# Without it all starts share a store, in which a rank may find the address of one that is gone (pytorch #135712).
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TRAIN = ["-m", "collectives.training.train_digits", "--steps", "600", "--rate", "0.01", "--every", "20"]
 
 
 def started(file: Path) -> subprocess.Popen[str]:
     command = [sys.executable, *PROGRAM, *TRAIN, "--checkpoint", str(file)]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        env=os.environ | OWN_STORE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 

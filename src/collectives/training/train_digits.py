@@ -5,7 +5,8 @@ horovodrun -np 4 python -m collectives.training.train_digits --backend horovod
 python -m collectives.training.train_digits
 
 With ``--checkpoint FILE`` it goes on where an earlier run of it ended, or was ended. So it does within one run if
-torchrun may start ranks again: ``torchrun --max-restarts 3``.
+torchrun may start ranks again: ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 3 …``. Without that
+variable all starts share a store, in which a rank may find the address of one that is gone (pytorch #135712).
 """
 
 from __future__ import annotations

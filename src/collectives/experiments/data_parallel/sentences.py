@@ -93,6 +93,13 @@ def share(rows: Rows) -> str:
     return f"Summing the {size:.0f} KiB of gradients takes {statements.span(shares, '{:.0%}'.format)} of a step."
 
 
+def worth(rows: Rows) -> str:
+    """A sentence: how many of the series take a step in less time than one process."""
+    series = replicated(rows)
+    faster = int((series.median_us < one_process(rows).median_us).sum())
+    return f"With this small model, {faster} of {len(series)} series take a shorter step than one process."
+
+
 def fusion(rows: Rows) -> str:
     """A sentence: what tensor fusion changes for Horovod; empty where it was not measured with and without."""
     series = replicated(rows)
@@ -149,7 +156,7 @@ def rule_of_rates(rows: Rows) -> str:
     for rule, series in table.groupby("rule", sort=False):
         end = series.iloc[-1]
         parts.append(
-            f"with {RULES[str(rule)]} up to {largest_good(rows, str(rule))} samples a batch, and "
+            f"with {RULES[str(rule)]} up to {largest_good(rows, str(rule)):,} samples a batch, and "
             f"{end.accuracy:.0%} are read right at {end.batch:,}"
         )
     return f"Accuracy stays within {LOST * 100:.0f} points of that of the smallest batch {'; '.join(parts)}."
