@@ -103,6 +103,8 @@ def run(backend: str, ranks: int, taken_for: str, tests: Sequence[str], log: str
                 assert process.stdout is not None
                 for line in process.stdout:
                     yield Outcome(**json.loads(line))
+                if process.wait():
+                    raise RuntimeError(f"the process of the tests ended with exit code {process.returncode}: see --log")
             finally:
                 process.kill()
 
