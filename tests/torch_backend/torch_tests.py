@@ -1,7 +1,8 @@
 """torch's own tests of process groups, which its wheel has, on gloo and on our back end.
 
     python tests/torch_backend/torch_tests.py collectives test_all_reduce_sum test_DistributedDataParallel
-    python tests/torch_backend/torch_tests.py collectives --write      # all of them, into torch_tests.csv: ten minutes
+    python tests/torch_backend/torch_tests.py collectives              # all of them, compared with torch_tests.csv
+    python tests/torch_backend/torch_tests.py collectives --write      # and written into it: three minutes
 
 It imports torch and the tests once, and forks the ranks of each test. When the tests are imported, they decide by
 WORLD_SIZE and BACKEND which of them are skipped. So there are four runs: three ranks, then eight and four for the
@@ -68,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(outcome.outcome, outcome.test, f"{outcome.ranks} ranks, {outcome.seconds:.1f} s", outcome.why, flush=True)
     if given.write:
         write(given.backend, found)
+    known = {row["test"]: row[given.backend] for row in table()}
+    differ = [test for test, outcome in found.items() if outcome.outcome != known.get(test)]
+    sys.exit(f"not as in {TABLE.name}: {', '.join(differ)}" if differ else 0)
 
 
 def outcomes(backend: str, tests: Sequence[str], log: str = os.devnull) -> Iterator[Outcome]:
@@ -99,6 +103,8 @@ def run(backend: str, ranks: int, taken_for: str, tests: Sequence[str], log: str
                 assert process.stdout is not None
                 for line in process.stdout:
                     yield Outcome(**json.loads(line))
+                if process.wait():
+                    raise RuntimeError(f"the process of the tests ended with exit code {process.returncode}: see --log")
             finally:
                 process.kill()
 
