@@ -60,6 +60,7 @@ from torch import distributed as dist
 from collectives.backends import Call
 from collectives.backends.background import Work, start
 from collectives.backends.p2p import collective
+from collectives.backends.p2p.member import group_of
 
 Group = dist.ProcessGroup | None
 Op = dist.ReduceOp.RedOpType
@@ -283,7 +284,8 @@ def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | 
         return None
 
     if async_op:
-        group = collective.connect(call)
+        group = group_of(call)
+        collective.connect(group)
         later = replace(call, group=group, background=True)
         return start(lambda: _finish(later, into), group)
     _finish(call, into)

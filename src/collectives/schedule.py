@@ -42,7 +42,7 @@ def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
     """The values as an immutable array: its memory is a ``bytes`` object.
 
     A step keeps such an array, or a contiguous piece of it, without a copy. An algorithm whose steps share a column
-    makes it once with this function.
+    makes it once with this function. Raises ScheduleError for values that are no whole numbers, or of uneven length.
 
     >>> ranks = column(range(4))
     >>> step = Step(ranks[:2], ranks[2:], 0)
@@ -288,7 +288,7 @@ class Schedule:
             )
 
     def step(self, t: int) -> Step:
-        """Step ``t``; raises IndexError outside 0 … nsteps-1."""
+        """Step ``t``. Raises IndexError outside 0 … nsteps-1, and ScheduleError if ``make`` returns anything else."""
         if not 0 <= t < self.nsteps:
             raise IndexError(f"step {t} of a schedule with {self.nsteps} steps")
         made = self.make(t)
@@ -365,7 +365,8 @@ def on(
 
     Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that
     begin at ``chunks[c]``. If ``ranks`` has a second axis, each of its rows is one more copy of the schedule at the
-    same time, on the chunks in the same row of ``chunks`` (or on the same chunks, if that has one row).
+    same time, on the chunks in the same row of ``chunks`` (or on the same chunks, if that has one row). Raises
+    ScheduleError if there are not as many places as ranks and chunks.
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> on(swap, p=6, k=4, ranks=[2, 5], chunks=[2], width=2).step(0)

@@ -59,7 +59,7 @@ def test_show_draws(capsys: Capture, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"tree-{kind}-{theme}.svg" for kind in ("steps", "time") for theme in ("dark", "light")
     ]
-    assert "messages in each step: 1, 2. In step 0, for one, rank 0 sends chunk 0 to rank 1, replacing." in err
+    assert "messages in each step: 1, 2. In step 0, for example, rank 0 sends chunk 0 to rank 1, replacing." in err
 
 
 def test_a_large_schedule_is_shown_in_part(capsys: Capture) -> None:

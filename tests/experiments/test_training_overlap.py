@@ -153,11 +153,12 @@ def test_sentences_of_overlap_have_the_rows_numbers() -> None:
     table = pd.DataFrame([_row("ring", 1), _row("ring", 4, median=4e5), _row("tree", 1), _row("tree", 4)])
     assert figures.hidden(table) == (
         "ring exposes 1 s with one bucket of 16 MiB and 400 ms with 4 buckets of 4 MiB, 60% less; "
-        "tree exposes 1 s with one bucket of 16 MiB, and no other number is told apart."
+        "tree exposes 1 s with one bucket of 16 MiB and at least 1 s with 4 buckets of 4 MiB, "
+        "where the intervals overlap."
     )
     assert figures.agreement(table) == "torch's counters differ from the no-op hook by +5 % over 4 rows."
     assert figures.agreement(table, least=1e9) == "No row exposes enough for a comparison."
-    assert figures.deviation(table) == "Measured is +11 % of what the model predicts, over 4 rows."
+    assert figures.deviation(table) == "Measured times differ from the model's by +11 % over 4 rows."
     assert figures.deviation(table.assign(predicted_us=None)) == ""
     first, best = figures.extremes(table)
     assert (first.buckets, best.buckets) == (1, 4)
@@ -199,7 +200,7 @@ def test_where_no_hosts_are_allowed_the_notebook_says_why_and_ends(
     assert capsys.readouterr().out == "Not measured: only Linux has them\n"
 
 
-@pytest.mark.integration
+@pytest.mark.extended
 def test_overlap_is_measured_on_emulated_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := allowed():
         pytest.skip(reason)

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from collectives.algorithms import ALGORITHMS, names
 from collectives.experiments.all_reduce_sweep import figures
 from collectives.experiments.collectives_sweep import figures as panels
-from collectives.figures import measured
+from collectives.figures import kit, measured
 from collectives.figures.layout import SHAPES
 from collectives.figures.schedules import space_time, steps, two_trees, walk
 from collectives.figures.style import MARKS, NEUTRAL, Picture, hues
@@ -186,3 +188,37 @@ def test_the_readmes_picture_is_what_the_code_draws(tmp_path: Path) -> None:
     for theme in ("light", "dark"):
         kept = ROOT / "chapters" / "images" / f"two-trees-{theme}.svg"
         assert kept.read_bytes() == (tmp_path / f"two-trees-{theme}.svg").read_bytes()
+
+
+def ended(lines: dict[str, list[float]]) -> Figure:
+    """A figure of these lines, labelled."""
+    figure = Figure(figsize=(kit.WIDTH, 3), layout="constrained")
+    axes = figure.subplots()
+    for name, values in lines.items():
+        axes.plot(range(len(values)), values, label=name)
+    kit.labels(figure)
+    figure.draw_without_rendering()
+    return figure
+
+
+def test_names_at_ends_of_lines_do_not_overlap() -> None:
+    figure = ended({"ring": [0, 1], "tree": [1, 1.001], "gloo (its own choice)": [2, 1.002], "apart": [0, 3]})
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["ring", "tree", "gloo\n(its own choice)", "apart"]
+    assert not any(Bbox.intersection(a, b) for nth, a in enumerate(boxes) for b in boxes[:nth])
+    assert [box.y0 for box in boxes] == sorted(box.y0 for box in boxes), "names stand as their lines end"
+    assert not figure.legends
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        {f"line {i}": [0.0, i] for i in range(kit.MOST_LABELS + 1)},
+        {"a name of so many letters": [0.0, 1.0]},
+        {"long": [0.0, 1.0, 2.0], "short": [0.0, 1.0]},
+    ],
+)
+def test_names_that_do_not_fit_are_in_a_legend(lines: dict[str, list[float]]) -> None:
+    figure = ended(lines)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(lines)
+    assert not figure.axes[0].texts

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,7 @@ DTYPES = (torch.uint8, torch.bool, torch.int16, torch.complex64, torch.complex12
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)  # of names that torch is about to replace
     rank, p = dist.get_rank(), dist.get_world_size()
     for case in CASES:
         group = dist.new_group(backend="collectives", pg_options=Options("two_tree"), timeout=LIMIT)

@@ -1,8 +1,8 @@
 """What every rank does for test_functions.py: each function of torch.distributed on our back end, and on gloo.
 
-A case draws a function, a group, shapes, dtypes, memory layouts, an op and roots; all ranks draw alike, but each has data
-of its own. It runs twice, with the same data, and afterwards every tensor has to be the same, also what lies between
-its elements. `run` reports {"case": …, "group": …, "differs": …} for each, with what a rank saw where it differs.
+A case draws a function, a group, shapes, dtypes, memory layouts, an op and roots; all ranks draw alike, but each has
+data of its own. It runs twice, with the same data. Afterwards every tensor has to be the same, and what lies between
+its elements as it was. `run` reports {"case": …, "group": …, "differs": …}: what a rank saw, where it differs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int32, torch.int64, torch.int8, torch.uint8)
 ARITHMETIC = (Op.SUM, Op.PRODUCT, Op.MIN, Op.MAX, Op.AVG)
 BITWISE = (Op.BAND, Op.BOR, Op.BXOR)
+DENSE, ANY = ("dense",), ("dense", "sliced", "permuted")
+GAP = 99
 
 
 class Draw:
@@ -33,7 +35,8 @@ class Draw:
         self.rng, self.p, self.ranks, self.is_ours = np.random.default_rng(seed), len(ranks), ranks, is_ours
         self.me = ranks.index(dist.get_rank())
         self.own = np.random.default_rng((*seed, self.me))
-        self.made: list[torch.Tensor] = []  # with what lies between their elements
+        self.made: list[torch.Tensor] = []
+        self.between: list[torch.Tensor] = []  # what lies beside or between their elements, and stays
         self.is_async, self.averaged = bool(self.rng.integers(2)), list[torch.Tensor]()
         self.dtype = self.one_of((*FLOATS, *INTEGERS))
         self.op = self.one_of(ARITHMETIC if self.dtype in FLOATS else (*ARITHMETIC[:4], *BITWISE))
@@ -50,26 +53,28 @@ class Draw:
             int(size) for size in self.rng.integers(0 if self.rng.integers(4) == 0 else 1, 6, self.rng.integers(4))
         )
 
-    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype | None = None, layout: str = "") -> torch.Tensor:
-        """Small integers, whose sums and products are exact in every dtype and order."""
-        dtype = dtype or self.dtype
-        layout = layout or self.one_of(("contiguous", "shifted"))
-        n = int(np.prod(shape))
-        values = [1, 2] if dtype == torch.uint8 else [-2, -1, 1, 2]
-        data = torch.from_numpy(self.own.choice(values, n)).to(dtype).view(shape)
-        whole = torch.full((n + 3,), 99, dtype=dtype)
-        made = whole[2 : n + 2].view(shape) if layout == "shifted" else whole[:n].view(shape)
-        if layout == "permuted":
-            made = whole[:n].view(shape[::-1]).permute(tuple(reversed(range(len(shape)))))
-        elif layout == "sliced":
-            whole = torch.full((2 * n + 1,), 99, dtype=dtype)
-            made = whole[: 2 * n : 2].view(shape) if len(shape) == 1 else whole[:n].view(shape)
+    def tensor(self, shape: tuple[int, ...], layouts: tuple[str, ...] = DENSE) -> torch.Tensor:
+        """Small integers, whose sums and products are exact in every dtype and order. gloo wants them dense."""
+        layout, n, count = self.one_of(layouts), int(np.prod(shape)), len(shape)
+        values = [1, 2] if self.dtype == torch.uint8 else [-2, -1, 1, 2]
+        data = torch.from_numpy(self.own.choice(values, n)).to(self.dtype).view(shape)
+        if layout == "sliced" and self.is_ours:
+            made, between = torch.full((*shape, 2), GAP, dtype=self.dtype).unbind(-1)
+        elif layout == "permuted" and self.is_ours:
+            made, between = (
+                torch.empty(shape[::-1], dtype=self.dtype).permute(tuple(range(count))[::-1]),
+                torch.empty(0),
+            )
+        else:
+            whole = torch.full((n + 3,), GAP, dtype=self.dtype)
+            between, made = whole[:2], whole[2 : n + 2].view(shape)
         made.copy_(data)
-        self.made.append(whole)
+        self.made.append(made)
+        self.between.append(between)
         return made
 
-    def tensors(self, count: int, shape: tuple[int, ...]) -> list[torch.Tensor]:
-        return [self.tensor(shape) for _ in range(count)]
+    def tensors(self, count: int, shape: tuple[int, ...], layouts: tuple[str, ...] = ANY) -> list[torch.Tensor]:
+        return [self.tensor(shape, layouts) for _ in range(count)]
 
     def reduces(self, *written: torch.Tensor) -> Any:
         """The op for a call that writes into these tensors; where gloo has none, their sum is divided afterwards."""
@@ -88,21 +93,21 @@ Case = Callable[[Draw, Group], Any]
 
 
 def all_reduce(d: Draw, g: Group) -> Any:
-    x = d.tensor(d.shape(), layout=d.one_of(("", "permuted")))
+    x = d.tensor(d.shape(), ANY)
     return dist.all_reduce(x, d.reduces(x), g, d.is_async)
 
 
 def all_reduce_coalesced(d: Draw, g: Group) -> Any:
-    xs = [d.tensor(d.shape()) for _ in range(3)]
+    xs = [d.tensor(d.shape(), ANY) for _ in range(3)]
     return dist.all_reduce_coalesced(xs, d.reduces(*xs), g, d.is_async)
 
 
 def broadcast(d: Draw, g: Group) -> Any:
-    return dist.broadcast(d.tensor(d.shape(), layout=d.one_of(("", "permuted"))), d.ranks[d.root], g, d.is_async)
+    return dist.broadcast(d.tensor(d.shape(), ANY), d.ranks[d.root], g, d.is_async)
 
 
 def reduce(d: Draw, g: Group) -> Any:
-    x = d.tensor(d.shape())
+    x = d.tensor(d.shape(), ANY)
     op = d.reduces(*[x] * (d.me == d.root))
     work = dist.reduce(x, group=g, op=op, async_op=d.is_async, group_dst=d.root)
     if d.me != d.root:  # gloo leaves partial sums in it
@@ -112,16 +117,16 @@ def reduce(d: Draw, g: Group) -> Any:
 
 def all_gather(d: Draw, g: Group) -> Any:
     shape = d.shape()
-    return dist.all_gather(d.tensors(d.p, shape), d.tensor(shape, layout=d.one_of(("", "permuted"))), g, d.is_async)
+    return dist.all_gather(d.tensors(d.p, shape), d.tensor(shape, ANY), g, d.is_async)
 
 
 def all_gather_into_tensor(d: Draw, g: Group) -> Any:
     n, shape = int(d.rng.integers(1, 5)), d.shape()
-    out = d.tensor((d.p, n, *shape))
+    out = d.tensor((d.p, n, *shape), ("dense", "sliced"))
     if d.rng.integers(2) or not d.is_ours:  # gloo takes no stack
         out = out.flatten(0, 1)
     name = d.one_of(("all_gather_into_tensor", "all_gather_single", "_all_gather_base"))
-    return getattr(dist, name)(out, d.tensor((n, *shape)), g, d.is_async)
+    return getattr(dist, name)(out, d.tensor((n, *shape), ANY), g, d.is_async)
 
 
 def all_gather_coalesced(d: Draw, g: Group) -> Any:
@@ -133,32 +138,32 @@ def all_gather_coalesced(d: Draw, g: Group) -> Any:
 def gather(d: Draw, g: Group) -> Any:
     shape = d.shape()
     into = d.tensors(d.p, shape) if d.me == d.root else None
-    return dist.gather(d.tensor(shape), into, d.ranks[d.root], g, d.is_async)
+    return dist.gather(d.tensor(shape, ANY), into, d.ranks[d.root], g, d.is_async)
 
 
 def scatter(d: Draw, g: Group) -> Any:
     shape = d.shape()
     given = d.tensors(d.p, shape) if d.me == d.root else None
-    return dist.scatter(d.tensor(shape), given, group=g, async_op=d.is_async, group_src=d.root)
+    return dist.scatter(d.tensor(shape, ANY), given, group=g, async_op=d.is_async, group_src=d.root)
 
 
 def reduce_scatter(d: Draw, g: Group) -> Any:
     shape = d.shape()
-    out = d.tensor(shape)
+    out = d.tensor(shape, ANY)
     return dist.reduce_scatter(out, d.tensors(d.p, shape), d.reduces(out), g, d.is_async)
 
 
 def reduce_scatter_tensor(d: Draw, g: Group) -> Any:
     n, shape = int(d.rng.integers(1, 5)), d.shape()
     name = d.one_of(("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"))
-    out = d.tensor((n, *shape))
-    return getattr(dist, name)(out, d.tensor((d.p * n, *shape)), d.reduces(out), g, d.is_async)
+    out = d.tensor((n, *shape), ANY)
+    return getattr(dist, name)(out, d.tensor((d.p * n, *shape), ANY), d.reduces(out), g, d.is_async)
 
 
 def all_to_all(d: Draw, g: Group) -> Any:
     sizes = d.rng.integers(0, 5, (d.p, d.p))
     out, given = sizes[:, d.me].tolist(), sizes[d.me].tolist()
-    into, parts = [d.tensor((n, 2)) for n in out], [d.tensor((n, 2)) for n in given]
+    into, parts = [d.tensor((n, 2), ANY) for n in out], [d.tensor((n, 2), ANY) for n in given]
     if d.is_ours:
         return dist.all_to_all(into, parts, g, d.is_async)
     whole = parts[0].new_empty((sum(out), 2))  # gloo's own takes equal tensors only
@@ -171,10 +176,12 @@ def all_to_all(d: Draw, g: Group) -> Any:
 def all_to_all_single(d: Draw, g: Group) -> Any:
     if d.rng.integers(2):
         shape = (d.p * int(d.rng.integers(4)), *d.shape()[:1])
-        return dist.all_to_all_single(d.tensor(shape), d.tensor(shape), group=g, async_op=d.is_async)
+        return dist.all_to_all_single(d.tensor(shape, ANY), d.tensor(shape, ANY), group=g, async_op=d.is_async)
     sizes = d.rng.integers(0, 5, (d.p, d.p))
     out, given = sizes[:, d.me].tolist(), sizes[d.me].tolist()
-    return dist.all_to_all_single(d.tensor((sum(out), 3)), d.tensor((sum(given), 3)), out, given, g, d.is_async)
+    return dist.all_to_all_single(
+        d.tensor((sum(out), 3), ANY), d.tensor((sum(given), 3), ANY), out, given, g, d.is_async
+    )
 
 
 def barrier(d: Draw, g: Group) -> Any:
@@ -182,7 +189,7 @@ def barrier(d: Draw, g: Group) -> Any:
 
 
 def send_recv(d: Draw, g: Group) -> Any:
-    """One rank sends to another; the receiver may take it from anybody (from whom gloo cannot take an empty message)."""
+    """One rank sends to another; the receiver may take it from anybody (gloo hangs there if it is empty)."""
     to, shape, tag = (d.root + 1) % d.p, d.shape(), int(d.rng.integers(3))
     x, anybody = d.tensor(shape), d.rng.integers(2) and 0 not in shape
     if to == d.root:
@@ -328,11 +335,14 @@ def groups(settings: dict[str, Any]) -> list[tuple[Group, Group, list[int], str]
 
 def compare(case: Case, seed: tuple[int, ...], ours: Group, gloo: Group, ranks: list[int]) -> str | None:
     """In what the two differ, if they do. Where gloo refuses a call, ours may do what it likes."""
-    there, here = attempt(case, Draw(seed, ranks, False), gloo), attempt(case, Draw(seed, ranks, True), ours)
+    draw = Draw(seed, ranks, True)
+    there, here = attempt(case, Draw(seed, ranks, False), gloo), attempt(case, draw, ours)
     if isinstance(there, Exception):
         return f"gloo: {there}" if isinstance(here, Exception) else f"gloo refuses: {there}"
     if isinstance(here, Exception):
         return f"ours: {type(here).__name__}: {here}"
+    if not all(bool((gap == GAP).all()) for gap in draw.between):
+        return "ours wrote between the elements"
     wrong = [(a, b) for a, b in zip(here, there, strict=True) if not same(a, b)]
     return f"ours {wrong[0][0]} gloo {wrong[0][1]}" if wrong else None
 

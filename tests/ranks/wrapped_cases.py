@@ -81,7 +81,14 @@ def fsdp(group: Any) -> list[torch.Tensor]:
             fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
     steps(net, shard())
-    return [parameter.full_tensor() for parameter in net.parameters()]  # type: ignore[attr-defined]
+    return [whole(parameter.to_local()) for parameter in net.parameters()]  # type: ignore[attr-defined]
+
+
+def whole(part: torch.Tensor) -> torch.Tensor:
+    """All ranks' rows. DTensor's own way keeps the first group of these ranks, which is destroyed by now."""
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, part.detach())
+    return torch.cat(parts)
 
 
 def apart(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:

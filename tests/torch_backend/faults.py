@@ -2,7 +2,8 @@
 
     python tests/torch_backend/faults.py killed-sync          # prints a JSON object
 
-It imports torch once and forks the ranks of each fault. A rank tells in a pipe what its call raised, or that it returned.
+It imports torch once and forks the ranks of each fault. A rank tells in a pipe what its call raised, or that it
+returned.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ODD = 1  # the rank that does something else
 
 # Seconds: the group's timeout, and when ranks that have not ended are killed.
 TIMEOUT = 4.0
-PATIENCE = 25.0
+PATIENCE = 60.0
 
 
 def main(names: list[str]) -> None:
@@ -79,6 +80,9 @@ def told(pipes: list[int]) -> list[dict[str, Any]]:
 
 
 def one_rank(name: str, rank: int, folder: str, pipe: int) -> None:
+    """Tell what happened, and stay: connections that close would tell the others something, too."""
+    from torch import distributed as dist
+
     from collectives.processes.parent_death import die_with
 
     die_with(os.getppid())
@@ -88,43 +92,34 @@ def one_rank(name: str, rank: int, folder: str, pipe: int) -> None:
     seen: dict[str, Any] = {"raised": "", "said": "it returned"}
     try:
         if fault == "nothing":
-            seen["left"] = [left(rank, f"{folder}/{i}") for i in range(4)]
+            seen["left"] = [left(rank, f"{folder}/met{i}") for i in range(4)]
         else:
-            join(rank, folder)
-            FAULTS[fault](rank, WAYS[how])
+            join("gloo", rank, f"{folder}/met")
+            group = dist.new_group(backend="collectives", timeout=timedelta(seconds=TIMEOUT))
+            FAULTS[fault](rank, WAYS[how], group)
     except Exception as error:
         seen = {"raised": type(error).__name__, "said": str(error)}
     seen["seconds"] = time.monotonic() - began
     os.write(pipe, json.dumps(seen).encode() + b"\n")
-    time.sleep(PATIENCE)  # connections that close would tell the others
+    time.sleep(2 * PATIENCE)
+    os._exit(0)
 
 
-def join(rank: int, folder: str) -> None:
+def join(backend: str, rank: int, file: str) -> None:
     from torch import distributed as dist
 
-    store = dist.FileStore(f"{folder}/met", RANKS)
-    dist.init_process_group("collectives", store=store, rank=rank, world_size=RANKS, timeout=timedelta(seconds=TIMEOUT))
-
-
-def left(rank: int, folder: str) -> dict[str, Any]:
-    """Make groups, use them in every way, make a call fail, destroy them; what is there afterwards?"""
-    import torch
-    from torch import distributed as dist
-
-    Path(folder).mkdir(exist_ok=True)
-    join(rank, folder)
-    for way in WAYS.values():
-        way(torch.ones(N), dist.ReduceOp.SUM)()
-    some = dist.new_group([0, 2, 3])
-    wrong = dist.new_group()
-    if rank != ODD:
-        dist.all_reduce(torch.ones(N), group=some)
-    with suppress(RuntimeError):
-        dist.all_reduce(torch.ones(N + (rank == ODD)), group=wrong)
+    store = dist.FileStore(file, RANKS)
+    limit = timedelta(seconds=PATIENCE)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=RANKS, timeout=limit)
     dist.barrier()
-    dist.destroy_process_group()
+
+
+def left(rank: int, file: str) -> dict[str, Any]:
+    """Make groups, use and destroy them; what is there afterwards?"""
+    join("collectives", rank, file)
+    use(rank)
     gc.collect()
-    files = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]  # noqa: PTH115
     return {
         "files": len(files),
         "sockets": sum(file.startswith("socket:") for file in files),
@@ -133,28 +128,44 @@ def left(rank: int, folder: str) -> dict[str, Any]:
     }
 
 
-# What a way makes of a tensor and an op: something to do again and again.
-Call = Callable[[], None]
-Way = Callable[[Any, Any], Call]
-
-
-def sync(tensor: Any, op: Any) -> Call:
+def use(rank: int) -> None:
+    """Groups in every way, and a call that fails."""
+    import torch
     from torch import distributed as dist
 
-    return lambda: dist.all_reduce(tensor, op)
+    for way in WAYS.values():
+        way(torch.ones(N), dist.ReduceOp.SUM, dist.group.WORLD)()
+    some, wrong = dist.new_group([0, 2, 3]), dist.new_group()
+    if rank != ODD:
+        dist.all_reduce(torch.ones(N), group=some)
+    with suppress(RuntimeError):
+        dist.all_reduce(torch.ones(N + (rank == ODD)), group=wrong)
+    dist.barrier()
+    dist.destroy_process_group()
 
 
-def in_background(tensor: Any, op: Any) -> Call:
+# What a way makes of a tensor, an op and a group: something to do again and again.
+Call = Callable[[], None]
+Way = Callable[[Any, Any, Any], Call]
+
+
+def sync(tensor: Any, op: Any, group: Any) -> Call:
+    from torch import distributed as dist
+
+    return lambda: dist.all_reduce(tensor, op, group)
+
+
+def in_background(tensor: Any, op: Any, group: Any) -> Call:
     from torch import distributed as dist
 
     def call() -> None:
-        for work in [dist.all_reduce(tensor, op, async_op=True) for _ in range(2)]:
+        for work in [dist.all_reduce(tensor, op, group, async_op=True) for _ in range(2)]:
             work.wait()
 
     return call
 
 
-def under_ddp(tensor: Any, op: Any) -> Call:
+def under_ddp(tensor: Any, op: Any, group: Any) -> Call:
     """Backward passes in two buckets; one for more elements, a hook for another dtype or op."""
     import torch
     from torch import distributed as dist
@@ -162,33 +173,35 @@ def under_ddp(tensor: Any, op: Any) -> Call:
 
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)])
     cap = 0.02 if tensor.numel() == N else 1
-    # Otherwise it takes one bucket first, and then those of rank 0.
-    replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=cap, find_unused_parameters=True)
+    replica = torch.nn.parallel.DistributedDataParallel(
+        model, process_group=group, bucket_cap_mb=cap, find_unused_parameters=True
+    )  # otherwise it takes one bucket first, and then those of rank 0
     if tensor.dtype != torch.float32:
-        replica.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        replica.register_comm_hook(group, default_hooks.fp16_compress_hook)
     if op != dist.ReduceOp.SUM:
-        replica.register_comm_hook(None, largest)
+        replica.register_comm_hook(group, lambda group, bucket: largest(group, bucket))
     return lambda: replica(torch.ones(2, 64)).sum().backward()
 
 
-def largest(_: Any, bucket: Any) -> Any:
+def largest(group: Any, bucket: Any) -> Any:
     """A hook that takes the largest gradient."""
     from torch import distributed as dist
 
-    work = dist.all_reduce(bucket.buffer(), dist.ReduceOp.MAX, async_op=True)
+    work = dist.all_reduce(bucket.buffer(), dist.ReduceOp.MAX, group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
 
 N = 1000
 WAYS: dict[str, Way] = {"sync": sync, "async": in_background, "ddp": under_ddp}
+Fault = Callable[[int, Way, Any], None]
 
 
-def ends(how: signal.Signals) -> Callable[[int, Way], None]:
-    def fault(rank: int, way: Way) -> None:
+def ends(how: signal.Signals) -> Fault:
+    def fault(rank: int, way: Way, group: Any) -> None:
         import torch
         from torch import distributed as dist
 
-        call = way(torch.ones(N), dist.ReduceOp.SUM)
+        call = way(torch.ones(N), dist.ReduceOp.SUM, group)
         call()  # all is well
         if rank == ODD:
             os.kill(os.getpid(), how)
@@ -197,17 +210,17 @@ def ends(how: signal.Signals) -> Callable[[int, Way], None]:
     return fault
 
 
-def differs(what: str) -> Callable[[int, Way], None]:
-    def fault(rank: int, way: Way) -> None:
+def differs(what: str) -> Fault:
+    def fault(rank: int, way: Way, group: Any) -> None:
         import torch
         from torch import distributed as dist
 
         odd = what if rank == ODD else ""
         dtype = torch.float16 if odd == "dtype" else torch.float32
         op = dist.ReduceOp.MAX if odd == "op" else dist.ReduceOp.SUM
-        call = way(torch.ones(N + (odd == "shape"), dtype=dtype), op)
+        call = way(torch.ones(N + (odd == "shape"), dtype=dtype), op, group)
         if odd == "order":
-            dist.all_gather([torch.ones(3) for _ in range(RANKS)], torch.ones(3))
+            dist.all_gather([torch.ones(3) for _ in range(RANKS)], torch.ones(3), group)
         call()
 
     return fault

@@ -15,7 +15,6 @@ CHOSEN = (
     "test_barrier_timeout_full_group",
     "test_gather_full_group",
     "test_isend",
-    "test_new_subgroups",
     "test_reduce_product",
     "test_scatter_object_list",
     "test_sparse_all_reduce_sum",
@@ -33,18 +32,9 @@ def test_the_table_is_of_all_tests_and_explains_every_failure() -> None:
 
 @pytest.mark.integration
 def test_those_chosen_end_as_the_table_says() -> None:
-    agree(CHOSEN)
-
-
-@pytest.mark.extended
-def test_all_end_as_the_table_says() -> None:
-    agree([row["test"] for row in table() if row["collectives"] != "skipped"])
-
-
-def agree(tests: list[str] | tuple[str, ...]) -> None:
     known = {row["test"]: row["collectives"] for row in table()}
-    found = {outcome.test: outcome for outcome in outcomes("collectives", tests)}
-    assert {test: found[test].outcome for test in tests} == {test: known[test] for test in tests}, found
+    found = {outcome.test: outcome for outcome in outcomes("collectives", CHOSEN)}
+    assert {test: found[test].outcome for test in CHOSEN} == {test: known[test] for test in CHOSEN}, found
 
 
 def test_a_failure_is_known_by_what_a_rank_raised() -> None:

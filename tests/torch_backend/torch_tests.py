@@ -1,7 +1,8 @@
 """torch's own tests of process groups, which its wheel has, on gloo and on our back end.
 
     python tests/torch_backend/torch_tests.py collectives test_all_reduce_sum test_DistributedDataParallel
-    python tests/torch_backend/torch_tests.py collectives --write      # all of them, into torch_tests.csv: ten minutes
+    python tests/torch_backend/torch_tests.py collectives              # all of them, compared with torch_tests.csv
+    python tests/torch_backend/torch_tests.py collectives --write      # and written into it: three minutes
 
 It imports torch and the tests once, and forks the ranks of each test. When the tests are imported, they decide by
 WORLD_SIZE and BACKEND which of them are skipped. So there are four runs: three ranks, then eight and four for the
@@ -24,6 +25,8 @@ import unittest
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from collectives.processes.parent_death import die_with
 
 TABLE = Path(__file__).with_suffix(".csv")
 
@@ -66,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(outcome.outcome, outcome.test, f"{outcome.ranks} ranks, {outcome.seconds:.1f} s", outcome.why, flush=True)
     if given.write:
         write(given.backend, found)
+    known = {row["test"]: row[given.backend] for row in table()}
+    differ = [test for test, outcome in found.items() if outcome.outcome != known.get(test)]
+    sys.exit(f"not as in {TABLE.name}: {', '.join(differ)}" if differ else 0)
 
 
 def outcomes(backend: str, tests: Sequence[str], log: str = os.devnull) -> Iterator[Outcome]:
@@ -97,12 +103,15 @@ def run(backend: str, ranks: int, taken_for: str, tests: Sequence[str], log: str
                 assert process.stdout is not None
                 for line in process.stdout:
                     yield Outcome(**json.loads(line))
+                if process.wait():
+                    raise RuntimeError(f"the process of the tests ended with exit code {process.returncode}: see --log")
             finally:
                 process.kill()
 
 
 def serve(backend: str, ranks: int, tests: Sequence[str]) -> None:
     """In that process: run tests and print the outcomes as JSON."""
+    die_with(os.getppid())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the tests print is not ours
     case = suite(backend)
@@ -144,8 +153,6 @@ def suite(backend: str) -> Any:
 
         @classmethod
         def _run(cls, *arguments: Any, **named: Any) -> None:
-            from collectives.processes.parent_death import die_with
-
             die_with(parent)
             super()._run(*arguments, **named)
 
@@ -186,8 +193,10 @@ def write(backend: str, found: dict[str, Outcome]) -> None:
     for test, outcome in found.items():
         row = known.setdefault(test, dict.fromkeys(["test", "ranks", "gloo", "collectives", "why"], ""))
         row |= {"test": test, "ranks": str(outcome.ranks), backend: outcome.outcome}
-        if outcome.outcome == "skipped" and not row["why"]:
+        if outcome.outcome == "skipped":
             row["why"] = outcome.why
+        elif "failed" not in row.values():
+            row["why"] = ""
     with TABLE.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["test", "ranks", "gloo", "collectives", "why"], lineterminator="\n")
         writer.writeheader()

@@ -20,4 +20,4 @@ def test_a_worker_that_fails_ends_the_run_and_is_named(how: str, message: str, m
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=":")
     told = "the server gave up, because worker 1 failed"
     with pytest.raises(RankError, match=rf"RuntimeError: ({told}|{message})|ValueError: {message}"):
-        launch("late_workers", {"how": how}, 3, timeout=60)
+        launch("late_workers", {"how": how}, 3, timeout=120)

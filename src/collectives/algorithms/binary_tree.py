@@ -20,7 +20,7 @@ def binary_tree(p: int) -> Ints:
     """NCCL's binary tree on any number of ranks (``ncclGetBtree`` in NCCL's trees.cc): the parent of every rank.
 
     A rank's parent is found by clearing its lowest set bit and setting the next one; where that is no rank of ours, by
-    clearing alone. The height is ceil(log2 p).
+    clearing alone. The height is ceil(log2 p). Returns int64 of shape (p,), NO_PARENT for the root, rank 0.
 
     >>> binary_tree(8).tolist()
     [-1, 2, 4, 2, 0, 6, 4, 6]
@@ -38,7 +38,10 @@ def second_tree(p: int, how: str | None = None) -> Ints:
     """The other tree: "mirror" (rank r plays p-1-r), by default for even p, or "shift" (r plays r-1), for odd p.
 
     That is NCCL's choice since 2.8.3. For even p no rank is inside both trees either way. For odd p the shift leaves
-    exactly one, rank 0; mirroring would keep odd ranks odd there, put half of all ranks inside both, and is refused.
+    exactly one, rank 0; mirroring would keep odd ranks odd there and put half of all ranks inside both.
+
+    Returns the parent of every rank (int64, shape (p,)), NO_PARENT for the root. Raises ValueError for another ``how``,
+    and for "mirror" with an odd p above 1.
 
     >>> second_tree(8).tolist()
     [1, 3, 1, 7, 5, 3, 5, -1]

@@ -60,7 +60,7 @@ class Backend(ABC):
 
     @abstractmethod
     def devices(self) -> str:
-        """The devices of this machine that it works on, where it is present."""
+        """The devices of this machine that it works on, as text; only called where it is present."""
 
     @abstractmethod
     def perform(self, call: Call) -> Performed:
@@ -95,7 +95,7 @@ class Backend(ABC):
         return None
 
     def device(self) -> torch.device:
-        """Where this rank's tensors are. RuntimeError where this rank has no such device."""
+        """Where this rank's tensors are. Raises RuntimeError if this rank has no such device."""
         import torch
 
         return torch.device("cpu")
@@ -105,7 +105,7 @@ class Backend(ABC):
         return None
 
     def record(self) -> dict[str, Any]:
-        """What this rank's environment record says of it, beside the versions of packages."""
+        """What it adds to this rank's environment record, besides versions of packages: values that JSON has."""
         return {}
 
     def flush(self) -> None:  # noqa: B027  nothing, for most libraries
@@ -140,18 +140,18 @@ class Call:
     agreed: bool = False
 
     def some(self) -> torch.Tensor:
-        """A tensor of the call, to know its dtype and device by."""
+        """The output, or else the input: both have the call's dtype and device. Raises ValueError without either."""
         tensor = self.output if self.output is not None else self.input
         if tensor is None:
             raise ValueError(f"{self.collective} without any tensor")
         return tensor
 
     def given(self) -> torch.Tensor:
-        """The input, flat and without its gradient; an error where this rank should have one and has not."""
+        """The input, flat and without its gradient. Raises ValueError if this rank has none."""
         return _flat(self.input, f"{self.collective} needs an input on this rank")
 
     def wanted(self) -> torch.Tensor:
-        """The output, flat and without its gradient; an error where this rank should have one and has not."""
+        """The output, flat and without its gradient. Raises ValueError if this rank has none."""
         return _flat(self.output, f"{self.collective} needs an output on this rank")
 
 

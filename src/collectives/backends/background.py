@@ -53,11 +53,17 @@ class Work(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Tensors]:
         """A torch future of the outputs, for ``then`` and the like; waiting for it raises RuntimeError if it failed."""
-        done: torch.futures.Future[None] = torch.futures.Future()
+        done = self._future()
         # A callback that raises is an error for C++, too. `Future.set_exception` is not: there it is a value.
         outputs = done.then(lambda _: self._job.result())
-        self._job.add_done_callback(lambda _: done.set_result(None))
+        self._job.add_done_callback(lambda _: self._tell(done))
         return outputs
+
+    def _future(self) -> torch.futures.Future[None]:
+        return torch.futures.Future()
+
+    def _tell(self, future: torch.futures.Future[None]) -> None:
+        future.set_result(None)
 
 
 class _Lane:
@@ -96,11 +102,16 @@ _lanes: WeakKeyDictionary[dist.ProcessGroup, _Lane] = WeakKeyDictionary()
 
 def start(job: Job, group: dist.ProcessGroup) -> Work:
     """Run ``job()`` in the background, after all that was started on the same group before."""
+    return Work(put(job, group))
+
+
+def put(job: Job, group: dist.ProcessGroup) -> Future[Tensors]:
+    """As `start`, for a `Work` of another kind."""
     lane = _lanes.get(group)
     if lane is None:
         lane = _lanes[group] = _Lane()
         finalize(group, lane.put, None).atexit = False  # the thread ends with its group
-    return Work(lane.put(job))
+    return lane.put(job)
 
 
 def end(group: dist.ProcessGroup) -> None:

@@ -30,7 +30,7 @@ class Mpi(Backend):
             raise ImportError("mpi4py is not installed; `pip install mpi4py`") from None
 
     def devices(self) -> str:
-        """The cores of this machine."""
+        """The cores of this machine, as text."""
         return f"{os.cpu_count()} CPU cores"
 
     def variables(self, algorithm: str, collective: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from torch import distributed as dist
 
 
 def device() -> torch.device:
-    """The GPU with this rank's number on its machine, made the current one. RuntimeError where there is none."""
+    """The GPU with this rank's number on its machine, made the current one. Raises RuntimeError if there is none."""
     local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local >= count:
         raise RuntimeError(f"NCCL needs a GPU for each rank: this is rank {local} of its machine, which has {count}")
@@ -18,7 +18,7 @@ def device() -> torch.device:
 
 @cache
 def group() -> dist.ProcessGroup:
-    """All ranks over NCCL; made once, by all of them."""
+    """The process group of all ranks over NCCL; made once, by all of them. Raises RuntimeError without a GPU."""
     device()
     made = dist.new_group(backend="nccl")
     if not isinstance(made, dist.ProcessGroup):
@@ -34,5 +34,5 @@ def close() -> None:
 
 
 def version() -> str:
-    """NCCL's version, as torch brings it."""
+    """The version of the NCCL in torch, such as 2.27.3."""
     return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

@@ -164,7 +164,10 @@ def reader_has_gone() -> bool:
 
 
 def flush() -> None:
-    """Flush standard output and error. What has no reader is dropped, so that Python does not retry at exit."""
+    """Flush standard output and error. What has no reader is dropped, so that Python does not retry at exit.
+
+    Raises SystemExit(1), after one line, if a stream cannot be written, for example on a full disk.
+    """
     for number, stream in enumerate((sys.stdout, sys.stderr), start=1):
         try:
             stream.flush()

@@ -85,7 +85,10 @@ def folder_name(preset: str, overrides: dict[str, Any], name: str | None = None)
 
 
 def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folder: str) -> list[Run]:
-    """What `run` would run: the notebooks that have an entry in the preset, with checked parameters."""
+    """What `run` would run: the notebooks that have an entry in the preset, with checked parameters.
+
+    Raises ExperimentError, in one line, for a parameter, a preset or a notebook that is not valid.
+    """
     runs = []
     for notebook in notebooks:
         given = _preset(notebook, preset)

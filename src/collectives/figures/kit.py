@@ -7,6 +7,8 @@ bound is a line of thin dashes.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,6 +25,9 @@ WIDTH = 5.6
 
 # Where the range of a logarithmic time axis is below this factor, it has ticks at 1, 2 and 5.
 FEW_DECADES = 1000
+
+# Names at the ends of lines: how many, and how long a line of them may be, before a legend serves better.
+MOST_LABELS, LABEL_LETTERS = 6, 18
 
 # Tick labels of more letters are slanted, so that neighbours do not overlap.
 LETTERS = 4
@@ -84,20 +89,81 @@ def lower_bound(axes: Axes, theme: Theme, x: Any, y: Any, name: str = "lower bou
 
 def legend(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 10) -> None:
     """Above the figure: every labelled series once, then ``more``; and how sure the intervals of the rows are."""
-    named = {
-        name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    handles = {**named, **{str(handle.get_label()): handle for handle in more}}
+    named = {name: handle for axes in figure.axes for name, handle in _labelled(axes).items()}
+    _explain(figure, {**named, **{str(handle.get_label()): handle for handle in more}}, rows, size)
+
+
+def _labelled(axes: Axes) -> dict[str, Artist]:
+    return {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+
+
+def _explain(figure: Figure, handles: dict[str, Artist], rows: Rows, size: float) -> None:
     title = confidence(rows)
-    figure.legend(
-        *(list(handles.values()), list(handles)),
-        loc="outside upper left",
-        ncols=2,
-        fontsize=size,
-        title=title,
-        title_fontsize=9,
-        alignment="left",
-    )
+    if handles or title:
+        figure.legend(
+            *(list(handles.values()), list(handles)),
+            loc="outside upper left",
+            ncols=2,
+            fontsize=size,
+            title=title,
+            title_fontsize=9,
+            alignment="left",
+        )
+
+
+def labels(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 10) -> None:
+    """The name of every series at the right end of its line in the last panel, in its colour; ``more`` as in `legend`.
+
+    Names are pushed apart where ends are close. A `legend` instead, if the names do not fit: more than `MOST_LABELS`
+    series, longer lines than `LABEL_LETTERS`, or something drawn to the right of a series' end. Call it last: it lays
+    the figure out to know where ends are.
+    """
+    axes = figure.axes[-1]
+    ends = {name.replace(" (", "\n("): _end(handle) for name, handle in _labelled(axes).items()}
+    letters = max((len(line) for name in ends for line in name.split("\n")), default=0)
+    is_at_the_edge = {x for x, _, _ in ends.values()} == {axes.dataLim.x1}
+    if len(ends) > MOST_LABELS or letters > LABEL_LETTERS or not is_at_the_edge:
+        legend(figure, rows, more, size)
+        return
+    _explain(figure, {str(handle.get_label()): handle for handle in more}, rows, size)
+    figure.draw_without_rendering()
+    points = 72 / figure.dpi
+    at = [float(axes.transData.transform((x, y))[1]) * points for x, y, _ in ends.values()]
+    heights = [1.2 * size * (1 + name.count("\n")) for name in ends]
+    for (name, (x, y, colour)), here, there in zip(ends.items(), at, apart(at, heights), strict=True):
+        look: dict[str, Any] = {"color": _legible(colour), "fontsize": size, "va": "center", "linespacing": 1.0}
+        axes.annotate(name, (x, y), (8, there - here), textcoords="offset points", annotation_clip=False, **look)
+
+
+def _end(handle: Any) -> tuple[float, float, Any]:
+    """The last point of a line, also of one with intervals, and its colour."""
+    line = handle if isinstance(handle, Line2D) else handle[0]
+    x, y = np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
+    return float(x[x.argmax()]), float(y[x.argmax()]), line.get_color()
+
+
+def _legible(colour: Any) -> tuple[float, ...]:
+    """A line's colour as letters need it: nearer to the colour of text."""
+    both = np.array([mpl.colors.to_rgb(colour), mpl.colors.to_rgb(mpl.rcParams["text.color"])])
+    return tuple((both[0] * 0.65 + both[1] * 0.35).tolist())
+
+
+def apart(at: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Where to put the middles of labels of these heights, near where they want to be, so that none overlap.
+
+    The least moves in the sense of squares: an isotonic regression, by its min-max formula. Cost: cubic.
+
+    >>> apart([0, 100, 101], [10, 10, 10])
+    [0.0, 95.5, 105.5]
+    """
+    order = np.argsort(at, kind="stable")
+    tall = np.asarray(heights, dtype=float)[order]
+    stacked = np.cumsum(tall) - (tall + tall[:1]) / 2  # the middles, if all stood on the lowest
+    wanted, n = np.asarray(at, dtype=float)[order] - stacked, len(order)
+    means = [[min(wanted[i : k + 1].mean() for k in range(j, n)) for i in range(j + 1)] for j in range(n)]
+    placed = np.empty(n)
+    placed[order] = [max(each) for each in means] + stacked
+    return [float(each) for each in placed]
 
 
 def confidence(rows: Rows) -> str | None:

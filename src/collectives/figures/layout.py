@@ -1,4 +1,4 @@
-"""The places of ranks in a picture: on a ring, round a hub, on the levels of a tree, on the lines of their nodes."""
+"""Where a picture has the ranks: on a ring, around a hub, on the levels of a tree, or on a line for each node."""
 
 from typing import NamedTuple
 
@@ -18,10 +18,10 @@ BENDS = {"tree": 0.07, "two trees": 0.07, "nodes": 0.28}
 
 
 class Layout(NamedTuple):
-    """Points in the unit square, one for each rank, y downwards; the radius of a rank.
+    """Points in the unit square (float64, shape (p, 2), y downwards), and the radius of a rank in the same unit.
 
-    ``around`` is the number of places on the circle, where there is one: neighbours on it are joined by its arc.
-    ``nodes`` are the lines (x, y, x, y) from the first rank to the last of every node.
+    ``around`` is the number of places on a circle whose neighbours are joined by its arc; 0 without a circle. ``nodes``
+    are the lines (x, y, x, y) from the first rank of each node to its last.
     """
 
     shape: str
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 
 def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
-    """The places of a schedule's ranks. An algorithm that the table does not know is drawn as a ring.
+    """The places of a schedule's ranks. An algorithm that is not in the table is drawn on a ring.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> layout(ALGORITHMS["all_reduce", "ring"](4), "ring").points.tolist()
@@ -60,8 +60,8 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
 def bend(placed: Layout, src: int, dst: int) -> float:
     """How far the arrow between two ranks bends to its left, as a share of its length.
 
-    It follows the circle from a rank to the next one on it. Elsewhere it bends a little, so that an answer does not
-    cover its question.
+    From a rank to the next one on the circle it follows the circle. All others bend a little, so that two messages in
+    opposite directions do not cover each other.
     """
     if placed.around and _clockwise(placed, src, dst):
         return float(np.tan(np.pi / (2 * placed.around)))
@@ -76,7 +76,7 @@ def _clockwise(placed: Layout, src: int, dst: int) -> bool:
 
 
 def _radius(points: Points) -> float:
-    """As large as leaves room for an arrow between the two nearest ranks."""
+    """The largest radius that leaves room for an arrow between the two nearest ranks."""
     apart = np.hypot(*(points[:, None] - points).T)
     nearest = apart[apart > 0].min(initial=1.0)
     return round(min(0.075, 0.32 * float(nearest)), 4)
@@ -117,7 +117,7 @@ def depths(parent: list[int]) -> Ints:
     """How many edges each rank is away from the root; ``parent`` is -1 for the root.
 
     >>> depths([-1, 2, 4, 2, 0]).tolist()
-    [0, 3, 1, 2, 1]
+    [0, 3, 2, 3, 1]
     """
 
     def depth(rank: int) -> int:

@@ -25,12 +25,12 @@ def model_time(
         axes = figure.subplots()
         for algorithm, seconds in curves.items():
             colour = mark(algorithm).colour if algorithm in MARKS else theme.ink
-            axes.plot(at, seconds, color=colour, lw=1.8, label=f"{algorithm} (model)")
+            axes.plot(at, seconds, color=colour, lw=1.8, label=algorithm)
         for number, (name, seconds) in enumerate((bounds or {}).items()):
             kit.lower_bound(axes, theme, at, seconds, name, dash=5 - 3 * number)
         kit.binary_axis(axes, at[:: 1 + len(at) // 10], over, plain)
         kit.time_axis(axes, unit=1)
-        kit.legend(figure)
+        kit.labels(figure, more=[kit.key(theme, "model", lw=1.8)])
 
     where = "at {:,.0f} ranks".format if over == "ranks" else lambda nbytes: f"at {format_bytes(nbytes)}"
     ends = [kit.from_to(name, at, seconds, where, duration) for name, seconds in {**curves, **(bounds or {})}.items()]

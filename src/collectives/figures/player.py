@@ -1,4 +1,4 @@
-"""Schedules for the player in the book's pages: as JSON, as scripts that a page can load, as an element in a page.
+"""Schedules for the player in the book's pages: as JSON, as scripts that a page loads, and as an HTML element.
 
 ``python -m collectives.figures.player FOLDER`` writes the scripts.
 """
@@ -28,27 +28,29 @@ SEGMENTS = 2  # what the pages show of an algorithm that pipelines
 
 
 def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
-    """Everything the player needs to know of a schedule, as plain values that JSON has too.
+    """A schedule for the player, as values that JSON has: dicts, lists, numbers, text and None.
 
     ======================  ==========================================================================================
-    version                 1; another number where a reader of this one would go wrong
-    collective, algorithm   their names
-    p, k, root, parts       ranks; chunks; the root or null; parts that the collective itself cuts the buffer into
+    version                 1; it changes when an old reader would misread the data
+    collective, algorithm   names
+    p, k, root, parts       ranks; chunks; the root or null; parts into which the collective divides the buffer
     ranks_per_node          number of consecutive ranks on each node
-    one_port                false where a rank may send or receive several messages in one step
-    colours                 one for each chunk
+    one_port                false if a rank may send or receive several messages in one step
+    colours                 one for each chunk, as #rrggbb
     layout                  shape; x and y of every rank in the unit square, y downwards; the radius of a rank; around:
-                            places on the circle, or 0; nodes: for each the line [x, y, x, y] its ranks stand on
+                            places on the circle, or 0; nodes: the line [x, y, x, y] of each node's ranks
     steps                   for each step the five columns [src, dst, chunk, count, add] (add: 1 adds, 0 replaces)
-    before                  [rank, chunk, count]: that many chunks from this one on are there, the rank's own
-    asked                   [rank, chunk, count, who]: the contribution of rank ``who`` has to be there in the end,
-                            or (-1) of every rank
+    before                  [rank, chunk, count]: the rank has its own data in ``count`` chunks from this one on
+    asked                   [rank, chunk, count, who]: at the end these chunks hold the contribution of rank ``who``,
+                            or, if that is -1, of every rank
     ======================  ==========================================================================================
 
-    To play it, keep for each cell (rank, chunk) how many times each rank's contribution is in it. A step reads all its
-    rows before it writes any; a row that replaces overwrites the cell, a row that adds adds up counts, and several of
-    them all count. A cell in no run of ``before`` is uninitialised: it spoils what it is added to.
-    In the end every cell of ``asked`` holds exactly what is asked, once.
+    To play it, count for each cell (rank, chunk) how often it has each rank's contribution. A step reads all its rows
+    before it writes any. A row that replaces overwrites the cell; a row that adds adds its counts, and so does every
+    other such row. A cell outside ``before`` is uninitialised, and so is any sum with it. At the end every cell of
+    ``asked`` has each contribution that is asked for exactly once, and no other.
+
+    Raises ScheduleError for an unknown collective. Cost: a list entry for every row of every step.
 
     >>> data = player_data(build("all_reduce", "recursive_doubling", 2), "recursive_doubling")
     >>> data["steps"], data["before"], data["asked"]
@@ -94,7 +96,7 @@ def _before(schedule: Schedule) -> Iterator[Cell]:
 
 
 def _asked(schedule: Schedule) -> Iterator[Cell]:
-    """What is asked where: (rank, chunk, the one contributor or EVERYONE)."""
+    """What each cell must hold at the end: (rank, chunk, the one contributor or EVERYONE)."""
     asked = after(schedule)[:, :-1]
     for (rank, chunk), who in zip(np.argwhere(where(schedule)).tolist(), asked, strict=True):
         yield rank, chunk, EVERYONE if who.all() else int(who.argmax())
@@ -114,7 +116,7 @@ def _runs(cells: Iterator[Cell]) -> Iterator[Run]:
 
 
 def shown(collective: str, algorithm: str, p: int) -> Schedule:
-    """The schedule that the pages show: two segments where the algorithm pipelines.
+    """The schedule that the pages show, in two segments if the algorithm pipelines. Raises ValueError like `build`.
 
     >>> shown("broadcast", "chain", 4).k, shown("broadcast", "binomial", 4).k
     (2, 1)
@@ -125,8 +127,8 @@ def shown(collective: str, algorithm: str, p: int) -> Schedule:
 def script(collective: str) -> str:
     """A script that gives the page every algorithm of a collective on 2 to 16 ranks.
 
-    It is one assignment, ``(window.schedules ??= {})["reduce"] = {"flat": {"2": …, "3": …}, …};``, the value on lines
-    of its own.
+    It is one assignment, ``(window.schedules ??= {})["reduce"] = {"flat": {"2": …, "3": …}, …};``, with a line for each
+    algorithm. Cost: fifteen schedules for each algorithm.
     """
     algorithms = [
         f"{json.dumps(name)}: {_compact({p: player_data(shown(collective, name, p), name) for p in RANKS})}"
@@ -141,7 +143,7 @@ def _compact(value: Any) -> str:
 
 
 def write_scripts(folder: str | Path) -> list[Path]:
-    """Write ``schedules-COLLECTIVE.js`` for every collective; a file that would stay the same is not touched."""
+    """Write ``schedules-COLLECTIVE.js`` for every collective, except what would stay the same; returns all paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written = {folder / f"schedules-{collective}.js": script(collective).encode() for collective in CONTRACTS}
@@ -153,7 +155,7 @@ def write_scripts(folder: str | Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Player:
-    """A player in a page; without JavaScript, the schedule as text."""
+    """A player as an HTML element; a page without JavaScript shows the schedule as text."""
 
     collective: str
     algorithm: str
@@ -167,11 +169,11 @@ class Player:
 
 
 def player(collective: str, algorithm: str, p: int, *, name: str | None = None, **options: str | int) -> Player:
-    """The player for a chapter's code cell: a schedule that the reader can play, step through and exchange.
+    """The player for a chapter's code cell: a schedule to play, step through and exchange for another.
 
     Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of the buffer, 1 MiB by
-    default). ``name`` is the element's id, which links to a step contain: give one where two players of a page would
-    start with the same schedule.
+    default). ``name`` is the element's id, which is part of links to a step; two players of a page that start with the
+    same schedule need different ones. Raises ValueError for an unknown algorithm or option, and outside 2 to 16 ranks.
 
     >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
     <schedule-player id="all-reduce-recursive-doubling-2" collective="all_reduce" algorithm="recursive_doubling" p="2"
@@ -188,7 +190,7 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
 
 
 def _need_known(collective: str, algorithm: str, p: int, options: dict[str, str | int]) -> None:
-    """A typing error fails where the page is built, not where it is read."""
+    """Raise ValueError while the page is built, not when it is read."""
     if (collective, algorithm) not in ALGORITHMS:
         raise ValueError(f"no algorithm {algorithm!r} for {collective!r}")
     if p not in RANKS:

@@ -17,12 +17,12 @@ from collectives.schedule import Ints, Schedule, Step, run
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 
-# Inches. Letters of a drawing this wide can still be read where a telephone shrinks it.
+# Inches. Letters of a drawing this wide can still be read where a phone shrinks it.
 WIDTH = 5.4
 
 
 def symbol(rank: int, chunk: int) -> str:
-    """Rank r's own chunk c as a letter with an index, counted from 1 as on paper.
+    """Rank r's own chunk c as a letter with an index; indices begin at 1, as in textbooks.
 
     >>> symbol(0, 0), symbol(3, 1)
     ('a₁', 'd₂')
@@ -33,8 +33,8 @@ def symbol(rank: int, chunk: int) -> str:
 def walk(schedule: Schedule, columns: int = 2) -> Picture:
     """What every rank holds at the start and after every step: a panel each, ranks top to bottom, chunks left to right.
 
-    A cell has its chunk's hue and fills as contributions arrive; the letters say whose they are; a frame marks what
-    has just been written. For up to 26 ranks, and readable for few.
+    A cell has its chunk's hue, fills while contributions arrive, and shows their ranks as letters. A frame marks what
+    this step has written. For 26 ranks at most, which is one letter each. Cost: p * k * p counts for every step.
     """
     states = _states(schedule)
     rows = ceil(len(states) / columns)
@@ -96,7 +96,7 @@ def _cell(
 
 
 def _wanted(schedule: Schedule) -> int:
-    """How many contributions make a cell complete: everybody's where there is a sum, else one."""
+    """The number of contributions that complete a cell: p if the collective reduces, otherwise 1."""
     return int(after(schedule).sum(axis=1).max())
 
 
@@ -110,7 +110,7 @@ def _holdings(schedule: Schedule, state: Counts) -> str:
 def space_time(schedule: Schedule) -> Picture:
     """Messages in time: steps left to right, ranks top to bottom, an arrow for each message in its first chunk's hue.
 
-    Solid arrows are added on arrival, dashed ones replace.
+    Solid arrows add to what the receiver has, dashed ones replace it. Cost: an arrow for every message.
     """
 
     def paint(figure: Figure, theme: Theme) -> None:
@@ -145,8 +145,8 @@ def _arrows(axes: Axes, t: int, step: Step, colours: list[Colour]) -> None:
 def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, most: int = 18) -> Picture:
     """Who sends which chunk to whom: a panel for each step (the first ``most``), an arrow for each message.
 
-    Ranks stand where the algorithm's shape puts them: `layout` knows algorithms by name. An arrow has the hue of its
-    chunk, solid where it is added and dashed where it replaces, and the chunk's number beside it where there is room.
+    `layout` places the ranks by the algorithm's shape. An arrow has the hue of its chunk; it is solid if the chunk is
+    added and dashed if it replaces. In steps of twelve messages or fewer the chunk's number is beside the arrow.
     """
     placed, shown = layout(schedule, algorithm), min(schedule.nsteps, most)
     rows = max(1, ceil(shown / columns))
@@ -165,7 +165,7 @@ def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, mo
 
 
 def _links(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None:
-    """The trees, as faint lines: in a single step they would not be seen."""
+    """The edges of the trees as faint lines, because a single step shows only some of them."""
     if "tree" in placed.shape:
         pairs = {(min(pair), max(pair)) for step in schedule.steps() for *pair, _, _ in _messages(step)}
         for a, b in sorted(pairs):
@@ -200,7 +200,7 @@ def _curves(axes: Axes, schedule: Schedule, placed: Layout, t: int, theme: Theme
 
 
 def _between(placed: Layout, src: int, dst: int) -> tuple[Points, Points]:
-    """Where an arrow begins and ends: just outside the circles of its ranks."""
+    """The ends of an arrow, just outside the circles of its ranks: two points in the unit square."""
     a, b = placed.points[src], placed.points[dst]
     gap = (b - a) * min(0.4, 1.25 * placed.radius / float(np.hypot(*(b - a))))
     return a + gap, b - gap
@@ -219,7 +219,7 @@ def _messages(step: Step) -> list[tuple[int, int, list[int], bool]]:
 
 
 def _short(chunks: list[int]) -> str:
-    """A chunk's number, a run of them, or how many there are.
+    """A chunk's number, a run of chunks as first-last, or the number of chunks.
 
     >>> _short([3]), _short([2, 3, 4]), _short([0, 2])
     ('3', '2-4', '×2')
@@ -229,7 +229,7 @@ def _short(chunks: list[int]) -> str:
 
 
 def _who_sends(schedule: Schedule, shown: int) -> str:
-    """The alternative text: how many messages each step has, and what the first one does."""
+    """The alternative text: the number of messages in each step, and the first message."""
     counts = [len(schedule.step(t).messages().src) for t in range(shown)]
     part = "" if shown == schedule.nsteps else f", the first {shown} of them drawn"
     said = (
@@ -241,11 +241,11 @@ def _who_sends(schedule: Schedule, shown: int) -> str:
         return said
     src, dst, chunks, add = _messages(schedule.step(0))[0]
     kind = "added" if add else "replacing"
-    return f"{said} In step 0, for one, rank {src} sends chunk {_short(chunks)} to rank {dst}, {kind}."
+    return f"{said} In step 0, for example, rank {src} sends chunk {_short(chunks)} to rank {dst}, {kind}."
 
 
 def two_trees(p: int) -> Picture:
-    """Both trees of two-tree all-reduce side by side, on levels; solid edges work in even steps, dashed ones in odd."""
+    """Both trees of two-tree all-reduce on p ranks side by side; solid edges work in even steps, dashed ones in odd."""
     parents = np.stack([binary_tree(p), second_tree(p)])
     colours = edge_colours(parents)
     first, second = (np.unique(parent[parent != NO_PARENT]) for parent in parents)
@@ -271,7 +271,7 @@ def _listed(ranks: Ints) -> str:
 
 
 def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme: Theme) -> None:
-    """Ranks from left to right in order, and top down by their distance from the root."""
+    """Ranks left to right by number, top to bottom by their distance from the root."""
     depth = depths(parent.tolist())
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:

@@ -19,7 +19,7 @@ Colour = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Theme:
-    """What differs between a page on white and one on black: text and lines, faint lines, and the ground."""
+    """The colours of a light or a dark page: text and lines, faint lines, and the background."""
 
     name: str
     ink: str
@@ -31,7 +31,7 @@ LIGHT = Theme("light", ink="#1f2328", faint="#d0d7de", ground="#ffffff")
 DARK = Theme("dark", ink="#e6edf3", faint="#48515c", ground="#14181e")
 
 
-# Of each algorithm, and of the libraries that choose for themselves, with ours beside them.
+# Of each algorithm, and of back ends, for rows whose algorithm a library chose.
 MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | {
     "p2p": Mark("#0072B2", "o"),
     "p2p_nccl": Mark("#56B4E9", "X"),
@@ -48,12 +48,12 @@ def mark(algorithm: str) -> Mark:
 
 
 def hues(k: int) -> list[Colour]:
-    """One hue for each of k chunks, equally bright."""
+    """One hue for each of k chunks, equally bright: red, green and blue from 0 to 1."""
     return [(r, g, b) for r, g, b in sns.color_palette("husl", k)]
 
 
 def colours(k: int) -> list[str]:
-    """The same hues as a page writes them.
+    """The same hues as a page writes them, #rrggbb.
 
     >>> colours(2)
     ['#f77189', '#36ada4']
@@ -63,7 +63,7 @@ def colours(k: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as SVG, for light and for dark pages, with a text that says what it shows."""
+    """A figure as SVG (bytes), for light and for dark pages, with an alternative text."""
 
     light: bytes
     dark: bytes
@@ -84,7 +84,7 @@ class Picture:
 
 
 def picture(paint: Callable[[Figure, Theme], None], alt: str, width: float = 7.2, height: float = 4.0) -> Picture:
-    """Paint a figure twice, once for each theme. The same input gives the same bytes."""
+    """Paint a figure twice, once for each theme; ``width`` and ``height`` in inches. Same input, same bytes."""
     return Picture(_svg(paint, LIGHT, width, height), _svg(paint, DARK, width, height), alt)
 
 

@@ -56,7 +56,10 @@ class Connection:
         self._key, self._until, self._most = b"", time.monotonic() + seconds, STRANGER_BYTES
 
     def agree(self, secret: str, address: Address, role: str, rank: int, nonces: tuple[str, str]) -> None:
-        """Compute the key of this connection, and prove it to the other end; both ends call it."""
+        """Compute the key of this connection, and prove it to the other end; both ends call it.
+
+        Raises ChannelError if the other end has another secret, or does not prove in time that it has this one.
+        """
         text = json.dumps([*address, role, rank, *nonces])
         self._key = hmac.digest(secret.encode(), text.encode(), "sha256")
         if self._own == PEER:
@@ -94,7 +97,10 @@ class Connection:
         self._socket.sendall(line.encode() + b"\n")
 
     def read(self) -> str | None:
-        """The next line, unauthenticated, or None at the end of the connection."""
+        """The next line, unauthenticated, or None at the end of the connection.
+
+        Raises ChannelError for a line that is too long, or if a stranger takes too long.
+        """
         searched = 0
         while (end := self._unread.find(b"\n", searched)) < 0:
             searched = len(self._unread)

@@ -58,7 +58,7 @@ def launch_on(
     environment: Mapping[str, str],
     on_event: Callable[[Event], None],
 ) -> list[Event]:
-    """`collectives.launch.launch` by mpirun on existing hosts."""
+    """`collectives.launch.launch` by mpirun on existing hosts. Raises RankError that names the first rank to fail."""
     since, ranks = time.monotonic(), hosts.hosts * ranks_per_host
     job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
     with ExitStack() as stack:

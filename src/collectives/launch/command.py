@@ -63,6 +63,8 @@ def launch_by(
     environment, or the name of ``secret_file``, if the ranks read it from one; that file is removed even if this
     process is killed. ``lost`` matches the command's message about a killed rank, which cannot report itself; its
     groups are ``rank`` and ``how``.
+
+    Raises RankError, with the first rank's own report, and ValueError for a module that is no task (`tasks.name_of`).
     """
     ranks = wanted.ranks
     job = {"task": tasks.name_of(wanted.module), "settings": wanted.settings, "timeout": wanted.timeout, "ranks": ranks}

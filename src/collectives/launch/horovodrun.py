@@ -31,7 +31,7 @@ def launch(wanted: Request) -> list[Event]:
 
 
 def need() -> str:
-    """The horovodrun beside this Python; Raises ImportError if Horovod is not installed."""
+    """The path of the horovodrun beside this Python. Raises ImportError if Horovod is not installed."""
     horovodrun = Path(sys.executable).with_name("horovodrun")
     if importlib.util.find_spec("horovod") is None or not horovodrun.exists():
         raise ImportError(MISSING)

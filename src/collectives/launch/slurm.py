@@ -22,13 +22,13 @@ LOST = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited
 
 
 def launch(wanted: Request) -> list[Event]:
-    """`collectives.launch.launch`, by srun. Raises ImportError without srun, and outside of a Slurm job."""
+    """`collectives.launch.launch`, by srun. Raises what `command` raises."""
     host = reachable(is_local=False)
     return launch_by(command(wanted.ranks), wanted, launcher="slurm", host=host, shared=secret.fresh(), lost=LOST)
 
 
 def command(ranks: int) -> list[str]:
-    """Srun and its options. Consecutive ranks are on one node, as far as they fit there."""
+    """Srun and its options; consecutive ranks share a node. Raises ImportError without srun, or outside a Slurm job."""
     if shutil.which("srun") is None:
         raise ImportError(MISSING)
     if "SLURM_JOB_ID" not in os.environ:

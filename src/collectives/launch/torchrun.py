@@ -46,7 +46,10 @@ JOIN_SECONDS = 60.0
 
 
 def launch(wanted: Request) -> list[Event]:
-    """`collectives.launch.launch`, on torchrun's first ``ranks`` processes. Raises ImportError outside torchrun."""
+    """`collectives.launch.launch`, on torchrun's first ``ranks`` processes.
+
+    Raises ImportError outside torchrun, and ValueError for more ranks than it started, or without a secret.
+    """
     if ADDRESS not in os.environ:
         raise ImportError(OUTSIDE)
     if wanted.ranks > int(os.environ["WORLD_SIZE"]):

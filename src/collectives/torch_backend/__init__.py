@@ -29,13 +29,13 @@ barrier: a broadcast costs 2 log2(p) latencies, not log2(p).
 >>> dist.init_process_group("collectives", store=dist.HashStore(), rank=0, world_size=1, pg_options=Options("two_tree"))
 >>> x = torch.arange(3.0)
 >>> dist.all_reduce(x, dist.ReduceOp.AVG)
->>> dist.all_reduce(x, async_op=True).get_future().value()
+>>> dist.all_reduce(x, async_op=True).get_future().wait()
 [tensor([0., 1., 2.])]
 >>> dist.destroy_process_group()
->>> Options("rnig")
+>>> Options("rnig")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
-ValueError: algorithm: got 'rnig', expected auto or one of all_to_all's ...
+ValueError: algorithm: got 'rnig', expected auto or one of ...
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from torch.distributed import distributed_c10d as c10d
 def bases(given: Any) -> dict[str, dist.ProcessGroup]:
     """A group for each kind of device that this machine has; all ranks call it alike."""
     store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
-    found = {"cpu": _plain(given, "cpu", c10d.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout))}
+    found = {"cpu": _plain(given, "cpu", c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout))}
     if torch.cuda.is_available() and dist.is_nccl_available():
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timeout
         found["cuda"] = _plain(
-            given, "cuda", c10d.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
+            given, "cuda", c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), rank, size, options)
         )
         # `P2POp` looks up ranks in torch's book.
         ranks = given.global_ranks_in_group or range(size)
@@ -30,5 +30,5 @@ def _plain(given: Any, device: str, backend: Any) -> dist.ProcessGroup:
     kind = getattr(dist.ProcessGroup.BackendType, backend.name().upper())
     group._set_default_backend(kind)
     group._register_backend(torch.device(device), kind, backend)
-    group._set_group_name(f"{given.group_id}/{backend.name()}")
+    group._set_group_name(f"{given.group_id}/{backend.name()}")  # type: ignore[arg-type]  # a str under another name
     return group

@@ -1,6 +1,8 @@
 """The process group that torch's Python and C++ code calls: each method makes jobs of ours and returns a `Work`."""
 
 # ruff: noqa: ARG002  torch gives every method options, of which most have nothing for us
+# Of each of its methods' overloads torch calls one, that with lists and options, by position.
+# mypy: disable-error-code="override, assignment"
 
 from __future__ import annotations
 
@@ -12,14 +14,15 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends.background import Work, end, start
+from collectives.backends.background import Work, end, put, start
 from collectives.backends.p2p import collective
-from collectives.backends.p2p.transport import give_up, transport
+from collectives.backends.p2p.transport import give_up
 from collectives.torch_backend import calls
 from collectives.torch_backend.base import bases
 from collectives.torch_backend.calls import Job, Tensors
 from collectives.torch_backend.options import Options, from_environment
 from collectives.torch_backend.passed import Passed
+from collectives.torch_backend.streams import StreamWork, on_stream, own_stream
 
 NAME = "collectives"
 Make = Callable[[], Job]
@@ -39,22 +42,24 @@ class Group(dist.ProcessGroup):
     """Our collectives under the names by which torch calls them: `torch.distributed` says what each of them does."""
 
     def __init__(self, given: Any, algorithms: Options) -> None:
-        super().__init__(given.group_rank, given.group_size)
+        super().__init__(given.group_rank, given.group_size)  # type: ignore[call-arg]  # the stub has a store, too
         self.algorithms = algorithms
         self._bases = bases(given)
         for device, base in self._bases.items():
             self._register_backend(
                 torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, base._get_backend(torch.device(device))
             )
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._pass, self._bucket = -1, -1
-        transport(self.base("cpu"), background=True)  # now, while all ranks are here
+        collective.connect(self.base("cpu"))  # now, while all ranks are here
 
     def base(self, device: str) -> dist.ProcessGroup:
         """The plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
-        found = self._bases.get(device)
-        if found is None:
-            raise ValueError(f"device: got {device}, expected {' or '.join(self._bases) or 'a group not destroyed'}")
-        return found
+        if not self._bases:
+            raise RuntimeError("this process group was destroyed")
+        if device not in self._bases:
+            raise ValueError(f"device: got {device}, expected {' or '.join(self._bases)}")
+        return self._bases[device]
 
     # What torch asks a group for, beside collectives.
 
@@ -77,25 +82,27 @@ class Group(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         """Reduce in place."""
         if tensors[0].layout != torch.strided:
-            return self._passed("all_reduce", tensors[0], lambda base: base.allreduce(tensors, opts))
-        return self._run(tensors, [partial(calls.all_reduce, each, _op(opts)) for each in tensors], self._whose())
+            return self._passed("all_reduce", tensors[0], lambda base: base.allreduce(list(tensors), opts))
+        return self._run(
+            tensors, [], [partial(calls.all_reduce, each, _op(opts)) for each in tensors], self._whose(tensors[0])
+        )
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
         """Copy the root's."""
-        return self._run(tensors, [partial(calls.broadcast, each, opts.rootRank) for each in tensors])
+        return self._run(tensors, [], [partial(calls.broadcast, each, opts.rootRank) for each in tensors])
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         """Reduce into the root's."""
         makes = [partial(calls.reduce, each, _op(opts), opts.rootRank, self.rank()) for each in tensors]
-        return self._run(tensors, makes)
+        return self._run(tensors, [], makes)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """Gather into lists."""
         pairs = zip(outputs, inputs, strict=True)
         makes = [partial(calls.all_gather, room, each, self.size()) for room, each in pairs]
-        return self._run([each for room in outputs for each in room], makes)
+        return self._run([each for room in outputs for each in room], inputs, makes)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """Gather several at once: a list for each rank, with each of its tensors."""
@@ -112,18 +119,18 @@ class Group(dist.ProcessGroup):
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         """Gather into the root's list."""
         room = outputs[0] if outputs else []
-        return self._run(room, [partial(calls.gather, room, inputs[0], opts.rootRank, self.size())])
+        return self._run(room, inputs, [partial(calls.gather, room, inputs[0], opts.rootRank, self.size())])
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
         """Hand out the root's list."""
         parts = inputs[0] if inputs else []
-        return self._run(outputs, [partial(calls.scatter, outputs[0], parts, opts.rootRank, self.size())])
+        return self._run(outputs, parts, [partial(calls.scatter, outputs[0], parts, opts.rootRank, self.size())])
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
         """Reduce lists, a part for each rank."""
         pairs = zip(outputs, inputs, strict=True)
         makes = [partial(calls.reduce_scatter, output, parts, _op(opts), self.size()) for output, parts in pairs]
-        return self._run(outputs, makes)
+        return self._run(outputs, [each for parts in inputs for each in parts], makes)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Reduce several tensors, a part of each for each rank."""
@@ -135,18 +142,18 @@ class Group(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Exchange lists."""
-        return self._run(outputs, [partial(calls.all_to_all, outputs, inputs)])
+        return self._run(outputs, inputs, [partial(calls.all_to_all, outputs, inputs)])
 
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
     ) -> dist.Work:
         """Exchange parts of two tensors, equal ones or of so many rows."""
-        return self._run([output], [partial(calls.all_to_all_single, output, given, (into, out), self.size())])
+        return self._run([output], [given], [partial(calls.all_to_all_single, output, given, (into, out), self.size())])
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for all ranks: an all-reduce of no elements, which ends with an agreement of all."""
         nothing = torch.empty(0, dtype=torch.uint8)
-        return self._run([nothing], [partial(calls.all_reduce, nothing, dist.ReduceOp.BOR)], " (a barrier)")
+        return self._run([nothing], [], [partial(calls.all_reduce, nothing, dist.ReduceOp.BOR)], " (a barrier)")
 
     # The names that these had before torch 2.13.
     _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
@@ -155,15 +162,15 @@ class Group(dist.ProcessGroup):
 
     # Messages from rank to rank.
 
-    def send(self, tensors: Tensors, to: int, tag: int) -> dist.Work:
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> dist.Work:
         """Send to a rank."""
         return self._passed(f"send to rank {to}", tensors[0], lambda base: base.send(tensors, to, tag))
 
-    def recv(self, tensors: Tensors, sender: int, tag: int) -> dist.Work:
+    def recv(self, tensors: list[torch.Tensor], sender: int, tag: int) -> dist.Work:
         """Receive from a rank."""
         return self._passed(f"recv from rank {sender}", tensors[0], lambda base: base.recv(tensors, sender, tag))
 
-    def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         """Receive from whichever rank sends first."""
         return self._passed("recv from any rank", tensors[0], lambda base: base.recv_anysource(tensors, tag))
 
@@ -172,16 +179,21 @@ class Group(dist.ProcessGroup):
         base = self.base(tensor.device.type)
         return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.rank()}")
 
-    def _run(self, outputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
+    def _run(self, outputs: Tensors, inputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
         """Run jobs, one after the other, behind all that were asked for before."""
-        base = self.base(outputs[0].device.type if outputs else "cpu")
+        used = [*outputs, *inputs]
+        base = self.base(used[0].device.type)
 
         def run() -> list[torch.Tensor]:
             for make_job in makes:
                 self._perform(make_job(), base, whose)
             return list(outputs)
 
-        return start(run, base)
+        if not used[0].is_cuda:
+            return start(run, base)
+        device, done = used[0].device, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        stream = self._streams.get(device) or self._streams.setdefault(device, own_stream(device))
+        return StreamWork(put(on_stream(run, stream, done, used), base), done, device)
 
     def _perform(self, job: Job, base: dist.ProcessGroup, whose: str) -> None:
         algorithm = self.algorithms.of(job.call.collective, splits=job.call.splits is not None)
@@ -193,9 +205,9 @@ class Group(dist.ProcessGroup):
             raise RuntimeError(f"{error}{whose}") from error
         job.hand_out()
 
-    def _whose(self) -> str:
+    def _whose(self, gradients: torch.Tensor) -> str:
         """Which bucket of DistributedDataParallel an all-reduce is for: they go in order, in the backward pass."""
-        this = torch._C._current_graph_task_id()
+        this = torch._C._current_graph_task_id() if gradients.is_floating_point() else -1
         self._bucket = self._bucket + 1 if this == self._pass else 0
         self._pass = this
         if this < 0:

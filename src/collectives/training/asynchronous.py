@@ -1,8 +1,8 @@
 """What every rank does to train in step and out of step: a parameter server with three bounds, and an all-reduce.
 
 Rank 0 is the server, rank w + 1 is worker w. Every run begins with the same model and takes the same batches. A worker
-computes its gradient for real and then waits until ``compute`` seconds are over, as for a larger model; one that is
-slow waits ``factor`` times as long.
+computes its gradient for real and then waits until ``compute`` seconds are over, as for a larger model. One that is
+slow does both ``factor`` times.
 """
 
 from __future__ import annotations
@@ -105,9 +105,10 @@ class Gradient:
 
     def __call__(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
         """The worker's part of the gradient at these parameters, on the CPU, when its time is over."""
-        until = time.monotonic() + seconds_of(self.settings, self.worker, self.slow, step)
-        gradient = self._compute(parameters.to(self.device), step).cpu()
-        time.sleep(max(0.0, until - time.monotonic()))
+        for _ in range(times(self.settings, self.worker, self.slow, step)):
+            until = time.monotonic() + self.settings["compute"]
+            gradient = self._compute(parameters.to(self.device), step).cpu()
+            time.sleep(max(0.0, until - time.monotonic()))
         return gradient
 
     def _compute(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
@@ -125,15 +126,15 @@ class Gradient:
         return self.batches[step]
 
 
-def seconds_of(settings: Event, worker: int, slow: str, step: int) -> float:
-    """How long a worker computes a step.
+def times(settings: Event, worker: int, slow: str, step: int) -> int:
+    """How many times a worker computes a step: more than once if it is slow.
 
     With "compute" one worker is always slow. With "turns" each is slow in one of ``workers`` steps on average, by
     chance, but in the same steps in every run: as many slow steps as with "compute", spread over all.
     """
     chance = np.random.default_rng([worker, step]).random() if slow == "turns" else 1.0
     is_slow = chance < 1 / settings["workers"] or (slow == "compute" and worker == settings["slow_worker"])
-    return float(settings["compute"] * (settings["factor"] if is_slow else 1))
+    return int(settings["factor"]) if is_slow else 1
 
 
 def _by_all_reduce(settings: Event, gradient: Gradient, parameters: torch.Tensor) -> Trained | None:

@@ -2,20 +2,19 @@
 
 # No `from __future__ import annotations`: torch compares the hook's annotations with its own types.
 from collections.abc import Callable
-from typing import TypeAlias
 
 import torch
 from torch import distributed as dist
+from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, which mypy does not find there
 
 from collectives.api import all_reduce
 
-Bucket: TypeAlias = dist.GradBucket  # type: ignore[attr-defined]  # public, but not in the package's list
 Gradients = torch.futures.Future[torch.Tensor]
 
 
 def hook(
     algorithm: str = "auto", segments: int | None = None
-) -> Callable[[dist.ProcessGroup | None, Bucket], Gradients]:
+) -> Callable[[dist.ProcessGroup | None, GradBucket], Gradients]:
     """A hook for `torch.nn.parallel.DistributedDataParallel.register_comm_hook`.
 
         ddp.register_comm_hook(None, hook("two_tree"))
@@ -28,7 +27,7 @@ def hook(
     `collectives list` does not have raises ValueError there.
     """
 
-    def average(state: dist.ProcessGroup | None, bucket: Bucket) -> Gradients:
+    def average(state: dist.ProcessGroup | None, bucket: GradBucket) -> Gradients:
         gradients, which = bucket.buffer(), bucket.index()
         if gradients.is_cuda:
             all_reduce(gradients, dist.ReduceOp.AVG, state, algorithm=algorithm, segments=segments)

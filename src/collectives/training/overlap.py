@@ -91,15 +91,19 @@ class Trial:
         """The gradients of each layer, averaged by torch after a step without communication."""
         self.recorded.use(NOTHING)
         self._compute()
-        found = [weight.grad.cpu() for weight in self.stack.parameters() if weight.grad is not None]
+        found = self._gradients()
         for gradient in found:
             dist.all_reduce(gradient.div_(dist.get_world_size()))
         return found
 
+    def _gradients(self) -> list[torch.Tensor]:
+        """A copy of each layer's gradients; zeros where a layer has none."""
+        found = ((weight, weight.grad) for weight in self.stack.parameters())
+        return [torch.zeros(weight.shape) if grad is None else grad.cpu().clone() for weight, grad in found]
+
     def _wrong(self) -> int:
         """How many gradients are not the average."""
-        pairs = zip(self.stack.parameters(), self.expected, strict=True)
-        return sum(_different(weight.grad.cpu(), right) for weight, right in pairs if weight.grad is not None)
+        return sum(_different(*pair) for pair in zip(self._gradients(), self.expected, strict=True))
 
     def _spans(self, begin: float) -> list[Span]:
         """Of a step on a CPU, from its begin; a lane's next all-reduce begins when the one before is done."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from math import ceil
 
+from collectives.training.needs import state_bytes
+
 ELEMENT = 4
 HIDDEN = 4  # hidden units for each unit of the width, as in a transformer
-
-# What a parameter needs in memory: weight, gradient, and Adam's copies in mixed precision, 2 + 2 + 12 bytes
-# (Rajbhandari et al., "ZeRO", 2020, section 3.1); in float32 as much.
-STATE = 16
 
 
 def parameters(width: int, blocks: int = 1) -> int:
@@ -63,13 +61,13 @@ def crossing(width: int) -> float:
     return parameters(width) / (2 * width)
 
 
-def least_ranks(count: int, memory: float) -> int:
+def least_ranks(count: float, memory: float) -> int:
     """Ranks that a model of ``count`` parameters has to be divided among, each with ``memory`` bytes for its state.
 
     >>> least_ranks(5_000_000_000, 80e9), least_ranks(5_000_000_001, 80e9)
     (1, 2)
     """
-    return ceil(STATE * count / memory)
+    return ceil(state_bytes(count) / memory)
 
 
 def _all_reduce(p: int) -> float:

@@ -15,7 +15,7 @@ _TOLD = struct.Struct(f"<4sH{TOKEN_BYTES}s")  # host, port, token
 
 
 def introduce(listener: socket.socket, group: dist.ProcessGroup) -> tuple[list[tuple[str, int]], bytes]:
-    """Each rank's host and port, and a token that all of them know; all of them call it alike."""
+    """Each rank's (host, port), and a token that all of them know: rank 0's. All ranks of the group call it alike."""
     host, port = listener.getsockname()
     told = everyones(_TOLD.pack(socket.inet_aton(host), port, secrets.token_bytes(TOKEN_BYTES)), group)
     found = [_TOLD.unpack(each) for each in told]
@@ -23,7 +23,10 @@ def introduce(listener: socket.socket, group: dist.ProcessGroup) -> tuple[list[t
 
 
 def own_address() -> str:
-    """Where other ranks reach this one: the interface that GLOO_SOCKET_IFNAME names, else what the host's name is."""
+    """The IPv4 address at which others reach this rank: of the interface GLOO_SOCKET_IFNAME, or else of the host name.
+
+    Raises OSError if the interface has no IPv4 address here, or the host's name has none.
+    """
     name = os.environ.get("GLOO_SOCKET_IFNAME")
     if not name:
         return socket.gethostbyname(socket.gethostname())

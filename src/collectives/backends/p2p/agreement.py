@@ -5,10 +5,8 @@ The root of a broadcast hears from nobody, so it would go on although another ra
 
 from __future__ import annotations
 
-from collectives.backends.p2p.connection import Message
+from collectives.backends.p2p.connection import AGREEMENT, Message
 from collectives.backends.p2p.transport import Transport
-
-FIRST = 1 << 32  # a step that no schedule has
 
 
 def agree(joined: Transport, pairs: bool = False) -> None:
@@ -18,7 +16,7 @@ def agree(joined: Transport, pairs: bool = False) -> None:
     signature, as all do. With ``pairs`` each rank hears from every other one first, which finds a message that one of
     the two has not expected.
     """
-    rank, p, step = joined.rank, joined.size, FIRST
+    rank, p, step = joined.rank, joined.size, AGREEMENT
     if pairs:
         _exchange(joined, list(range(1, p)), rank, p, step)
     distance = 1

@@ -41,19 +41,17 @@ def perform(call: Call) -> Performed:
         return _perform(call, group, me)
 
 
-def connect(call: Call) -> dist.ProcessGroup:
-    """The group of a call that is to run in the background, after all that takes all ranks together.
+def connect(group: dist.ProcessGroup) -> None:
+    """Make what calls in the background need, after all that takes all ranks together: the machine and connections.
 
     Raises ValueError for a group that is not gloo's.
     """
-    group = group_of(call)
     me = member(group)
     if DEVICES.get(me.over) != "cpu":
         raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
     if me.place is None:
         me.meet(group, torch.device("cpu"))
     transport(group, background=True)
-    return group
 
 
 def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:

@@ -8,6 +8,7 @@ from typing import Any
 
 from collectives.backends.p2p.signature import SIZE, difference
 
+AGREEMENT = 1 << 32  # the first step of a call's `agreement`, behind those of any schedule
 HEADER = struct.Struct(f"<QQQ{SIZE}s")  # call, step, bytes, and what the call is
 
 
@@ -22,11 +23,11 @@ class Message:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What says which of two messages goes first."""
+        """(call, step): the smaller goes first."""
         return self.call, self.step
 
     def advance(self, count: int) -> None:
-        """So many bytes more are done."""
+        """Count bytes that were sent or received, and drop the parts that they complete."""
         self.left -= count
         while self.left and count:
             first = self.parts[0]
@@ -36,12 +37,21 @@ class Message:
             count -= len(self.parts.pop(0))
 
 
+def named(step: int) -> str:
+    """How an error names a step.
+
+    >>> named(3), named(AGREEMENT + 1)
+    ('step 3', 'the agreement at its end')
+    """
+    return f"step {step}" if step < AGREEMENT else "the agreement at its end"
+
+
 class MessageError(RuntimeError):
     """A message that did not arrive or could not be sent: in which step, to or from whom, and why."""
 
     def __init__(self, is_sent: bool, step: int, peer: int, why: object) -> None:
         verb = "sending to" if is_sent else "receiving from"
-        super().__init__(f"in step {step}, {verb} rank {peer}: {why}")
+        super().__init__(f"in {named(step)}, {verb} rank {peer}: {why}")
 
 
 def need_expected(came: tuple[int, int, int, bytes], awaited: tuple[int, int, int, bytes]) -> None:
@@ -51,7 +61,7 @@ def need_expected(came: tuple[int, int, int, bytes], awaited: tuple[int, int, in
             f"ranks must call alike, but its call differs from this rank's: {difference(came[3], awaited[3])}"
         )
     if came != awaited:
-        said = [f"call {call}, step {step}, {count} bytes" for call, step, count, _ in (came, awaited)]
+        said = [f"call {call}, {named(step)}, {count} bytes" for call, step, count, _ in (came, awaited)]
         raise OSError(f"{said[0]} came, not {said[1]}: do all ranks make the same calls, with the same sizes?")
 
 
@@ -84,10 +94,10 @@ class Connection:
 
 
 def nothing() -> None:
-    """What a connection does that is not there yet."""
+    """The handler of a connection that is not made yet."""
 
 
 def prepare(connected: socket.socket) -> None:
-    """Never wait in a call, and hold no message back for a fuller packet."""
+    """Make a socket non-blocking, and have it send small messages at once."""
     connected.setblocking(False)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

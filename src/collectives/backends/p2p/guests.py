@@ -40,20 +40,20 @@ class Guests:
         return iter(list(self._there))
 
     def admit(self, connected: socket.socket) -> Guest:
-        """One more."""
+        """Keep one more connection; it has `PATIENCE` seconds."""
         guest = Guest(connected, time.monotonic() + PATIENCE)
         self._there.append(guest)
         return guest
 
     def remove(self, guest: Guest) -> None:
-        """One less."""
+        """Forget one: it has named its rank, or was closed."""
         self._there.remove(guest)
 
     def overdue(self) -> list[Guest]:
-        """Those that have had their time."""
+        """Those whose time is over."""
         now = time.monotonic() if self._there else 0.0
         return [guest for guest in self._there if guest.leaves <= now]
 
     def too_many(self) -> list[Guest]:
-        """Those that have to go, the first ones, for the last ones to have room."""
+        """The oldest, if there are more than the limit."""
         return self._there[: -self._most]

@@ -42,7 +42,10 @@ class MemoryMesh:
         self._awaited: dict[int, deque[Message]] = defaultdict(deque)
 
     def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> None:
-        """A call begins: its messages are apart from those of other calls, and it has the group's timeout."""
+        """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.
+
+        Raises RuntimeError if a call of the group has failed before.
+        """
         del step_by_step  # a copy takes no link from another message
         if not self.is_open:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
@@ -56,7 +59,7 @@ class MemoryMesh:
         self._leave(FarewellError(reason(self.rank, error)))
 
     def end(self) -> None:
-        """The call is over; after one that has failed the others learn that this rank is gone."""
+        """End the call; if it has failed, the other ranks learn that this one is gone."""
         if not self.is_open:
             self.close()
 
@@ -69,20 +72,20 @@ class MemoryMesh:
         return Message(peer, self.call, step, [], is_sent=True)
 
     def receive(self, peer: int, step: int, into: memoryview) -> Message:
-        """Have the message of this step taken from the peer, after those asked for before."""
+        """Receive the peer's message of this step into ``into``, without waiting; ask in the order of sending."""
         message = Message(peer, self.call, step, [into], is_sent=False)
         self._awaited[peer].append(message)
         return message
 
     def wait(self, messages: list[Message]) -> None:
-        """Until one of these has come. Raises MessageError when one has lost its peer, or time is over."""
+        """Wait until one of these has come. Raises MessageError if its peer is lost, or the call's time is over."""
         inbox, peers = self._inboxes[self.rank], {message.peer: message for message in messages}
         with inbox.changed:
             while not any(self._take(peer, inbox) for peer in peers):
                 left = self.deadline - time.monotonic()
                 for peer, message in peers.items():
                     if peer in inbox.gone or not self.is_open or left <= 0:
-                        late = OSError(f"not done within {self.seconds:g} s")
+                        late = OSError(f"not done within the timeout of {self.seconds:g} s")
                         why = inbox.gone.get(peer, GONE if left > 0 else late)
                         raise MessageError(False, message.step, peer, why) from why
                 inbox.changed.wait(left)
@@ -104,7 +107,7 @@ class MemoryMesh:
         return has_moved
 
     def close(self) -> None:
-        """Give up, from any thread: all that wait for this rank, and a call of it that is under way, fail at once."""
+        """Give up, from any thread: a call under way here, and all ranks that wait for this one, fail at once."""
         self.is_open = False
         self._leave(GONE)
 

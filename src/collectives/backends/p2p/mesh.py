@@ -60,7 +60,10 @@ class Mesh:
         self._watch(self._listener, select.POLLIN, self._accept)
 
     def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> None:
-        """A call begins: its messages are apart from those of other calls, and it has the group's timeout."""
+        """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.
+
+        Raises RuntimeError if a call of the group has failed before.
+        """
         if not self.is_open:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
         self._is_busy, self._signature = True, signature
@@ -83,13 +86,13 @@ class Mesh:
         return last_words(connection) if connection and connection.socket else None
 
     def end(self) -> None:
-        """The call is over; after one that has failed all connections are closed."""
+        """End the call; if it has failed, all connections are closed."""
         self._is_busy = False
         if not self.is_open:
             self.close()
 
     def send(self, peer: int, step: int, parts: list[memoryview]) -> Message:
-        """Have these bytes sent, as one message; they may not change until it has been waited for."""
+        """Send these bytes as one message, without waiting; they may not change until `wait` has seen it leave."""
         header = HEADER.pack(self.call, step, sum(map(len, parts)), self._signature)
         message = Message(peer, self.call, step, [header, *parts], is_sent=True)
         connection = self._out.get(peer) or self._connect(peer)
@@ -97,21 +100,21 @@ class Mesh:
         return message
 
     def receive(self, peer: int, step: int, into: memoryview) -> Message:
-        """Have the message of this step taken from the peer, after those asked for before."""
+        """Receive the peer's message of this step into ``into``, without waiting; ask in the order of sending."""
         message = Message(peer, self.call, step, [into], is_sent=False)
         connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
         connection.messages.append(message)
         return message
 
     def wait(self, messages: list[Message]) -> None:
-        """Until one of these has moved, maybe. Raises MessageError when one has lost its peer, or time is over.
+        """Wait until one of these may have moved. Raises MessageError if its peer is lost, or the call's time is over.
 
-        Others that were asked for stay where they are: they would wake this rank for nothing.
+        It reads no other message, because that would wake this rank for nothing. Returns after a second at most.
         """
         left, first = self.deadline - time.monotonic(), messages[0]
         if left <= 0:
-            why = TimeoutError(f"not done within {self.seconds:g} s")
-            raise MessageError(first.is_sent, first.step, first.peer, why) from why
+            late = TimeoutError(f"not done within the timeout of {self.seconds:g} s")
+            raise MessageError(first.is_sent, first.step, first.peer, late) from late
         if not self.is_open:
             raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
         alone = len(messages) == 1 and len(self._handlers) == 1 and not self._outgoing.unsent
@@ -142,7 +145,7 @@ class Mesh:
                 self._handlers[number]()
 
     def close(self) -> None:
-        """Give up, from any thread: all that wait for this rank, and a call of it that is under way, fail at once."""
+        """Give up, from any thread: a call under way here, and all ranks that wait for this one, fail at once."""
         self.is_open = False
         for each in self._sockets():
             with suppress(OSError):
@@ -241,4 +244,6 @@ class Mesh:
 
     def _lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
         self._ignore(connection.number)
-        self._lost[connection.peer, is_sent] = error
+        # Without traceback and context: their frames hold the group, which is freed before this object.
+        error.__context__ = None
+        self._lost[connection.peer, is_sent] = error.with_traceback(None)

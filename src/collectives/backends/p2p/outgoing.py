@@ -35,14 +35,14 @@ class Outgoing:
         self._lose = lose
 
     def send(self, connection: Connection, message: Message) -> None:
-        """Send it, as soon as it is its turn."""
+        """Queue a message, and send whatever can be sent now."""
         connection.messages.append(message)
         if connection not in self.unsent:
             self.unsent.append(connection)
         self.push()
 
     def push(self) -> None:
-        """Hand to the system what it takes, in the order of the steps."""
+        """Pass the system as much as it takes, in the order of steps."""
         if self._leaving:
             self._leaving = [each for each in self._leaving if _under_way(each.socket) > BANDWIDTH_DELAY]
         moved = True
@@ -53,7 +53,7 @@ class Outgoing:
                     moved |= self._flush(connection)
 
     def stuck(self) -> list[Connection]:
-        """Those that have to have more room before anything goes on."""
+        """The connections that need room before anything else can be sent."""
         stuck = []
         for connection in self.unsent:
             earlier = self._earlier(connection)

@@ -16,7 +16,8 @@ _transports: WeakKeyDictionary[dist.ProcessGroup, dict[bool, Transport]] = WeakK
 def transport(group: dist.ProcessGroup, background: bool = False) -> Transport:
     """The connections of a group, or its others for calls in the background; all of its ranks make them together.
 
-    Ranks that are threads of one process meet in memory, all others over TCP.
+    Ranks that are threads of one process exchange messages in memory, all others over TCP. The first call for a group
+    exchanges addresses, so every rank makes it.
     """
     known = _transports.setdefault(group, {})
     found = known.get(background)
@@ -28,7 +29,7 @@ def transport(group: dist.ProcessGroup, background: bool = False) -> Transport:
 
 
 def give_up(group: dist.ProcessGroup, background: bool) -> None:
-    """End these connections, if there are any, and a call that uses them: its other ranks learn of it."""
+    """Close these connections, if there are any. A call that uses them fails, here and on the other ranks."""
     found = _transports.get(group, {}).get(background)
     if found is not None:
         found.close()

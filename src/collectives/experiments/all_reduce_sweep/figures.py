@@ -52,7 +52,7 @@ def _series(rows: Rows) -> list[tuple[tuple[str, str], Rows]]:
 
 def _finish(axes: Axes, rows: Rows) -> None:
     kit.binary_axis(axes, sorted(rows.bytes.unique()))
-    kit.legend(axes.figure, rows)  # type: ignore[arg-type]  # no figure of a figure here
+    kit.labels(axes.figure, rows)  # type: ignore[arg-type]  # no figure of a figure here
 
 
 def _alt(rows: Rows, what: str, column: str, form: Callable[[float], str]) -> str:

@@ -13,13 +13,15 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from collectives.algorithms import build
-from collectives.backends import BACKENDS, backend
+from collectives.backends import backend
+from collectives.backends.presence import need
 from collectives.bench import Row
 from collectives.bench.environment import record
 from collectives.bench.results import write
 from collectives.bench.settings import starter
 from collectives.emulator import Cluster, cluster
 from collectives.experiments import parameters as base
+from collectives.experiments.data_parallel.experiment import JOINING
 from collectives.experiments.parameters import Name, Ranks, Repetitions, Some, need_place
 from collectives.fields import Seconds
 from collectives.launch import launch, links
@@ -62,8 +64,8 @@ class Parameters(base.Parameters):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         need_place(self.where, self.ranks)
-        if self.backend not in BACKENDS:
-            raise ValueError(f"backend: got {self.backend!r}, expected one of {', '.join(BACKENDS)}")
+        if self.backend not in JOINING:
+            raise ValueError(f"unknown backend: got {self.backend!r}, expected one of {', '.join(JOINING)}")
         if backend(self.backend).takes_schedules:
             build("all_reduce", self.algorithm, self.ranks)
         if not 0 <= self.slow_worker < self.workers:
@@ -86,8 +88,7 @@ def run(parameters: Parameters) -> list[Row]:
     Raises ImportError where the back end is absent, ClusterError where no hosts can be emulated, RankError where a
     rank fails: the others have ended by then.
     """
-    if missing := backend(parameters.backend).available():
-        raise ImportError(f"{parameters.backend} is absent: {missing}")
+    need(parameters.backend)
     events: list[Row] = []
 
     def on_event(event: Row) -> None:

@@ -104,12 +104,12 @@ def staleness(rows: Rows) -> Picture:
         for axes, (mode, found) in zip(panels, counts.items(), strict=True):
             axes.bar(range(len(found)), [100 * each / sum(found) for each in found], 1.0, color=LOOKS[mode].colour)
             axes.set_ylabel("%")
-            axes.text(1, 0.93, _named(mode, bound, found), transform=axes.transAxes, ha="right", va="top")
+            axes.set_title(_named(mode, bound, found), loc="left", fontsize=10)
         panels[-1].set_xlabel("steps ahead of the slowest worker when parameters were read")
         panels[-1].set_xlim(left=-0.5)
 
     said = "; ".join(_named(mode, bound, found).replace(": ", ", ") for mode, found in counts.items())
-    return picture(paint, f"Histograms of the staleness of all updates. {said}.", kit.WIDTH, 0.6 + 1.15 * len(counts))
+    return picture(paint, f"Histograms of the staleness of all updates. {said}.", kit.WIDTH, 0.6 + 1.3 * len(counts))
 
 
 def _named(mode: str, bound: int, counts: list[int]) -> str:

@@ -86,10 +86,10 @@ def last(rows: Rows) -> str:
 def repeatable(rows: Rows) -> str:
     """A sentence: in how many different results the runs of each mode ended, to the bit."""
     said = [
-        f"{name(str(mode), int(runs.bound.iloc[0]))} {runs.digest.nunique()} in {len(runs)} runs"
+        f"{name(str(mode), int(runs.bound.iloc[0]))} {runs.digest.nunique()} from {len(runs)} runs"
         for mode, runs in rows.groupby("mode", sort=False)
     ]
-    return f"Different results, to the bit: {'; '.join(said)}."
+    return f"Number of different results, compared to the bit: {'; '.join(said)}."
 
 
 def _median(counts: list[int]) -> int:

@@ -57,12 +57,13 @@ def _against_ranks(
         for algorithm, group in series:
             look, there = mark(algorithm), points(algorithm)
             look = look._replace(colour=_visible(look.colour, theme))
-            axes.plot(group.ranks, group[column], color=look.colour, lw=1.8, label=f"{algorithm} (simulated)")
+            axes.plot(group.ranks, group[column], color=look.colour, lw=1.8, label=algorithm)
             kit.published(axes, look, list(there), list(there.values()))
         kit.binary_axis(axes, sorted(rows.ranks.unique()), "GPUs", "{:,.0f}".format)
         shape(axes)
         hollow = kit.key(theme, published.LABEL, marker="o", mfc="none", ls="")
-        kit.legend(figure, more=[hollow] if any(points(algorithm) for algorithm, _ in series) else [])
+        shown = [hollow] if any(points(algorithm) for algorithm, _ in series) else []
+        kit.labels(figure, more=[kit.key(theme, "simulated", lw=1.8), *shown])
 
     return picture(paint, _alt(rows, series, column, form, points, what), kit.WIDTH, 4.2)
 

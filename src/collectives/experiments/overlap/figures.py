@@ -135,16 +135,12 @@ def hidden(rows: Rows) -> str:
     said = []
     for name, group in rows.groupby("algorithm", sort=False):
         first, best = extremes(group)
+        least = f"{us(best.median_us)} with {buckets(best)}"
         if statements.apart(first, best) and best.median_us < first.median_us:
-            share = 1 - best.median_us / first.median_us
-            said.append(
-                f"{name} exposes {us(first.median_us)} with {buckets(first)} and {us(best.median_us)} with "
-                f"{buckets(best)}, {share:.0%} less"
-            )
+            least += f", {1 - best.median_us / first.median_us:.0%} less"
         else:
-            said.append(
-                f"{name} exposes {us(first.median_us)} with {buckets(first)}, and no other number is told apart"
-            )
+            least = f"at least {least}, where the intervals overlap"
+        said.append(f"{name} exposes {us(first.median_us)} with {buckets(first)} and {least}")
     return f"{'; '.join(said)}."
 
 
@@ -179,7 +175,7 @@ def deviation(rows: Rows) -> str:
     if known.empty:
         return ""
     off = [row.median_us / row.predicted_us - 1 for row in known.itertuples()]
-    return f"Measured is {statements.span(off, statements.signed)} of what the model predicts, over {len(off)} rows."
+    return f"Measured times differ from the model's by {statements.span(off, statements.signed)} over {len(off)} rows."
 
 
 def chosen(rows: Rows) -> str:

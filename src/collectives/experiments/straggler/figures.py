@@ -39,13 +39,11 @@ def time(rows: Rows) -> Picture:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (x, part) in zip(panels, parts, strict=True):
             _draw(axes, x, part)
-        kit.binary_axis(
-            panels[0], sorted(parts[0][1].factor.unique()), "how much slower one host's link is", "{:g}×".format
-        )
-        panels[1].set_xlabel("which host is slow")
+        kit.binary_axis(panels[0], sorted(parts[0][1].factor.unique()), "one link slower by", "{:g}×".format)
+        panels[1].set_xlabel("the slow host")
         panels[1].xaxis.set_major_locator(FixedLocator(sorted(parts[1][1].slow_host.unique())))
         kit.time_axis(panels[0])
-        kit.legend(figure, rows, more=[kit.key(theme, "simulated")])
+        kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
 
     return picture(paint, _alt(rows, parts), kit.WIDTH, 3.8)
 

@@ -79,7 +79,7 @@ def _finish(figure: Figure, axes: Axes, rows: Rows, theme: Theme, points: dict[i
     axes.set_xlabel("workers")
     shown = kit.key(theme, "published by Baidu", marker="D", mfc="none", ls="")
     known = [] if rows.predicted_per_second.isna().all() else [kit.key(theme, "predicted")]
-    kit.legend(figure, more=[*known, shown])
+    kit.legend(figure, rows, [*known, shown])
 
 
 def alone(rows: Rows) -> float:
@@ -112,8 +112,8 @@ def _alt(rows: Rows, what: str, form: Callable[[Any], str]) -> str:
 
 
 def _ends(rows: Rows) -> tuple[Row, Row]:
-    first, *_, last = [*rows.itertuples(), *rows.itertuples()]
-    return first, last
+    each = list(rows.itertuples())
+    return each[0], each[-1]
 
 
 def on_most(rows: Rows) -> Sequence[Row]:

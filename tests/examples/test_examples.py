@@ -1,0 +1,59 @@
+"""The examples run under torchrun and on emulated hosts, and what they train equals gloo's result and one process's."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from collectives.emulator import allowed, cluster
+from places import ROOT
+from sweep import each
+
+pytestmark = pytest.mark.integration
+
+PROGRAMS = ("ddp", "fsdp2")
+LOSSES = r"losses( \d\.\d{6}){10}\nparameters differ from gloo's by (\S+), from one process's by (\S+)\n"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+
+def need_equality(said: str) -> None:
+    found = re.search(LOSSES, said)
+    assert found, said
+    assert max(float(found[2]), float(found[3])) < 1e-5
+
+
+@pytest.mark.parametrize("algorithm", each(["ring", "two_tree", "auto"], few=["two_tree"]))
+@pytest.mark.parametrize("program", each(PROGRAMS, few=["ddp"]))
+def test_four_ranks_train_as_gloo_does(program: str, algorithm: str) -> None:
+    command = [*TORCHRUN, "4", str(ROOT / "examples" / f"{program}.py"), "--algorithm", algorithm]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f" on 4 ranks by {algorithm}: " in done.stdout
+    need_equality(done.stdout)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("algorithm", ["ring", "two_tree", "auto"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_eight_emulated_hosts_train_as_gloo_does(
+    program: str, algorithm: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if reason := allowed():
+        pytest.skip(reason)
+    command = [sys.executable, str(ROOT / "examples" / f"{program}.py")]
+    chosen = {"COLLECTIVES_ALGORITHM": algorithm, "OMP_NUM_THREADS": "1"}
+    with cluster(8, "1ms", "100MB/s") as hosts:
+        assert hosts.run(command, timeout=240, environment=chosen) == 0
+    said = capfd.readouterr().out
+    assert f" on 8 ranks by {algorithm}: " in said
+    need_equality(said)
+
+
+@pytest.mark.extended
+def test_the_cost_of_a_step_is_measured() -> None:
+    command = [*TORCHRUN, "2", str(ROOT / "examples/step_cost.py"), "--width", "8", "--steps", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"collectives \(auto\) to gloo: \d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)\n$", done.stdout)
