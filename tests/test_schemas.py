@@ -21,7 +21,12 @@ REFERENCE = ROOT / "experiments" / "results" / "reference"
 MACHINES = ROOT / "src" / "collectives" / "machines"
 NAMES = ("machine", "record", "rows")
 # Results whose rows are not those of `bench`.
-KINDS = {"calibration": "calibrated", "asynchronous": "out_of_step", "model-parallel": "divided"}
+KINDS = {
+    "calibration": "calibrated",
+    "asynchronous": "out_of_step",
+    "model-parallel": "divided",
+    "data-parallel": "trained",
+}
 
 
 def validate(value: Any, name: str, kind: str = "") -> None:
