@@ -26,6 +26,8 @@ KINDS = {
     "asynchronous": "out_of_step",
     "model-parallel": "divided",
     "data-parallel": "trained",
+    "overlap": "overlapped",
+    "weak-scaling": "overlapped",
 }
 
 
