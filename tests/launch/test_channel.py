@@ -20,6 +20,9 @@ from collectives.launch.address import LOOPBACK
 from collectives.launch.channel import LAUNCHER, PEER, ChannelError, Connection, Listener, connect
 from collectives.launch.hub import DRIVER, PROCESS, Hub
 
+pytestmark = pytest.mark.integration  # connections, and seconds of waiting for strangers
+
+
 SECRET, OTHER = "s" * 32, "o" * 32
 JOB = {"task": "bench", "settings": {"x": "ü\n"}}
 

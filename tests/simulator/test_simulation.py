@@ -193,6 +193,7 @@ def test_it_equals_the_plain_program_where_nodes_are_slower():
         )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("seed", range(10, 14))
 def test_one_clock_for_a_rank_equals_one_for_every_chunk(seed):
     """Also the fast path for steps that repeat: whatever it may be taken for, it leaves all clocks the same."""
