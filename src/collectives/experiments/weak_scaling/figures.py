@@ -158,7 +158,8 @@ def deviation(rows: Rows) -> str:
         return ""
     off = [row.per_second / row.predicted_per_second - 1 for row in known.itertuples()]
     worst = max(known.itertuples(), key=lambda row: abs(row.per_second / row.predicted_per_second - 1))
+    many = "one bucket" if worst.buckets == 1 else f"{worst.buckets} buckets"
     return (
         f"Measured speeds differ from the predicted ones by {statements.span(off, statements.signed)} over "
-        f"{len(off)} rows; most on {worst.ranks} workers with {worst.buckets} buckets."
+        f"{len(off)} rows; most on {worst.ranks} workers with {many}."
     )
