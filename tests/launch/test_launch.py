@@ -134,6 +134,7 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
             supervise(*watched)
 
 
+@pytest.mark.alone
 def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:
     said = r"^rank 1 of 3 did not answer the others\nrank [02] of 3 ended with exit code 1; its last lines:"
     with pytest.raises(RankError, match=said):
