@@ -133,7 +133,7 @@ def a_subgroup_is_one_of_ours(group: Group, rank: int, p: int) -> bool:
 
 
 def nobody_goes_on_alone(group: Group, rank: int, p: int) -> str:
-    """Rank 0 broadcasts, and hears from nobody; the last rank reduces to it."""
+    """Rank 0 broadcasts, and receives nothing; the last rank reduces to it."""
     x = torch.ones(100)
     try:
         if rank == p - 1 and p > 1:

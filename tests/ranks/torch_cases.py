@@ -1,7 +1,7 @@
 """What every rank does for test_functions.py: each function of torch.distributed on our back end, and on gloo.
 
 A case draws a function, a group, shapes, dtypes, memory layouts, an op and roots; all ranks draw alike, but each has
-data of its own. It runs twice, with the same data. Afterwards every tensor has to be the same, and what lies between
+data of its own. It runs twice, with the same data. Afterwards every tensor has to be the same, and what is between
 its elements as it was. `run` reports {"case": …, "group": …, "differs": …}: what a rank saw, where it differs.
 """
 
@@ -36,7 +36,7 @@ class Draw:
         self.me = ranks.index(dist.get_rank())
         self.own = np.random.default_rng((*seed, self.me))
         self.made: list[torch.Tensor] = []
-        self.between: list[torch.Tensor] = []  # what lies beside or between their elements, and stays
+        self.between: list[torch.Tensor] = []  # what is beside or between their elements, and stays
         self.is_async, self.averaged = bool(self.rng.integers(2)), list[torch.Tensor]()
         self.dtype = self.one_of((*FLOATS, *INTEGERS))
         self.op = self.one_of(ARITHMETIC if self.dtype in FLOATS else (*ARITHMETIC[:4], *BITWISE))
@@ -189,7 +189,7 @@ def barrier(d: Draw, g: Group) -> Any:
 
 
 def send_recv(d: Draw, g: Group) -> Any:
-    """One rank sends to another; the receiver may take it from anybody (gloo hangs there if it is empty)."""
+    """One rank sends to another; the receiver may take it from any rank (gloo hangs there if it is empty)."""
     to, shape, tag = (d.root + 1) % d.p, d.shape(), int(d.rng.integers(3))
     x, anybody = d.tensor(shape), d.rng.integers(2) and 0 not in shape
     if to == d.root:
@@ -202,7 +202,7 @@ def send_recv(d: Draw, g: Group) -> Any:
 
 
 def isend_irecv(d: Draw, g: Group) -> Any:
-    """Everybody to everybody, by tags, received in another order than sent."""
+    """Every rank to all others, by tags, received in another order than sent."""
     if d.p == 1:
         return None
     shape = d.shape()

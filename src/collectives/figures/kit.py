@@ -158,7 +158,7 @@ def apart(at: Sequence[float], heights: Sequence[float]) -> list[float]:
     """
     order = np.argsort(at, kind="stable")
     tall = np.asarray(heights, dtype=float)[order]
-    stacked = np.cumsum(tall) - (tall + tall[:1]) / 2  # the middles, if all stood on the lowest
+    stacked = np.cumsum(tall) - (tall + tall[:1]) / 2  # the middles, if all were stacked on the lowest
     wanted, n = np.asarray(at, dtype=float)[order] - stacked, len(order)
     means = [[min(wanted[i : k + 1].mean() for k in range(j, n)) for i in range(j + 1)] for j in range(n)]
     placed = np.empty(n)

@@ -1,4 +1,4 @@
-"""The plain groups that a group of ours stands on: gloo's for the CPU and, where GPUs are, NCCL's."""
+"""The plain groups under a group of ours: gloo's for the CPU and, where GPUs are, NCCL's."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def all_to_all(outputs: Tensors, inputs: Tensors) -> Job:
 
 
 def all_to_all_single(output: torch.Tensor, given: torch.Tensor, rows: Sequence[Sequence[int]], p: int) -> Job:
-    """Between parts of two tensors: equal ones, or of so many ``rows`` of the input and of the output."""
+    """Between parts of two tensors: equal ones, or with the number of ``rows`` for each rank."""
     splits = (_elements(given, rows[0], p), _elements(output, rows[1], p)) if any(rows) else None
     return Job(Call("all_to_all", _room([output]), _flat(given), splits=splits), [output])
 

@@ -122,7 +122,7 @@ class Group(dist.ProcessGroup):
         return self._run(room, inputs, [partial(calls.gather, room, inputs[0], opts.rootRank, self.size())])
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
-        """Hand out the root's list."""
+        """Scatter the root's list."""
         parts = inputs[0] if inputs else []
         return self._run(outputs, parts, [partial(calls.scatter, outputs[0], parts, opts.rootRank, self.size())])
 
@@ -147,7 +147,7 @@ class Group(dist.ProcessGroup):
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
     ) -> dist.Work:
-        """Exchange parts of two tensors, equal ones or of so many rows."""
+        """Exchange parts of two tensors, equal ones, or with a number of rows for each rank."""
         return self._run([output], [given], [partial(calls.all_to_all_single, output, given, (into, out), self.size())])
 
     def barrier(self, opts: Any = None) -> dist.Work:

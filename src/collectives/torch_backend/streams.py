@@ -13,7 +13,7 @@ from collectives.backends.background import Tensors, Work
 
 
 class StreamWork(Work):
-    """A call whose kernels may still run when it is done: whoever waits makes the current stream wait for them."""
+    """A call whose kernels may still run when it is done: `wait` makes the current stream wait for them."""
 
     def __init__(self, job: Future[Tensors], done: torch.cuda.Event, device: torch.device) -> None:
         super().__init__(job)

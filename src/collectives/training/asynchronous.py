@@ -60,7 +60,7 @@ def run(settings: Event, report: Callable[[Event], None]) -> None:
         for slow in settings["slow"]:
             report({"slow": slow})
             for mode in settings["modes"]:
-                dist.barrier()  # nobody begins before the links are set
+                dist.barrier()  # no worker begins before the links are set
                 trained = _train(settings, mode, slow, learned)
                 if trained:
                     report(

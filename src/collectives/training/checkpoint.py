@@ -39,7 +39,7 @@ def _write(path: Path, content: Content) -> None:
 def load(path: str | Path, replicas: Replicas) -> Content | None:
     """What rank 0 finds at ``path``, on every rank; None where there is no file. Every rank calls it.
 
-    Raises ValueError, on every rank, for a file that is no checkpoint.
+    Raises ValueError, on every rank, for a file that is not a checkpoint.
     """
     found = b""
     if replicas.rank == 0 and Path(path).exists():

@@ -57,9 +57,9 @@ def digits() -> tuple[Samples, Samples]:
 
 
 def batches(count: int, size: int, seed: int = 0, first: int = 0) -> Iterator[torch.Tensor]:
-    """The numbers of the samples of every batch, for ever, from batch ``first`` on; each epoch in another order.
+    """The numbers of the samples of every batch, without end, from batch ``first`` on; each epoch in another order.
 
-    Every rank computes the same batches, so nobody has to send them. The last batch of an epoch may be smaller.
+    Every rank computes the same batches, so no rank has to send them. The last batch of an epoch may be smaller.
 
     >>> [batch.tolist() for batch, _ in zip(batches(5, 2, seed=1), range(3))]
     [[4, 2], [1, 0], [3]]

@@ -1,9 +1,9 @@
-"""A parameter server: what it does with gradients, and who may read the parameters when.
+"""A parameter server: what it does with gradients, and when a worker may read the parameters.
 
 A worker reads the parameters, computes the gradient of its next step from them, and the server subtracts it. A worker
 may be at most ``bound`` steps ahead of the slowest one; if it is further ahead, it waits. With a bound of 0 nobody
 begins a step before all gradients of the last one are in: the workers are synchronous, and together they do what one
-process would do with the whole batch. Without a bound nobody ever waits. In between are stale synchronous parallel
+process would do with the whole batch. Without a bound no worker waits. In between are stale synchronous parallel
 updates (Ho et al., 2013).
 
 `push_pull` has the messages.
@@ -35,7 +35,7 @@ class Update(NamedTuple):
 
 
 class Server:
-    """The parameters, and what decides who may read them; ``updates`` has every gradient once, in the order of use.
+    """The parameters, and which worker may read them; ``updates`` has every gradient once, in the order of use.
 
     Workers count from 0 to ``workers - 1``. All of them together get ``steps`` steps, so that a fast worker may take
     some of a slow one's; a synchronous one never does, because ``steps`` is a multiple of ``workers``.

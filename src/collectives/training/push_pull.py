@@ -117,7 +117,7 @@ def work(gradient: Callable[[torch.Tensor, int], torch.Tensor], count: int, seco
     """Any other rank: compute ``gradient(parameters, step)`` of ``count`` numbers until the server says stop.
 
     Returns the number of steps. Raises RuntimeError if the server or another worker fails, or if the server sends
-    nothing for twice ``seconds``: so long it may wait for a slower worker.
+    nothing for twice ``seconds``, because the server may wait for a slower worker.
     """
     seconds = 2 * seconds + NOTICE_SECONDS
     message, done = torch.empty(count + 1), 0

@@ -1,6 +1,6 @@
 """Ranks agree that all of them have made the same call, where a call alone does not show it to every rank.
 
-The root of a broadcast hears from nobody, so it would go on although another rank has failed, or calls a reduce.
+The root of a broadcast receives nothing, so it would go on although another rank has failed, or calls a reduce.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def farewell(peer: int, call: int, why: str) -> Message:
 
 
 def heard(connected: socket.socket, size: int, begun: bytes = b"") -> FarewellError:
-    """A farewell of so many bytes, of which some have been read."""
+    """A farewell of ``size`` bytes, of which ``begun`` have been read."""
     until = time.monotonic() + PATIENCE
     with suppress(OSError):
         begun += _read(connected, min(size, MOST) - len(begun), until)
@@ -65,7 +65,7 @@ def last_words(connection: Connection) -> FarewellError | None:
 
 
 def _read(connected: socket.socket, size: int, until: float) -> bytes:
-    """So many bytes. Raises OSError where they do not come in time."""
+    """That number of bytes. Raises OSError if they do not come in time."""
     came = b""
     while len(came) < size:
         connected.settimeout(max(until - time.monotonic(), 1e-3))

@@ -76,7 +76,7 @@ def member(group: dist.ProcessGroup) -> Member:
 def group_of(call: Call) -> dist.ProcessGroup:
     """The call's group, by default that of all ranks. Raises ValueError where there is none yet.
 
-    For a group of `collectives.torch_backend` it is the plain one that this stands on.
+    For a group of `collectives.torch_backend` it is the plain group under it.
     """
     group = call.group or dist.group.WORLD
     if group is None:

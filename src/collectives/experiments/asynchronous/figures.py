@@ -51,7 +51,7 @@ def by_mode(rows: Rows) -> Rows:
 
 
 def rates(rows: Rows, predicted: dict[tuple[str, str], float]) -> Picture:
-    """Updates per second of each mode, whoever is slow; ``predicted`` has the model's, by slowness and mode."""
+    """Updates per second of each mode, for each slow worker; ``predicted`` has the model's, by slowness and mode."""
     table = by_mode(rows)
     places = {slow: -nth for nth, slow in enumerate(dict.fromkeys(table.slow))}
 

@@ -76,6 +76,6 @@ def _with_a_lead(alone: Sequence[float], steps: int, bound: int) -> float:
     """
     workers, slowest = len(alone), max(alone)
     free = sum(1 / each for each in alone)
-    done = workers * steps / free / slowest  # steps of the slowest if nobody waits
+    done = workers * steps / free / slowest  # steps of the slowest if no worker waits
     behind = max(done, steps - (workers - 1) * (bound + 1) / workers)
     return workers * steps / (behind * slowest)

@@ -11,7 +11,7 @@ from collectives.units import duration
 
 
 def kept(rows: Rows, slow: str) -> str:
-    """A sentence: what is left of each mode's updates per second when somebody is slow."""
+    """A sentence: what is left of each mode's updates per second when a worker is slow."""
     table = by_mode(rows)
     even, now = (table[table.slow == each].set_index("mode") for each in ("nobody", slow))
     who = slowness(next(now.itertuples())).replace("\n", " ")

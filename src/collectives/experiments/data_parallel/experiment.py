@@ -150,21 +150,13 @@ def _train(parameters: Parameters, each: Launch, *, is_first: bool) -> list[Row]
         tried = {"batches": parameters.batches, "rate": parameters.base_rate}
         tried |= {"epochs": parameters.epochs, "seeds": parameters.seeds}
         settings |= {"reference": True, "rates": tried if parameters.batches else None}
-    return launch(
-        TASK,
-        settings,
-        parameters.ranks,
-        where=each.where,
-        timeout=TIMEOUT,
-        environment=_environment(parameters, each),
-        on_event=_say,
-    )
+    return _launched(parameters, each, settings, _say, TIMEOUT)
 
 
 def _row(parameters: Parameters, each: Launch, row: Row) -> Row:
     """The row with Horovod's threshold, and on known links with what the simulator says of our all-reduce."""
     network = links(each.where, parameters.ranks)
-    if row["part"] == "training" and row["backend"] == "p2p" and network:
+    if row["part"] == "training" and row["backend"] in OURS and network:
         on = machine(network)
         chosen = choose("all_reduce", parameters.ranks, row["bytes"], row["algorithm"], on=on)
         schedule = build("all_reduce", chosen.algorithm, parameters.ranks, segments=chosen.segments)
@@ -182,7 +174,7 @@ def _killed_and_resumed(parameters: Parameters) -> Row:
     again = _settings(parameters, first) | {"file": str(file.absolute()), "every": parameters.every}
     try:
         death = _killed(parameters, first, again | {"killed_at": parameters.killed_at})
-        events = _launch_again(parameters, first, again, lambda _: None)
+        events = _launched(parameters, first, again, lambda _: None, KILLED_SECONDS)
     finally:
         file.unlink(missing_ok=True)
     row: Row = next(event["row"] for event in events if event.get("row"))
@@ -199,7 +191,7 @@ def _killed(parameters: Parameters, each: Launch, settings: Row) -> Row:
             last.append((time.monotonic(), event["losses"]))
 
     try:
-        _launch_again(parameters, each, settings, on_event)
+        _launched(parameters, each, settings, on_event, KILLED_SECONDS)
     except RankError as error:
         if not last:
             raise
@@ -208,13 +200,15 @@ def _killed(parameters: Parameters, each: Launch, settings: Row) -> Row:
     raise RuntimeError("a rank was killed: got a training that ended well, expected RankError")
 
 
-def _launch_again(parameters: Parameters, each: Launch, settings: Row, on_event: Callable[[Row], None]) -> list[Row]:
+def _launched(
+    parameters: Parameters, each: Launch, settings: Row, on_event: Callable[[Row], None], timeout: float
+) -> list[Row]:
     return launch(
         TASK,
         settings,
         parameters.ranks,
         where=each.where,
-        timeout=KILLED_SECONDS,
+        timeout=timeout,
         environment=_environment(parameters, each),
         on_event=on_event,
     )

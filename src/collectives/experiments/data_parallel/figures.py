@@ -48,7 +48,7 @@ def losses(rows: Rows) -> Picture:
 
 
 def _one_of_each(rows: Rows) -> list[Any]:
-    """The first row of every back end: more would lie upon each other."""
+    """The first row of every back end: more would cover each other."""
     return list(sentences.replicated(rows).drop_duplicates("backend").itertuples())
 
 

@@ -32,7 +32,7 @@ Few = Annotated[int, Field(ge=1, le=1 << 10)]
 class Parameters(base.Parameters):
     """The parameters of ``model-parallel``.
 
-    A model of so many ``blocks`` is divided by the batch and by tensors, for each of the widths and batches; a model of
+    A model of ``blocks`` blocks is divided by the batch and by tensors, for each of the widths and batches; a model of
     a block for each stage is a pipeline. ``forward`` is the time that the whole batch's forward pass takes at least on
     a stage: 0 is real computing alone, more is waiting in its place.
     """

@@ -120,7 +120,7 @@ def _sent_alt(rows: Rows) -> str:
 
 
 def timeline(rows: Rows, micro_batches: int) -> Picture:
-    """Every pass of every stage with so many micro-batches, measured; a panel for each schedule."""
+    """Every pass of every stage with ``micro_batches`` micro-batches, measured; a panel for each schedule."""
     passes = of(rows, "action")
     passes = passes[passes.micro_batches == micro_batches]
     pipelines = of(rows, "pipeline")
@@ -193,7 +193,7 @@ def idle(rows: Rows, message: float | None = None) -> Picture:
 
 
 def with_messages(row: Any, message: float) -> float:
-    """The idle share by the timetable of a pipeline's row, if every message takes so many seconds.
+    """The idle share by the timetable of a pipeline's row, if every message takes ``message`` seconds.
 
     Passes take what the stages waited for; with real computing, what the measured step has room for.
     """

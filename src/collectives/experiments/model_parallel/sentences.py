@@ -94,4 +94,4 @@ def _said(table: Rows, message: float | None) -> str:
 def computing(rows: Rows) -> str:
     """A clause: whether the stages of the pipeline computed or waited."""
     waited = of(rows, "pipeline").waiting_us.max()
-    return "the stages really computed" if not waited else "waiting stood in for computing"
+    return "the stages computed" if not waited else "waiting stood in for computing"
