@@ -82,8 +82,15 @@ class Mesh:
             self._look_after(left)
 
     def _last_words(self, peer: int) -> FarewellError | None:
-        connection = self._into.get(peer)
-        return last_words(connection) if connection and connection.socket else None
+        """Why the peer has given up. Its connection to this rank may still wait to be accepted, and to say its rank."""
+        until = time.monotonic() + PATIENCE
+        connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
+        while not connection.socket and (left := until - time.monotonic()) > 0:
+            self._look_after(left)
+        said = self._lost.get((peer, False))
+        if isinstance(said, FarewellError):
+            return said
+        return last_words(connection) if connection.socket else None
 
     def end(self) -> None:
         """End the call; if it has failed, all connections are closed."""
