@@ -88,7 +88,7 @@ def stranger(rank: int, p: int) -> bool:
 
 
 def gave_up(rank: int) -> bool:
-    """Rank 1 fails before any other rank has a connection from it; a rank that then sends to it reports that failure."""
+    """Rank 1 fails before the others have a connection from it; if they then send to it, they report that failure."""
     mesh = transport(dist.new_group())
     mesh.begin(step_by_step=False)
     if rank == 1:
