@@ -1,0 +1,1 @@
+"""The course's grader: runs submissions in sandboxes, and counts their messages outside."""
