@@ -19,7 +19,7 @@ from collectives.torch_backend import Options
 from collectives.training import hook
 
 Group = Any
-LIMIT = timedelta(seconds=60)
+LIMIT = timedelta(seconds=20)
 DTYPES = (torch.uint8, torch.bool, torch.int16, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.uint32)
 
 

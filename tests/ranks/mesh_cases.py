@@ -15,7 +15,7 @@ from torch import distributed as dist
 
 import collectives
 from collectives.backends.p2p import guests
-from collectives.backends.p2p.connection import HEADER
+from collectives.backends.p2p.connection import HEADER, MessageError
 from collectives.backends.p2p.mesh import HELLO
 from collectives.backends.p2p.signature import NO_CALL
 from collectives.backends.p2p.transport import transport
@@ -33,6 +33,7 @@ def run(settings: dict[str, Any], report: Report) -> None:
     tell("where it listens", transport(dist.group.WORLD)._listener.getsockname()[0], report)  # type: ignore[arg-type]
     tell("a greeting may come in pieces", slow_greeting(rank, p), report)
     tell("idle strangers are closed", idle_strangers(rank, p), report)
+    tell("a sender learns why its peer gave up", gave_up(rank), report)
     for name, calls in DISAGREEMENTS.items():
         tell(name, disagree(calls, rank), report)
 
@@ -84,6 +85,25 @@ def stranger(rank: int, p: int) -> bool:
     again = torch.arange(5, dtype=torch.int64) + rank
     collectives.all_reduce(again, algorithm="ring")
     return torch.equal(tensor, total(p, 5)) and torch.equal(again, total(p, 5))
+
+
+def gave_up(rank: int) -> bool:
+    """Rank 1 fails before the others have a connection from it; if they then send to it, they report that failure."""
+    mesh = transport(dist.new_group())
+    mesh.begin(step_by_step=False)
+    if rank == 1:
+        mesh.fail(ValueError("planted"))
+        mesh.end()
+    dist.barrier()
+    if rank == 1:
+        return True
+    try:
+        message = mesh.send(1, 0, [memoryview(bytes(1 << 20))])
+        while message.left:
+            mesh.wait([message])
+    except MessageError as error:
+        return "rank 1 failed by ValueError: planted" in str(error)
+    return False
 
 
 def all_reduce(n: int = 100, op: Any = dist.ReduceOp.SUM, dtype: Any = torch.float32) -> Call:

@@ -25,8 +25,6 @@ DIFFERS = r"collective (broadcast|reduce) against (broadcast|reduce)"
 SPLITS = r"call 1, step 0, 4 bytes came, not call 1, the agreement at its end, 1 bytes"
 # On five ranks some wait for a message that nobody sends in the other collective.
 LATE = r"not done within the timeout"
-# A rank that is sending may see the connection's end before it reads why.
-CLOSED = r"Broken pipe|Connection reset"
 WHERE = [("threads", p) for p in (1, 2, 3, 5)] + [("loopback", p) for p in (2, 3, 5)]
 
 
@@ -39,7 +37,7 @@ def test_a_group_of_ours(where: str, p: int, monkeypatch: pytest.MonkeyPatch) ->
     assert seen["every_dtype_moves"] == [[]] * p
     if p > 1:
         everyone_says(DIFFERS if p < 5 else f"{DIFFERS}|{LATE}", seen["nobody_goes_on_alone"])
-        everyone_says(f"{SPLITS}|{CLOSED}", seen["splits_that_do_not_fit"])
+        everyone_says(SPLITS, seen["splits_that_do_not_fit"])
         plain, hooked = zip(*seen["an_error_names_its_bucket"], strict=True)
         everyone_says(r"algorithm (tree|exchange) against .*bucket 0 in DistributedDataParallel", plain)
         everyone_says(r"bucket 0: .*algorithm (tree|exchange) against ", hooked)

@@ -1,1 +1,1 @@
-"""The course's grader: runs a submission in a sandbox, counts its messages outside it, and says which criteria it meets."""
+"""The course's grader: runs submissions in sandboxes, and counts their messages outside."""

@@ -7,7 +7,7 @@ Status = Literal["passed", "failed", "timeout", "crashed", "blocked"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """A criterion was not met: how it ended, what to tell the student, and the share of its points all the same."""
 
     status: Status = "failed"
@@ -18,23 +18,23 @@ class Ended(Exception):
         self.details = details
 
 
-class Failed(Ended):
+class Failed(EndedError):
     """The submission ran, and did the wrong thing."""
 
 
-class TimedOut(Ended):
+class TimedOut(EndedError):
     """The submission did not end within its limit."""
 
     status: Status = "timeout"
 
 
-class Crashed(Ended):
+class Crashed(EndedError):
     """The submission raised an error, or its process ended."""
 
     status: Status = "crashed"
 
 
-class Blocked(Ended):
+class Blocked(EndedError):
     """The submission tried what the sandbox forbids."""
 
     status: Status = "blocked"

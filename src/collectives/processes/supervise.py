@@ -17,7 +17,7 @@ LAST_LINES = 20
 POLL_SECONDS = 0.05
 
 # How long we read the others' events after one has failed.
-LINGER_SECONDS = 1.0
+LINGER_SECONDS = 2.0
 
 # How long a process that starts ranks may take to end them before we kill it.
 GRACE_SECONDS = 5.0
@@ -122,10 +122,14 @@ def _first_failure(names: list[str], processes: list[Process], logs: list[Log]) 
 
 
 def _silent(processes: list[Process], logs: list[Log]) -> list[int]:
-    """The running ranks that all failed ranks waited for; none if a rank failed by itself."""
-    running = {which for which, process in enumerate(processes) if process.poll() is None}
-    waited_for = [WAITED.findall(text(log)) for process, log in zip(processes, logs, strict=True) if process.poll()]
-    return sorted(running & {int(peer) for peers in waited_for for peer in peers}) if all(waited_for) else []
+    """The running ranks that all failed ranks waited for; none if a rank failed by itself.
+
+    A rank that has printed such a failure is no longer silent, although its process may still be on its way out.
+    """
+    waited_for = [WAITED.findall(text(log)) for log in logs]
+    failed = [peers for process, peers in zip(processes, waited_for, strict=True) if process.poll()]
+    silent = {w for w, process in enumerate(processes) if process.poll() is None and not waited_for[w]}
+    return sorted(silent & {int(peer) for peers in waited_for for peer in peers}) if all(failed) else []
 
 
 def _stopped(logs: list[Log]) -> list[int]:

@@ -31,6 +31,7 @@ def seen() -> dict[str, Any]:
         "a stranger is turned away",
         "a greeting may come in pieces",
         "idle strangers are closed",
+        "a sender learns why its peer gave up",
     ],
 )
 def test_everybody_has_the_right_sum(seen: dict[str, Any], case: str) -> None:

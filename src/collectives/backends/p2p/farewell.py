@@ -15,14 +15,15 @@ from collectives.backends.p2p.signature import NO_CALL
 CALL = (1 << 64) - 1
 LAST = 1 << 62  # a step behind all others
 MOST = 1000  # bytes of a reason
+REACH = 64 << 10  # bytes behind which a farewell is not looked for
 PATIENCE = 1.0  # seconds for telling it, and for hearing it
 
 
 class FarewellError(OSError):
-    """A peer has given up, for this reason."""
+    """A peer has given up, for this reason; ``who`` where it is not the peer that this rank waits for."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"it has given up, because {reason}")
+    def __init__(self, reason: str, who: str = "it") -> None:
+        super().__init__(f"{who} has given up, because {reason}")
         self.reason = reason
 
 
@@ -61,6 +62,24 @@ def last_words(connection: Connection) -> FarewellError | None:
                 return heard(connection.socket, size)
             _read(connection.socket, size, until)
             header = b""
+    return None
+
+
+def overheard(connection: Connection) -> FarewellError | None:
+    """A farewell behind messages that this rank has not asked for yet; they stay where they are."""
+    connection.socket.setblocking(False)
+    try:
+        came = connection.socket.recv(REACH, socket.MSG_PEEK)
+    except OSError:
+        return None
+    came = bytes(connection.header[: connection.got]) + came
+    if connection.got == HEADER.size:
+        came = came[HEADER.size + connection.messages[0].left :]
+    while len(came) >= HEADER.size:
+        call, _, size, _ = HEADER.unpack_from(came)
+        if call == CALL:
+            return FarewellError(came[HEADER.size :][:size].decode(errors="replace"), f"rank {connection.peer}")
+        came = came[HEADER.size + size :]
     return None
 
 

@@ -17,6 +17,7 @@ from collectives.backends.p2p.connection import Message, MessageError, need_expe
 from collectives.backends.p2p.farewell import FarewellError, reason
 from collectives.backends.p2p.signature import NO_CALL
 
+NAP = 1.0  # seconds after which a rank that waits sees whether another one has given up
 GONE = ConnectionResetError("it has gone")
 Header = tuple[int, int, int, bytes]  # call, step, bytes, signature
 
@@ -88,7 +89,15 @@ class MemoryMesh:
                         late = OSError(f"not done within the timeout of {self.seconds:g} s")
                         why = inbox.gone.get(peer, GONE if left > 0 else late)
                         raise MessageError(False, message.step, peer, why) from why
-                inbox.changed.wait(left)
+                if not inbox.changed.wait(min(left, NAP)):
+                    self._need_others(inbox, messages[0])
+
+    def _need_others(self, inbox: Inbox, message: Message) -> None:
+        """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
+        for peer, error in inbox.gone.items():
+            if isinstance(error, FarewellError):
+                why = FarewellError(error.reason, f"rank {peer}")
+                raise MessageError(False, message.step, message.peer, why) from why
 
     def _take(self, peer: int, inbox: Inbox) -> bool:
         """Whether a message that was asked for has come from the peer; all that have are copied to their places."""

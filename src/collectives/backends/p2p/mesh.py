@@ -27,7 +27,7 @@ from torch import distributed as dist
 
 from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
 from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, prepare
-from collectives.backends.p2p.farewell import PATIENCE, FarewellError, farewell, last_words, reason
+from collectives.backends.p2p.farewell import PATIENCE, FarewellError, farewell, last_words, overheard, reason
 from collectives.backends.p2p.guests import MOST, Guest, Guests
 from collectives.backends.p2p.outgoing import Outgoing
 from collectives.backends.p2p.reading import take
@@ -35,7 +35,7 @@ from collectives.backends.p2p.signature import NO_CALL
 
 RECEIVE_LOW_WATER = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
-NAP = 1.0  # seconds after which a rank that waits sees whether another thread has given up, or a guest is to go
+NAP = 1.0  # seconds after which a rank that waits sees whether a thread or a rank has given up, or a guest is to go
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 
 
@@ -45,7 +45,7 @@ class Mesh:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-        self.call, self.deadline, self.is_open = 0, 0.0, True
+        self.call, self.deadline, self.is_open, self._listened = 0, 0.0, True, 0.0
         self._is_busy, self._signature = False, NO_CALL
         self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
         self._listener.setblocking(False)
@@ -69,7 +69,8 @@ class Mesh:
         self._is_busy, self._signature = True, signature
         self.call += 1
         self._outgoing.step_by_step = step_by_step
-        self.deadline = time.monotonic() + self.seconds
+        self._listened = time.monotonic()
+        self.deadline = self._listened + self.seconds
 
     def fail(self, error: BaseException) -> None:
         """Tell the others why this rank gives up, as far as they listen; its connections are for no later call."""
@@ -82,8 +83,15 @@ class Mesh:
             self._look_after(left)
 
     def _last_words(self, peer: int) -> FarewellError | None:
-        connection = self._into.get(peer)
-        return last_words(connection) if connection and connection.socket else None
+        """Why the peer has given up. Its connection to this rank may still wait to be accepted, and to say its rank."""
+        until = time.monotonic() + PATIENCE
+        connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
+        while not connection.socket and (left := until - time.monotonic()) > 0:
+            self._look_after(left)
+        said = self._lost.get((peer, False))
+        if isinstance(said, FarewellError):
+            return said
+        return last_words(connection) if connection.socket else None
 
     def end(self) -> None:
         """End the call; if it has failed, all connections are closed."""
@@ -117,6 +125,8 @@ class Mesh:
             raise MessageError(first.is_sent, first.step, first.peer, late) from late
         if not self.is_open:
             raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
+        if left < self.deadline - self._listened - NAP:
+            self._need_others(first)
         alone = len(messages) == 1 and len(self._handlers) == 1 and not self._outgoing.unsent
         if alone and not self._lost and not first.is_sent:
             connection = self._into[first.peer]
@@ -132,6 +142,14 @@ class Mesh:
             if not message.is_sent:
                 self._listen(self._into[message.peer])
         self._look_after(left)
+
+    def _need_others(self, message: Message) -> None:
+        """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
+        self._listened = time.monotonic()
+        self._look_after(0)
+        for connection in self._into.values():
+            if connection.socket and (said := overheard(connection)):
+                raise MessageError(message.is_sent, message.step, message.peer, said) from said
 
     def _look_after(self, seconds: float) -> None:
         """Whatever has come, or can be sent, of all that is under way."""

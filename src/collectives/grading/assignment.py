@@ -1,0 +1,91 @@
+"""An assignment: a folder with ``assignment.yaml``, ``handout.md``, ``reference/``, ``public/`` and ``criteria.py``."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from collectives import plain_yaml
+from collectives.errors import explain
+from collectives.grading.criterion import Criterion
+from collectives.grading.sandbox import Limits
+from collectives.units import parse_bytes
+
+MOST_SEED = 2**31 - 1
+
+
+class AssignmentError(ValueError):
+    """A folder that is no assignment, or one that is not whole."""
+
+
+class Facts(BaseModel):
+    """What ``assignment.yaml`` says. ``files``: those that a student edits; the first has the functions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    hours: str
+    files: Annotated[list[str], Field(min_length=1)]
+    packages: list[str] = ["numpy"]
+    memory: str = "1G"
+    limit: Annotated[float, Field(gt=0, le=600)] = 5.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """An assignment as it was read; ``variant(seed)`` gives the numbers that differ from course to course."""
+
+    folder: Path
+    facts: Facts
+    criteria: tuple[Criterion, ...]
+    variant: Callable[[int], dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def limits(self) -> Limits:
+        """What a process of a submission may use."""
+        return Limits(memory=parse_bytes(self.facts.memory), packages=tuple(self.facts.packages))
+
+
+def read(folder: Path) -> Assignment:
+    """Read an assignment. Raises AssignmentError where a part is missing or wrong."""
+    folder = folder.resolve()
+    file = folder / "assignment.yaml"
+    if not file.is_file():
+        raise AssignmentError(f"assignment: got {folder.name!r}, which has no assignment.yaml{_nearby(folder)}")
+    try:
+        facts = Facts.model_validate(plain_yaml.read(file))
+    except ValidationError as error:
+        raise AssignmentError(f"{file}: {explain(error)}") from None
+    module = _criteria(folder)
+    return Assignment(folder, facts, tuple(module.CRITERIA), getattr(module, "variant", _no_variant))
+
+
+def _no_variant(_seed: int) -> dict[str, Any]:
+    return {}
+
+
+def _nearby(folder: Path) -> str:
+    parent = folder.parent if folder.parent.is_dir() else Path("assignments")
+    known = sorted(each.parent.name for each in parent.glob("*/assignment.yaml"))
+    return f"; known: {', '.join(known)}" if known else "; expected a folder of assignments/"
+
+
+def _criteria(folder: Path) -> ModuleType:
+    name = f"collectives_assignment_{folder.name.replace('-', '_')}"
+    spec = importlib.util.spec_from_file_location(name, folder / "criteria.py")
+    if spec is None or spec.loader is None or not (folder / "criteria.py").is_file():
+        raise AssignmentError(f"assignment: {folder.name} has no criteria.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

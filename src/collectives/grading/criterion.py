@@ -1,0 +1,81 @@
+"""A criterion of an assignment: its name, its points, and the check that a submission passes or does not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectives.grading.sandbox import Limits, Process
+from collectives.grading.world import Network, Played, World
+
+MOST_RANKS = 16
+
+
+@dataclass
+class Submission:
+    """What a check sees of a submission: functions that run it, each rank in a sandbox of its own.
+
+    ``variant`` has the numbers that the assignment's seed gives. ``random`` gives the same data for the same seed.
+    """
+
+    folder: Path
+    file: str
+    variant: dict[str, Any]
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+    limit: float = 5.0
+    sandboxed: bool = True
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng([self.seed, 20])
+        self._processes: list[Process] = []
+
+    def play(
+        self,
+        call: str,
+        arguments: Sequence[Sequence[Any]],
+        network: Network | None = None,
+        world: type[World] = World,
+        **more: Any,
+    ) -> Played:
+        """Call a function on as many ranks as there are lists of arguments; a Comm goes before the arguments.
+
+        Raises an `EndedError` for a deadlock, an error or a rank that does not end. After one of these, run nothing more.
+        """
+        channels = [process.channel for process in self.ranks(len(arguments))]
+        playing = world(channels, network or Network(), self.limit, self.file, **more)
+        return playing.play(call, [list(each) for each in arguments])
+
+    def call(self, function: str, *arguments: Any, file: str = "") -> Any:
+        """Call a function in one process, without a Comm; returns its value, a `Schedule` too."""
+        (process,) = self.ranks(1)
+        playing = World([process.channel], Network(), self.limit, file or self.file)
+        return playing.play(function, [list(arguments)], alone=True).values[0]
+
+    def ranks(self, p: int) -> list[Process]:
+        """The processes of the first p ranks, started when they are first needed."""
+        if not 1 <= p <= MOST_RANKS:
+            raise ValueError(f"ranks: got {p}, expected 1 to {MOST_RANKS}")
+        new = [Process(self.folder, self.limits, number, self.sandboxed) for number in range(len(self._processes), p)]
+        self._processes += new
+        for process in new:
+            process.need_ready()
+        return self._processes[:p]
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self._processes:
+            process.kill()
+        self._processes.clear()
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """``check`` raises `Failed` with a message that teaches, or returns; ``text`` is for the student."""
+
+    name: str
+    points: float
+    text: str
+    check: Callable[[Submission], None]

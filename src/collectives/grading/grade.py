@@ -1,0 +1,99 @@
+"""Grade a submission: the student's files in a fresh starter, one criterion after the other, each in new sandboxes."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from collectives.grading import sandbox, starter
+from collectives.grading.assignment import Assignment
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.verdict import EndedError, Failed, Grade, Verdict
+
+MOST_FILE = 1 << 20
+Told = Callable[[Verdict], None]
+
+
+class SubmissionError(ValueError):
+    """A submission that cannot be graded: a file is missing, empty, too large or a link."""
+
+
+def grade(
+    assignment: Assignment, folder: Path, seed: int = 0, sandboxed: bool = True, told: Told | None = None
+) -> Grade:
+    """All verdicts on the submission in a folder; ``told`` hears each as soon as there is one.
+
+    Raises SandboxError where this machine has no sandbox and one is wanted, and ValueError if the folder is missing.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"submission: got {folder}, expected a folder")
+    why_not = sandbox.unavailable() if sandboxed else ""
+    if why_not:
+        raise sandbox.SandboxError(f"no sandbox: {why_not}. --unsafe grades without one, as your own user")
+    with tempfile.TemporaryDirectory(prefix="collectives-grade-") as temporary:
+        tree = Path(temporary) / "tree"
+        try:
+            _make_tree(assignment, folder, seed, tree)
+        except SubmissionError as error:
+            verdicts = tuple(_verdict(each, Failed(str(error)), 0.0) for each in assignment.criteria)
+            for verdict in verdicts:
+                _tell(told, verdict)
+        else:
+            verdicts = tuple(
+                _tell(told, _graded(assignment, each, tree, seed, sandboxed)) for each in assignment.criteria
+            )
+    return Grade(assignment.name, assignment.facts.title, folder.resolve().name, seed, verdicts, sandboxed)
+
+
+def _tell(told: Told | None, verdict: Verdict) -> Verdict:
+    if told:
+        told(verdict)
+    return verdict
+
+
+def _make_tree(assignment: Assignment, folder: Path, seed: int, tree: Path) -> None:
+    """The starter for this seed, and in it the files that the student may edit; others are not looked at."""
+    starter.write(assignment, seed, tree)
+    for name in assignment.facts.files:
+        shutil.copyfile(_checked(folder, name), tree / name, follow_symlinks=False)
+    for each in (tree.parent, tree, *tree.rglob("*")):
+        each.chmod(0o755 if each.is_dir() else 0o644)  # another user reads them
+
+
+def _checked(folder: Path, name: str) -> Path:
+    file = folder / name
+    if file.is_symlink() or any(parent.is_symlink() for parent in file.relative_to(folder).parents if parent.name):
+        raise SubmissionError(f"{name} is a symbolic link, expected a file")
+    if not file.is_file():
+        raise SubmissionError(f"{name} is missing in the submission")
+    if file.stat().st_size > MOST_FILE:
+        raise SubmissionError(f"{name} has {file.stat().st_size:,} bytes, expected at most {MOST_FILE:,}")
+    if not file.read_bytes().strip():
+        raise SubmissionError(f"{name} is empty: begin with the starter's file")
+    return file
+
+
+def _graded(assignment: Assignment, criterion: Criterion, tree: Path, seed: int, sandboxed: bool) -> Verdict:
+    facts = assignment.facts
+    submission = Submission(
+        tree, facts.files[0], assignment.variant(seed), seed, assignment.limits, facts.limit, sandboxed
+    )
+    start = time.monotonic()
+    ended: EndedError | None = None
+    try:
+        criterion.check(submission)
+    except EndedError as error:
+        ended = error
+    finally:
+        submission.close()
+    return _verdict(criterion, ended, time.monotonic() - start)
+
+
+def _verdict(criterion: Criterion, ended: EndedError | None, seconds: float) -> Verdict:
+    if ended is None:
+        return Verdict(criterion.name, criterion.text, "passed", criterion.points, criterion.points, "", seconds)
+    points = round(criterion.points * ended.share, 2)
+    return Verdict(
+        criterion.name, criterion.text, ended.status, points, criterion.points, str(ended), seconds, ended.details
+    )

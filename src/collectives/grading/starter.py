@@ -1,0 +1,61 @@
+"""Starters: the reference solution without what lies between its markers, the public tests, and the seed's variant.
+
+Between ``# solution`` and ``# end`` the reference has what a student is to write. The starter has an error there, so
+that it can be imported, and says itself what is missing.
+"""
+
+import re
+import shutil
+import textwrap
+from pathlib import Path
+
+from collectives.grading.assignment import Assignment, AssignmentError
+
+SOLUTION = re.compile(r"^(?P<indent> *)# solution(?:: (?P<say>.*))?\n(?:.*\n)*?(?P=indent)# end\n", re.MULTILINE)
+
+
+def without_solution(text: str) -> str:
+    r"""A reference solution's text as the starter has it.
+
+    >>> print(without_solution("def f():\n    # solution: add them\n    return 1\n    # end\n"), end="")
+    def f():
+        raise NotImplementedError("add them")
+    """
+    made = SOLUTION.sub(
+        lambda found: f'{found["indent"]}raise NotImplementedError("{found["say"] or "your turn"}")\n', text
+    )
+    if "# solution" in made or "# end\n" in made:
+        raise AssignmentError("markers of a reference solution: expected '# solution' and '# end' in pairs")
+    return made
+
+
+def write(assignment: Assignment, seed: int, folder: Path) -> None:
+    """Write the starter for a seed into a new folder.
+
+    Raises AssignmentError where the folder exists and is not empty.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise AssignmentError(f"folder: got {folder}, which is not empty, expected a new one")
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in sorted((assignment.folder / "reference").rglob("*")):
+        if each.is_file() and "__pycache__" not in each.parts:
+            _write_starter(each, folder / each.relative_to(assignment.folder / "reference"))
+    public = assignment.folder / "public"
+    if public.is_dir():
+        shutil.copytree(public, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "variant.py").write_text(variant_text(assignment, seed), encoding="utf8")
+
+
+def _write_starter(reference: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if reference.suffix == ".py":
+        target.write_text(without_solution(reference.read_text(encoding="utf8")), encoding="utf8")
+    else:
+        shutil.copyfile(reference, target)
+
+
+def variant_text(assignment: Assignment, seed: int) -> str:
+    """The module ``variant.py``: the numbers of this course, which differ from seed to seed."""
+    lines = [f"{name.upper()} = {value!r}" for name, value in assignment.variant(seed).items()]
+    head = f'"""The numbers of your course\'s variant of: {assignment.facts.title}. You need not edit this file."""'
+    return "\n".join([textwrap.dedent(head), "", f"SEED = {seed}", *lines, ""])

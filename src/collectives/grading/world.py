@@ -1,0 +1,330 @@
+"""Ranks of a submission and the messages between them: moved, timed and counted here, outside the students' processes.
+
+Time is simulated, so that every run gives the same: a message of m bytes takes ``alpha + beta * m`` seconds, a rank's
+port carries one outgoing and one incoming message at a time, and computing takes no time. With small buffers a send
+returns when its message has been received; otherwise at once.
+"""
+
+import selectors
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.grading import wire
+from collectives.grading.channel import Channel, GoneError
+from collectives.grading.verdict import Blocked, Crashed, Failed, TimedOut
+
+Array = NDArray[Any]
+MOST_MESSAGES = 100_000
+
+
+class Sent(NamedTuple):
+    """One message, as it went over the wire; times in seconds of the simulated clock."""
+
+    src: int
+    dst: int
+    bytes: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a message costs, and whether a send waits for its receiver (small buffers). ``late``: start of each rank."""
+
+    alpha: float = 1e-6
+    beta: float = 1e-9
+    small_buffers: bool = False
+    late: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of one call on all ranks."""
+
+    values: list[Any]
+    arguments: list[list[Any]]
+    sent: list[Sent]
+    seconds: float
+    unreceived: list[tuple[int, int]]
+
+    def bytes_sent(self, p: int) -> list[int]:
+        """Bytes that each rank has sent."""
+        counted: Counter[int] = Counter()
+        for message in self.sent:
+            counted[message.src] += message.bytes
+        return [counted[rank] for rank in range(p)]
+
+    def messages_sent(self, p: int) -> list[int]:
+        """Messages that each rank has sent."""
+        counted = Counter(message.src for message in self.sent)
+        return [counted[rank] for rank in range(p)]
+
+
+@dataclass
+class Post:
+    """A message that its sender has handed over."""
+
+    src: int
+    dst: int
+    array: Array
+    at: float
+
+
+@dataclass
+class Rank:
+    """What the grader knows of one rank: its clock, and what it waits for."""
+
+    number: int
+    channel: Channel
+    clock: float = 0.0
+    egress_free: float = 0.0
+    ingress_free: float = 0.0
+    sending: Post | None = None
+    receiving: dict[str, Any] | None = None
+    received: Array | None = None
+    asks: str = ""
+    line: int = 0
+    returned: dict[str, Any] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for another rank."""
+        return self.sending is not None or self.receiving is not None
+
+    @property
+    def peer(self) -> int:
+        """The rank that it waits for."""
+        return int(self.receiving["from"]) if self.receiving is not None else self.sending.dst  # type: ignore[union-attr]
+
+
+@dataclass
+class World:
+    """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``."""
+
+    channels: Sequence[Channel]
+    network: Network = field(default_factory=Network)
+    limit: float = 5.0
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        late = self.network.late or (0.0,) * len(self.channels)
+        self.ranks = [Rank(r, channel, clock=late[r]) for r, channel in enumerate(self.channels)]
+        self.mail: dict[tuple[int, int], deque[Post]] = {}
+        self.sent: list[Sent] = []
+
+    def play(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> Played:
+        """Call a function of the submission on every rank, with that rank's arguments; ``alone``: without a Comm.
+
+        Raises an `EndedError` that says how it went wrong: a deadlock, an error, a rank that is silent.
+        """
+        for rank, given in zip(self.ranks, arguments, strict=True):
+            size = 0 if alone else len(self.ranks)
+            rank.channel.tell({"file": self.file, "call": call, "arguments": given, "rank": rank.number, "size": size})
+        with selectors.DefaultSelector() as selector:
+            for rank in self.ranks:
+                selector.register(rank.channel.connection, selectors.EVENT_READ, rank)
+            self._until_all_return(selector, time.monotonic() + self.limit)
+        returned = [rank.returned or {} for rank in self.ranks]
+        seconds = max([rank.clock for rank in self.ranks] + [message.end for message in self.sent])
+        left = [pair for pair, posts in sorted(self.mail.items()) for _ in posts]
+        values, after = [each.get("value") for each in returned], [list(each["arguments"]) for each in returned]
+        return Played(values, after, self.sent, seconds, left)
+
+    def _until_all_return(self, selector: selectors.BaseSelector, end: float) -> None:
+        while any(rank.returned is None for rank in self.ranks):
+            self._need_progress()
+            ready = selector.select(max(0.0, min(0.5, end - time.monotonic())))
+            for key, _ in ready:
+                self._read(key.data)
+            self.write()
+            if time.monotonic() > end and not ready:
+                raise TimedOut(self._silent())
+            if time.monotonic() > end + self.limit:
+                raise TimedOut(f"the ranks still exchange messages after {self.limit + self.limit:g} s")
+
+    def write(self) -> None:
+        """Send what did not fit into the sockets before."""
+        for rank in self.ranks:
+            rank.channel.flush()
+
+    def _read(self, rank: Rank) -> None:
+        try:
+            questions = rank.channel.hear()
+        except GoneError as gone:
+            raise Crashed(f"rank {rank.number}: {gone}") from None
+        except wire.WireError as error:
+            raise Crashed(f"rank {rank.number}: {error}") from None
+        for question in questions:
+            self._take(rank, question)
+
+    def _take(self, rank: Rank, question: Any) -> None:
+        handler = self._handler(question)
+        if handler is None or rank.returned is not None or rank.waits:
+            raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
+        line = question.get("line", 0)
+        rank.asks, rank.line = question["op"], line if isinstance(line, int) else 0
+        try:
+            handler(rank, question)
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+            raise Crashed(f"rank {rank.number}: a message that the grader cannot read") from None
+
+    def _handler(self, question: Any) -> Callable[[Rank, dict[str, Any]], None] | None:
+        op = question.get("op") if isinstance(question, dict) else None
+        return getattr(self, f"on_{op}", None) if isinstance(op, str) else None
+
+    # What ranks ask.
+
+    def on_return(self, rank: Rank, question: dict[str, Any]) -> None:
+        """The call has ended."""
+        if not isinstance(question["arguments"], list):
+            raise ValueError
+        rank.returned = question
+
+    def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
+        """The call has raised an error."""
+        where = f" ({self.file}, line {question['line']})" if question["line"] else ""
+        text = str(question["text"])[:2000]
+        if question["kind"] == "blocked":
+            raise Blocked(f"rank {rank.number}{where}: {text}")
+        if question["kind"] == "unfinished":
+            raise Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
+        raise Crashed(f"rank {rank.number}{where}: {text}")
+
+    def on_time(self, rank: Rank, question: dict[str, Any]) -> None:
+        """The rank's clock."""
+        del question
+        rank.channel.tell({"time": rank.clock})
+
+    def on_send(self, rank: Rank, question: dict[str, Any]) -> None:
+        """Hand over a message."""
+        self._post(rank, question)
+        self._match(rank)
+
+    def on_recv(self, rank: Rank, question: dict[str, Any]) -> None:
+        """Wait for a message."""
+        self._want(rank, question)
+        self._match(rank)
+
+    def on_sendrecv(self, rank: Rank, question: dict[str, Any]) -> None:
+        """Both at the same time."""
+        self._post(rank, question)
+        self._want(rank, question)
+        self._match(rank)
+
+    def _post(self, rank: Rank, question: dict[str, Any]) -> None:
+        if len(self.sent) >= MOST_MESSAGES:
+            raise Failed(f"too many messages: expected at most {MOST_MESSAGES:,}")
+        dst = self._other(rank, question["to"])
+        post = Post(rank.number, dst, np.asarray(question["array"]), rank.clock)
+        if self.network.small_buffers:
+            rank.sending = post
+        else:
+            post.at = max(rank.clock, rank.egress_free)
+            rank.egress_free = post.at + self.cost(post.array.nbytes)
+            self.mail.setdefault((rank.number, dst), deque()).append(post)
+
+    def _want(self, rank: Rank, question: dict[str, Any]) -> None:
+        self._other(rank, question["from"])
+        rank.receiving = {**question, "at": rank.clock}
+
+    def _other(self, rank: Rank, number: Any) -> int:
+        if not isinstance(number, int) or not 0 <= number < len(self.ranks) or number == rank.number:
+            raise ValueError
+        return number
+
+    def cost(self, size: int) -> float:
+        """Seconds that a message of this many bytes takes."""
+        return self.network.alpha + self.network.beta * size
+
+    def _match(self, rank: Rank) -> None:
+        """Deliver what can be delivered to and from this rank, and answer every rank that waits no longer."""
+        receivers = [rank] if rank.sending is None else [rank, self.ranks[rank.sending.dst]]
+        if not self.network.small_buffers and rank.asks != "recv":
+            receivers += [each for each in self.ranks if each.receiving and each.peer == rank.number]
+        for receiver in receivers:
+            self._deliver(receiver)
+        if rank.asks == "send" and rank.sending is None:
+            self._answer(rank)
+
+    def _deliver(self, receiver: Rank) -> None:
+        if receiver.receiving is None:
+            return
+        src = self.ranks[int(receiver.receiving["from"])]
+        box = self.mail.get((src.number, receiver.number))
+        direct = src.sending if src.sending is not None and src.sending.dst == receiver.number else None
+        post = box.popleft() if box else direct
+        if post is None:
+            return
+        self._move(post, src, receiver)
+        if post is direct:
+            src.sending = None
+            self._answer(src)
+        receiver.receiving = None
+        self._answer(receiver)
+
+    def _move(self, post: Post, src: Rank, receiver: Rank) -> None:
+        wanted = receiver.receiving or {}
+        if wanted["dtype"] != post.array.dtype.str or int(np.prod(wanted["shape"])) != post.array.size:
+            got = f"{post.array.size} elements of {post.array.dtype}"
+            expected = f"{int(np.prod(wanted['shape']))} of {np.dtype(wanted['dtype'])}"
+            raise Failed(
+                f"rank {receiver.number} (line {receiver.line}) receives {expected}, rank {src.number} sent {got}"
+            )
+        cost = self.cost(post.array.nbytes)
+        if post is src.sending:
+            start = max(post.at, wanted["at"], src.egress_free, receiver.ingress_free)
+            src.egress_free = start + cost
+            src.clock = max(src.clock, start + cost)
+        else:
+            start = max(post.at, receiver.ingress_free)
+        receiver.ingress_free = start + cost
+        receiver.clock = max(receiver.clock, start + cost)
+        receiver.received = post.array.reshape(wanted["shape"])
+        self.sent.append(Sent(post.src, post.dst, post.array.nbytes, start, start + cost))
+
+    def _answer(self, rank: Rank) -> None:
+        if rank.waits:
+            return
+        rank.channel.tell({} if rank.received is None else {"array": rank.received})
+        rank.received = None
+        rank.asks = ""
+
+    # What can go wrong.
+
+    def _need_progress(self) -> None:
+        """Raise Failed where every rank that has not returned waits for another, and none of them can go on."""
+        waiting = [rank for rank in self.ranks if rank.waits]
+        if not waiting or any(not rank.waits and rank.returned is None for rank in self.ranks):
+            return
+        raise Failed("deadlock: " + self._cycle(waiting))
+
+    def _cycle(self, waiting: list[Rank]) -> str:
+        path, rank = [], waiting[0]
+        while rank not in path and rank.waits:
+            path.append(rank)
+            rank = self.ranks[rank.peer]
+        if not rank.waits:
+            return f"{self._doing(path[-1])}, which has returned"
+        cycle = path[path.index(rank) :]
+        names = [str(each.number) for each in cycle]
+        whole = f"ranks {', '.join(names[:-1])} and {names[-1]} wait for each other"
+        return f"{whole}: {'; '.join(self._doing(each) for each in cycle[:4])}{'; …' if len(cycle) > 4 else ''}"
+
+    def _doing(self, rank: Rank) -> str:
+        verb = "receive from" if rank.receiving is not None else "send to"
+        return f"rank {rank.number} waits (line {rank.line}) to {verb} rank {rank.peer}"
+
+    def _silent(self) -> str:
+        busy = [rank for rank in self.ranks if rank.returned is None and not rank.waits]
+        stacks = [rank.channel.stack(self.file) for rank in busy]
+        first = busy[0]
+        where = f" ({self.file}, line {stacks[0]})" if stacks[0] else ""
+        waiting = [str(rank.number) for rank in self.ranks if rank.waits]
+        others = f"; {'rank' if len(waiting) == 1 else 'ranks'} {', '.join(waiting)} waited" if waiting else ""
+        return f"rank {first.number} did neither return nor send or receive for {self.limit:g} s{where}{others}"
