@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import ring
-from collectives.grading.local import run
 from variant import DIRECTION
+
+from collectives.grading.local import run
 
 
 def buffers(p, n):

@@ -43,7 +43,7 @@ def share_only(comm, buffer):
     # end
 
 
-# solution: write functions of your own here, if you like
+# reference only
 def _chunk(buffer, ends, index):
     index %= len(ends) - 1
     return buffer[ends[index] : ends[index + 1]]

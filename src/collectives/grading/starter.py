@@ -1,7 +1,8 @@
 """Starters: the reference solution without what lies between its markers, the public tests, and the seed's variant.
 
-Between ``# solution`` and ``# end`` the reference has what a student is to write. The starter has an error there, so
-that it can be imported, and says itself what is missing.
+Between ``# solution`` and ``# end`` the reference has what a student is to write. The starter raises an error there
+that says what is missing, so it can be imported. What the reference has between ``# reference only`` and ``# end``,
+such as functions of its own, the starter does not have.
 """
 
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 from collectives.grading.assignment import Assignment, AssignmentError
 
 SOLUTION = re.compile(r"^(?P<indent> *)# solution(?:: (?P<say>.*))?\n(?:.*\n)*?(?P=indent)# end\n", re.MULTILINE)
+
+ONLY = re.compile(r"^# reference only\n(?:.*\n)*?# end\n+", re.MULTILINE)
 
 
 def without_solution(text: str) -> str:
@@ -24,7 +27,8 @@ def without_solution(text: str) -> str:
     made = SOLUTION.sub(
         lambda found: f'{found["indent"]}raise NotImplementedError("{found["say"] or "your turn"}")\n', text
     )
-    if "# solution" in made or "# end\n" in made:
+    made = ONLY.sub("", made)
+    if "# solution" in made or "# reference only" in made or "# end\n" in made:
         raise AssignmentError("markers of a reference solution: expected '# solution' and '# end' in pairs")
     return made
 

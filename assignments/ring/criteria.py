@@ -1,0 +1,121 @@
+"""Hidden tests of the ring: sums for any p and any length; steps, bytes and neighbours counted on the wire."""
+
+from typing import Any
+
+import numpy as np
+
+from collectives.grading.checking import all_equal, need_equal, random_buffers
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.verdict import Failed
+from collectives.grading.world import Network, Played
+
+
+def variant(seed: int) -> dict[str, Any]:
+    """A ring's direction, and by how much the owners of the chunks are shifted; never the library's own."""
+    random = np.random.default_rng([seed, 2])
+    return {"direction": int(random.choice([-1, 1])), "shift": int(random.integers(1, 4))}
+
+
+def _need_sum(submission: Submission, p: int, n: int, op: str = "sum", **network: Any) -> Played:
+    """What is counted or timed has to be right first: a rank that does nothing sends nothing wrong, and fast."""
+    buffers = random_buffers(submission, p, n)
+    played = submission.play("all_reduce", [[each, op] for each in buffers], Network(**network))
+    total = np.sum(buffers, axis=0)
+    expected = total / p if op == "mean" else total
+    need_equal(played, [expected] * p, f"all_reduce, {op}, p = {p}, {n} elements")
+    return played
+
+
+def four_ranks(submission: Submission) -> None:
+    _need_sum(submission, 4, 12)
+
+
+def any_ranks(submission: Submission) -> None:
+    for p in (1, 2, 3, 5, 8):
+        _need_sum(submission, p, 3 * p)
+
+
+def any_length(submission: Submission) -> None:
+    for n in (0, 1, 3, 5, 6, 7, 103):
+        _need_sum(submission, 4, n)
+
+
+def dtypes(submission: Submission) -> None:
+    for dtype in (np.float32, np.int32, np.int64, np.uint8):
+        buffers = [np.arange(8, dtype=dtype) + dtype(rank) for rank in range(4)]
+        played = submission.play("all_reduce", [[each.copy(), "sum"] for each in buffers])
+        need_equal(played, [np.sum(buffers, axis=0, dtype=dtype)] * 4, f"all_reduce of {np.dtype(dtype)}")
+
+
+def mean(submission: Submission) -> None:
+    _need_sum(submission, 4, 12, "mean")
+
+
+def same_bits(submission: Submission) -> None:
+    random = submission.random
+    buffers = [(random.standard_normal(20) * 10.0 ** random.integers(-8, 9, 20)).astype(np.float32) for _ in range(4)]
+    played = submission.play("all_reduce", [[each.copy(), "sum"] for each in buffers])
+    all_equal(played, "all_reduce of float32: the same bits on all ranks")
+
+
+def owners(submission: Submission) -> None:
+    p, n = 4, 12
+    buffers = random_buffers(submission, p, n)
+    played = submission.play("share_reduce", [[each] for each in buffers])
+    total = np.sum(buffers, axis=0)
+    for rank, (after,) in enumerate(played.arguments):
+        own = (rank + submission.variant["shift"]) % p
+        part = slice(own * n // p, (own + 1) * n // p)
+        if not np.array_equal(after[part], total[part]):
+            raise Failed(f"share_reduce: rank {rank} has {after[part]} in chunk {own}, expected the sum {total[part]}")
+
+
+def neighbours(submission: Submission) -> None:
+    p = 4
+    played = _need_sum(submission, p, 12)
+    for message in played.sent:
+        expected = (message.src + submission.variant["direction"]) % p
+        if message.dst != expected:
+            raise Failed(f"rank {message.src} sends to rank {message.dst}, expected only its next rank, {expected}")
+
+
+def traffic(submission: Submission) -> None:
+    p, n = 4, 1024
+    played = _need_sum(submission, p, n)
+    sent, expected = played.bytes_sent(p), 2 * (p - 1) * n * 8 // p
+    for rank in range(p):
+        if sent[rank] != expected:
+            times = sent[rank] / expected
+            raise Failed(f"rank {rank} sent {sent[rank]:,} bytes, expected {expected:,}: {times:.2f} times as many")
+    if max(played.messages_sent(p)) > 2 * (p - 1):
+        raise Failed(f"a rank sent {max(played.messages_sent(p))} messages, expected {2 * (p - 1)}: two a step at most")
+
+
+def time(submission: Submission) -> None:
+    """Simulated, so it is the same in every run: 2(p - 1) steps, in each of which all ranks send at once."""
+    p, n, alpha, beta = 4, 1024, 1e-6, 1e-9
+    played = _need_sum(submission, p, n, alpha=alpha, beta=beta)
+    expected = 2 * (p - 1) * (alpha + beta * n * 8 / p)
+    if played.seconds > 1.01 * expected:
+        steps = played.seconds / expected * 2 * (p - 1)
+        raise Failed(f"it takes the time of {steps:.1f} steps, expected {2 * (p - 1)}: ranks wait that could send")
+
+
+def small_buffers(submission: Submission) -> None:
+    _need_sum(submission, 4, 12, small_buffers=True)
+    _need_sum(submission, 3, 9, small_buffers=True)
+
+
+CRITERIA = [
+    Criterion("sum", 15, "The sum of four ranks, twelve elements.", four_ranks),
+    Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8.", any_ranks),
+    Criterion("any-length", 15, "Any length: 0, 1, fewer than p, not divisible by p.", any_length),
+    Criterion("dtypes", 5, "float32, int32, int64 and uint8.", dtypes),
+    Criterion("mean", 10, "The mean divides once.", mean),
+    Criterion("same-bits", 5, "All ranks end with the same bits.", same_bits),
+    Criterion("owners", 10, "share_reduce leaves chunk owned(rank, p) complete.", owners),
+    Criterion("neighbours", 5, "A rank sends to its next rank alone.", neighbours),
+    Criterion("bytes", 10, "2(p - 1)/p of the buffer per rank, counted on the wire, in 2(p - 1) messages.", traffic),
+    Criterion("time", 5, "All ranks send at once: the time of 2(p - 1) steps, simulated.", time),
+    Criterion("small-buffers", 10, "No deadlock where a send waits for its receiver.", small_buffers),
+]

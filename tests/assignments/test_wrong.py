@@ -1,0 +1,68 @@
+"""A wrong submission fails the criteria that are meant for it; the reference passes all, the untouched starter none."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from assignments.wrong import ASSIGNMENTS, Wrong
+from collectives.grading import assignment, starter
+from collectives.grading.grade import grade
+
+pytestmark = pytest.mark.integration
+
+NAMES = sorted(each.parent.name for each in ASSIGNMENTS.glob("*/assignment.yaml"))
+SEED = 3
+
+
+def wrongs(name: str) -> list[Wrong]:
+    module = f"assignments.wrong_{name.replace('-', '_')}"
+    return list(importlib.import_module(module).WRONG)
+
+
+def cases() -> list[object]:
+    marks = {True: (), False: (pytest.mark.extended,)}
+    return [
+        pytest.param(name, wrong, id=f"{name}-{wrong.name}", marks=marks[wrong.is_quick])
+        for name in NAMES
+        for wrong in wrongs(name)
+    ]
+
+
+@pytest.mark.parametrize(("name", "wrong"), cases())
+def test_a_wrong_submission_fails_what_it_should(name: str, wrong: Wrong, tmp_path: Path) -> None:
+    made = assignment.read(ASSIGNMENTS / name)
+    wrong.write(name, made.facts.files[0], tmp_path)
+    graded = grade(made, tmp_path, SEED)
+    expected = {
+        each.criterion: wrong.fails.get(each.criterion, wrong.fails.get("*", "passed")) for each in graded.verdicts
+    }
+    assert {each.criterion: each.status for each in graded.verdicts} == expected, [v.message for v in graded.verdicts]
+
+
+@pytest.mark.parametrize("seed", [0, SEED])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_passes_everything(name: str, seed: int) -> None:
+    graded = grade(assignment.read(ASSIGNMENTS / name), ASSIGNMENTS / name / "reference", seed)
+    assert not [each for each in graded.verdicts if each.status != "passed"]
+    assert graded.points == graded.of == 100
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_untouched_starter_gets_nothing_and_is_told_so(name: str, tmp_path: Path) -> None:
+    made = assignment.read(ASSIGNMENTS / name)
+    starter.write(made, SEED, tmp_path / "starter")
+    graded = grade(made, tmp_path / "starter", SEED)
+    assert graded.points == 0
+    assert all(each.message.startswith("not written yet") for each in graded.verdicts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_blank_file_is_named(name: str, tmp_path: Path) -> None:
+    made = assignment.read(ASSIGNMENTS / name)
+    for file in made.facts.files:
+        (tmp_path / file).write_text("\n")
+    graded = grade(made, tmp_path, SEED)
+    assert {each.message for each in graded.verdicts} == {
+        f"{made.facts.files[0]} is empty: begin with the starter's file"
+    }
