@@ -1,7 +1,6 @@
 """The experiment ``bench-simulator``: how fast the simulator is on this machine."""
 
 import sys
-
 from typing import Annotated
 
 from pydantic import Field
