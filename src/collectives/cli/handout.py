@@ -22,9 +22,6 @@ def run(arguments: argparse.Namespace) -> None:
     with wrong_input():
         read = assignment.read(arguments.assignment)
         starter.write(read, arguments.seed, arguments.output)
-    ending.out(
-        f"{read.facts.title}: edit {', '.join(read.facts.files)} in {arguments.output}; pytest runs the public tests"
-    )
-    print(
-        "Grade it: collectives grade", arguments.assignment, arguments.output, "--seed", arguments.seed, file=sys.stderr
-    )
+    files = ", ".join(read.facts.files)
+    ending.out(f"{read.facts.title}: edit {files} in {arguments.output}; pytest runs the public tests there")
+    ending.out(f"Grade it: collectives grade {arguments.assignment} {arguments.output} --seed {arguments.seed}")
