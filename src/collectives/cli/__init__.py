@@ -24,6 +24,7 @@ VERBS = {
     "backends": "which back ends are here, and why one is not",
     "bench": "measure collectives on real ranks, in nccl-tests' columns",
     "cluster": "a cluster in slow motion: a command on each of its emulated hosts",
+    "grade": "grade a submission of an assignment, in a sandbox",
     "run": "run experiments (notebooks) with a preset",
 }
 

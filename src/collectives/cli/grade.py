@@ -1,6 +1,7 @@
 """The verb ``grade``: grade one submission of an assignment."""
 
 import argparse
+import json
 from pathlib import Path
 
 from collectives.cli.options import add_json, whole, wrong_input
@@ -36,4 +37,6 @@ def run(arguments: argparse.Namespace) -> None:
         graded = grade.grade(
             assignment.read(arguments.assignment), arguments.submission, arguments.seed, not arguments.unsafe
         )
-    print(report.terminal(graded))
+    if arguments.output:
+        report.write(graded, arguments.output)
+    print(json.dumps(report.as_json(graded)) if arguments.json else report.terminal(graded))
