@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from collectives.grading.comm import Comm, Wire
-from collectives.grading.wire import pack
+from collectives.grading.wire import WireError, pack
 
 FORBIDDEN_MODULES = ("horovod", "jax", "mpi4py", "torch", "collectives.algorithms", "collectives.api")
 FORBIDDEN_EVENTS = (
@@ -92,9 +92,16 @@ def _told(error: BaseException, file: str) -> dict[str, Any]:
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename.endswith(file)]
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)
-    kind = "blocked" if _is_forbidden(error) else "unfinished" if isinstance(error, NotImplementedError) else "crashed"
     text = f"{type(error).__name__}: {error}"
-    return {"kind": kind, "text": text[:2000], "line": lines[-1] if lines else 0}
+    return {"kind": _kind(error), "text": text[:2000], "line": lines[-1] if lines else 0}
+
+
+def _kind(error: BaseException) -> str:
+    if _is_forbidden(error):
+        return "blocked"
+    if isinstance(error, NotImplementedError):
+        return "unfinished"
+    return "unsendable" if isinstance(error, WireError) else "crashed"
 
 
 def _is_forbidden(error: BaseException | None) -> bool:

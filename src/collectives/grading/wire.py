@@ -14,6 +14,7 @@ from collectives.schedule import Schedule, Step
 
 LENGTHS = struct.Struct("<IQ")
 MOST_HEADER, MOST_PAYLOAD = 8 << 20, 256 << 20
+MOST_STEPS, MOST_ROWS = 1 << 16, 1 << 20  # of a schedule
 KINDS = "biufc"
 
 
@@ -54,7 +55,7 @@ def unpack(header: bytes, payload: bytes) -> Any:
     reader = _Reader(memoryview(payload))
     try:
         value = reader.value(json.loads(header))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, SyntaxError) as error:
         raise WireError(f"unreadable frame: {error}") from None
     return value
 
@@ -80,13 +81,29 @@ def _out(value: Any, arrays: list[bytes]) -> Any:
 
 def _out_schedule(schedule: Schedule, arrays: list[bytes]) -> Any:
     """Its steps one after another, in five columns, and how many rows each has."""
-    steps = list(schedule.steps())
+    steps = _steps(schedule)
     columns = [
         np.concatenate([getattr(step, name) for step in steps] or [np.zeros(0, np.int64)]) for name in Step.__slots__
     ]
     plain = {name: getattr(schedule, name) for name in ("collective", "p", "k", "root", "one_port", "ranks_per_node")}
     rows = np.array([len(step) for step in steps], np.int64)
     return {"#": "schedule", "value": _out({**plain, "rows": rows, "columns": columns}, arrays)}
+
+
+def _steps(schedule: Schedule) -> list[Step]:
+    """All steps, made one by one, so that a schedule without end is refused before memory is used up."""
+    _need_at_most("steps", schedule.nsteps, MOST_STEPS)
+    steps, rows = [], 0
+    for step in schedule.steps():
+        steps.append(step)
+        rows += len(step)
+        _need_at_most("rows", rows, MOST_ROWS)
+    return steps
+
+
+def _need_at_most(what: str, got: int, most: int) -> None:
+    if got > most:
+        raise WireError(f"schedule too large: got {got:,} {what}, expected at most {most:,}")
 
 
 class _Reader:
@@ -121,6 +138,7 @@ class _Reader:
     def schedule(self, found: dict[str, Any]) -> Schedule:
         given = self.value(found["value"])
         rows, columns = given["rows"], given["columns"]
+        _need_at_most("steps", rows.size, MOST_STEPS)
         ends = np.cumsum(rows)
         if rows.ndim != 1 or (rows < 0).any() or any(each.shape != (int(rows.sum()),) for each in columns):
             raise WireError("schedule: rows and columns differ in length")
