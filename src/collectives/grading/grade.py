@@ -9,9 +9,10 @@ from pathlib import Path
 from collectives.grading import sandbox, starter
 from collectives.grading.assignment import Assignment
 from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.verdict import EndedError, Failed, Grade, Verdict
+from collectives.grading.verdict import Crashed, EndedError, Failed, Grade, Verdict, plain
 
-MOST_FILE = 1 << 20
+MOST_FILE, MOST_MESSAGE = 1 << 20, 4000
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 Told = Callable[[Verdict], None]
 
 
@@ -63,10 +64,12 @@ def _make_tree(assignment: Assignment, folder: Path, seed: int, tree: Path) -> N
 
 def _checked(folder: Path, name: str) -> Path:
     file = folder / name
-    if file.is_symlink() or any(parent.is_symlink() for parent in file.relative_to(folder).parents if parent.name):
+    if any(each.is_symlink() for each in (file, *file.parents) if each.is_relative_to(folder) and each != folder):
         raise SubmissionError(f"{name} is a symbolic link, expected a file")
-    if not file.is_file():
+    if not file.exists():
         raise SubmissionError(f"{name} is missing in the submission")
+    if not file.is_file():
+        raise SubmissionError(f"{name} is a folder, a pipe or a device, expected a file")
     if file.stat().st_size > MOST_FILE:
         raise SubmissionError(f"{name} has {file.stat().st_size:,} bytes, expected at most {MOST_FILE:,}")
     if not file.read_bytes().strip():
@@ -85,6 +88,8 @@ def _graded(assignment: Assignment, criterion: Criterion, tree: Path, seed: int,
         criterion.check(submission)
     except EndedError as error:
         ended = error
+    except UNREADABLE as error:  # a value of a kind that the check has not thought of
+        ended = Crashed(f"what the submission returned cannot be read: {type(error).__name__}: {error}"[:MOST_MESSAGE])
     finally:
         submission.close()
     return _verdict(criterion, ended, time.monotonic() - start)
@@ -94,6 +99,7 @@ def _verdict(criterion: Criterion, ended: EndedError | None, seconds: float) -> 
     if ended is None:
         return Verdict(criterion.name, criterion.text, "passed", criterion.points, criterion.points, "", seconds)
     points = round(criterion.points * ended.share, 2)
+    message = plain(str(ended)[:MOST_MESSAGE])
     return Verdict(
-        criterion.name, criterion.text, ended.status, points, criterion.points, str(ended), seconds, ended.details
+        criterion.name, criterion.text, ended.status, points, criterion.points, message, seconds, ended.details
     )
