@@ -58,8 +58,13 @@ def _make_tree(assignment: Assignment, folder: Path, seed: int, tree: Path) -> N
     starter.write(assignment, seed, tree)
     for name in assignment.facts.files:
         shutil.copyfile(_checked(folder, name), tree / name, follow_symlinks=False)
+    let_others_read(tree)
+
+
+def let_others_read(tree: Path) -> None:
+    """A sandbox runs as another user."""
     for each in (tree.parent, tree, *tree.rglob("*")):
-        each.chmod(0o755 if each.is_dir() else 0o644)  # another user reads them
+        each.chmod(0o755 if each.is_dir() else 0o644)
 
 
 def _checked(folder: Path, name: str) -> Path:
