@@ -82,9 +82,12 @@ class Submission:
 
 @dataclass(frozen=True)
 class Criterion:
-    """``check`` raises `Failed` with a message that teaches, or returns; ``text`` is for the student."""
+    """``check`` raises `Failed` with a message that teaches, or returns; ``text`` is for the student.
+
+    A dict that ``check`` returns is the details of a criterion that is passed.
+    """
 
     name: str
     points: float
     text: str
-    check: Callable[[Submission], None]
+    check: Callable[[Submission], dict[str, Any] | None]

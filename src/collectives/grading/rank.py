@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from collectives.grading.comm import Comm, Wire
-from collectives.grading.wire import pack
+from collectives.grading.wire import WireError, pack
 
 FORBIDDEN_MODULES = ("horovod", "jax", "mpi4py", "torch", "collectives.algorithms", "collectives.api")
 FORBIDDEN_EVENTS = (
@@ -103,8 +103,7 @@ def _told(error: BaseException, file: str) -> dict[str, Any]:
     lines = [line for frame, line in calls if frame.f_code.co_filename.endswith(file)]
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)
-    kind = "blocked" if _is_forbidden(error) else "unfinished" if isinstance(error, NotImplementedError) else "crashed"
-    return {"kind": kind, "text": f"{type(error).__name__}: {_text(error)}", "line": lines[-1] if lines else 0}
+    return {"kind": _kind(error), "text": f"{type(error).__name__}: {_text(error)}", "line": lines[-1] if lines else 0}
 
 
 def _text(error: BaseException) -> str:
@@ -112,6 +111,14 @@ def _text(error: BaseException) -> str:
         return str(error)[:2000]
     except Exception:
         return "its text cannot be read"
+
+
+def _kind(error: BaseException) -> str:
+    if _is_forbidden(error):
+        return "blocked"
+    if isinstance(error, NotImplementedError):
+        return "unfinished"
+    return "unsendable" if isinstance(error, WireError) else "crashed"
 
 
 def _is_forbidden(error: BaseException | None) -> bool:

@@ -208,6 +208,8 @@ class World:
             raise Blocked(f"rank {rank.number}{where}: {text}")
         if question["kind"] == "unfinished":
             raise Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
+        if question["kind"] == "unsendable":
+            raise Failed(f"the value that the function returned{where}: {text.removeprefix('WireError: ')}")
         raise Crashed(f"rank {rank.number}{where}: {text}")
 
     def on_time(self, rank: Rank, question: dict[str, Any]) -> None:
