@@ -19,7 +19,7 @@ from places import ROOT, script
 
 REFERENCE = ROOT / "experiments" / "results" / "reference"
 MACHINES = ROOT / "src" / "collectives" / "machines"
-NAMES = ("machine", "record", "rows")
+NAMES = ("grade", "machine", "record", "rows")
 # Results whose rows are not those of `bench`.
 KINDS = {
     "calibration": "calibrated",

@@ -10,7 +10,7 @@
 (() => {
   "use strict";
 
-  const FOLDER = new URL("schedules/", document.currentScript.src);
+  const SOURCE = document.currentScript.src; // "" where the page contains this script, and its schedules before it
   const SVG = "http://www.w3.org/2000/svg";
   const VERSION = 1;
   const EVERYONE = -1;
@@ -44,9 +44,10 @@
   const loading = {};
 
   function schedulesOf(collective) {
+    if (!SOURCE) return window.schedules[collective];
     loading[collective] ??= new Promise((resolve, reject) => {
       const script = document.createElement("script");
-      script.src = new URL(`schedules-${collective}.js`, FOLDER);
+      script.src = new URL(`schedules/schedules-${collective}.js`, SOURCE);
       script.onload = () => resolve(window.schedules[collective]);
       script.onerror = () => reject(new Error(`There are no schedules for ${collective}.`));
       document.head.append(script);

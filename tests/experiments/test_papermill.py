@@ -23,6 +23,7 @@ FEWER: dict[str, dict[str, Any]] = {
     "all-reduce-sweep": {"ranks": 2, "sizes": [4, "1K"], "repetitions": 3},
     "collectives-sweep": {"ranks": 2, "sizes": ["1K"], "backends": ["p2p", "gloo"], "repetitions": 3},
     "massive-scale": {"ranks": [96, 192], "map_nodes": [2, 4], "map_sizes": [8, "4K"]},
+    "bench-simulator": {"cases": 2},
     "straggler": {"hosts": 2, "slow_host": 1, "positions": [0], "sizes": ["4K"], "repetitions": 1},
     "calibration": {"sizes": [8, "1K", "64K"], "repetitions": 3},
     "scaling": {"hosts": [2], "sizes": [4, "1K"], "backends": ["gloo"], "repetitions": 1},

@@ -25,6 +25,9 @@ VERBS = {
     "bench": "measure collectives on real ranks, in nccl-tests' columns",
     "cluster": "a cluster in slow motion: a command on each of its emulated hosts",
     "run": "run experiments (notebooks) with a preset",
+    "handout": "the starter of an assignment of the course",
+    "grade": "grade one submission of an assignment, in a sandbox",
+    "grade-all": "grade a class: a folder of submissions",
 }
 
 

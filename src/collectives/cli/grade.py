@@ -1,8 +1,10 @@
 """The verb ``grade``: grade one submission of an assignment."""
 
 import argparse
+import json
 from pathlib import Path
 
+from collectives.cli.ending import out
 from collectives.cli.options import add_json, whole, wrong_input
 
 
@@ -10,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     add_assignment(parser)
     parser.add_argument("submission", type=Path, help="the student's folder")
-    add_grading(parser)
+    add_unsafe(parser)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="also write grade.json, results.json, grade.html")
     add_json(parser)
 
@@ -18,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_assignment(parser: argparse.ArgumentParser) -> None:
     """The assignment and its seed."""
     parser.add_argument("assignment", type=Path, help="a folder of assignments/, for example assignments/ring")
-    most = 2**31 - 1
-    parser.add_argument("--seed", type=whole(most, 0), default=0, help="your course's number (default 0)", metavar="N")
+    text = "the number of your course's variant (default 0)"
+    parser.add_argument("--seed", type=whole(2**31 - 1, 0), default=0, help=text, metavar="N")
 
 
-def add_grading(parser: argparse.ArgumentParser) -> None:
+def add_unsafe(parser: argparse.ArgumentParser) -> None:
     """How submissions are run."""
     text = "run without a sandbox, as your own user: only for submissions that you have read"
     parser.add_argument("--unsafe", action="store_true", help=text)
@@ -31,9 +33,11 @@ def add_grading(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Grade, print, write."""
     from collectives.grading import assignment, grade, report
+    from collectives.grading.terminal import terminal
 
     with wrong_input():
-        graded = grade.grade(
-            assignment.read(arguments.assignment), arguments.submission, arguments.seed, not arguments.unsafe
-        )
-    print(report.terminal(graded))
+        read = assignment.read(arguments.assignment)
+        graded = grade.grade(read, arguments.submission, arguments.seed, not arguments.unsafe)
+    if arguments.output:
+        report.write(graded, arguments.output)
+    out(json.dumps(report.as_json(graded)) if arguments.json else terminal(graded))

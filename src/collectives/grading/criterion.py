@@ -42,7 +42,7 @@ class Submission:
     ) -> Played:
         """Call a function on as many ranks as there are lists of arguments; a Comm goes before the arguments.
 
-        Raises an `EndedError` for a deadlock, an error or a rank that does not end. After one of these, run nothing more.
+        Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing more after that.
         """
         channels = [process.channel for process in self.ranks(len(arguments))]
         playing = world(channels, network or Network(), self.limit, self.file, **more)

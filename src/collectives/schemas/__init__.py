@@ -12,9 +12,10 @@ VERSION = 1
 
 
 def schema(name: str) -> dict[str, Any]:
-    """A JSON Schema (2020-12) by name: "machine" of a machine's file, "rows" of ``--json``, "record" beside results.
+    """A JSON Schema (2020-12) by name.
 
-    ``$defs`` of "rows" has one entry for each kind of row.
+    "machine" describes a machine's file, "rows" the rows of ``--json``, "record" the file beside results, and "grade"
+    a graded submission's ``grade.json``. ``$defs`` of "rows" has one entry for each kind of row.
 
     >>> schema("machine")["required"]
     ['name', 'network']

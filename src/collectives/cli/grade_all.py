@@ -1,0 +1,47 @@
+"""The verb ``grade-all``: grade a class."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collectives.cli.ending import killing_children, out
+from collectives.cli.grade import add_assignment, add_unsafe
+from collectives.cli.options import add_json, wrong_input
+
+if TYPE_CHECKING:
+    from collectives.grading.verdict import Grade
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    add_assignment(parser)
+    parser.add_argument("submissions", type=Path, help="a folder with a folder for each student")
+    text = "where the grades go; the same command goes on where a cut one ended"
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
+    add_unsafe(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Grade every submission, and sum the class up."""
+    from collectives.grading import assignment, report
+    from collectives.grading.class_table import class_summary
+    from collectives.grading.classroom import grade_class
+
+    with wrong_input():
+        read = assignment.read(arguments.assignment)
+        asked = read, arguments.submissions, arguments.output, arguments.seed, not arguments.unsafe
+        with killing_children():
+            grades = grade_class(*asked, told=_say)
+    if arguments.json:
+        for graded in grades:
+            out(json.dumps(report.as_json(graded)))
+    else:
+        out(class_summary(grades))
+    print(f"grades: {arguments.output}, class table: {arguments.output / 'class.csv'}", file=sys.stderr)
+
+
+def _say(done: int, of: int, graded: "Grade") -> None:
+    print(f"{done:>4} of {of}  {graded.submission}: {graded.points:g} of {graded.of:g}", file=sys.stderr, flush=True)
