@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,5 +56,6 @@ def run(
 
 
 def _serve(connection: socket.socket, module: ModuleType) -> None:
-    with connection:
+    """A rank; after a deadlock or an error nobody hears its last answer."""
+    with connection, suppress(OSError):
         serve(connection, lambda _file: module)
