@@ -10,7 +10,6 @@ these lines as code, and neither the solution nor a marker shows where the fault
 
 import re
 import shutil
-import textwrap
 from pathlib import Path
 
 from collectives.grading.assignment import Assignment, AssignmentError
@@ -75,7 +74,10 @@ def _write_starter(reference: Path, target: Path) -> None:
 
 
 def variant_text(assignment: Assignment, seed: int) -> str:
-    """The module ``variant.py``: the numbers of this course, which differ from seed to seed."""
+    """The module ``variant.py``: the numbers of this course, which differ from seed to seed.
+
+    The seed itself is not there: it would give a submission the hidden tests' data.
+    """
     lines = [f"{name.upper()} = {value!r}" for name, value in assignment.variant(seed).items()]
     head = f'"""The numbers of your course\'s variant of: {assignment.facts.title}. You need not edit this file."""'
-    return "\n".join([textwrap.dedent(head), "", f"SEED = {seed}", *lines, ""])
+    return "\n".join([head, "", *lines, ""])
