@@ -5,6 +5,7 @@ counters and expected results are in the grader's process.
 """
 
 import faulthandler
+import importlib
 import importlib.util
 import os
 import resource
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.grading.comm import Comm, Wire
+from collectives.grading.comm import Wire
 from collectives.grading.wire import pack
 
 FORBIDDEN_MODULES = ("horovod", "jax", "mpi4py", "torch", "collectives.algorithms", "collectives.api")
@@ -43,7 +44,7 @@ class ForbiddenError(PermissionError):
 
 
 def serve(connection: socket.socket, load: Callable[[str], ModuleType]) -> None:
-    """Run one call after another until the grader goes: ``{"file", "call", "arguments", "comm", "limit"}``.
+    """Run one call after another until the grader goes: ``{"file", "call", "arguments", "rank", "size", "comm"}``.
 
     The answer to a call is its value and the arrays among its arguments as they are then, or the error it raised.
     """
@@ -71,8 +72,14 @@ def _called(task: dict[str, Any], wire: Wire, load: Callable[[str], ModuleType])
         raise AttributeError(f"{task['file']} has no function {task['call']}")
     arguments = task["arguments"]
     if task["size"]:
-        arguments = [Comm(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
+        arguments = [_connection(task["comm"])(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
     return function(*arguments)
+
+
+def _connection(name: str) -> Any:
+    """The class ``module:Class`` of this folder whose object a function gets as its first argument."""
+    module, _, kind = name.partition(":")
+    return getattr(importlib.import_module(f"collectives.grading.{module}"), kind)
 
 
 def _asking(wire: Wire) -> Callable[[dict[str, Any]], Any]:
@@ -141,6 +148,32 @@ def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> None:
     sys.addaudithook(hook)
 
 
+def load_packages(names: list[str]) -> None:
+    """Import packages before `forbid`, which would stop them: torch loads its libraries by ctypes.
+
+    torch then has no collectives of its own. Without a network they would reach no other rank; this says so in words.
+    """
+    for name in names:
+        importlib.import_module(name)
+    if "torch" not in names:
+        return
+    torch = importlib.import_module("torch")
+    if not torch.distributed.is_available():
+        return
+    everything = importlib.import_module("torch.distributed.distributed_c10d")
+    for name in (*everything.__all__, "TCPStore", "FileStore", "HashStore"):
+        if callable(getattr(torch.distributed, name, None)) and not name.startswith("is_"):
+            for module in (torch.distributed, everything):
+                setattr(module, name, _refusing(f"torch.distributed.{name}"))
+
+
+def _refusing(what: str) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        _refuse(what)
+
+    return refuse
+
+
 def _refuse(what: str) -> None:
     raise ForbiddenError(f"{what} is forbidden in the sandbox")
 
@@ -154,12 +187,13 @@ def limit(memory: int, processes: int, file: int, cpu: int) -> None:
 
 
 def main() -> None:
-    """In the sandbox: ``python -m collectives.grading.rank FD FOLDER MEMORY PROCESSES FILE CPU``."""
-    fd, folder, *limits = sys.argv[1:]
+    """In the sandbox: ``python -m collectives.grading.rank FD FOLDER MEMORY PROCESSES FILE CPU PACKAGE...``."""
+    fd, folder, *limits = sys.argv[1:7]
     connection = socket.socket(fileno=int(fd))
     faulthandler.enable()
     sys.path.insert(0, folder)
     limit(*map(int, limits))
+    load_packages(sys.argv[7:])
     forbid(
         (folder, sys.prefix, sys.base_prefix, "/usr", "/grader", "/dev/", "/proc/", "/sys/", "/packages"),
         ("/tmp", "/dev/"),

@@ -29,6 +29,7 @@ INSIDE = (
     "grading/__init__.py",
     "grading/comm.py",
     "grading/rank.py",
+    "grading/training_comm.py",
     "grading/wire.py",
     "grid.py",
     "interpret.py",
@@ -37,6 +38,8 @@ INSIDE = (
     "units.py",
     "verify.py",
 )
+# What a package imports of others.
+NEEDS = {"torch": ("torchgen", "typing_extensions")}
 VARIABLES = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
@@ -125,7 +128,7 @@ def command(folder: Path, limits: Limits, fd: int, user: int) -> list[str]:
     python = os.path.realpath(sys.executable)
     return [
         *_walls(), *binds, *temporary, "--ro-bind", str(folder), "/submission", "--chdir", "/tmp", *environment, "--",
-        *become, python, "-s", "-B", "-m", MODULE, str(fd), "/submission", *map(str, numbers),
+        *become, python, "-s", "-B", "-m", MODULE, str(fd), "/submission", *map(str, numbers), *limits.packages,
     ]  # fmt: skip
 
 
@@ -134,14 +137,15 @@ def _tmpfs(folder: str, size: int) -> list[str]:
 
 
 def _packages(names: tuple[str, ...]) -> list[str]:
-    """Binds of the packages that a submission may import, each with the libraries that its wheel brings."""
+    """Binds of the packages that a submission may import, with those that they need and their wheels' libraries."""
     binds = []
-    for name in names:
+    for name in dict.fromkeys(each for asked in names for each in (asked, *NEEDS.get(asked, ()))):
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise SandboxError(f"package: got {name}, which is not installed here")
-        folder = Path(spec.origin).parent
-        for each in (folder, folder.parent / f"{name}.libs"):
+        origin = Path(spec.origin)
+        found = origin.parent if origin.name == "__init__.py" else origin
+        for each in (found, found.parent / f"{name}.libs"):
             if each.exists():
                 binds += ["--ro-bind", str(each), f"/packages/{each.name}"]
     return binds
@@ -221,4 +225,4 @@ class Process:
 def _bare(folder: Path, limits: Limits, fd: int) -> list[str]:
     """Without a sandbox: for an instructor who trusts the submission."""
     numbers = [-1, -1, limits.file, limits.cpu]
-    return [sys.executable, "-s", "-B", "-m", MODULE, str(fd), str(folder), *map(str, numbers)]
+    return [sys.executable, "-s", "-B", "-m", MODULE, str(fd), str(folder), *map(str, numbers), *limits.packages]

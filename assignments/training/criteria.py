@@ -1,0 +1,257 @@
+"""Hidden tests of the training: equal to one process; its collectives counted, and their exposed time simulated."""
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.training_model import Model, Shard, random_model, random_shard
+from collectives.grading.training_world import Collective, Trained, TrainingWorld
+from collectives.grading.verdict import Failed
+from collectives.grading.world import Network
+from collectives.training import lane
+
+SECONDS = 1e-3
+ALPHA = 2e-5
+NEAR = 1e-9
+
+
+def variant(seed: int) -> dict[str, Any]:
+    """The widths of the layers, which of them takes four times as long, and the size of a bucket."""
+    random = np.random.default_rng([seed, 4])
+    inputs, same, before, outputs = (int(random.integers(*each)) for each in ((5, 9), (11, 15), (7, 11), (3, 6)))
+    slow = int(random.integers(1, 4))
+    widths = [inputs, same, same, same, before, before + 6, outputs]
+    return {"widths": widths, "slow": slow, "bucket_bytes": 8 * int(random.integers(same**2 + 20, same**2 + 60))}
+
+
+def _model(submission: Submission, steps: int = 1) -> Model:
+    given = submission.variant
+    seconds = [SECONDS * (4 if layer == given["slow"] else 1) for layer in range(len(given["widths"]) - 1)]
+    return random_model(submission.random, given["widths"], seconds, steps)
+
+
+def _shards(submission: Submission, model: Model, sizes: tuple[int, ...]) -> list[Shard]:
+    return [random_shard(submission.random, model, samples) for samples in sizes]
+
+
+def _train(
+    submission: Submission,
+    models: list[Model],
+    steps: list[list[Shard]],
+    rate: float = 1.0,
+    network: Network | None = None,
+) -> Trained:
+    """Run the submission: ``models`` are the ranks' at the start, ``steps`` the shards of each step."""
+    arguments = []
+    for rank, model in enumerate(models):
+        batches = [[s[rank].x, s[rank].y, sum(len(each.x) for each in s), list(s[rank].skip)] for s in steps]
+        given = {name: getattr(model, name) for name in ("widths", "parameters", "frozen", "tied")}
+        arguments.append([given, batches, submission.variant["bucket_bytes"], rate])
+    todo = [model.computations([s[rank].skip for s in steps]) for rank, model in enumerate(models)]
+    played = submission.play("run", arguments, network, TrainingWorld, computations=todo)
+    for rank, (value, model) in enumerate(zip(played.values, models, strict=True)):
+        shapes = [each.shape for each in value] if isinstance(value, list) else None
+        if shapes != [each.shape for each in model.parameters]:
+            raise Failed(f"run: rank {rank} returned no parameters; the starter's run returns model.numbers()")
+    return played
+
+
+def _factor(change: list[Any], slope: list[Any], where: str, names: list[str]) -> float:
+    """By which factor a rank's change is the gradient's. Raises Failed where no factor is right for all parameters."""
+    flat, wanted = np.concatenate([each.ravel() for each in change]), np.concatenate([each.ravel() for each in slope])
+    if not np.isfinite(flat).all():
+        raise Failed(f"{where} has parameters that are not finite; a rank without samples divides by zero?")
+    factor = float(flat @ wanted / (wanted @ wanted))
+    if not flat.any():
+        raise Failed(f"{where} has changed no parameter")
+    for name, got, right in zip(names, change, slope, strict=True):
+        wrong = np.flatnonzero(np.abs(got - factor * right) > NEAR * np.abs(flat).max())
+        if wrong.size:
+            at = f"element {wrong[0]}: {got.ravel()[wrong[0]]:.6g}, expected {factor * right.ravel()[wrong[0]]:.6g}"
+            raise Failed(f"{where} changes {name} by another gradient than that of the whole batch: {at}")
+    return factor
+
+
+def _one_step(
+    submission: Submission, model: Model, shards: list[Shard], starts: list[Model] | None = None, **network: Any
+) -> tuple[Trained, float]:
+    """One step, and the factor of its gradient: what is counted or timed has to be right, but for a factor."""
+    played = _train(submission, starts or [model] * len(shards), [shards], network=Network(**network))
+    slope, factor = model.gradient(0, shards), 1.0
+    for rank, found in enumerate(played.values):
+        change = [before - after for before, after in zip(model.parameters, found, strict=True)]
+        factor = _factor(change, slope, f"p = {len(shards)}: rank {rank}", model.names)
+    return played, factor
+
+
+def gradients(submission: Submission) -> None:
+    model = _model(submission)
+    _one_step(submission, model, _shards(submission, model, (4, 4)))
+
+
+def any_ranks(submission: Submission) -> None:
+    for p in (1, 3, 4):
+        model = _model(submission)
+        _one_step(submission, model, _shards(submission, model, (3,) * p))
+
+
+def average(submission: Submission) -> None:
+    p, model = 3, _model(submission)
+    _, factor = _one_step(submission, model, _shards(submission, model, (3,) * p))
+    if abs(factor - 1) > NEAR:
+        hint = ": the sum over the ranks, not their average" if abs(factor - p) < NEAR else ""
+        raise Failed(f"p = {p}: the gradient is {factor:.4g} times that of the whole batch's mean loss{hint}")
+
+
+def uneven(submission: Submission) -> None:
+    model = _model(submission)
+    _one_step(submission, model, _shards(submission, model, (5, 0, 2)))
+
+
+def several_steps(submission: Submission) -> None:
+    steps, rate, start = 4, 0.1, _model(submission, 4)
+    batches = [_shards(submission, start, (3, 3)) for _ in range(steps)]
+    played = _train(submission, [start] * 2, batches, rate)
+    model = start
+    for step, shards in enumerate(batches):
+        model = model.after(step, shards, rate)
+    for rank, found in enumerate(played.values):
+        for name, got, right in zip(model.names, found, model.parameters, strict=True):
+            if not np.allclose(got, right, rtol=0, atol=NEAR):
+                off = float(np.abs(got - right).max())
+                raise Failed(f"{steps} steps: rank {rank}: {name} differs from one process by up to {off:.3g}")
+    for name, *values in zip(model.names, *played.values, strict=True):
+        if values[0].tobytes() != values[1].tobytes():
+            raise Failed(f"{steps} steps: {name} has other bits on rank 1 than on rank 0")
+
+
+def broadcast(submission: Submission) -> None:
+    model, shards = _model(submission), []
+    others = [_model(submission) for _ in range(2)]
+    shards = _shards(submission, model, (3, 3, 3))
+    starts = [model, *(replace(model, parameters=other.parameters) for other in others)]
+    _one_step(submission, model, shards, starts)
+
+
+def _reduced(played: Trained) -> list[Collective]:
+    return [each for each in played.collectives if each.kind == "all_reduce"]
+
+
+def _greedy(sizes: list[int], most: int) -> list[list[int]]:
+    """The rule of the starter's `buckets`."""
+    made: list[list[int]] = []
+    for index in reversed(range(len(sizes))):
+        if not made or sum(sizes[each] for each in made[-1]) + sizes[index] > most:
+            made.append([])
+        made[-1].append(index)
+    return made
+
+
+def in_buckets(submission: Submission) -> None:
+    model, most = _model(submission), submission.variant["bucket_bytes"]
+    played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
+    sent = [each.bytes for each in _reduced(played)]
+    largest, allowed = max(sent), max(most, *model.sizes)
+    if largest > allowed:
+        raise Failed(f"an all_reduce has {largest:,} bytes, expected at most {allowed:,}: bucket_bytes is {most:,}")
+    expected = len(_greedy(model.sizes, most)) * max(1, round(sum(sent) / sum(model.sizes)))
+    if len(sent) > expected:
+        raise Failed(
+            f"a step has {len(sent)} all_reduces, expected {expected}: fill a bucket before you begin the next"
+        )
+    for sizes, limit in (([50, 10, 40, 30, 200], 100), ([8] * 7, 24), ([10, 30], 20), ([5], 100)):
+        got = submission.call("buckets", sizes, limit)
+        if got != _greedy(sizes, limit):
+            raise Failed(f"buckets({sizes}, {limit}): got {got}, expected {_greedy(sizes, limit)}", share=0.5)
+
+
+def volume(submission: Submission) -> None:
+    model = replace(_model(submission), frozen=(4,))
+    played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
+    found, expected = sum(each.bytes for each in _reduced(played)), sum(model.sizes)
+    if found != expected:
+        times = f"{found / expected:.2f} times as many"
+        raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, each trained gradient once: {times}")
+
+
+def order(submission: Submission) -> None:
+    """Seen in the sizes: every bucket ends where a parameter does, counted from the last."""
+    model = _model(submission)
+    played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
+    ends = set(accumulate(reversed(model.sizes)))
+    for number, end in enumerate(accumulate(each.bytes for each in _reduced(played))):
+        if end < sum(model.sizes) and end not in ends:
+            raise Failed(
+                f"all_reduce {number} of a step ends after {end:,} bytes, where no parameter ends, counted from the "
+                "last: the gradients that backward computes first are not those that travel first"
+            )
+
+
+def _ready(model: Model, bucket: list[int]) -> float:
+    """When backward has computed all gradients of a bucket, in seconds since the step began."""
+    layer = min(model.owners[model.trained[index] // 2] for index in bucket)
+    todo = model.computations([()])
+    last = next(n for n, each in enumerate(todo) if (each.phase, each.layer) == ("backward", layer))
+    return sum(each.seconds for each in todo[: last + 1])
+
+
+def exposed(model: Model, network: Network, most: int) -> float:
+    """Seconds of communication that even good buckets cannot hide."""
+    made = _greedy(model.sizes, most)
+    costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in made]
+    return lane.exposed([_ready(model, bucket) for bucket in made], costs)
+
+
+def slow_network(model: Model) -> Network:
+    """Sending all gradients takes 60 % of the backward pass."""
+    return Network(ALPHA, 0.6 * sum(model.seconds) / sum(model.sizes))
+
+
+def overlap(submission: Submission) -> None:
+    model, most = _model(submission), submission.variant["bucket_bytes"]
+    network = slow_network(model)
+    shards = _shards(submission, model, (2, 2))
+    played, _ = _one_step(submission, model, shards, alpha=network.alpha, beta=network.beta)
+    begin = max([each.end for each in played.collectives if each.kind == "broadcast"], default=0.0)
+    computing = sum(each.seconds for each in model.computations([()]))
+    found, limit = played.seconds - begin - computing, 1.1 * exposed(model, network, most)
+    if found > limit:
+        after = exposed(model, network, sum(model.sizes))
+        raise Failed(
+            f"a step computes for {computing * 1e3:.2f} ms and then waits {found * 1e3:.2f} ms for communication, "
+            f"expected at most {limit * 1e3:.2f} ms; one all_reduce after backward waits {after * 1e3:.2f} ms"
+        )
+
+
+def unused(submission: Submission) -> None:
+    """Layers that a rank skips have no gradient there, and other ranks wait for its part."""
+    for skips in (((), (1,), (1, 2)), ((2,), (2,))):
+        model = _model(submission)
+        shards = [random_shard(submission.random, model, 3, skip) for skip in skips]
+        _one_step(submission, model, shards)
+
+
+def tied(submission: Submission) -> None:
+    model = _model(submission)
+    parameters = [each for index, each in enumerate(model.parameters) if index not in (4, 5)]
+    model = replace(model, parameters=tuple(parameters), tied=((2, 1),), frozen=(4,))
+    _one_step(submission, model, _shards(submission, model, (2, 2)))
+
+
+CRITERIA = [
+    Criterion("gradients", 10, "One step of two ranks goes along the gradient of the whole batch.", gradients),
+    Criterion("any-p", 5, "Any number of ranks: 1, 3, 4.", any_ranks),
+    Criterion("average", 10, "The average over the ranks, not their sum.", average),
+    Criterion("uneven", 10, "Ranks with 5, 0 and 2 samples: every sample counts the same.", uneven),
+    Criterion("steps", 10, "Four steps equal those of one process, with the same bits on both ranks.", several_steps),
+    Criterion("broadcast", 10, "All ranks begin with the parameters of rank 0.", broadcast),
+    Criterion("buckets", 10, "As few all_reduces as bucket_bytes allows, none larger.", in_buckets),
+    Criterion("bytes", 5, "Each gradient travels once, those of a frozen layer not at all.", volume),
+    Criterion("order", 5, "The last layer's gradients travel first.", order),
+    Criterion("overlap", 15, "Communication goes on while backward computes.", overlap),
+    Criterion("unused", 5, "Layers that some ranks skip, or all.", unused),
+    Criterion("tied", 5, "Two layers with the same parameters, and a frozen one.", tied),
+]
