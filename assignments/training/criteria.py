@@ -8,7 +8,8 @@ import numpy as np
 
 from collectives.grading.criterion import Criterion, Submission
 from collectives.grading.training_model import Model, Shard, random_model, random_shard
-from collectives.grading.training_world import Collective, Trained, TrainingWorld
+from collectives.grading.training_timeline import timeline
+from collectives.grading.training_world import Trained, TrainingWorld
 from collectives.grading.verdict import Failed
 from collectives.grading.world import Network
 from collectives.training import lane
@@ -99,7 +100,7 @@ def any_ranks(submission: Submission) -> None:
 
 
 def average(submission: Submission) -> None:
-    p, model = 3, _model(submission)
+    p, model = 2, _model(submission)
     _, factor = _one_step(submission, model, _shards(submission, model, (3,) * p))
     if abs(factor - 1) > NEAR:
         hint = ": the sum over the ranks, not their average" if abs(factor - p) < NEAR else ""
@@ -129,15 +130,9 @@ def several_steps(submission: Submission) -> None:
 
 
 def broadcast(submission: Submission) -> None:
-    model, shards = _model(submission), []
-    others = [_model(submission) for _ in range(2)]
-    shards = _shards(submission, model, (3, 3, 3))
-    starts = [model, *(replace(model, parameters=other.parameters) for other in others)]
-    _one_step(submission, model, shards, starts)
-
-
-def _reduced(played: Trained) -> list[Collective]:
-    return [each for each in played.collectives if each.kind == "all_reduce"]
+    model, other = _model(submission), _model(submission)
+    starts = [model, replace(model, parameters=other.parameters)]
+    _one_step(submission, model, _shards(submission, model, (3, 3)), starts)
 
 
 def _greedy(sizes: list[int], most: int) -> list[list[int]]:
@@ -153,7 +148,7 @@ def _greedy(sizes: list[int], most: int) -> list[list[int]]:
 def in_buckets(submission: Submission) -> None:
     model, most = _model(submission), submission.variant["bucket_bytes"]
     played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
-    sent = [each.bytes for each in _reduced(played)]
+    sent = [each.bytes for each in played.reduced]
     largest, allowed = max(sent), max(most, *model.sizes)
     if largest > allowed:
         raise Failed(f"an all_reduce has {largest:,} bytes, expected at most {allowed:,}: bucket_bytes is {most:,}")
@@ -171,7 +166,7 @@ def in_buckets(submission: Submission) -> None:
 def volume(submission: Submission) -> None:
     model = replace(_model(submission), frozen=(4,))
     played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
-    found, expected = sum(each.bytes for each in _reduced(played)), sum(model.sizes)
+    found, expected = sum(each.bytes for each in played.reduced), sum(model.sizes)
     if found != expected:
         times = f"{found / expected:.2f} times as many"
         raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, each trained gradient once: {times}")
@@ -182,7 +177,7 @@ def order(submission: Submission) -> None:
     model = _model(submission)
     played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
     ends = set(accumulate(reversed(model.sizes)))
-    for number, end in enumerate(accumulate(each.bytes for each in _reduced(played))):
+    for number, end in enumerate(accumulate(each.bytes for each in played.reduced)):
         if end < sum(model.sizes) and end not in ends:
             raise Failed(
                 f"all_reduce {number} of a step ends after {end:,} bytes, where no parameter ends, counted from the "
@@ -222,7 +217,8 @@ def overlap(submission: Submission) -> None:
         after = exposed(model, network, sum(model.sizes))
         raise Failed(
             f"a step computes for {computing * 1e3:.2f} ms and then waits {found * 1e3:.2f} ms for communication, "
-            f"expected at most {limit * 1e3:.2f} ms; one all_reduce after backward waits {after * 1e3:.2f} ms"
+            f"expected at most {limit * 1e3:.2f} ms; one all_reduce after backward waits {after * 1e3:.2f} ms",
+            grid=timeline(played.spans),
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from collectives.grading.verdict import Failed
 from collectives.grading.world import Array, Played, Rank, World
+from collectives.training.timeline import REDUCE, Span
 
 MOST_COLLECTIVES = 10_000
 KINDS = ("all_reduce", "broadcast")
@@ -61,9 +62,22 @@ class Collective:
 
 @dataclass(frozen=True)
 class Trained(Played):
-    """What came of a training: also all collectives, in their order."""
+    """What came of a training: also all collectives, in their order, and when each rank computed what."""
 
     collectives: list[Collective]
+    computed: list[Span]
+
+    @property
+    def reduced(self) -> list[Collective]:
+        """The all_reduces."""
+        return [each for each in self.collectives if each.kind == "all_reduce"]
+
+    @property
+    def spans(self) -> list[Span]:
+        """What the ranks computed, and what the network carried for each."""
+        sums = [(nth, each) for nth, each in enumerate(self.reduced) if each.result is not None]
+        carried = [Span(r, REDUCE, nth, one.begin, one.end, one.bytes) for nth, one in sums for r in one.started]
+        return self.computed + carried
 
 
 @dataclass
@@ -78,6 +92,7 @@ class TrainingWorld(World):
         self.collectives: list[Collective] = []
         self.started: Counter[int] = Counter()
         self.computed: Counter[int] = Counter()
+        self.spans: list[Span] = []
 
     def play(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> Trained:
         """As `World.play`. Raises Failed, too, if a rank has not computed everything."""
@@ -89,7 +104,7 @@ class TrainingWorld(World):
                     f"rank {rank} returned without {_named(missing.phase, missing.layer)}, step {missing.step}"
                 )
         seconds = max([played.seconds, *(each.end for each in self.collectives)])
-        return Trained(played.values, played.arguments, [], seconds, [], self.collectives)
+        return Trained(played.values, played.arguments, [], seconds, [], self.collectives, self.spans)
 
     def _handler(self, question: Any) -> Callable[[Rank, dict[str, Any]], None] | None:
         """A training sends no messages from rank to rank: nothing goes past the collectives."""
@@ -104,7 +119,8 @@ class TrainingWorld(World):
             expected = _named(todo[0].phase, todo[0].layer) if todo else "nothing more"
             raise Failed(f"rank {rank.number} (line {rank.line}) computes {_named(*asked)}, expected {expected}")
         self.computed[rank.number] += 1
-        rank.clock += todo[0].seconds
+        begin, rank.clock = rank.clock, rank.clock + todo[0].seconds
+        self.spans.append(Span(rank.number, todo[0].phase, todo[0].layer, begin, rank.clock))
         rank.channel.tell({"factor": todo[0].factor})
 
     def on_start(self, rank: Rank, question: dict[str, Any]) -> None:
