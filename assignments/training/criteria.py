@@ -2,28 +2,29 @@
 
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.training_model import Model, Shard, random_model, random_shard
+from collectives.grading.training_model import Model, Shard, exposed, greedy, random_model, random_shard
 from collectives.grading.training_timeline import timeline
 from collectives.grading.training_world import Trained, TrainingWorld
-from collectives.grading.verdict import Failed
+from collectives.grading.verdict import EndedError, Failed
 from collectives.grading.world import Network
-from collectives.training import lane
 
 SECONDS = 1e-3
 ALPHA = 2e-5
 NEAR = 1e-9
+PLAYED: dict[tuple[Path, int], tuple[Trained, float] | EndedError] = {}
 
 
 def variant(seed: int) -> dict[str, Any]:
     """The widths of the layers, which of them takes four times as long, and the size of a bucket."""
     random = np.random.default_rng([seed, 4])
     inputs, same, before, outputs = (int(random.integers(*each)) for each in ((5, 9), (11, 15), (7, 11), (3, 6)))
-    slow = int(random.integers(1, 4))
+    slow = int(random.integers(1, 3))
     widths = [inputs, same, same, same, before, before + 6, outputs]
     return {"widths": widths, "slow": slow, "bucket_bytes": 8 * int(random.integers(same**2 + 20, same**2 + 60))}
 
@@ -54,10 +55,14 @@ def _train(
     todo = [model.computations([s[rank].skip for s in steps]) for rank, model in enumerate(models)]
     played = submission.play("run", arguments, network, TrainingWorld, computations=todo)
     for rank, (value, model) in enumerate(zip(played.values, models, strict=True)):
-        shapes = [each.shape for each in value] if isinstance(value, list) else None
-        if shapes != [each.shape for each in model.parameters]:
+        found = [each for each in value if _is_floats(each)] if isinstance(value, list) else []
+        if [each.shape for each in found] != [each.shape for each in model.parameters]:
             raise Failed(f"run: rank {rank} returned no parameters; the starter's run returns model.numbers()")
     return played
+
+
+def _is_floats(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
 def _factor(change: list[Any], slope: list[Any], where: str, names: list[str]) -> float:
@@ -88,20 +93,42 @@ def _one_step(
     return played, factor
 
 
-def gradients(submission: Submission) -> None:
+def slow_network(model: Model) -> Network:
+    """Sending all gradients takes 60 % of the backward pass."""
+    return Network(ALPHA, 0.6 * sum(model.seconds) / sum(model.sizes))
+
+
+def _even(submission: Submission, p: int = 2) -> tuple[Model, Trained, float]:
+    """One step of p ranks, each with three samples, on a slow network; what came of it, and the gradient's factor.
+
+    Several criteria look at it. It is played once, because starting a rank with torch takes seconds.
+    """
     model = _model(submission)
-    _one_step(submission, model, _shards(submission, model, (4, 4)))
+    network, key = slow_network(model), (submission.folder, p)
+    if key not in PLAYED:
+        shards = _shards(submission, model, (3,) * p)
+        try:
+            PLAYED[key] = _one_step(submission, model, shards, alpha=network.alpha, beta=network.beta)
+        except EndedError as error:
+            PLAYED[key] = error
+    found = PLAYED[key]
+    if isinstance(found, EndedError):
+        raise found
+    return model, *found
+
+
+def gradients(submission: Submission) -> None:
+    _even(submission)
 
 
 def any_ranks(submission: Submission) -> None:
     for p in (1, 3, 4):
-        model = _model(submission)
-        _one_step(submission, model, _shards(submission, model, (3,) * p))
+        _even(submission, p)
 
 
 def average(submission: Submission) -> None:
-    p, model = 2, _model(submission)
-    _, factor = _one_step(submission, model, _shards(submission, model, (3,) * p))
+    p = 2
+    _, _, factor = _even(submission, p)
     if abs(factor - 1) > NEAR:
         hint = ": the sum over the ranks, not their average" if abs(factor - p) < NEAR else ""
         raise Failed(f"p = {p}: the gradient is {factor:.4g} times that of the whole batch's mean loss{hint}")
@@ -135,47 +162,35 @@ def broadcast(submission: Submission) -> None:
     _one_step(submission, model, _shards(submission, model, (3, 3)), starts)
 
 
-def _greedy(sizes: list[int], most: int) -> list[list[int]]:
-    """The rule of the starter's `buckets`."""
-    made: list[list[int]] = []
-    for index in reversed(range(len(sizes))):
-        if not made or sum(sizes[each] for each in made[-1]) + sizes[index] > most:
-            made.append([])
-        made[-1].append(index)
-    return made
-
-
 def in_buckets(submission: Submission) -> None:
-    model, most = _model(submission), submission.variant["bucket_bytes"]
-    played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
+    most = submission.variant["bucket_bytes"]
+    model, played, _ = _even(submission)
     sent = [each.bytes for each in played.reduced]
     largest, allowed = max(sent), max(most, *model.sizes)
     if largest > allowed:
         raise Failed(f"an all_reduce has {largest:,} bytes, expected at most {allowed:,}: bucket_bytes is {most:,}")
-    expected = len(_greedy(model.sizes, most)) * max(1, round(sum(sent) / sum(model.sizes)))
+    expected = len(greedy(model.sizes, most)) * max(1, round(sum(sent) / sum(model.sizes)))
     if len(sent) > expected:
         raise Failed(
             f"a step has {len(sent)} all_reduces, expected {expected}: fill a bucket before you begin the next"
         )
     for sizes, limit in (([50, 10, 40, 30, 200], 100), ([8] * 7, 24), ([10, 30], 20), ([5], 100)):
-        got = submission.call("buckets", sizes, limit)
-        if got != _greedy(sizes, limit):
-            raise Failed(f"buckets({sizes}, {limit}): got {got}, expected {_greedy(sizes, limit)}", share=0.5)
+        got, wanted = repr(submission.call("buckets", sizes, limit)), repr(greedy(sizes, limit))
+        if got != wanted:
+            raise Failed(f"buckets({sizes}, {limit}): got {got[:200]}, expected {wanted}", share=0.5)
 
 
 def volume(submission: Submission) -> None:
-    model = replace(_model(submission), frozen=(4,))
-    played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
+    model, played, _ = _even(submission)
     found, expected = sum(each.bytes for each in played.reduced), sum(model.sizes)
     if found != expected:
         times = f"{found / expected:.2f} times as many"
-        raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, each trained gradient once: {times}")
+        raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, each gradient once: {times}")
 
 
 def order(submission: Submission) -> None:
     """Seen in the sizes: every bucket ends where a parameter does, counted from the last."""
-    model = _model(submission)
-    played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
+    model, played, _ = _even(submission)
     ends = set(accumulate(reversed(model.sizes)))
     for number, end in enumerate(accumulate(each.bytes for each in played.reduced)):
         if end < sum(model.sizes) and end not in ends:
@@ -185,31 +200,9 @@ def order(submission: Submission) -> None:
             )
 
 
-def _ready(model: Model, bucket: list[int]) -> float:
-    """When backward has computed all gradients of a bucket, in seconds since the step began."""
-    layer = min(model.owners[model.trained[index] // 2] for index in bucket)
-    todo = model.computations([()])
-    last = next(n for n, each in enumerate(todo) if (each.phase, each.layer) == ("backward", layer))
-    return sum(each.seconds for each in todo[: last + 1])
-
-
-def exposed(model: Model, network: Network, most: int) -> float:
-    """Seconds of communication that even good buckets cannot hide."""
-    made = _greedy(model.sizes, most)
-    costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in made]
-    return lane.exposed([_ready(model, bucket) for bucket in made], costs)
-
-
-def slow_network(model: Model) -> Network:
-    """Sending all gradients takes 60 % of the backward pass."""
-    return Network(ALPHA, 0.6 * sum(model.seconds) / sum(model.sizes))
-
-
 def overlap(submission: Submission) -> None:
-    model, most = _model(submission), submission.variant["bucket_bytes"]
-    network = slow_network(model)
-    shards = _shards(submission, model, (2, 2))
-    played, _ = _one_step(submission, model, shards, alpha=network.alpha, beta=network.beta)
+    model, played, _ = _even(submission)
+    network, most = slow_network(model), submission.variant["bucket_bytes"]
     begin = max([each.end for each in played.collectives if each.kind == "broadcast"], default=0.0)
     computing = sum(each.seconds for each in model.computations([()]))
     found, limit = played.seconds - begin - computing, 1.1 * exposed(model, network, most)
@@ -234,7 +227,10 @@ def tied(submission: Submission) -> None:
     model = _model(submission)
     parameters = [each for index, each in enumerate(model.parameters) if index not in (4, 5)]
     model = replace(model, parameters=tuple(parameters), tied=((2, 1),), frozen=(4,))
-    _one_step(submission, model, _shards(submission, model, (2, 2)))
+    played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
+    found, expected = sum(each.bytes for each in played.reduced), sum(model.sizes)
+    if found % expected:
+        raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, those of the layers that are trained")
 
 
 CRITERIA = [
@@ -245,9 +241,9 @@ CRITERIA = [
     Criterion("steps", 10, "Four steps equal those of one process, with the same bits on both ranks.", several_steps),
     Criterion("broadcast", 10, "All ranks begin with the parameters of rank 0.", broadcast),
     Criterion("buckets", 10, "As few all_reduces as bucket_bytes allows, none larger.", in_buckets),
-    Criterion("bytes", 5, "Each gradient travels once, those of a frozen layer not at all.", volume),
+    Criterion("bytes", 5, "Each gradient travels once.", volume),
     Criterion("order", 5, "The last layer's gradients travel first.", order),
     Criterion("overlap", 15, "Communication goes on while backward computes.", overlap),
     Criterion("unused", 5, "Layers that some ranks skip, or all.", unused),
-    Criterion("tied", 5, "Two layers with the same parameters, and a frozen one.", tied),
+    Criterion("tied", 5, "Two layers with the same parameters, and a frozen one, whose gradients do not travel.", tied),
 ]

@@ -33,7 +33,6 @@ WRONG = [
         {"each in trained], bucket_bytes)": "each in trained], 1 << 30)"},
         is_quick=True,
     ),
-    Wrong("buckets start after backward", {"overlap": "failed"}, {READY: ""}),
     Wrong("waits inside the hook", {"overlap": "failed"}, {SEND: SEND + "        self.under_way[-1][1].wait()\n"}),
     Wrong(
         "a bucket for each parameter",
@@ -65,6 +64,11 @@ WRONG = [
         {LEFT: "", WAIT: WAIT.replace("strict=True", "strict=False")},
     ),
     Wrong("starts buckets out of order", {"unused": "failed"}, OUT_OF_ORDER),
+    Wrong(
+        "does not let the machine compute",
+        {"*": "failed"},
+        {KEEP: KEEP + "        comm.compute = lambda layer, phase: 1.0\n"},
+    ),
     Wrong(
         "calls torch.distributed",
         {"*": "blocked"},

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.grading.training_world import Computation
+from collectives.grading.world import Network
+from collectives.training import lane
 
 Array = NDArray[np.float64]
 
@@ -113,6 +115,35 @@ class Model:
             total[at] += slope.T @ inputs[nth]
             total[at + 1] += slope.sum(axis=0)
             slope = slope @ self.parameters[at]
+
+
+def greedy(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Parameters, from the last to the first, in buckets of at most ``most`` bytes; a larger one has its own.
+
+    >>> greedy([50, 10, 40, 30, 200], 100)
+    [[4], [3, 2, 1], [0]]
+    """
+    made: list[list[int]] = []
+    for index in reversed(range(len(sizes))):
+        if not made or sum(sizes[each] for each in made[-1]) + sizes[index] > most:
+            made.append([])
+        made[-1].append(index)
+    return made
+
+
+def exposed(model: Model, network: Network, most: int) -> float:
+    """Seconds of a step's communication that buckets of at most ``most`` bytes cannot hide."""
+    made = greedy(model.sizes, most)
+    costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in made]
+    return lane.exposed([_ready(model, bucket) for bucket in made], costs)
+
+
+def _ready(model: Model, bucket: Sequence[int]) -> float:
+    """When backward has computed all gradients of a bucket, in seconds since the step began."""
+    layer = min(model.owners[model.trained[index] // 2] for index in bucket)
+    todo = model.computations([()])
+    last = next(n for n, each in enumerate(todo) if (each.phase, each.layer) == ("backward", layer))
+    return sum(each.seconds for each in todo[: last + 1])
 
 
 def random_model(random: np.random.Generator, widths: Sequence[int], seconds: Sequence[float], steps: int) -> Model:
