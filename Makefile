@@ -15,7 +15,7 @@ BUILT_FROM := _build/.built-from
 
 # What the site is made of. Contents count, not dates: a fresh checkout or a touched file rebuilds nothing. Nor do the
 # caches that Python, numba and Jupyter keep beside the sources.
-SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml chapters src experiments
+SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml assignments chapters src experiments
 CACHES = ! -path '*/__pycache__/*' ! -path '*/.ipynb_checkpoints/*' ! -name '.DS_Store'
 CHECKSUM = find $(SITE_INPUTS) -type f $(CACHES) | LC_ALL=C sort | xargs cksum | cksum
 

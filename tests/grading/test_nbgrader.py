@@ -1,24 +1,37 @@
-"""Exported notebooks: valid, with nbgrader's metadata, and nothing of the solution outside the regions it removes."""
+"""Exported notebooks: valid, with nbgrader's metadata, nothing of the solution outside the regions that it removes."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import nbclient
 import nbformat
 import pytest
 from jsonschema import Draft202012Validator
 
-from collectives.grading.nbgrader import export
+from collectives.cli import VERBS, parser
+from collectives.grading import assignment
+from collectives.grading.nbgrader import export, with_regions
+from places import ROOT
 
+ASSIGNMENTS = ROOT / "assignments"
+SEED = 7
 REFERENCE = '''"""All-reduce."""
 
 
 def all_reduce(comm, buffer):
     """Replace the buffer by the sum over all ranks."""
-    # solution
+    # solution: p - 1 steps
     for step in range(comm.size - 1):
         secret(step)
     # end
+
+
+# reference only
+def secret(step):
+    """Of the reference alone."""
+# end
 
 
 def twice(x):
@@ -41,13 +54,26 @@ def test_twice():
 def test_zero():
     assert twice(0) == 0
 '''
-CRITERIA = [("sum", "Every rank ends with the sum", 8.0), ("steps", 'Steps, with "quotes"\nand lines', 2.5)]
-GIVEN: dict[str, Any] = {
-    "name": "ring",
-    "title": "Ring all-reduce",
-    "handout": "Write *it*.",
-    "references": {"ring.py": REFERENCE},
-    "tests": TESTS,
+CRITERIA = """from collectives.grading.criterion import Criterion
+
+CRITERIA = [
+    Criterion("sum", 8, "Every rank ends with the sum", print),
+    Criterion("steps", 2.5, 'Steps, with "quotes"\\nand lines', print),
+]
+
+
+def variant(seed):
+    return {"direction": seed}
+"""
+PARTS = {
+    "assignment.yaml": "title: Ring\nhours: 4 to 6\nfiles: [ring.py, answers.yaml, report.ipynb]\n",
+    "handout.md": "# Ring all-reduce\n\nWrite *it*.\n",
+    "criteria.py": CRITERIA,
+    "public/test_ring.py": TESTS,
+    "reference/ring.py": REFERENCE,
+    "reference/answers.yaml": "steps:\n",
+    "reference/report.ipynb": "{}",
+    "reference/given.csv": "1,2\n",
 }
 # Version 3 of the metadata's schema, after nbgrader's documentation.
 METADATA = {
@@ -69,89 +95,152 @@ METADATA = {
 }
 
 
-def exported(folder: Path, **changed: Any) -> list[dict[str, Any]]:
-    """The cells of an exported notebook, which nbformat accepts."""
-    notebook = nbformat.read(export(folder, **GIVEN | changed), 4)
+def made(folder: Path, **changed: str) -> assignment.Assignment:
+    """A small assignment, whose parts may be replaced; an empty part is left out."""
+    for name, text in (PARTS | changed).items():
+        path = folder / "ring" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text:
+            path.write_text(text, encoding="utf8")
+    return assignment.read(folder / "ring")
+
+
+def exported(folder: Path) -> dict[str, dict[str, Any]]:
+    """The cells of an exported notebook, by name; nbformat accepts it."""
+    notebook = nbformat.read(export(made(folder), SEED, folder / "course"), 4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.language == "python"  # nbgrader's stub is the language's
-    return list(notebook.cells)
+    return {cell["id"]: cell for cell in notebook.cells}
 
 
-def kept(source: str) -> str:
-    """A cell as students get it: nbgrader removes regions between these lines."""
-    for region in ("SOLUTION", "HIDDEN TESTS"):
-        source = re.sub(rf"^ *### BEGIN {region}\n.*?^ *### END {region}$", "…", source, flags=re.DOTALL | re.MULTILINE)
+def kept(source: str, stub: str = "…") -> str:
+    """A cell as students get it: nbgrader replaces the regions."""
+    for region, left in (("SOLUTION", rf"\1{stub}"), ("HIDDEN TESTS", "")):
+        pattern = rf"^( *)### BEGIN {region}\n.*?^ *### END {region}$"
+        source = re.sub(pattern, left, source, flags=re.DOTALL | re.MULTILINE)
     return source
 
 
 def test_every_cell_has_nbgrader_s_metadata(tmp_path: Path) -> None:
-    cells = exported(tmp_path, criteria=CRITERIA, assignment=tmp_path / "assignments")
-    for cell in cells:
+    cells = exported(tmp_path)
+    assert list(cells)[:5] == ["handout", "file-1", "file-2", "check", "test_ring-test_twice"]
+    assert list(cells)[5:] == ["test_ring-test_zero", "grade", "criterion-1", "criterion-2"]
+    assert cells.pop("file-2")["metadata"] == {}
+    for name, cell in cells.items():
         metadata = cell["metadata"]["nbgrader"]
         Draft202012Validator(METADATA).validate(metadata)
+        assert metadata["grade_id"] == name
         assert metadata["locked"] != metadata["solution"]
         assert not (metadata["grade"] and metadata["solution"])
         assert cell["cell_type"] == "code" or not metadata["grade"]
         assert metadata["grade"] or "HIDDEN TESTS" not in cell["source"]
         assert metadata["solution"] == ("BEGIN SOLUTION" in cell["source"])
-    names = [cell["metadata"]["nbgrader"]["grade_id"] for cell in cells]
-    assert len(set(names)) == len(names)
-    assert names[:4] == ["handout", "solution-1", "public-tests", "check"]
-    assert names[4:] == ["public-test_twice", "public-test_zero", "grade", "criterion-1", "criterion-2"]
 
 
-@pytest.mark.parametrize("criteria", [[], CRITERIA])
-def test_the_points_are_the_grader_s(tmp_path: Path, criteria: list[tuple[str, str, float]]) -> None:
-    cells = exported(tmp_path, criteria=criteria, assignment=tmp_path)
-    points = [cell["metadata"]["nbgrader"].get("points", 0) for cell in cells]
-    assert sum(points) == (sum(of for _, _, of in criteria) if criteria else 2)
+def test_the_points_are_the_grader_s(tmp_path: Path) -> None:
+    points = {name: cell["metadata"].get("nbgrader", {}).get("points") for name, cell in exported(tmp_path).items()}
+    assert {name: each for name, each in points.items() if each} == {"criterion-1": 8, "criterion-2": 2.5}
 
 
 def test_students_see_no_solution_and_no_hidden_test(tmp_path: Path) -> None:
-    cells = exported(tmp_path, criteria=CRITERIA, assignment=tmp_path / "assignments")
-    seen = [kept(cell["source"]) for cell in cells]
-    assert seen[0] == "# Ring all-reduce\n\nWrite *it*."
-    assert seen[1].startswith('%%writefile ring.py\n"""All-reduce."""')
-    assert seen[1].count("…") == 2
-    assert not re.search("secret|2 \\* x|assignments|verdict", "\n".join(seen))
-    assert seen[2] == f"%%writefile test_public.py\n{TESTS.rstrip()}"
+    seen = {name: kept(cell["source"]) for name, cell in exported(tmp_path).items()}
+    assert seen["handout"] == "# Ring all-reduce\n\nWrite *it*."
+    assert seen["file-1"].startswith('%%writefile ring.py\n"""All-reduce."""')
+    assert "    # p - 1 steps\n    …\n" in seen["file-1"]
+    assert not re.search("secret|2 \\* x|assignments|verdict|solution", "\n".join(seen.values()))
+    assert seen["file-2"] == "%%writefile answers.yaml\nsteps:"
 
 
-def test_the_reference_is_what_the_solution_cell_writes(tmp_path: Path) -> None:
-    source = exported(tmp_path)[1]["source"].partition("\n")[2]
-    ours = re.sub("^( *)### BEGIN SOLUTION$", r"\1# solution", source, flags=re.MULTILINE)
-    assert re.sub("^( *)### END SOLUTION$", r"\1# end", ours, flags=re.MULTILINE) + "\n" == REFERENCE
+def test_the_folder_has_what_the_cells_do_not_write(tmp_path: Path) -> None:
+    exported(tmp_path)
+    folder = tmp_path / "course" / "source" / "ring"
+    assert {path.name for path in folder.iterdir()} == {
+        *("ring.ipynb", "test_ring.py", "variant.py", "report.ipynb", "given.csv"),
+    }
+    assert "DIRECTION = 7" in (folder / "variant.py").read_text()
+    assert {path.name for path in (tmp_path / "course").iterdir()} == {"source", "nbgrader_config.py"}
 
 
-def test_hidden_cells_are_python(tmp_path: Path) -> None:
-    for cell in exported(tmp_path, criteria=CRITERIA, assignment='/a "b"/c')[3:]:
-        compile(cell["source"], "cell", "exec")
+@pytest.mark.parametrize("path", sorted(ASSIGNMENTS.glob("*/reference/*.py")), ids=lambda path: path.name)
+def test_references_and_what_students_get_of_them_are_python(path: Path) -> None:
+    text = path.read_text(encoding="utf8")
+    compile(with_regions(text), path.name, "exec")
+    compile(kept(with_regions(text), "raise NotImplementedError()"), path.name, "exec")
 
 
-def test_the_same_assignment_gives_the_same_bytes(tmp_path: Path) -> None:
-    assert export(tmp_path / "a", **GIVEN).read_bytes() == export(tmp_path / "b", **GIVEN).read_bytes()
+def test_without_solutions_the_file_can_be_imported_and_with_them_it_runs() -> None:
+    for stub, answer in (("raise NotImplementedError()", None), ("", 42)):
+        space: dict[str, Any] = {}
+        text = with_regions(REFERENCE)
+        exec(kept(text, stub) if stub else text, space)
+        assert ("secret" in space) == (not stub)
+        if answer:
+            assert space["twice"](21) == answer
+        else:
+            with pytest.raises(NotImplementedError):
+                space["twice"](21)
+
+
+def test_hidden_cells_are_python_and_their_command_is_ours(tmp_path: Path) -> None:
+    cells = exported(tmp_path)
+    for name in ("check", "grade", "criterion-1", "criterion-2"):
+        compile(cells[name]["source"], name, "exec")
+    (line,) = re.findall(r"^command = \[sys.executable, (.*)\]$", cells["grade"]["source"], flags=re.MULTILINE)
+    words = [str(word) for word in re.findall(r'"([^"]*)"', line)]
+    assert words[:3] == ["-P", "-m", "collectives"]
+    parsed = parser(VERBS).parse_args(words[3:])
+    assert (parsed.assignment, parsed.seed, parsed.json) == (tmp_path / "ring", SEED, True)
 
 
 def test_an_instructor_s_configuration_stays(tmp_path: Path) -> None:
-    export(tmp_path, **GIVEN)
-    assert "timeout = 900" in (tmp_path / "nbgrader_config.py").read_text()
-    (tmp_path / "nbgrader_config.py").write_text("# mine\n")
-    export(tmp_path, **GIVEN)
-    assert (tmp_path / "nbgrader_config.py").read_text() == "# mine\n"
+    exported(tmp_path)
+    assert "timeout = 900" in (tmp_path / "course" / "nbgrader_config.py").read_text()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "nbgrader_config.py").write_text("# mine\n")
+    export(assignment.read(tmp_path / "ring"), SEED, tmp_path / "other")
+    assert (tmp_path / "other" / "nbgrader_config.py").read_text() == "# mine\n"
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
+    path = export(made(tmp_path), SEED, tmp_path / "course")
+    path.write_text("mine")
+    with pytest.raises(assignment.AssignmentError, match=r"folder: got .*/source/ring, which exists"):
+        export(assignment.read(tmp_path / "ring"), SEED, tmp_path / "course")
+    assert path.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "text", "message"),
     [
-        ({"name": "../ring"}, "name of the assignment: got '../ring', expected letters"),
-        ({"criteria": CRITERIA}, "criteria: got no folder"),
-        ({"references": {"ring.py": "x = 1\n"}}, r"ring.py: markers: got \[\], expected '# solution' and '# end'"),
-        ({"references": {"ring.py": "# solution\n# solution\n# end\n# end"}}, "in turn"),
-        ({"references": {"ring.py": "# solution\nx = 1\n"}}, "in turn"),
-        ({"tests": "def helper(): ...\n"}, "public tests: got no function"),
+        ("handout.md", "", "ring has no handout.md"),
+        ("reference/ring.py", "# solution\nx = 1\n", "'# solution' and '# end' in pairs"),
+        ("public/test_ring.py", "def test_(:", "invalid syntax"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_first(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        export(tmp_path, **GIVEN | change)
-    assert not list(tmp_path.iterdir())
+def test_what_cannot_be_exported_leaves_nothing(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises((assignment.AssignmentError, SyntaxError), match=message):
+        export(made(tmp_path, **{name: text}), SEED, tmp_path / "course")
+    assert not [path for path in tmp_path.glob("course/**/*") if path.is_file()]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("whose", ["reference", "untouched"])
+def test_the_notebook_gives_the_points_of_the_grader(tmp_path: Path, whose: str) -> None:
+    """Executed as nbgrader does: the instructor's notebook, and what students get, handed back as it is."""
+    shutil.copytree(ASSIGNMENTS / "ring", tmp_path / "ring")
+    (tmp_path / "ring" / "handout.md").write_text("# Ring\n")
+    path = export(assignment.read(tmp_path / "ring"), SEED, tmp_path)
+    notebook = nbformat.read(path, 4)
+    if whose == "untouched":
+        (cell,) = (cell for cell in notebook.cells if cell.id == "file-1")
+        cell.source = kept(cell.source, "raise NotImplementedError()")
+    nbclient.NotebookClient(
+        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": path.parent}}
+    ).execute()
+    graded = [cell for cell in notebook.cells if cell.id.startswith("criterion-")]
+    given = [float(out["data"]["text/plain"]) for cell in graded for out in cell.outputs if "data" in out]
+    of = [cell.metadata.nbgrader.points for cell in graded]
+    assert given == (of if whose == "reference" else [0.0] * len(of))
+    failed = {cell.id for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "error"}
+    public = {cell.id for cell in notebook.cells if cell.id.startswith("test_")}
+    assert failed == (set() if whose == "reference" else public)

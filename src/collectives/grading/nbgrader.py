@@ -1,45 +1,47 @@
-"""An assignment as a source notebook of nbgrader: the handout, cells to fill in, public tests, a cell per criterion.
+"""An assignment as a source folder of nbgrader: a notebook with the handout, cells to fill in, and tests with points.
 
-A solution cell writes the student's file, because ranks are processes of their own, which import it. nbgrader runs
-every cell as the instructor, outside any sandbox: a student's cell could change the points. Where you cannot trust
-the class, collect the files and run `collectives grade-all`.
+A cell writes each file that students edit, because ranks are processes of their own, which import it. nbgrader runs
+all cells as the instructor, outside any sandbox: a student's cell could change the points. If you cannot trust the
+class, collect the files and run `collectives grade-all`.
 
-The exported course was tried with nbgrader 0.9.6, in an environment that has `collectives` and pytest as well::
+The exported ring was tried with nbgrader 0.9.6, in an environment that has `collectives` and pytest as well::
 
     nbgrader generate_assignment ring           # source/ring -> release/ring, without solutions and hidden tests
     cp -r release/ring submitted/alice/ring     # what a student would fill in and hand back
     nbgrader autograde ring && nbgrader export  # -> autograded/alice/ring, grades.csv
 
-The reference got all points, the release as it was none, and one with half of the functions its partial credit.
+The reference got 100 points of 100, the untouched release none, and a ring whose mean did not divide 90.
 """
 
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from collectives.bench.results import replace
-from collectives.errors import short
+from collectives.grading import starter
+from collectives.grading.assignment import Assignment, AssignmentError
+from collectives.grading.criterion import Criterion
 
-SOLUTION, END = "# solution", "# end"  # lines of a reference, around what the student writes
-TESTS = "test_public.py"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CONFIG = """c = get_config()
 c.Execute.timeout = 900  # seconds for a cell; one cell waits until all hidden tests have run
 """
-CHECK = f"""# check("test_...") runs one of the public tests; where it fails, the error shows what pytest printed.
+CHECK = """# check("FILE::TEST") runs one of the public tests; where it fails, the error shows what pytest printed.
 import subprocess, sys
 
 def check(test):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{TESTS}::{{test}}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stdout + ran.stderr"""
+# -P: a file that the student calls collectives.py is not the grader.
 GRADE = """# The grader runs here; its tests are hidden.
 ### BEGIN HIDDEN TESTS
 import json, subprocess, sys
-command = [sys.executable, "-P", "-m", "collectives", "grade", {assignment}, ".", "--json"]  # -P: not a file from here
+command = [sys.executable, "-P", "-m", "collectives", "grade", {assignment}, ".", "--seed", "{seed}", "--json"]
 ran = subprocess.run(command, capture_output=True, text=True)
 assert ran.stdout, ran.stderr
 verdicts = {{verdict["criterion"]: verdict for verdict in json.loads(ran.stdout)["verdicts"]}}
@@ -47,61 +49,63 @@ verdicts = {{verdict["criterion"]: verdict for verdict in json.loads(ran.stdout)
 # nbgrader takes a last value from 0 to the cell's points as partial credit, and an error as none.
 CRITERION = """# {text}
 ### BEGIN HIDDEN TESTS
-print(verdicts[{criterion}]["status"], verdicts[{criterion}]["message"], sep=": ")
-verdicts[{criterion}]["points"]
+print(verdicts[{name}]["status"], verdicts[{name}]["message"], sep=": ")
+verdicts[{name}]["points"]
 ### END HIDDEN TESTS"""
+# nbgrader replaces a solution by an error, which would end the file where no function is around it.
+ONLY = """try:  # functions of your own, if you like, instead of these lines
+    ### BEGIN SOLUTION
+{text}
+    ### END SOLUTION
+except NotImplementedError:
+    pass
+
+
+"""
 
 Cell = dict[str, Any]
-Criterion = tuple[str, str, float]  # its name, what it asks for, its points
 
 
-def export(
-    folder: str | Path,
-    *,
-    name: str,
-    title: str,
-    handout: str,
-    references: Mapping[str, str],
-    tests: str,
-    criteria: Sequence[Criterion] = (),
-    assignment: str | Path = "",
-) -> Path:
-    """Write ``source/NAME/NAME.ipynb`` into the folder of an nbgrader course, and return its path.
+def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
+    """Write ``source/NAME`` into the folder of an nbgrader course, and return the path of its notebook.
 
-    ``handout`` is Markdown, ``references`` maps the files that students edit to the reference's text, with the
-    student's part between lines ``# solution`` and ``# end``. ``tests`` is the text of public pytest tests. Each of
-    ``criteria`` becomes a hidden test whose points `collectives grade` gives, by the folder ``assignment``. Without
-    criteria every public test gives one point, otherwise none, so that the sum is the grader's.
-
-    A course without ``nbgrader_config.py`` gets one, because nbgrader gives a cell 30 seconds unless it says more.
-    Raises ValueError, before anything is written, for a name, markers or tests that cannot be exported.
+    Each criterion becomes a hidden test that gives the points of `collectives grade`; the public tests, which students
+    see, give none. A course without ``nbgrader_config.py`` gets one, because nbgrader gives a cell 30 seconds unless
+    it says more. Raises AssignmentError, before anything is written, where the folder exists or a part is missing.
     """
+    target = Path(course) / "source" / assignment.name
+    handout = assignment.folder / "handout.md"
+    if target.exists():
+        raise AssignmentError(f"folder: got {target}, which exists, expected a new one")
+    if not handout.is_file():
+        raise AssignmentError(f"assignment: {assignment.name} has no handout.md")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=course, prefix=".exporting-") as temporary:
+        folder = Path(temporary) / assignment.name
+        starter.write(assignment, seed, folder)
+        _write_notebook(assignment, seed, handout.read_text(encoding="utf8"), folder)
+        folder.rename(target)
+    config = Path(course) / "nbgrader_config.py"
+    if not config.exists():
+        config.write_text(CONFIG, encoding="utf8")
+    return target / f"{assignment.name}.ipynb"
+
+
+def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Path) -> None:
+    """The notebook beside the starter's other files, in place of those that its cells write."""
     import nbformat
 
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        raise ValueError(f"name of the assignment: got {short(name)}, expected letters, digits, - and _")
-    if criteria and not assignment:
-        raise ValueError("criteria: got no folder of the assignment, expected the one that `collectives grade` takes")
     cells = [
-        _cell("handout", "locked", f"# {title}\n\n{handout.strip()}"),
-        *(_solution(number, file, text) for number, (file, text) in enumerate(references.items(), 1)),
-        *_public(tests, 0 if criteria else 1),
-        *(_hidden(criteria, Path(assignment).resolve()) if criteria else ()),
+        _cell("handout", "locked", handout.strip()),
+        *_files(assignment, folder),
+        *_public(sorted(folder.glob("test_*.py"))),
+        *_hidden(assignment, seed),
     ]
     metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}
     nbformat.validate(notebook)
-    return _write(Path(folder), name, json.dumps(notebook, indent=1, ensure_ascii=False))
-
-
-def _write(course: Path, name: str, notebook: str) -> Path:
-    path = course / "source" / name / f"{name}.ipynb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, lambda partial: partial.write_text(notebook + "\n", encoding="utf8"))
-    config = course / "nbgrader_config.py"
-    if not config.exists():
-        replace(config, lambda partial: partial.write_text(CONFIG, encoding="utf8"))
-    return path
+    text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    (folder / f"{assignment.name}.ipynb").write_text(text, encoding="utf8")
 
 
 def _cell(identity: str, kind: str, text: str, **given: Any) -> Cell:
@@ -115,35 +119,65 @@ def _code(identity: str, kind: str, text: str, **given: Any) -> Cell:
     return _cell(identity, kind, text, **given) | {"cell_type": "code", "execution_count": None, "outputs": []}
 
 
-def _solution(number: int, file: str, text: str) -> Cell:
-    return _code(f"solution-{number}", "solution", f"%%writefile {file}\n{_marked(file, text).rstrip()}")
+def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
+    """A cell for each file that students edit, except notebooks, which stay beside this one.
+
+    nbgrader has no words for a file without a solution to remove, or with a fault to repair, so its cell has no
+    metadata, and students edit it.
+    """
+    for number, name in enumerate(assignment.facts.files, 1):
+        reference = (assignment.folder / "reference" / name).read_text(encoding="utf8")
+        text, identity = (folder / name).read_text(encoding="utf8"), f"file-{number}"
+        if name.endswith(".ipynb"):
+            continue
+        (folder / name).unlink()
+        if name.endswith(".py") and starter.SOLUTION.search(reference) and "# instead\n" not in reference:
+            yield _code(identity, "solution", f"%%writefile {name}\n{with_regions(reference).rstrip()}")
+        else:
+            yield _code(identity, "solution", f"%%writefile {name}\n{text.rstrip()}") | {"metadata": {}}
 
 
-def _marked(file: str, text: str) -> str:
-    """The reference with nbgrader's markers instead of ours."""
-    lines = text.splitlines()
-    found = [line.strip() for line in lines if line.strip() in (SOLUTION, END)]
-    if not found or found != [SOLUTION, END] * (len(found) // 2):
-        raise ValueError(f"{file}: markers: got {short(found)}, expected {SOLUTION!r} and {END!r} in turn")
-    written = {SOLUTION: "### BEGIN SOLUTION", END: "### END SOLUTION"}
-    return "\n".join(line.replace(line.strip(), written.get(line.strip(), line.strip())) for line in lines)
+def with_regions(reference: str) -> str:
+    r"""A reference solution's text with nbgrader's markers instead of ours.
+
+    >>> print(with_regions("def f():\n    # solution: add them\n    return 1\n    # end\n"), end="")
+    def f():
+        # add them
+        ### BEGIN SOLUTION
+        return 1
+        ### END SOLUTION
+    """
+    return starter.SOLUTION.sub(_region, starter.ONLY.sub(_region_of_functions, reference))
 
 
-def _public(tests: str, points: float) -> Iterator[Cell]:
-    """A cell that writes the tests, one that defines how to run them, and one for each."""
-    names = [each.name for each in ast.parse(tests).body if isinstance(each, ast.FunctionDef)]
-    names = [name for name in names if name.startswith("test_")]
-    if not names:
-        raise ValueError("public tests: got no function test_..., expected at least one")
-    yield _code("public-tests", "locked", f"%%writefile {TESTS}\n{tests.rstrip()}")
+def _region(found: re.Match[str]) -> str:
+    indent, say = found["indent"], found["say"]
+    solution = "".join(found[0].splitlines(keepends=True)[1:-1])
+    told = f"{indent}# {say}\n" if say else ""
+    return f"{told}{indent}### BEGIN SOLUTION\n{solution}{indent}### END SOLUTION\n"
+
+
+def _region_of_functions(found: re.Match[str]) -> str:
+    functions = found[0].rstrip().splitlines()[1:-1]
+    return ONLY.format(text=textwrap.indent("\n".join(functions).rstrip(), "    "))
+
+
+def _public(files: Sequence[Path]) -> Iterator[Cell]:
+    """A cell that says how to run a public test, and one for each test."""
     yield _code("check", "locked", CHECK)
-    for name in names:
-        yield _code(f"public-{name}", "grade", f'check("{name}")', points=points)
+    for file in files:
+        for each in ast.parse(file.read_text(encoding="utf8")).body:
+            if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"):
+                text = f'check("{file.name}::{each.name}")'
+                yield _code(f"{file.stem}-{each.name}", "grade", text, points=0)
 
 
-def _hidden(criteria: Sequence[Criterion], assignment: Path) -> Iterator[Cell]:
+def _hidden(assignment: Assignment, seed: int) -> Iterator[Cell]:
     """A cell that grades, and one for each criterion that gives its points."""
-    yield _code("grade", "grade", GRADE.format(assignment=json.dumps(str(assignment))), points=0)
-    for number, (criterion, text, of) in enumerate(criteria, 1):
-        text = CRITERION.format(text=" ".join(text.split()), criterion=json.dumps(criterion))
-        yield _code(f"criterion-{number}", "grade", text, points=of)
+    yield _code("grade", "grade", GRADE.format(assignment=json.dumps(str(assignment.folder)), seed=seed), points=0)
+    for number, criterion in enumerate(assignment.criteria, 1):
+        yield _code(f"criterion-{number}", "grade", _criterion(criterion), points=criterion.points)
+
+
+def _criterion(criterion: Criterion) -> str:
+    return CRITERION.format(text=" ".join(criterion.text.split()), name=json.dumps(criterion.name))

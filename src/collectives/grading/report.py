@@ -8,10 +8,24 @@ from pydantic import TypeAdapter, ValidationError
 
 from collectives.bench.results import replace
 from collectives.errors import explain
+from collectives.grading.class_table import class_summary, class_table
 from collectives.grading.report_html import html
 from collectives.grading.shown import SIGNS, number, passed, percent, shown
+from collectives.grading.terminal import terminal
 from collectives.grading.verdict import Grade, Verdict
 from collectives.schemas import VERSION, version_of
+
+__all__ = [
+    "as_json",
+    "class_summary",
+    "class_table",
+    "from_json",
+    "gradescope",
+    "html",
+    "read",
+    "terminal",
+    "write",
+]
 
 GRADE = TypeAdapter(Grade)
 DERIVED = ("version", "points", "of")  # in the file for its readers; a Grade computes them
