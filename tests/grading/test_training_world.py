@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collectives.grading import training_world
 from collectives.grading.comm import CommError
 from collectives.grading.local import run
 from collectives.grading.training_comm import TrainingComm
@@ -92,6 +93,8 @@ def test_messages_past_the_collectives_and_unknown_numbers_end_it() -> None:
     questions: list[dict[str, Any]] = [
         {"op": "send", "to": 1, "array": np.zeros(1)},
         {"op": "wait", "number": 0},
+        {"op": "wait", "number": float("inf")},
+        {"op": "start", "kind": "all_reduce", "array": [1.0], "src": 0},
         {"op": "start", "kind": "gather", "array": np.zeros(1), "src": 0},
         {"op": "start", "kind": "broadcast", "array": np.zeros(1), "src": 2},
         {"op": "compute"},
@@ -99,6 +102,15 @@ def test_messages_past_the_collectives_and_unknown_numbers_end_it() -> None:
     for question in questions:
         with pytest.raises(Crashed, match="cannot read"):
             played(lambda comm, question=question: comm._told(**question), 2)
+
+
+def test_collectives_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_world, "MOST_COLLECTIVES", 5)
+    with pytest.raises(Failed, match="too many collectives: expected at most 5"):
+        played(lambda comm: [comm.all_reduce(np.zeros(1)) for _ in range(6)], 1)
+    monkeypatch.setattr(training_world, "MOST_BYTES", 100)
+    with pytest.raises(Failed, match="and 100 bytes"):
+        played(lambda comm: comm.all_reduce(np.zeros(13)), 1)
 
 
 def test_buffers_and_roots_are_checked_before_anything_is_sent() -> None:

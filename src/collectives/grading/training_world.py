@@ -16,7 +16,7 @@ from collectives.grading.verdict import Failed
 from collectives.grading.world import Array, Played, Rank, World
 from collectives.training.timeline import REDUCE, Span
 
-MOST_COLLECTIVES = 10_000
+MOST_COLLECTIVES, MOST_BYTES = 10_000, 256 << 20  # of all ranks together, in one call
 KINDS = ("all_reduce", "broadcast")
 QUESTIONS = ("compute", "raise", "return", "start", "time", "wait")
 
@@ -90,6 +90,7 @@ class TrainingWorld(World):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.collectives: list[Collective] = []
+        self.bytes = 0
         self.started: Counter[int] = Counter()
         self.computed: Counter[int] = Counter()
         self.spans: list[Span] = []
@@ -125,12 +126,13 @@ class TrainingWorld(World):
 
     def on_start(self, rank: Rank, question: dict[str, Any]) -> None:
         """Start the rank's next collective."""
-        array, number = np.asarray(question["array"]), self.started[rank.number]
-        found = Collective(
-            question["kind"], array.size, array.dtype.str, int(question["src"]), self._step(rank), rank.line
-        )
-        if found.kind not in KINDS or array.dtype.kind != "f" or not 0 <= found.src < len(self.ranks):
+        array, number, src = question["array"], self.started[rank.number], _number(question["src"], len(self.ranks))
+        found = Collective(question["kind"], array.size, array.dtype.str, src, self._step(rank), rank.line)
+        if found.kind not in KINDS or array.dtype.kind != "f":
             raise ValueError
+        self.bytes += array.nbytes
+        if number >= MOST_COLLECTIVES or self.bytes > MOST_BYTES:
+            raise Failed(f"too many collectives: expected at most {MOST_COLLECTIVES:,}, and {MOST_BYTES:,} bytes")
         self._need_same(rank, number, found)
         self.collectives[number].arrays[rank.number] = array
         self.collectives[number].started[rank.number] = rank.clock
@@ -140,10 +142,7 @@ class TrainingWorld(World):
 
     def on_wait(self, rank: Rank, question: dict[str, Any]) -> None:
         """Wait for a collective that the rank has started."""
-        number = int(question["number"])
-        if not 0 <= number < self.started[rank.number]:
-            raise ValueError
-        rank.collective = number
+        rank.collective = _number(question["number"], self.started[rank.number])
         self._wake()
 
     def _step(self, rank: Rank) -> int:
@@ -152,8 +151,6 @@ class TrainingWorld(World):
 
     def _need_same(self, rank: Rank, number: int, found: Collective) -> None:
         """Note a new collective; raise Failed if other ranks have started another in its place."""
-        if number >= MOST_COLLECTIVES:
-            raise Failed(f"too many collectives: expected at most {MOST_COLLECTIVES:,}")
         if number == len(self.collectives):
             self.collectives.append(found)
             return
@@ -173,7 +170,9 @@ class TrainingWorld(World):
         one.begin = max(free, *one.started.values())
         one.end = one.begin + (self.cost(one.bytes) if p > 1 else 0.0)
         parts = [one.arrays[rank].ravel() for rank in range(p)]
-        one.result = np.sum(parts, axis=0) if one.kind == "all_reduce" else parts[one.src]
+        with np.errstate(all="ignore"):  # what overflows is the submission's affair
+            one.result = np.sum(parts, axis=0) if one.kind == "all_reduce" else parts[one.src]
+        one.arrays.clear()
         self._wake()
 
     def _wake(self) -> None:
@@ -197,6 +196,12 @@ class TrainingWorld(World):
         if rank.collective is None:
             return f"has returned after {self.started[rank.number]} collectives"
         return f"waits (line {rank.line}) for collective {rank.collective}, {self.collectives[rank.collective]}"
+
+
+def _number(value: Any, end: int) -> int:
+    if not isinstance(value, int) or not 0 <= value < end:
+        raise ValueError
+    return value
 
 
 def _named(phase: object, layer: object) -> str:
