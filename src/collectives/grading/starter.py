@@ -3,6 +3,9 @@
 Between ``# solution`` and ``# end`` the reference has what a student is to write. The starter raises an error there
 that says what is missing, so it can be imported. What the reference has between ``# reference only`` and ``# end``,
 such as functions of its own, the starter does not have.
+
+A program that students repair has its fault between ``# instead`` and ``# end``, as comments. The starter then has
+these lines as code, and neither the solution nor a marker shows where the fault is.
 """
 
 import re
@@ -11,7 +14,11 @@ from pathlib import Path
 
 from collectives.grading.assignment import Assignment, AssignmentError
 
-SOLUTION = re.compile(r"^(?P<indent> *)# solution(?:: (?P<say>.*))?\n(?:.*\n)*?(?P=indent)# end\n", re.MULTILINE)
+SOLUTION = re.compile(
+    r"^(?P<indent> *)# solution(?:: (?P<say>.*))?\n(?:.*\n)*?"
+    r"(?:(?P=indent)# instead\n(?P<fault>(?:.*\n)*?))?(?P=indent)# end\n",
+    re.MULTILINE,
+)
 
 ONLY = re.compile(r"^# reference only\n(?:.*\n)*?# end\n+", re.MULTILINE)
 
@@ -22,14 +29,23 @@ def without_solution(text: str) -> str:
     >>> print(without_solution("def f():\n    # solution: add them\n    return 1\n    # end\n"), end="")
     def f():
         raise NotImplementedError("add them")
+
+    >>> text = "def f(n):\n    # solution\n    return n\n    # instead\n    # n += 1\n    # return n\n    # end\n"
+    >>> print(without_solution(text), end="")
+    def f(n):
+        n += 1
+        return n
     """
-    made = SOLUTION.sub(
-        lambda found: f'{found["indent"]}raise NotImplementedError("{found["say"] or "your turn"}")\n', text
-    )
-    made = ONLY.sub("", made)
-    if "# solution" in made or "# reference only" in made or "# end\n" in made:
+    made = ONLY.sub("", SOLUTION.sub(_instead, text))
+    if any(marker in made for marker in ("# solution", "# instead", "# reference only", "# end\n")):
         raise AssignmentError("markers of a reference solution: expected '# solution' and '# end' in pairs")
     return made
+
+
+def _instead(found: re.Match[str]) -> str:
+    if found["fault"] is None:
+        return f'{found["indent"]}raise NotImplementedError("{found["say"] or "your turn"}")\n'
+    return re.sub(r"^( *)# ?", r"\1", found["fault"], flags=re.MULTILINE)
 
 
 def write(assignment: Assignment, seed: int, folder: Path) -> None:
