@@ -16,7 +16,6 @@ from collectives.schedule import Schedule, Step
 
 LENGTHS = struct.Struct("<IQ")
 MOST_HEADER, MOST_PAYLOAD = 1 << 20, 32 << 20
-MOST_RANKS, MOST_CHUNKS = 4096, 1 << 20  # of a schedule
 MOST_STEPS, MOST_ROWS = 1 << 16, 1 << 19  # of a schedule that is sent
 KINDS = "biufc"
 DTYPE = re.compile(rf"[<>|][{KINDS}]\d{{1,2}}")
@@ -163,7 +162,4 @@ class _Reader:
             raise WireError("schedule: rows and columns differ in length")
         steps = [Step(*(each[end - n : end] for each in columns)) for n, end in zip(rows, ends, strict=True)]
         plain = {name: given[name] for name in ("collective", "p", "k", "root", "one_port", "ranks_per_node")}
-        if plain["p"] > MOST_RANKS or plain["k"] > MOST_CHUNKS:
-            most = f"{MOST_RANKS:,} ranks and {MOST_CHUNKS:,} chunks"
-            raise WireError(f"schedule: got {plain['p']} and {plain['k']}, expected at most {most}")
         return Schedule(nsteps=len(steps), make=steps.__getitem__, **plain)
