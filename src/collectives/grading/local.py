@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,5 +56,5 @@ def run(
 
 
 def _serve(connection: socket.socket, module: ModuleType) -> None:
-    with connection:
+    with connection, suppress(OSError):  # the test has ended before this rank
         serve(connection, lambda _file: module)
