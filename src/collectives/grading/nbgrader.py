@@ -122,7 +122,8 @@ def _code(identity: str, kind: str, text: str, **given: Any) -> Cell:
 def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
     """A cell for each file that students edit, except notebooks, which stay beside this one.
 
-    nbgrader has no words for a file without a solution to remove, so its cell has no metadata, and students edit it.
+    nbgrader has no words for a file without a solution to remove, or with a fault to repair, so its cell has no
+    metadata, and students edit it.
     """
     for number, name in enumerate(assignment.facts.files, 1):
         reference = (assignment.folder / "reference" / name).read_text(encoding="utf8")
@@ -130,7 +131,7 @@ def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
         if name.endswith(".ipynb"):
             continue
         (folder / name).unlink()
-        if name.endswith(".py") and starter.SOLUTION.search(reference):
+        if name.endswith(".py") and starter.SOLUTION.search(reference) and "# instead\n" not in reference:
             yield _code(identity, "solution", f"%%writefile {name}\n{with_regions(reference).rstrip()}")
         else:
             yield _code(identity, "solution", f"%%writefile {name}\n{text.rstrip()}") | {"metadata": {}}
