@@ -8,7 +8,7 @@ from collectives.grading.race import Race, Standing, geometric_mean, machine, ra
 from collectives.grading.schedules import prove, prove_each, schedules, seconds, table
 from collectives.grading.verdict import Failed
 from collectives.machine import Link
-from collectives.units import duration, format_bytes
+from collectives.units import duration
 
 SHAPES = ((1, 1), (2, 1), (7, 1), (1, 5), (3, 4), (2, 8), (6, 2), (8, 8))
 PRACTICE = 1  # another stream of random numbers than the secret machine's
@@ -49,7 +49,7 @@ def _details(times: list[tuple[Standing, float]]) -> dict[str, Any]:
     head = ["bytes", "yours", "speed of light", "yours / light", "ring", "two trees", "the library's best", ""]
     rows = [
         [
-            format_bytes(each.n),
+            f"{each.n:,}",
             duration(took),
             duration(each.bound),
             f"{took / each.bound:.2f}",
@@ -70,9 +70,7 @@ def ring(submission: Submission) -> dict[str, Any]:
     times = _times(submission)
     for each, took in times:
         if took > 1.001 * each.times["ring"]:
-            message = (
-                f"{format_bytes(each.n)}: got {duration(took)}, slower than the ring's {duration(each.times['ring'])}"
-            )
+            message = f"{each.n:,} bytes: got {duration(took)}, slower than the ring's {duration(each.times['ring'])}"
             raise Failed(message, **_details(times))
     faster = geometric_mean([each.times["ring"] / took for each, took in times])
     if faster < 1.5:
