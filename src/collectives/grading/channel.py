@@ -51,7 +51,11 @@ class Channel:
             self.unsent.clear()  # it has ended, which the next read says
 
     def hear(self) -> list[Any]:
-        """The values that have arrived as a whole. Raises GoneError, or WireError for bytes that are no value."""
+        """The value that has arrived as a whole, or none.
+
+        Raises GoneError, or WireError for bytes that are no value, and for a rank that speaks before it has read the
+        last answer: one that only sends would otherwise fill this process's memory.
+        """
         try:
             piece = self.connection.recv(PIECE)
         except BlockingIOError:
@@ -61,10 +65,12 @@ class Channel:
         if not piece:
             raise GoneError(self.ended())
         self.unread += piece
-        values = []
-        while (frame := self._frame()) is not None:
-            values.append(wire.unpack(*wire.split(frame)))
-        return values
+        frame = self._frame()
+        if frame is None:
+            return []
+        if self.unread or self.unsent:
+            raise wire.WireError("it speaks before it has read the answer")
+        return [wire.unpack(*wire.split(frame))]
 
     def wait(self, seconds: float) -> Any:
         """The next value. Raises TimeoutError after so many seconds, and what `hear` raises."""

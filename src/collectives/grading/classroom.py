@@ -73,5 +73,7 @@ def _digest(assignment: Assignment, folder: Path, seed: int, sandboxed: bool) ->
     for file in (*ours, *(folder / name for name in assignment.facts.files)):
         regular = file.is_file() and not file.is_symlink()
         made.update(f"\n{file.name} {regular}\n".encode())
-        made.update(file.read_bytes()[: 2 << 20] if regular else b"")
+        if regular:
+            with file.open("rb") as opened:
+                made.update(opened.read(2 << 20))
     return made.hexdigest()

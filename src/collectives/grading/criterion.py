@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from collectives.grading.sandbox import Limits, Process
+from collectives.grading.process import Process
+from collectives.grading.sandbox import Limits, SandboxError
+from collectives.grading.verdict import EndedError
 from collectives.grading.world import Network, Played, World
 
 MOST_RANKS = 16
@@ -38,6 +40,7 @@ class Submission:
         arguments: Sequence[Sequence[Any]],
         network: Network | None = None,
         world: type[World] = World,
+        file: str = "",
         **more: Any,
     ) -> Played:
         """Call a function on as many ranks as there are lists of arguments; a Comm goes before the arguments.
@@ -45,7 +48,7 @@ class Submission:
         Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing more after that.
         """
         channels = [process.channel for process in self.ranks(len(arguments))]
-        playing = world(channels, network or Network(), self.limit, self.file, **more)
+        playing = world(channels, network or Network(), self.limit, file or self.file, **more)
         return playing.play(call, [list(each) for each in arguments])
 
     def call(self, function: str, *arguments: Any, file: str = "") -> Any:
@@ -58,10 +61,16 @@ class Submission:
         """The processes of the first p ranks, started when they are first needed."""
         if not 1 <= p <= MOST_RANKS:
             raise ValueError(f"ranks: got {p}, expected 1 to {MOST_RANKS}")
-        new = [Process(self.folder, self.limits, number, self.sandboxed) for number in range(len(self._processes), p)]
-        self._processes += new
-        for process in new:
-            process.need_ready()
+        old = len(self._processes)
+        while len(self._processes) < p:
+            self._processes.append(Process(self.folder, self.limits, self.sandboxed))
+        for process in self._processes[old:]:
+            try:
+                process.need_ready()
+            except EndedError as error:
+                if old:  # the submission's own ranks may be what keeps it from starting
+                    raise
+                raise SandboxError(f"the sandbox does not work: {error}") from None
         return self._processes[:p]
 
     def close(self) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 from collectives.grading import sandbox, starter
 from collectives.grading.assignment import Assignment
 from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.verdict import EndedError, Failed, Grade, Verdict
+from collectives.grading.verdict import Crashed, EndedError, Failed, Grade, Verdict, plain
 
-MOST_FILE = 1 << 20
+MOST_FILE, MOST_MESSAGE = 1 << 20, 4000
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 Told = Callable[[Verdict], None]
 
 
@@ -58,16 +59,23 @@ def _make_tree(assignment: Assignment, folder: Path, seed: int, tree: Path) -> N
     starter.write(assignment, seed, tree)
     for name in assignment.facts.files:
         shutil.copyfile(_checked(folder, name), tree / name, follow_symlinks=False)
+    let_others_read(tree)
+
+
+def let_others_read(tree: Path) -> None:
+    """A sandbox runs as another user."""
     for each in (tree.parent, tree, *tree.rglob("*")):
-        each.chmod(0o755 if each.is_dir() else 0o644)  # another user reads them
+        each.chmod(0o755 if each.is_dir() else 0o644)
 
 
 def _checked(folder: Path, name: str) -> Path:
     file = folder / name
-    if file.is_symlink() or any(parent.is_symlink() for parent in file.relative_to(folder).parents if parent.name):
+    if any(each.is_symlink() for each in (file, *file.parents) if each.is_relative_to(folder) and each != folder):
         raise SubmissionError(f"{name} is a symbolic link, expected a file")
-    if not file.is_file():
+    if not file.exists():
         raise SubmissionError(f"{name} is missing in the submission")
+    if not file.is_file():
+        raise SubmissionError(f"{name} is a folder, a pipe or a device, expected a file")
     if file.stat().st_size > MOST_FILE:
         raise SubmissionError(f"{name} has {file.stat().st_size:,} bytes, expected at most {MOST_FILE:,}")
     if not file.read_bytes().strip():
@@ -87,6 +95,8 @@ def _graded(assignment: Assignment, criterion: Criterion, tree: Path, seed: int,
         details = criterion.check(submission) or {}
     except EndedError as error:
         ended = error
+    except UNREADABLE as error:  # a value of a kind that the check has not thought of
+        ended = Crashed(f"what the submission returned cannot be read: {type(error).__name__}: {error}"[:MOST_MESSAGE])
     finally:
         submission.close()
     return _verdict(criterion, ended, time.monotonic() - start, details)
@@ -99,6 +109,7 @@ def _verdict(
         points = criterion.points
         return Verdict(criterion.name, criterion.text, "passed", points, points, "", seconds, details or {})
     points = round(criterion.points * ended.share, 2)
+    message = plain(str(ended)[:MOST_MESSAGE])
     return Verdict(
-        criterion.name, criterion.text, ended.status, points, criterion.points, str(ended), seconds, ended.details
+        criterion.name, criterion.text, ended.status, points, criterion.points, message, seconds, ended.details
     )

@@ -1,8 +1,12 @@
 """Run a function on ranks that are threads of this process, without a sandbox: for a student's own tests."""
 
 import socket
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,7 +47,8 @@ def run(
     for thread in threads:
         thread.start()
     try:
-        channels = [Channel(ours) for ours, _ in pairs]
+        stacks = [partial(_line, thread) for thread in threads]
+        channels = [Channel(ours, stack=stack) for (ours, _), stack in zip(pairs, stacks, strict=True)]
         return world(channels, network or Network(), limit, file, **more).play(
             "call", [list(each) for each in arguments]
         )
@@ -55,5 +60,12 @@ def run(
 
 
 def _serve(connection: socket.socket, module: ModuleType) -> None:
-    with connection:
+    with connection, suppress(OSError):  # the run ended before this rank did
         serve(connection, lambda _file: module)
+
+
+def _line(thread: threading.Thread, file: str) -> int:
+    """The line of a file at which a thread is; 0 where it is not there."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    lines = [line for each, line in traceback.walk_stack(frame) if each.f_code.co_filename.endswith(file)]
+    return lines[0] if lines else 0

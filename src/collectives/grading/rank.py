@@ -4,26 +4,30 @@ Nothing here decides a verdict. A submission can change all of this process and 
 counters and expected results are in the grader's process.
 """
 
+import errno
 import faulthandler
+import importlib
 import importlib.util
 import os
 import resource
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from collectives.grading.comm import Comm, Wire
+from collectives.grading.comm import Wire
 from collectives.grading.wire import WireError, pack
 
 FORBIDDEN_MODULES = ("horovod", "jax", "mpi4py", "torch", "collectives.algorithms", "collectives.api")
 FORBIDDEN_EVENTS = (
     "ctypes.dlopen",
+    "ctypes.dlsym",
     "os.exec",
     "os.fork",
     "os.forkpty",
@@ -42,10 +46,18 @@ class ForbiddenError(PermissionError):
     """The submission tried what it must not do. The sandbox prevents it anyway; this says so in words."""
 
 
-def serve(connection: socket.socket, load: Callable[[str], ModuleType]) -> None:
-    """Run one call after another until the grader goes: ``{"file", "call", "arguments", "comm", "limit"}``.
+Load = Callable[[str], ModuleType]
+Watch = Callable[[float], AbstractContextManager[object]]
+STACK_AT = 0.8  # of the limit: early enough to arrive in time on a busy machine
+
+
+def serve(connection: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
+    """Run one call after another until the grader goes.
+
+    A call has "file", "call", "arguments", "limit", and "rank", "size" and "comm" of the first argument (size 0: none).
 
     The answer to a call is its value and the arrays among its arguments as they are then, or the error it raised.
+    A call runs within ``watch(limit)``.
     """
     wire = Wire(connection)
     while True:
@@ -53,26 +65,33 @@ def serve(connection: socket.socket, load: Callable[[str], ModuleType]) -> None:
             task = wire.hear()
         except (EOFError, OSError):
             return
-        connection.sendall(_answer(task, wire, load))
+        connection.sendall(_answer(task, wire, load, watch))
 
 
-def _answer(task: dict[str, Any], wire: Wire, load: Callable[[str], ModuleType]) -> bytes:
+def _answer(task: dict[str, Any], wire: Wire, load: Load, watch: Watch) -> bytes:
     """Packed in here, because the steps of a schedule are made, by the student's code, when it is packed."""
     try:
-        value = _called(task, wire, load)
-        return pack({"op": "return", "value": value, "arguments": _arrays(task["arguments"])})
-    except (Exception, SystemExit) as error:
+        with watch(task["limit"]):
+            value = _called(task, wire, load)
+            return pack({"op": "return", "value": value, "arguments": _arrays(task["arguments"])})
+    except BaseException as error:  # SystemExit and KeyboardInterrupt, too: the rank stays, to say so
         return pack({"op": "raise", **_told(error, task["file"])})
 
 
-def _called(task: dict[str, Any], wire: Wire, load: Callable[[str], ModuleType]) -> Any:
+def _called(task: dict[str, Any], wire: Wire, load: Load) -> Any:
     function = getattr(load(task["file"]), task["call"], None)
     if not callable(function):
         raise AttributeError(f"{task['file']} has no function {task['call']}")
     arguments = task["arguments"]
     if task["size"]:
-        arguments = [Comm(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
+        arguments = [_connection(task["comm"])(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
     return function(*arguments)
+
+
+def _connection(name: str) -> Any:
+    """The class ``module:Class`` of this folder whose object a function gets as its first argument."""
+    module, _, kind = name.partition(":")
+    return getattr(importlib.import_module(f"collectives.grading.{module}"), kind)
 
 
 def _asking(wire: Wire) -> Callable[[dict[str, Any]], Any]:
@@ -89,11 +108,18 @@ def _arrays(values: list[Any]) -> list[Any]:
 
 def _told(error: BaseException, file: str) -> dict[str, Any]:
     """An error in words: its kind, its text and the last line of the student's file in its traceback."""
-    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename.endswith(file)]
+    calls = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in calls if frame.f_code.co_filename.endswith(file)]
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)
-    text = f"{type(error).__name__}: {error}"
-    return {"kind": _kind(error), "text": text[:2000], "line": lines[-1] if lines else 0}
+    return {"kind": _kind(error), "text": f"{type(error).__name__}: {_text(error)}", "line": lines[-1] if lines else 0}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:2000]
+    except Exception:
+        return "its text cannot be read"
 
 
 def _kind(error: BaseException) -> str:
@@ -105,8 +131,10 @@ def _kind(error: BaseException) -> str:
 
 
 def _is_forbidden(error: BaseException | None) -> bool:
-    """Also where a library has wrapped the error."""
+    """Also where the kernel has refused it, or a library has wrapped the error."""
     while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES, errno.EROFS):
+            return True
         if isinstance(error, ForbiddenError):
             return True
         if isinstance(error, ModuleNotFoundError) and str(error.name).startswith(FORBIDDEN_MODULES):
@@ -115,7 +143,7 @@ def _is_forbidden(error: BaseException | None) -> bool:
     return False
 
 
-def loader(folder: Path) -> Callable[[str], ModuleType]:
+def loader(folder: Path) -> Load:
     """What imports a file of a folder, once; an import that failed fails again."""
     loaded: dict[str, ModuleType] = {}
 
@@ -133,23 +161,64 @@ def loader(folder: Path) -> Callable[[str], ModuleType]:
     return load
 
 
-def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> None:
-    """Raise ForbiddenError for processes, sockets and files elsewhere, and note it, from now on."""
+def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
+    """Raise ForbiddenError for processes, sockets and files elsewhere from now on; what was tried is in the list."""
+    tried: list[str] = []
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in FORBIDDEN_EVENTS:
-            _refuse(event)
+            _refuse(event, tried)
         if event == "open" and isinstance(arguments[0], str | bytes):
             path, flags = os.path.realpath(os.fsdecode(arguments[0])), arguments[2]
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
             if not path.startswith(writable if writes else readable + writable):
-                _refuse(f"{'writing' if writes else 'reading'} {path}")
+                _refuse(f"{'writing' if writes else 'reading'} {path}", tried)
 
     sys.addaudithook(hook)
+    return tried
 
 
-def _refuse(what: str) -> None:
+def load_packages(names: list[str]) -> None:
+    """Import packages before `forbid`, which would stop them: torch loads its libraries by ctypes."""
+    for name in names:
+        importlib.import_module(name)
+
+
+def forbid_distributed(tried: list[str]) -> None:
+    """Refuse the collectives of torch, if it is there. In a sandbox they would reach no other rank; this says so."""
+    module, every = sys.modules.get("torch.distributed"), sys.modules.get("torch.distributed.distributed_c10d")
+    for name in (*getattr(every, "__all__", ()), "TCPStore", "FileStore", "HashStore"):
+        if callable(getattr(module, name, None)) and not name.startswith("is_"):
+            for each in (module, every):
+                setattr(each, name, _refusing(f"torch.distributed.{name}", tried))
+
+
+def _refusing(what: str, tried: list[str]) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        _refuse(what, tried)
+
+    return refuse
+
+
+def _refuse(what: str, tried: list[str]) -> None:
+    tried.append(what)
     raise ForbiddenError(f"{what} is forbidden in the sandbox")
+
+
+def watcher(tried: list[str]) -> Watch:
+    """Print the stacks before the time is over; raise ForbiddenError at the end for what was tried and hushed up."""
+
+    @contextmanager
+    def watch(limit: float) -> Iterator[None]:
+        faulthandler.dump_traceback_later(STACK_AT * limit, file=2)  # sys.stderr may be the student's
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        if tried:
+            _refuse(tried.pop(0), [])
+
+    return watch
 
 
 def limit(memory: int, processes: int, file: int, cpu: int) -> None:
@@ -161,18 +230,20 @@ def limit(memory: int, processes: int, file: int, cpu: int) -> None:
 
 
 def main() -> None:
-    """In the sandbox: ``python -m collectives.grading.rank FD FOLDER MEMORY PROCESSES FILE CPU``."""
-    fd, folder, *limits = sys.argv[1:]
+    """In the sandbox: ``python -m collectives.grading.rank FD FOLDER MEMORY PROCESSES FILE CPU PACKAGE...``."""
+    fd, folder, *limits = sys.argv[1:7]
     connection = socket.socket(fileno=int(fd))
     faulthandler.enable()
     sys.path.insert(0, folder)
     limit(*map(int, limits))
-    forbid(
-        (folder, sys.prefix, sys.base_prefix, "/usr", "/grader", "/dev/", "/proc/", "/sys/", "/packages"),
+    load_packages(sys.argv[7:])
+    tried = forbid(
+        (folder, sys.prefix, sys.base_prefix, "/usr", "/etc/", "/grader", "/dev/", "/proc/", "/sys/", "/packages"),
         ("/tmp", "/dev/"),
     )
+    forbid_distributed(tried)
     Wire(connection).tell({"op": "ready"})
-    serve(connection, loader(Path(folder)))
+    serve(connection, loader(Path(folder)), watcher(tried))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,15 @@ Status = Literal["passed", "failed", "timeout", "crashed", "blocked"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
+def plain(text: str) -> str:
+    r"""The text without characters that a terminal would obey or that no file can hold.
+
+    >>> plain("a\x1b[2Jb\ud800\n")
+    'a�[2Jb�\n'
+    """
+    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 class EndedError(Exception):
     """A criterion was not met: how it ended, what to tell the student, and the share of its points all the same."""
 

@@ -5,6 +5,8 @@ payload: 4 and 8 bytes, little-endian), the header as JSON, then the arrays one 
 """
 
 import json
+import math
+import re
 import struct
 from typing import Any
 
@@ -13,9 +15,10 @@ import numpy as np
 from collectives.schedule import Schedule, Step
 
 LENGTHS = struct.Struct("<IQ")
-MOST_HEADER, MOST_PAYLOAD = 8 << 20, 256 << 20
-MOST_STEPS, MOST_ROWS = 1 << 16, 1 << 20  # of a schedule
+MOST_HEADER, MOST_PAYLOAD = 1 << 20, 32 << 20
+MOST_STEPS, MOST_ROWS = 1 << 16, 1 << 19  # of a schedule that is sent
 KINDS = "biufc"
+DTYPE = re.compile(rf"[<>|][{KINDS}]\d{{1,2}}")
 
 
 class WireError(ValueError):
@@ -25,13 +28,17 @@ class WireError(ValueError):
 def pack(value: Any) -> bytes:
     """A frame: the value as bytes. Numbers, text, None, lists, dicts with text as keys, arrays and schedules.
 
+    Raises WireError for a value of another type, and for one that is too large to be read.
+
     >>> unpack(*split(pack({"to": 1, "array": np.arange(3)})))["array"].tolist()
     [0, 1, 2]
     """
     arrays: list[bytes] = []
     header = json.dumps(_out(value, arrays)).encode()
     payload = b"".join(arrays)
-    return LENGTHS.pack(len(header), len(payload)) + header + payload
+    start = LENGTHS.pack(len(header), len(payload))
+    lengths(start)
+    return start + header + payload
 
 
 def lengths(start: bytes) -> tuple[int, int]:
@@ -55,7 +62,7 @@ def unpack(header: bytes, payload: bytes) -> Any:
     reader = _Reader(memoryview(payload))
     try:
         value = reader.value(json.loads(header))
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, SyntaxError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise WireError(f"unreadable frame: {error}") from None
     return value
 
@@ -90,6 +97,19 @@ def _out_schedule(schedule: Schedule, arrays: list[bytes]) -> Any:
     return {"#": "schedule", "value": _out({**plain, "rows": rows, "columns": columns}, arrays)}
 
 
+def place(found: dict[str, Any]) -> tuple[np.dtype[Any], list[int]]:
+    """The dtype and the shape of an array that a frame names. Raises WireError where there is no such array."""
+    name, shape = found["dtype"], found["shape"]
+    lengths_fit = isinstance(shape, list) and len(shape) <= 8 and all(_is_length(each) for each in shape)
+    if not isinstance(name, str) or not DTYPE.fullmatch(name) or not lengths_fit:
+        raise WireError(f"no array of numbers: {str(name)[:40]!r} {str(shape)[:40]}")
+    return np.dtype(name), shape
+
+
+def _is_length(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_PAYLOAD
+
+
 def _steps(schedule: Schedule) -> list[Step]:
     """All steps, made one by one, so that a schedule without end is refused before memory is used up."""
     _need_at_most("steps", schedule.nsteps, MOST_STEPS)
@@ -116,20 +136,18 @@ class _Reader:
     def value(self, found: Any) -> Any:
         if isinstance(found, list):
             return [self.value(each) for each in found]
+        if isinstance(found, str):
+            return found.encode(errors="replace").decode()  # half a pair of surrogates fits into no file
         if not isinstance(found, dict):
             return found
         return {"array": self.array, "schedule": self.schedule, "dict": self.items}[found["#"]](found)
 
     def items(self, found: dict[str, Any]) -> dict[str, Any]:
-        return {str(key): self.value(each) for key, each in found["items"]}
+        return {str(self.value(key)): self.value(each) for key, each in found["items"]}
 
     def array(self, found: dict[str, Any]) -> np.ndarray[Any, Any]:
-        dtype, shape = np.dtype(str(found["dtype"])), [int(length) for length in found["shape"]]
-        if dtype.kind not in KINDS or any(length < 0 for length in shape) or len(shape) > 8:
-            raise WireError(f"no array of numbers: {str(dtype)[:40]} {shape[:8]}")
-        size = dtype.itemsize
-        for length in shape:
-            size *= length
+        dtype, shape = place(found)
+        size = dtype.itemsize * math.prod(shape)
         if size > len(self.payload) - self.at:
             raise WireError(f"array of {size:,} bytes: got {len(self.payload) - self.at:,}")
         self.at += size

@@ -5,22 +5,24 @@ port carries one outgoing and one incoming message at a time, and computing take
 returns when its message has been received; otherwise at once.
 """
 
+import math
 import selectors
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.grading import wire
 from collectives.grading.channel import Channel, GoneError
-from collectives.grading.verdict import Blocked, Crashed, Failed, TimedOut
+from collectives.grading.verdict import Blocked, Crashed, Failed, TimedOut, plain
 
 Array = NDArray[Any]
 MOST_MESSAGES = 100_000
+MOST_UNRECEIVED = 256 << 20  # bytes
 
 
 class Sent(NamedTuple):
@@ -88,6 +90,7 @@ class Rank:
     sending: Post | None = None
     receiving: dict[str, Any] | None = None
     received: Array | None = None
+    collective: int | None = None
     asks: str = ""
     line: int = 0
     returned: dict[str, Any] | None = None
@@ -95,7 +98,7 @@ class Rank:
     @property
     def waits(self) -> bool:
         """Whether it waits for another rank."""
-        return self.sending is not None or self.receiving is not None
+        return self.sending is not None or self.receiving is not None or self.collective is not None
 
     @property
     def peer(self) -> int:
@@ -103,10 +106,19 @@ class Rank:
         return int(self.receiving["from"]) if self.receiving is not None else self.sending.dst  # type: ignore[union-attr]
 
 
+def _kind(value: Any) -> str:
+    """Shape and dtype of an array; empty for what is none."""
+    return f"shape {value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else ""
+
+
 @dataclass
 class World:
-    """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``."""
+    """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``.
 
+    ``comm``: the module and the class of a rank's end, which asks them.
+    """
+
+    comm: ClassVar[str] = "comm:Comm"
     channels: Sequence[Channel]
     network: Network = field(default_factory=Network)
     limit: float = 5.0
@@ -116,6 +128,9 @@ class World:
         late = self.network.late or (0.0,) * len(self.channels)
         self.ranks = [Rank(r, channel, clock=late[r]) for r, channel in enumerate(self.channels)]
         self.mail: dict[tuple[int, int], deque[Post]] = {}
+        self.unreceived = 0  # bytes
+        self.posted = 0  # messages
+        self.given: Sequence[list[Any]] = []
         self.sent: list[Sent] = []
 
     def play(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> Played:
@@ -123,9 +138,11 @@ class World:
 
         Raises an `EndedError` that says how it went wrong: a deadlock, an error, a rank that is silent.
         """
+        self.given = arguments
         for rank, given in zip(self.ranks, arguments, strict=True):
             size = 0 if alone else len(self.ranks)
-            rank.channel.tell({"file": self.file, "call": call, "arguments": given, "rank": rank.number, "size": size})
+            task = {"file": self.file, "call": call, "arguments": given, "limit": self.limit, "comm": self.comm}
+            rank.channel.tell({**task, "rank": rank.number, "size": size})
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
                 selector.register(rank.channel.connection, selectors.EVENT_READ, rank)
@@ -168,7 +185,7 @@ class World:
         if handler is None or rank.returned is not None or rank.waits:
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
         line = question.get("line", 0)
-        rank.asks, rank.line = question["op"], line if isinstance(line, int) else 0
+        rank.asks, rank.line = question["op"], line if isinstance(line, int) and 0 < line < 10**7 else 0
         try:
             handler(rank, question)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError):
@@ -182,14 +199,16 @@ class World:
 
     def on_return(self, rank: Rank, question: dict[str, Any]) -> None:
         """The call has ended."""
-        if not isinstance(question["arguments"], list):
-            raise ValueError
+        for place, (was, now) in enumerate(zip(self.given[rank.number], question["arguments"], strict=True)):
+            if _kind(now) != _kind(was):
+                got, expected = _kind(now) or "none", _kind(was) or "none"
+                raise Failed(f"rank {rank.number}: argument {place}: got {got}, expected the array given: {expected}")
         rank.returned = question
 
     def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
         """The call has raised an error."""
-        where = f" ({self.file}, line {question['line']})" if question["line"] else ""
-        text = str(question["text"])[:2000]
+        where = f" ({self.file}, line {rank.line})" if rank.line else ""
+        text = plain(str(question["text"])[:2000])
         if question["kind"] == "blocked":
             raise Blocked(f"rank {rank.number}{where}: {text}")
         if question["kind"] == "unfinished":
@@ -220,10 +239,14 @@ class World:
         self._match(rank)
 
     def _post(self, rank: Rank, question: dict[str, Any]) -> None:
-        if len(self.sent) >= MOST_MESSAGES:
+        dst, array = self._other(rank, question["to"]), question["array"]
+        self.posted += 1
+        self.unreceived += array.nbytes
+        if self.posted > MOST_MESSAGES:
             raise Failed(f"too many messages: expected at most {MOST_MESSAGES:,}")
-        dst = self._other(rank, question["to"])
-        post = Post(rank.number, dst, np.asarray(question["array"]), rank.clock)
+        if self.unreceived > MOST_UNRECEIVED:
+            raise Failed(f"too many bytes sent that no rank has received: expected at most {MOST_UNRECEIVED:,}")
+        post = Post(rank.number, dst, array, rank.clock)
         if self.network.small_buffers:
             rank.sending = post
         else:
@@ -232,8 +255,9 @@ class World:
             self.mail.setdefault((rank.number, dst), deque()).append(post)
 
     def _want(self, rank: Rank, question: dict[str, Any]) -> None:
-        self._other(rank, question["from"])
-        rank.receiving = {**question, "at": rank.clock}
+        dtype, shape = wire.place(question)
+        src = self._other(rank, question["from"])
+        rank.receiving = {"from": src, "dtype": dtype, "shape": shape, "at": rank.clock}
 
     def _other(self, rank: Rank, number: Any) -> int:
         if not isinstance(number, int) or not 0 <= number < len(self.ranks) or number == rank.number:
@@ -272,9 +296,10 @@ class World:
 
     def _move(self, post: Post, src: Rank, receiver: Rank) -> None:
         wanted = receiver.receiving or {}
-        if wanted["dtype"] != post.array.dtype.str or int(np.prod(wanted["shape"])) != post.array.size:
+        self.unreceived -= post.array.nbytes
+        if wanted["dtype"] != post.array.dtype or math.prod(wanted["shape"]) != post.array.size:
             got = f"{post.array.size} elements of {post.array.dtype}"
-            expected = f"{int(np.prod(wanted['shape']))} of {np.dtype(wanted['dtype'])}"
+            expected = f"{math.prod(wanted['shape'])} of {wanted['dtype']}"
             raise Failed(
                 f"rank {receiver.number} (line {receiver.line}) receives {expected}, rank {src.number} sent {got}"
             )

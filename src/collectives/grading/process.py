@@ -1,0 +1,138 @@
+"""One rank of a submission as a process: in a sandbox or, for an instructor who trusts the submission, without one."""
+
+import itertools
+import os
+import random
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from collectives.grading import seccomp
+from collectives.grading.channel import Channel, GoneError
+from collectives.grading.sandbox import Limits, SandboxError, bare_command, command
+from collectives.grading.verdict import Crashed, TimedOut, plain
+
+FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
+OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
+START_SECONDS, END_SECONDS = 60.0, 5.0  # a rank may import torch, on a busy machine
+KILLED = 128 + 9
+
+
+class Process:
+    """One rank of a submission. ``channel`` leads to it; `kill` ends it and everything that it has started."""
+
+    def __init__(self, folder: Path, limits: Limits, sandboxed: bool = True) -> None:
+        self.user: socket.socket | None = None
+        ours, theirs = socket.socketpair()
+        with theirs, _filter() as filter_fd:
+            if sandboxed:
+                number, self.user = _own_user()
+                typed = command(folder, limits, theirs.fileno(), number, filter_fd)
+            else:
+                typed = bare_command(folder, limits, theirs.fileno())
+            self.process = subprocess.Popen(
+                typed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno(), filter_fd],
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+                start_new_session=True,
+            )
+        self.printed = b""
+        self.size = 0
+        self.channel = Channel(ours, self._ended, self._stack)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def need_ready(self) -> None:
+        """Wait until the rank takes calls. Raises Crashed, or TimedOut."""
+        try:
+            self.channel.wait(START_SECONDS)
+        except GoneError as gone:
+            raise Crashed(f"a rank did not start: {gone}") from None
+        except TimeoutError:
+            raise TimedOut(f"a rank did not start within {START_SECONDS:g} s") from None
+
+    def kill(self) -> None:
+        """End the process and all that it has started. Safe to call twice."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, 9)
+        self.process.wait()
+        self.channel.connection.close()
+        self.reader.join(END_SECONDS)  # until nothing that it has started is there to print
+        if self.user:
+            self.user.close()
+
+    def _read(self) -> None:
+        """Keep the end of what it prints; more than a limit ends it."""
+        pipe: Any = self.process.stdout
+        with pipe, suppress(OSError, ValueError):
+            while piece := os.read(pipe.fileno(), 1 << 16):
+                self.size += len(piece)
+                self.printed = (self.printed + piece)[-OUTPUT_KEPT:]
+                if self.size > MOST_OUTPUT:
+                    self.process.kill()
+
+    def _ended(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
+        if self.size > MOST_OUTPUT:
+            return f"it printed more than {MOST_OUTPUT >> 20} MiB"
+        code = self.process.returncode
+        if code is None:
+            return "it closed its connection to the grader"
+        why = f"exit code {code}" + (", killed: too much memory or processor time" if code in (KILLED, -9) else "")
+        self.reader.join(END_SECONDS)
+        return f"its process ended ({why}) before the function returned{self._last_words()}"
+
+    def _last_words(self) -> str:
+        lines = plain(self.printed.decode(errors="replace")).strip().splitlines()
+        fatal = [line for line in lines if line.startswith("Fatal Python error")]
+        return f": {(fatal or lines)[-1][:300]}" if lines else ""
+
+    def _stack(self, file: str) -> int:
+        """The line of the submission's file at which the rank computes, from what it printed last; 0 where none.
+
+        A rank prints the stacks of its threads shortly before its time is over. The first thread's come last, the
+        innermost call first.
+        """
+        called = re.compile(rf'^  File "[^"\n]*\b{re.escape(file)}", line (\d{{1,7}}) in ', re.MULTILINE)
+        threads = self.printed.decode(errors="replace").split("Thread 0x")
+        found = [match for match in map(called.search, threads) if match]
+        return int(found[-1][1]) if found else 0
+
+
+@contextmanager
+def _filter() -> Iterator[int]:
+    """A file descriptor from which bubblewrap reads the filter of system calls."""
+    read, write = os.pipe()
+    try:
+        os.write(write, seccomp.program() if seccomp.has_filter() else b"")  # less than a pipe holds
+        os.close(write)
+        yield read
+    finally:
+        os.close(read)
+
+
+def _own_user() -> tuple[int, socket.socket]:
+    """A user's number that no other rank on this machine has, as long as the socket is open.
+
+    The kernel counts processes by user, so ranks of one number would take each other's.
+    """
+    start = random.randrange(USERS)
+    for number in itertools.chain(range(start, USERS), range(start)):
+        mine = socket.socket(socket.AF_UNIX)
+        try:
+            mine.bind(f"\0collectives-rank-{FIRST_USER + number}")
+        except OSError:
+            mine.close()
+        else:
+            return FIRST_USER + number, mine
+    raise SandboxError(f"more than {USERS:,} ranks at once: no number of a user is free")
