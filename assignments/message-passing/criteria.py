@@ -80,7 +80,7 @@ def _need(
     ranks = _order(submission, p)
     right, parts = _result(call, ranks, buffers), _parts(call, ranks, n)
     expected = [_wanted(after[0], right, parts[rank]) for rank, after in enumerate(played.arguments)]
-    need_equal(played, expected, f"{call}, p = {p}, {n} elements of {np.dtype(dtype)}")
+    need_equal(played, expected, f"{call}, p = {p}, length {n}, {np.dtype(dtype)}")
     return played
 
 

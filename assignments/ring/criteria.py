@@ -22,7 +22,7 @@ def _need_sum(submission: Submission, p: int, n: int, op: str = "sum", **network
     played = submission.play("all_reduce", [[each, op] for each in buffers], Network(**network))
     total = np.sum(buffers, axis=0)
     expected = total / p if op == "mean" else total
-    need_equal(played, [expected] * p, f"all_reduce, {op}, p = {p}, {n} elements")
+    need_equal(played, [expected] * p, f"all_reduce, {op}, p = {p}, length {n}")
     return played
 
 
@@ -54,7 +54,7 @@ def mean(submission: Submission) -> None:
     buffers = random_buffers(submission, p, n)
     played = submission.play("all_reduce", [[each, "mean"] for each in buffers])
     once = np.sum(buffers, axis=0) / p
-    need_equal(played, [once] * p, f"all_reduce, mean, p = {p}, {n} elements")
+    need_equal(played, [once] * p, f"all_reduce, mean, p = {p}, length {n}")
     for rank, (after, _) in enumerate(played.arguments):
         if wrong := np.flatnonzero(after != once).tolist():
             found, expected = after[wrong[0]], once[wrong[0]]
@@ -93,7 +93,7 @@ def neighbours(submission: Submission) -> None:
     for message in played.sent:
         expected = (message.src + submission.variant["direction"]) % p
         if message.dst != expected:
-            raise Failed(f"rank {message.src} sends to rank {message.dst}, expected its next rank, {expected}, alone")
+            raise Failed(f"rank {message.src} sends to rank {message.dst}, expected only its next rank, {expected}")
 
 
 def traffic(submission: Submission) -> None:
@@ -117,7 +117,7 @@ def time(submission: Submission) -> None:
     expected = 2 * (p - 1) * (alpha + beta * n * 8 / p)
     if played.seconds > 1.01 * expected:
         steps = played.seconds / expected * 2 * (p - 1)
-        raise Failed(f"it takes the time of {steps:.1f} steps, expected {2 * (p - 1)}: ranks wait that could send")
+        raise Failed(f"it takes the time of {steps:.1f} steps, expected {2 * (p - 1)}: ranks wait, or send too much")
 
 
 def small_buffers(submission: Submission) -> None:

@@ -78,7 +78,7 @@ def test_a_schedule_without_end_is_not_packed() -> None:
     with pytest.raises(wire.WireError, match="got 1,000,000,000 steps, expected at most 65,536"):
         wire.pack(endless)
     wide = Schedule("all_reduce", 2, 1, 1000, lambda _: Step(np.zeros(10**4, int), 1, 0))
-    with pytest.raises(wire.WireError, match="rows, expected at most 1,048,576"):
+    with pytest.raises(wire.WireError, match="rows, expected at most 524,288"):
         wire.pack(wide)
 
 

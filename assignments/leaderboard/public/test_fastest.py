@@ -10,7 +10,7 @@ from variant import MACHINE, SIZES
 from collectives.machine import Link, Machine
 from collectives.schedule import Schedule
 from collectives.simulator.simulation import simulate
-from collectives.units import duration, format_bytes
+from collectives.units import duration
 from collectives.verify import verify
 
 P = MACHINE["nodes"] * MACHINE["ranks_per_node"]
@@ -37,6 +37,6 @@ def test_proved_and_no_slower_than_the_ring(n):
     assert (schedule.collective, schedule.p) == ("all_reduce", P)
     verify(replace(schedule, one_port=False))  # a rank may send several messages in a step; they take longer
     mine, ring = simulated(schedule, n), simulated(fastest.ring(P), n)
-    said = f"{format_bytes(n)}: {duration(mine)}, the ring {duration(ring)}"
+    said = f"{n:,} bytes: {duration(mine)}, the ring {duration(ring)}"
     sys.stdout.write(f"\n{said}\n")
     assert mine <= 1.001 * ring, said

@@ -99,7 +99,7 @@ def down(parent, colour, segments):
 
 def tree(p, segments):
     """All-reduce through the first tree: sums go up to its root, results come down. It has ``segments`` chunks."""
-    # solution: down a tree, and before that the same in reverse
+    # solution: down the tree, and before that the same in reverse
     parent = first_tree(p)
     (colour,) = colours(parent)
     to_all = down(parent, colour, segments)
