@@ -141,6 +141,7 @@ def test_a_class_of_thirty(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(900)
 def test_the_same_submission_gets_the_same_grade_ten_times(tmp_path: Path) -> None:
     wrong = next(each for each in WRONG if "bytes" in each.fails)
     wrong.write("ring", "ring.py", tmp_path)
