@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from collectives.grading import seccomp
 from collectives.grading.channel import Channel, GoneError
 from collectives.grading.sandbox import Limits, SandboxError, bare_command, command
@@ -19,7 +21,7 @@ from collectives.grading.verdict import Crashed, TimedOut, plain
 
 FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
 OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
-START_SECONDS, END_SECONDS = 30.0, 5.0
+START_SECONDS, END_SECONDS = 30.0, 2.0
 KILLED = 128 + 9
 
 
@@ -61,6 +63,8 @@ class Process:
 
     def kill(self) -> None:
         """End the process and all that it has started. Safe to call twice."""
+        if self.user:
+            self._kill_inside()
         if self.process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, 9)
@@ -69,6 +73,13 @@ class Process:
         self.reader.join(END_SECONDS)  # until nothing that it has started is there to print
         if self.user:
             self.user.close()
+
+    def _kill_inside(self) -> None:
+        """The first process in the sandbox, and with it the kernel ends all others; bubblewrap collects it."""
+        with suppress(psutil.Error, subprocess.TimeoutExpired):
+            for first in psutil.Process(self.process.pid).children():
+                first.kill()
+                self.process.wait(END_SECONDS)
 
     def _read(self) -> None:
         """Keep the end of what it prints; more than a limit ends it."""
