@@ -67,7 +67,7 @@ def variant(seed):
 """
 PARTS = {
     "assignment.yaml": "title: Ring\nhours: 4 to 6\nfiles: [ring.py, answers.yaml, report.ipynb]\n",
-    "handout.md": "# Ring all-reduce\n\nWrite *it*.\n",
+    "handout.md": "---\nkernelspec: x\n---\n# Ring all-reduce\n\n```{code-cell} ipython3\n1\n```\n\nWrite *it*.\n",
     "criteria.py": CRITERIA,
     "public/test_ring.py": TESTS,
     "reference/ring.py": REFERENCE,
@@ -123,8 +123,9 @@ def kept(source: str, stub: str = "…") -> str:
 
 def test_every_cell_has_nbgrader_s_metadata(tmp_path: Path) -> None:
     cells = exported(tmp_path)
-    assert list(cells)[:5] == ["handout", "file-1", "file-2", "check", "test_ring-test_twice"]
-    assert list(cells)[5:] == ["test_ring-test_zero", "grade", "criterion-1", "criterion-2"]
+    assert list(cells)[:5] == ["handout", "file-1", "file-2", "given-test_ring", "given-variant"]
+    assert list(cells)[5:8] == ["check", "test_ring-test_twice", "test_ring-test_zero"]
+    assert list(cells)[8:] == ["grade", "criterion-1", "criterion-2"]
     assert cells.pop("file-2")["metadata"] == {}
     for name, cell in cells.items():
         metadata = cell["metadata"]["nbgrader"]
@@ -152,12 +153,12 @@ def test_students_see_no_solution_and_no_hidden_test(tmp_path: Path) -> None:
 
 
 def test_the_folder_has_what_the_cells_do_not_write(tmp_path: Path) -> None:
-    exported(tmp_path)
+    cells = exported(tmp_path)
     folder = tmp_path / "course" / "source" / "ring"
-    assert {path.name for path in folder.iterdir()} == {
-        *("ring.ipynb", "test_ring.py", "variant.py", "report.ipynb", "given.csv"),
-    }
-    assert "DIRECTION = 7" in (folder / "variant.py").read_text()
+    assert {path.name for path in folder.iterdir()} == {"ring.ipynb", "report.ipynb", "given.csv"}
+    assert cells["given-variant"]["source"].startswith("%%writefile variant.py\n")
+    assert "\nDIRECTION = 7" in cells["given-variant"]["source"]
+    assert cells["given-test_ring"]["source"] == f"%%writefile test_ring.py\n{TESTS.rstrip()}"
     assert {path.name for path in (tmp_path / "course").iterdir()} == {"source", "nbgrader_config.py"}
 
 
@@ -166,6 +167,13 @@ def test_references_and_what_students_get_of_them_are_python(path: Path) -> None
     text = path.read_text(encoding="utf8")
     compile(with_regions(text), path.name, "exec")
     compile(kept(with_regions(text), "raise NotImplementedError()"), path.name, "exec")
+
+
+def test_students_get_a_fault_and_no_trace_of_the_repair(tmp_path: Path) -> None:
+    repaired = "def f():\n    # solution: repair it\n    return 1\n    # instead\n    # return 2\n    # end\n"
+    path = export(made(tmp_path, **{"reference/ring.py": repaired}), SEED, tmp_path / "course")
+    (cell,) = (cell for cell in nbformat.read(path, 4).cells if cell.id == "file-1")
+    assert (cell.source, cell.metadata) == ("%%writefile ring.py\ndef f():\n    return 2", {})
 
 
 def test_without_solutions_the_file_can_be_imported_and_with_them_it_runs() -> None:

@@ -28,6 +28,7 @@ VERBS = {
     "handout": "the starter of an assignment of the course",
     "grade": "grade one submission of an assignment, in a sandbox",
     "grade-all": "grade a class: a folder of submissions",
+    "leaderboard": "rank a folder of submissions on a new secret machine",
 }
 
 

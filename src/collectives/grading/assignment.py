@@ -82,7 +82,10 @@ def _nearby(folder: Path) -> str:
 
 def _criteria(folder: Path) -> ModuleType:
     name = f"collectives_assignment_{folder.name.replace('-', '_')}"
-    spec = importlib.util.spec_from_file_location(name, folder / "criteria.py")
+    # The folder as a package, so that criteria.py may import files beside it: ``from .truths import truth``.
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "criteria.py", submodule_search_locations=[str(folder)]
+    )
     if spec is None or spec.loader is None or not (folder / "criteria.py").is_file():
         raise AssignmentError(f"assignment: {folder.name} has no criteria.py")
     module = importlib.util.module_from_spec(spec)

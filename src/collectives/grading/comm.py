@@ -43,7 +43,27 @@ class Wire:
         return bytes(received)
 
 
-class Comm:
+class Connection:
+    """A rank's connection to the grader: which rank it is, of how many, and its questions."""
+
+    def __init__(self, rank: int, size: int, ask: Callable[[dict[str, Any]], Any], file: str = "") -> None:
+        self.rank = rank
+        self.size = size
+        self._ask = ask
+        self._file = file
+
+    def time(self) -> float:
+        """The rank's clock in seconds: the time that everything has taken on the simulated machine."""
+        return float(self._told(op="time")["time"])
+
+    def _told(self, **question: Any) -> Any:
+        answer = self._ask({**question, "line": _line(self._file)})
+        if "error" in answer:
+            raise CommError(answer["error"])
+        return answer
+
+
+class Comm(Connection):
     """A rank's connection to the other ranks.
 
     ``rank`` and ``size`` say who it is, and of how many. A message carries one array; messages between two ranks
@@ -56,12 +76,6 @@ class Comm:
 
     All raise CommError for a rank that does not exist, for the own rank, and for arrays that do not match.
     """
-
-    def __init__(self, rank: int, size: int, ask: Callable[[dict[str, Any]], Any], file: str = "") -> None:
-        self.rank = rank
-        self.size = size
-        self._ask = ask
-        self._file = file
 
     def send(self, array: Array, dst: int) -> None:
         """Send the array's present values to rank ``dst``."""
@@ -77,16 +91,6 @@ class Comm:
         into = _numbers(into)
         answer = self._told(op="sendrecv", to=self._peer(dst), array=_numbers(out), **_place(into, self._peer(src)))
         into[...] = answer["array"]
-
-    def time(self) -> float:
-        """The rank's clock in seconds: the time that its messages have taken on the simulated network."""
-        return float(self._told(op="time")["time"])
-
-    def _told(self, **question: Any) -> Any:
-        answer = self._ask({**question, "line": _line(self._file)})
-        if "error" in answer:
-            raise CommError(answer["error"])
-        return answer
 
     def _peer(self, rank: object) -> int:
         if not isinstance(rank, int | np.integer) or not 0 <= rank < self.size or rank == self.rank:

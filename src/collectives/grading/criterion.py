@@ -40,6 +40,7 @@ class Submission:
         arguments: Sequence[Sequence[Any]],
         network: Network | None = None,
         world: type[World] = World,
+        file: str = "",
         **more: Any,
     ) -> Played:
         """Call a function on as many ranks as there are lists of arguments; a Comm goes before the arguments.
@@ -47,7 +48,7 @@ class Submission:
         Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing more after that.
         """
         channels = [process.channel for process in self.ranks(len(arguments))]
-        playing = world(channels, network or Network(), self.limit, self.file, **more)
+        playing = world(channels, network or Network(), self.limit, file or self.file, **more)
         return playing.play(call, [list(each) for each in arguments])
 
     def call(self, function: str, *arguments: Any, file: str = "") -> Any:
@@ -81,9 +82,12 @@ class Submission:
 
 @dataclass(frozen=True)
 class Criterion:
-    """``check`` raises `Failed` with a message that teaches, or returns; ``text`` is for the student."""
+    """``check`` raises `Failed` with a message that teaches, or returns; ``text`` is for the student.
+
+    A dict that ``check`` returns is the details of a criterion that is passed.
+    """
 
     name: str
     points: float
     text: str
-    check: Callable[[Submission], None]
+    check: Callable[[Submission], dict[str, Any] | None]

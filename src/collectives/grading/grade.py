@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from collectives.grading import sandbox, starter
 from collectives.grading.assignment import Assignment
@@ -58,8 +59,13 @@ def _make_tree(assignment: Assignment, folder: Path, seed: int, tree: Path) -> N
     starter.write(assignment, seed, tree)
     for name in assignment.facts.files:
         shutil.copyfile(_checked(folder, name), tree / name, follow_symlinks=False)
+    let_others_read(tree)
+
+
+def let_others_read(tree: Path) -> None:
+    """A sandbox runs as another user."""
     for each in (tree.parent, tree, *tree.rglob("*")):
-        each.chmod(0o755 if each.is_dir() else 0o644)  # another user reads them
+        each.chmod(0o755 if each.is_dir() else 0o644)
 
 
 def _checked(folder: Path, name: str) -> Path:
@@ -84,20 +90,24 @@ def _graded(assignment: Assignment, criterion: Criterion, tree: Path, seed: int,
     )
     start = time.monotonic()
     ended: EndedError | None = None
+    details: dict[str, Any] = {}
     try:
-        criterion.check(submission)
+        details = criterion.check(submission) or {}
     except EndedError as error:
         ended = error
     except UNREADABLE as error:  # a value of a kind that the check has not thought of
         ended = Crashed(f"what the submission returned cannot be read: {type(error).__name__}: {error}"[:MOST_MESSAGE])
     finally:
         submission.close()
-    return _verdict(criterion, ended, time.monotonic() - start)
+    return _verdict(criterion, ended, time.monotonic() - start, details)
 
 
-def _verdict(criterion: Criterion, ended: EndedError | None, seconds: float) -> Verdict:
+def _verdict(
+    criterion: Criterion, ended: EndedError | None, seconds: float, details: dict[str, Any] | None = None
+) -> Verdict:
     if ended is None:
-        return Verdict(criterion.name, criterion.text, "passed", criterion.points, criterion.points, "", seconds)
+        points = criterion.points
+        return Verdict(criterion.name, criterion.text, "passed", points, points, "", seconds, details or {})
     points = round(criterion.points * ended.share, 2)
     message = plain(str(ended)[:MOST_MESSAGE])
     return Verdict(

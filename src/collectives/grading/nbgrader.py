@@ -1,8 +1,8 @@
 """An assignment as a source folder of nbgrader: a notebook with the handout, cells to fill in, and tests with points.
 
-A cell writes each file that students edit, because ranks are processes of their own, which import it. nbgrader runs
-all cells as the instructor, outside any sandbox: a student's cell could change the points. If you cannot trust the
-class, collect the files and run `collectives grade-all`.
+A cell writes each file, because ranks are processes of their own, which import it. nbgrader runs all cells as the
+instructor, outside any sandbox: a student's cell could change the points. If you cannot trust the class, collect the
+files and run `collectives grade-all`.
 
 The exported ring was tried with nbgrader 0.9.6, in an environment that has `collectives` and pytest as well::
 
@@ -18,13 +18,14 @@ import json
 import re
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from collectives.grading import starter
 from collectives.grading.assignment import Assignment, AssignmentError
 from collectives.grading.criterion import Criterion
+from collectives.grading.prose import prose
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CONFIG = """c = get_config()
@@ -92,13 +93,13 @@ def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
 
 
 def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Path) -> None:
-    """The notebook beside the starter's other files, in place of those that its cells write."""
+    """The notebook, in place of the starter's files that its cells write; others stay beside it."""
     import nbformat
 
     cells = [
-        _cell("handout", "locked", handout.strip()),
+        _cell("handout", "locked", prose(handout)),
         *_files(assignment, folder),
-        *_public(sorted(folder.glob("test_*.py"))),
+        *_given(folder),
         *_hidden(assignment, seed),
     ]
     metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
@@ -122,18 +123,24 @@ def _code(identity: str, kind: str, text: str, **given: Any) -> Cell:
 def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
     """A cell for each file that students edit, except notebooks, which stay beside this one.
 
-    nbgrader has no words for a file without a solution to remove, so its cell has no metadata, and students edit it.
+    nbgrader can remove a solution. It neither knows a file without one nor puts a fault in its place, so the cells of
+    such files have no metadata, and the text that students get.
     """
     for number, name in enumerate(assignment.facts.files, 1):
         reference = (assignment.folder / "reference" / name).read_text(encoding="utf8")
-        text, identity = (folder / name).read_text(encoding="utf8"), f"file-{number}"
         if name.endswith(".ipynb"):
             continue
-        (folder / name).unlink()
-        if name.endswith(".py") and starter.SOLUTION.search(reference):
-            yield _code(identity, "solution", f"%%writefile {name}\n{with_regions(reference).rstrip()}")
-        else:
-            yield _code(identity, "solution", f"%%writefile {name}\n{text.rstrip()}") | {"metadata": {}}
+        found = list(starter.SOLUTION.finditer(reference)) if name.endswith(".py") else []
+        is_removed = bool(found) and all(each["fault"] is None for each in found)
+        cell = _writing(folder / name, f"file-{number}", "solution", with_regions(reference) if is_removed else "")
+        yield cell if is_removed else cell | {"metadata": {}}
+
+
+def _writing(file: Path, identity: str, kind: str, text: str = "") -> Cell:
+    """A cell that writes the file with its text, or another, in place of the file."""
+    text = text or file.read_text(encoding="utf8")
+    file.unlink()
+    return _code(identity, kind, f"%%writefile {file.name}\n{text.rstrip()}")
 
 
 def with_regions(reference: str) -> str:
@@ -161,14 +168,20 @@ def _region_of_functions(found: re.Match[str]) -> str:
     return ONLY.format(text=textwrap.indent("\n".join(functions).rstrip(), "    "))
 
 
-def _public(files: Sequence[Path]) -> Iterator[Cell]:
-    """A cell that says how to run a public test, and one for each test."""
+def _given(folder: Path) -> Iterator[Cell]:
+    """Cells that write the variant's numbers and the public tests, one that runs a test, and one for each test."""
+    texts = {each.name: each.read_text(encoding="utf8") for each in sorted(folder.glob("*.py"))}
+    for name in texts:
+        yield _writing(folder / name, f"given-{Path(name).stem}", "locked")
     yield _code("check", "locked", CHECK)
-    for file in files:
-        for each in ast.parse(file.read_text(encoding="utf8")).body:
-            if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"):
-                text = f'check("{file.name}::{each.name}")'
-                yield _code(f"{file.stem}-{each.name}", "grade", text, points=0)
+    for name, text in texts.items():
+        yield from _public(name, text)
+
+
+def _public(file: str, text: str) -> Iterator[Cell]:
+    for each in ast.parse(text).body:
+        if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"):
+            yield _code(f"{Path(file).stem}-{each.name}", "grade", f'check("{file}::{each.name}")', points=0)
 
 
 def _hidden(assignment: Assignment, seed: int) -> Iterator[Cell]:

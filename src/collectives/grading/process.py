@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
+import collectives
 from collectives.grading import seccomp
 from collectives.grading.channel import Channel, GoneError
 from collectives.grading.sandbox import Limits, SandboxError, bare_command, command
@@ -21,8 +22,9 @@ from collectives.grading.verdict import Crashed, TimedOut, plain
 
 FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
 OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
-START_SECONDS, END_SECONDS = 30.0, 2.0
+START_SECONDS, END_SECONDS = 60.0, 2.0  # a rank may import torch, on a busy machine
 KILLED = 128 + 9
+LIBRARY = Path(collectives.__file__).parents[1]  # for a rank without a sandbox; the sandbox has its own copy
 
 
 class Process:
@@ -43,7 +45,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno(), filter_fd],
-                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(LIBRARY)},
                 start_new_session=True,
             )
         self.printed = b""

@@ -6,6 +6,7 @@ counters and expected results are in the grader's process.
 
 import errno
 import faulthandler
+import importlib
 import importlib.util
 import os
 import resource
@@ -21,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from collectives.grading.comm import Comm, Wire
-from collectives.grading.wire import pack
+from collectives.grading.comm import Wire
+from collectives.grading.wire import WireError, pack
 
 FORBIDDEN_MODULES = ("horovod", "jax", "mpi4py", "torch", "collectives.algorithms", "collectives.api")
 FORBIDDEN_EVENTS = (
@@ -52,7 +53,9 @@ STACK_AT = 0.8  # of the limit: early enough to arrive in time on a busy machine
 
 
 def serve(connection: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
-    """Run one call after another until the grader goes: ``{"file", "call", "arguments", "rank", "size", "limit"}``.
+    """Run one call after another until the grader goes.
+
+    A call has "file", "call", "arguments", "limit", and "rank", "size" and "comm" of the first argument (size 0: none).
 
     The answer to a call is its value and the arrays among its arguments as they are then, or the error it raised.
     A call runs within ``watch(limit)``.
@@ -82,8 +85,14 @@ def _called(task: dict[str, Any], wire: Wire, load: Load) -> Any:
         raise AttributeError(f"{task['file']} has no function {task['call']}")
     arguments = task["arguments"]
     if task["size"]:
-        arguments = [Comm(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
+        arguments = [_connection(task["comm"])(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
     return function(*arguments)
+
+
+def _connection(name: str) -> Any:
+    """The class ``module:Class`` of this folder whose object a function gets as its first argument."""
+    module, _, kind = name.partition(":")
+    return getattr(importlib.import_module(f"collectives.grading.{module}"), kind)
 
 
 def _asking(wire: Wire) -> Callable[[dict[str, Any]], Any]:
@@ -104,8 +113,7 @@ def _told(error: BaseException, file: str) -> dict[str, Any]:
     lines = [line for frame, line in calls if frame.f_code.co_filename.endswith(file)]
     if isinstance(error, SyntaxError) and error.lineno:
         lines.append(error.lineno)
-    kind = "blocked" if _is_forbidden(error) else "unfinished" if isinstance(error, NotImplementedError) else "crashed"
-    return {"kind": kind, "text": f"{type(error).__name__}: {_text(error)}", "line": lines[-1] if lines else 0}
+    return {"kind": _kind(error), "text": f"{type(error).__name__}: {_text(error)}", "line": lines[-1] if lines else 0}
 
 
 def _text(error: BaseException) -> str:
@@ -113,6 +121,14 @@ def _text(error: BaseException) -> str:
         return str(error)[:2000]
     except BaseException:
         return "its text cannot be read"
+
+
+def _kind(error: BaseException) -> str:
+    if _is_forbidden(error):
+        return "blocked"
+    if isinstance(error, NotImplementedError):
+        return "unfinished"
+    return "unsendable" if isinstance(error, WireError) else "crashed"
 
 
 def _is_forbidden(error: BaseException | None) -> bool:
@@ -163,6 +179,28 @@ def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
     return tried
 
 
+def load_packages(names: list[str]) -> None:
+    """Import packages before `forbid`, which would stop them: torch loads its libraries by ctypes."""
+    for name in names:
+        importlib.import_module(name)
+
+
+def forbid_distributed(tried: list[str]) -> None:
+    """Refuse the collectives of torch, if it is there. In a sandbox they would reach no other rank; this says so."""
+    module, every = sys.modules.get("torch.distributed"), sys.modules.get("torch.distributed.distributed_c10d")
+    for name in (*getattr(every, "__all__", ()), "TCPStore", "FileStore", "HashStore"):
+        if callable(getattr(module, name, None)) and not name.startswith("is_"):
+            for each in (module, every):
+                setattr(each, name, _refusing(f"torch.distributed.{name}", tried))
+
+
+def _refusing(what: str, tried: list[str]) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        _refuse(what, tried)
+
+    return refuse
+
+
 def _refuse(what: str, tried: list[str]) -> None:
     tried.append(what)
     raise ForbiddenError(f"{what} is forbidden in the sandbox")
@@ -200,16 +238,18 @@ def limit(memory: int, processes: int, file: int, cpu: int) -> None:
 
 
 def main() -> None:
-    """In the sandbox: ``python -m collectives.grading.rank FD FOLDER MEMORY PROCESSES FILE CPU``."""
-    fd, folder, *limits = sys.argv[1:]
+    """In the sandbox: ``python -m collectives.grading.rank FD FOLDER MEMORY PROCESSES FILE CPU PACKAGE...``."""
+    fd, folder, *limits = sys.argv[1:7]
     connection = socket.socket(fileno=int(fd))
     faulthandler.enable()
     sys.path.insert(0, folder)
     limit(*map(int, limits))
+    load_packages(sys.argv[7:])
     tried = forbid(
         (folder, sys.prefix, sys.base_prefix, "/usr", "/etc/", "/grader", "/dev/", "/proc/", "/sys/", "/packages"),
         ("/tmp", "/dev/"),
     )
+    forbid_distributed(tried)
     Wire(connection).tell({"op": "ready"})
     serve(connection, loader(Path(folder)), watcher(tried))
 

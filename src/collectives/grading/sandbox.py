@@ -25,6 +25,7 @@ INSIDE = (
     "grading/__init__.py",
     "grading/comm.py",
     "grading/rank.py",
+    "grading/training_comm.py",
     "grading/wire.py",
     "grid.py",
     "interpret.py",
@@ -33,6 +34,8 @@ INSIDE = (
     "units.py",
     "verify.py",
 )
+# What a package imports of others.
+NEEDS = {"torch": ("torchgen", "typing_extensions")}
 VARIABLES = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
@@ -123,7 +126,7 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     before = ["choom", "--adjust", "1000", "--", "prlimit", f"--as={limits.memory}", "--core=0", "--"]
     # A user namespace owns what bubblewrap made: folders in memory that no limit counts.
     frozen = ["--remount-ro", "/dev", "--remount-ro", "/"]
-    start = [python, "-s", "-B", "-m", MODULE, str(fd), "/submission", *map(str, numbers)]
+    start = [python, "-s", "-B", "-m", MODULE, str(fd), "/submission", *map(str, numbers), *limits.packages]
     return [
         *before, *_walls(), *temporary, *binds, "--ro-bind", str(folder), "/submission", "--chdir", "/tmp",
         *environment, *frozen, "--seccomp", str(filter_fd), "--", *_become(user), *start,
@@ -161,14 +164,15 @@ def _tmpfs(folder: str, size: int) -> list[str]:
 
 
 def _packages(names: tuple[str, ...]) -> list[str]:
-    """Binds of the packages that a submission may import, each with the libraries that its wheel brings."""
+    """Binds of the packages that a submission may import, with those that they need and their wheels' libraries."""
     binds = []
-    for name in names:
+    for name in dict.fromkeys(each for asked in names for each in (asked, *NEEDS.get(asked, ()))):
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise SandboxError(f"package: got {name}, which is not installed here")
-        folder = Path(spec.origin).parent
-        for each in (folder, folder.parent / f"{name}.libs"):
+        origin = Path(spec.origin)
+        found = origin.parent if origin.name == "__init__.py" else origin
+        for each in (found, found.parent / f"{name}.libs"):
             if each.exists():
                 binds += ["--ro-bind", str(each), f"/packages/{each.name}"]
     return binds
@@ -177,4 +181,4 @@ def _packages(names: tuple[str, ...]) -> list[str]:
 def bare_command(folder: Path, limits: Limits, fd: int) -> list[str]:
     """Without a sandbox: for an instructor who trusts the submission."""
     numbers = [-1, -1, limits.file, limits.cpu]
-    return [sys.executable, "-s", "-B", "-m", MODULE, str(fd), str(folder), *map(str, numbers)]
+    return [sys.executable, "-s", "-B", "-m", MODULE, str(fd), str(folder), *map(str, numbers), *limits.packages]

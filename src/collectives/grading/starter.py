@@ -3,16 +3,22 @@
 Between ``# solution`` and ``# end`` the reference has what a student is to write. The starter raises an error there
 that says what is missing, so it can be imported. What the reference has between ``# reference only`` and ``# end``,
 such as functions of its own, the starter does not have.
+
+A program that students repair has its fault between ``# instead`` and ``# end``, as comments. The starter then has
+these lines as code, and neither the solution nor a marker shows where the fault is.
 """
 
 import re
 import shutil
-import textwrap
 from pathlib import Path
 
 from collectives.grading.assignment import Assignment, AssignmentError
 
-SOLUTION = re.compile(r"^(?P<indent> *)# solution(?:: (?P<say>.*))?\n(?:.*\n)*?(?P=indent)# end\n", re.MULTILINE)
+SOLUTION = re.compile(
+    r"^(?P<indent> *)# solution(?:: (?P<say>.*))?\n(?:.*\n)*?"
+    r"(?:(?P=indent)# instead\n(?P<fault>(?:.*\n)*?))?(?P=indent)# end\n",
+    re.MULTILINE,
+)
 
 ONLY = re.compile(r"^# reference only\n(?:.*\n)*?# end\n+", re.MULTILINE)
 
@@ -23,14 +29,23 @@ def without_solution(text: str) -> str:
     >>> print(without_solution("def f():\n    # solution: add them\n    return 1\n    # end\n"), end="")
     def f():
         raise NotImplementedError("add them")
+
+    >>> text = "def f(n):\n    # solution\n    return n\n    # instead\n    # n += 1\n    # return n\n    # end\n"
+    >>> print(without_solution(text), end="")
+    def f(n):
+        n += 1
+        return n
     """
-    made = SOLUTION.sub(
-        lambda found: f'{found["indent"]}raise NotImplementedError("{found["say"] or "your turn"}")\n', text
-    )
-    made = ONLY.sub("", made)
-    if "# solution" in made or "# reference only" in made or "# end\n" in made:
+    made = ONLY.sub("", SOLUTION.sub(_instead, text))
+    if any(marker in made for marker in ("# solution", "# instead", "# reference only", "# end\n")):
         raise AssignmentError("markers of a reference solution: expected '# solution' and '# end' in pairs")
     return made
+
+
+def _instead(found: re.Match[str]) -> str:
+    if found["fault"] is None:
+        return f'{found["indent"]}raise NotImplementedError("{found["say"] or "your turn"}")\n'
+    return re.sub(r"^( *)# ?", r"\1", found["fault"], flags=re.MULTILINE)
 
 
 def write(assignment: Assignment, seed: int, folder: Path) -> None:
@@ -59,7 +74,10 @@ def _write_starter(reference: Path, target: Path) -> None:
 
 
 def variant_text(assignment: Assignment, seed: int) -> str:
-    """The module ``variant.py``: the numbers of this course, which differ from seed to seed."""
+    """The module ``variant.py``: the numbers of this course, which differ from seed to seed.
+
+    The seed itself is not there: it would give a submission the hidden tests' data.
+    """
     lines = [f"{name.upper()} = {value!r}" for name, value in assignment.variant(seed).items()]
     head = f'"""The numbers of your course\'s variant of: {assignment.facts.title}. You need not edit this file."""'
-    return "\n".join([textwrap.dedent(head), "", f"SEED = {seed}", *lines, ""])
+    return "\n".join([head, "", *lines, ""])

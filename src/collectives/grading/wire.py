@@ -16,7 +16,7 @@ from collectives.schedule import Schedule, Step
 
 LENGTHS = struct.Struct("<IQ")
 MOST_HEADER, MOST_PAYLOAD = 1 << 20, 32 << 20
-MOST_RANKS, MOST_CHUNKS = 4096, 1 << 20  # of a schedule
+MOST_STEPS, MOST_ROWS = 1 << 16, 1 << 19  # of a schedule that is sent
 KINDS = "biufc"
 DTYPE = re.compile(rf"[<>|][{KINDS}]\d{{1,2}}")
 
@@ -88,7 +88,7 @@ def _out(value: Any, arrays: list[bytes]) -> Any:
 
 def _out_schedule(schedule: Schedule, arrays: list[bytes]) -> Any:
     """Its steps one after another, in five columns, and how many rows each has."""
-    steps = list(schedule.steps())
+    steps = _steps(schedule)
     columns = [
         np.concatenate([getattr(step, name) for step in steps] or [np.zeros(0, np.int64)]) for name in Step.__slots__
     ]
@@ -108,6 +108,22 @@ def place(found: dict[str, Any]) -> tuple[np.dtype[Any], list[int]]:
 
 def _is_length(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST_PAYLOAD
+
+
+def _steps(schedule: Schedule) -> list[Step]:
+    """All steps, made one by one, so that a schedule without end is refused before memory is used up."""
+    _need_at_most("steps", schedule.nsteps, MOST_STEPS)
+    steps, rows = [], 0
+    for step in schedule.steps():
+        steps.append(step)
+        rows += len(step)
+        _need_at_most("rows", rows, MOST_ROWS)
+    return steps
+
+
+def _need_at_most(what: str, got: int, most: int) -> None:
+    if got > most:
+        raise WireError(f"schedule too large: got {got:,} {what}, expected at most {most:,}")
 
 
 class _Reader:
@@ -140,12 +156,10 @@ class _Reader:
     def schedule(self, found: dict[str, Any]) -> Schedule:
         given = self.value(found["value"])
         rows, columns = given["rows"], given["columns"]
+        _need_at_most("steps", rows.size, MOST_STEPS)
         ends = np.cumsum(rows)
         if rows.ndim != 1 or (rows < 0).any() or any(each.shape != (int(rows.sum()),) for each in columns):
             raise WireError("schedule: rows and columns differ in length")
         steps = [Step(*(each[end - n : end] for each in columns)) for n, end in zip(rows, ends, strict=True)]
         plain = {name: given[name] for name in ("collective", "p", "k", "root", "one_port", "ranks_per_node")}
-        if plain["p"] > MOST_RANKS or plain["k"] > MOST_CHUNKS:
-            most = f"{MOST_RANKS:,} ranks and {MOST_CHUNKS:,} chunks"
-            raise WireError(f"schedule: got {plain['p']} and {plain['k']}, expected at most {most}")
         return Schedule(nsteps=len(steps), make=steps.__getitem__, **plain)

@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,7 @@ class Rank:
     sending: Post | None = None
     receiving: dict[str, Any] | None = None
     received: Array | None = None
+    collective: int | None = None
     asks: str = ""
     line: int = 0
     returned: dict[str, Any] | None = None
@@ -97,7 +98,7 @@ class Rank:
     @property
     def waits(self) -> bool:
         """Whether it waits for another rank."""
-        return self.sending is not None or self.receiving is not None
+        return self.sending is not None or self.receiving is not None or self.collective is not None
 
     @property
     def peer(self) -> int:
@@ -112,8 +113,12 @@ def _kind(value: Any) -> str:
 
 @dataclass
 class World:
-    """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``."""
+    """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``.
 
+    ``comm``: the module and the class of a rank's end, which asks them.
+    """
+
+    comm: ClassVar[str] = "comm:Comm"
     channels: Sequence[Channel]
     network: Network = field(default_factory=Network)
     limit: float = 5.0
@@ -136,7 +141,7 @@ class World:
         self.given = arguments
         for rank, given in zip(self.ranks, arguments, strict=True):
             size = 0 if alone else len(self.ranks)
-            task = {"file": self.file, "call": call, "arguments": given, "limit": self.limit}
+            task = {"file": self.file, "call": call, "arguments": given, "limit": self.limit, "comm": self.comm}
             rank.channel.tell({**task, "rank": rank.number, "size": size})
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
@@ -208,6 +213,8 @@ class World:
             raise Blocked(f"rank {rank.number}{where}: {text}")
         if question["kind"] == "unfinished":
             raise Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
+        if question["kind"] == "unsendable":
+            raise Failed(f"the value that the function returned{where}: {text.removeprefix('WireError: ')}")
         raise Crashed(f"rank {rank.number}{where}: {text}")
 
     def on_time(self, rank: Rank, question: dict[str, Any]) -> None:

@@ -10,21 +10,33 @@ import time
 from contextlib import suppress
 
 from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError
-from collectives.backends.p2p.signature import NO_CALL
+from collectives.backends.p2p.signature import NO_CALL, difference
 
 CALL = (1 << 64) - 1
 LAST = 1 << 62  # a step behind all others
 MOST = 1000  # bytes of a reason
 REACH = 64 << 10  # bytes behind which a farewell is not looked for
+LATE = "not done within the timeout"  # why most ranks fail that wait in vain: another one may know more
 PATIENCE = 1.0  # seconds for telling it, and for hearing it
 
 
 class FarewellError(OSError):
-    """A peer has given up, for this reason; ``who`` where it is not the peer that this rank waits for."""
+    """A peer has given up, for this reason; ``who`` where it is not the peer that this rank waits for.
 
-    def __init__(self, reason: str, who: str = "it") -> None:
+    ``call`` and ``signature`` say in which call, and what it was.
+    """
+
+    def __init__(self, reason: str, who: str = "it", call: int = 0, signature: bytes = NO_CALL) -> None:
         super().__init__(f"{who} has given up, because {reason}")
-        self.reason = reason
+        self.reason, self.call, self.signature = reason, call, signature
+
+
+def told(error: OSError, call: int, signature: bytes) -> str:
+    """The error, and how the call in which that rank has given up differs from this rank's call of the same number."""
+    if not isinstance(error, FarewellError) or error.call != call or NO_CALL in (error.signature, signature):
+        return str(error)
+    how = difference(error.signature, signature)
+    return f"{error}; its call differs from this rank's: {how}" if how else str(error)
 
 
 def reason(rank: int, error: BaseException) -> str:
@@ -34,18 +46,19 @@ def reason(rank: int, error: BaseException) -> str:
     return f"rank {rank} failed {error if isinstance(error, MessageError) else f'by {type(error).__name__}: {error}'}"
 
 
-def farewell(peer: int, call: int, why: str) -> Message:
-    """The message that tells a peer."""
+def farewell(peer: int, call: int, signature: bytes, why: str) -> Message:
+    """The message that tells a peer why, and in which call."""
     said = why.encode()[:MOST]
-    return Message(peer, call, LAST, [HEADER.pack(CALL, 0, len(said), NO_CALL) + said], is_sent=True)
+    return Message(peer, call, LAST, [HEADER.pack(CALL, call, len(said), signature) + said], is_sent=True)
 
 
-def heard(connected: socket.socket, size: int, begun: bytes = b"") -> FarewellError:
-    """A farewell of ``size`` bytes, of which ``begun`` have been read."""
+def heard(connected: socket.socket, header: tuple[int, int, int, bytes], begun: bytes = b"") -> FarewellError:
+    """The farewell behind this header, of which ``begun`` has been read; its step is the call that failed."""
+    _, call, size, signature = header
     until = time.monotonic() + PATIENCE
     with suppress(OSError):
         begun += _read(connected, min(size, MOST) - len(begun), until)
-    return FarewellError(begun.decode(errors="replace"))
+    return FarewellError(begun.decode(errors="replace"), "it", call, signature)
 
 
 def last_words(connection: Connection) -> FarewellError | None:
@@ -57,10 +70,10 @@ def last_words(connection: Connection) -> FarewellError | None:
             header = b""
         while True:
             header += _read(connection.socket, HEADER.size - len(header), until)
-            call, _, size, _ = HEADER.unpack(header)
-            if call == CALL:
-                return heard(connection.socket, size)
-            _read(connection.socket, size, until)
+            came = HEADER.unpack(header)
+            if came[0] == CALL:
+                return heard(connection.socket, came)
+            _read(connection.socket, came[2], until)
             header = b""
     return None
 
@@ -76,9 +89,10 @@ def overheard(connection: Connection) -> FarewellError | None:
     if connection.got == HEADER.size:
         came = came[HEADER.size + connection.messages[0].left :]
     while len(came) >= HEADER.size:
-        call, _, size, _ = HEADER.unpack_from(came)
+        call, step, size, signature = HEADER.unpack_from(came)
         if call == CALL:
-            return FarewellError(came[HEADER.size :][:size].decode(errors="replace"), f"rank {connection.peer}")
+            said = came[HEADER.size :][:size].decode(errors="replace")
+            return FarewellError(said, f"rank {connection.peer}", step, signature)
         came = came[HEADER.size + size :]
     return None
 

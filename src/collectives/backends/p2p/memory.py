@@ -14,7 +14,7 @@ from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p.connection import Message, MessageError, need_expected
-from collectives.backends.p2p.farewell import FarewellError, reason
+from collectives.backends.p2p.farewell import LATE, PATIENCE, FarewellError, reason, told
 from collectives.backends.p2p.signature import NO_CALL
 
 NAP = 1.0  # seconds after which a rank that waits sees whether another one has given up
@@ -57,7 +57,7 @@ class MemoryMesh:
     def fail(self, error: BaseException) -> None:
         """Tell the others why this rank gives up."""
         self.is_open = False
-        self._leave(FarewellError(reason(self.rank, error)))
+        self._leave(FarewellError(reason(self.rank, error), call=self.call, signature=self._signature))
 
     def end(self) -> None:
         """End the call; if it has failed, the other ranks learn that this one is gone."""
@@ -81,23 +81,48 @@ class MemoryMesh:
     def wait(self, messages: list[Message]) -> None:
         """Wait until one of these has come. Raises MessageError if its peer is lost, or the call's time is over."""
         inbox, peers = self._inboxes[self.rank], {message.peer: message for message in messages}
+        lost = self._lost(inbox, peers)
+        if lost is None:
+            return
+        message, why = lost
+        if isinstance(why, TimeoutError):
+            self.fail(MessageError(False, message.step, message.peer, why))
+        raise MessageError(False, message.step, message.peer, self._explained(why, inbox)) from why
+
+    def _explained(self, error: OSError, inbox: Inbox) -> str:
+        """The error; where time is over, rather that of a rank that calls differently, if there is one."""
+        if told(error, self.call, self._signature) == str(error) and LATE in str(error):
+            error = self._overheard(inbox, time.monotonic() + PATIENCE) or error
+        return told(error, self.call, self._signature)
+
+    def _lost(self, inbox: Inbox, peers: dict[int, Message]) -> tuple[Message, OSError] | None:
+        """Wait until one of these has come; or until one never will, and why."""
         with inbox.changed:
             while not any(self._take(peer, inbox) for peer in peers):
                 left = self.deadline - time.monotonic()
+                if left <= 0:
+                    late = TimeoutError(f"{LATE} of {self.seconds:g} s")
+                    return next(iter(peers.values())), late
                 for peer, message in peers.items():
-                    if peer in inbox.gone or not self.is_open or left <= 0:
-                        late = OSError(f"not done within the timeout of {self.seconds:g} s")
-                        why = inbox.gone.get(peer, GONE if left > 0 else late)
-                        raise MessageError(False, message.step, peer, why) from why
-                if not inbox.changed.wait(min(left, NAP)):
-                    self._need_others(inbox, messages[0])
+                    if peer in inbox.gone or not self.is_open:
+                        return message, inbox.gone.get(peer, GONE)
+                if not inbox.changed.wait(min(left, NAP)) and (said := self._overheard(inbox)):
+                    return next(iter(peers.values())), said
+        return None
 
-    def _need_others(self, inbox: Inbox, message: Message) -> None:
-        """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
-        for peer, error in inbox.gone.items():
-            if isinstance(error, FarewellError):
-                why = FarewellError(error.reason, f"rank {peer}")
-                raise MessageError(False, message.step, message.peer, why) from why
+    def _overheard(self, inbox: Inbox, until: float = 0.0) -> FarewellError | None:
+        """What a rank says that has given up, if one does so in time; best one that calls differently."""
+        last = None
+        with inbox.changed:
+            while True:
+                for peer, error in inbox.gone.items():
+                    if isinstance(error, FarewellError):
+                        last = FarewellError(error.reason, f"rank {peer}", error.call, error.signature)
+                        if told(last, self.call, self._signature) != str(last):
+                            return last
+                if (left := until - time.monotonic()) <= 0:
+                    return last
+                inbox.changed.wait(left)
 
     def _take(self, peer: int, inbox: Inbox) -> bool:
         """Whether a message that was asked for has come from the peer; all that have are copied to their places."""

@@ -27,7 +27,16 @@ from torch import distributed as dist
 
 from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
 from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, prepare
-from collectives.backends.p2p.farewell import PATIENCE, FarewellError, farewell, last_words, overheard, reason
+from collectives.backends.p2p.farewell import (
+    LATE,
+    PATIENCE,
+    FarewellError,
+    farewell,
+    last_words,
+    overheard,
+    reason,
+    told,
+)
 from collectives.backends.p2p.guests import MOST, Guest, Guests
 from collectives.backends.p2p.outgoing import Outgoing
 from collectives.backends.p2p.reading import take
@@ -36,6 +45,7 @@ from collectives.backends.p2p.signature import NO_CALL
 RECEIVE_LOW_WATER = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
 NAP = 1.0  # seconds after which a rank that waits sees whether a thread or a rank has given up, or a guest is to go
+BLINK = 0.05  # seconds between two looks at what others said at last
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 
 
@@ -46,7 +56,7 @@ class Mesh:
         self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         self.call, self.deadline, self.is_open, self._listened = 0, 0.0, True, 0.0
-        self._is_busy, self._signature = False, NO_CALL
+        self._is_busy, self._has_told, self._signature = False, False, NO_CALL
         self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
         self._listener.setblocking(False)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
@@ -74,11 +84,13 @@ class Mesh:
 
     def fail(self, error: BaseException) -> None:
         """Tell the others why this rank gives up, as far as they listen; its connections are for no later call."""
-        self.is_open, self._outgoing.step_by_step = False, False
+        if self._has_told:
+            return
+        self.is_open, self._outgoing.step_by_step, self._has_told = False, False, True
         why, until = reason(self.rank, error), time.monotonic() + PATIENCE
         for peer in set(range(self.size)) - {self.rank} - {peer for peer, is_sent in self._lost if is_sent}:
             connection = self._out.get(peer) or self._connect(peer)
-            self._outgoing.send(connection, farewell(peer, self.call, why))
+            self._outgoing.send(connection, farewell(peer, self.call, self._signature, why))
         while self._outgoing.unsent and (left := until - time.monotonic()) > 0:
             self._look_after(left)
 
@@ -121,8 +133,9 @@ class Mesh:
         """
         left, first = self.deadline - time.monotonic(), messages[0]
         if left <= 0:
-            late = TimeoutError(f"not done within the timeout of {self.seconds:g} s")
-            raise MessageError(first.is_sent, first.step, first.peer, late) from late
+            late = TimeoutError(f"{LATE} of {self.seconds:g} s")
+            self.fail(MessageError(first.is_sent, first.step, first.peer, late))
+            raise MessageError(first.is_sent, first.step, first.peer, self._explained(late)) from late
         if not self.is_open:
             raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
         if left < self.deadline - self._listened - NAP:
@@ -138,7 +151,7 @@ class Mesh:
             why = self._lost.get((message.peer, message.is_sent))
             if why is not None:
                 why = (message.is_sent and self._last_words(message.peer)) or why
-                raise MessageError(message.is_sent, message.step, message.peer, why) from why
+                raise MessageError(message.is_sent, message.step, message.peer, self._explained(why)) from why
             if not message.is_sent:
                 self._listen(self._into[message.peer])
         self._look_after(left)
@@ -146,10 +159,30 @@ class Mesh:
     def _need_others(self, message: Message) -> None:
         """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
         self._listened = time.monotonic()
-        self._look_after(0)
-        for connection in self._into.values():
-            if connection.socket and (said := overheard(connection)):
-                raise MessageError(message.is_sent, message.step, message.peer, said) from said
+        if said := self._overheard():
+            raise MessageError(message.is_sent, message.step, message.peer, self._explained(said)) from said
+
+    def _overheard(self, seconds: float = 0.0) -> FarewellError | None:
+        """What a rank says that has given up, if one does so in time; best one that calls differently."""
+        until, last = time.monotonic() + seconds, None
+        while True:
+            self._look_after(min(seconds, BLINK))
+            for connection in self._into.values():
+                said = overheard(connection) if connection.socket else None
+                if said and self._told(said) != str(said):
+                    return said
+                last = last or said
+            if time.monotonic() >= until:
+                return last
+
+    def _told(self, error: OSError) -> str:
+        return told(error, self.call, self._signature)
+
+    def _explained(self, error: OSError) -> str:
+        """The error; where time is over, rather that of a rank that calls differently, if there is one."""
+        if self._told(error) == str(error) and LATE in str(error):
+            error = self._overheard(PATIENCE) or error
+        return self._told(error)
 
     def _look_after(self, seconds: float) -> None:
         """Whatever has come, or can be sent, of all that is under way."""

@@ -18,7 +18,7 @@ def take(connection: Connection, message: Message, signature: bytes) -> int:
         return 0
     came = HEADER.unpack(connection.header)
     if came[0] == CALL:
-        raise heard(connection.socket, came[2], bytes(message.parts[0][: count - missing]))
+        raise heard(connection.socket, came, bytes(message.parts[0][: count - missing]))
     need_expected(came, (message.call, message.step, message.left, signature))
     return count - missing
 

@@ -1,0 +1,216 @@
+"""Hidden tests of message passing: the four collectives; their messages, bytes and simulated time counted outside."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from collectives.grading.checking import need_equal, random_buffers
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.verdict import Failed
+from collectives.grading.world import Network, Played, Rank, World
+
+CALLS = ("broadcast", "scatter", "gather", "all_gather")
+MOST_RANKS = 16
+
+
+def variant(seed: int) -> dict[str, Any]:
+    """An order of the ranks that never begins with 0, and a slow rank that is last neither in it nor by number."""
+    random = np.random.default_rng([seed, 1])
+    order = random.permutation(MOST_RANKS).tolist()
+    zero, one = order.index(0), order.index(1)
+    order[min(zero, one)], order[max(zero, one)] = 1, 0
+    slow = [rank for rank in order if rank < 4][1:3]
+    return {"order": order, "slow": int(random.choice([rank for rank in slow if rank != 3]))}
+
+
+@dataclass
+class Asked(World):
+    """A world that notes the first use of sendrecv, which it carries out all the same."""
+
+    used: list[str] = field(default_factory=list)
+
+    def on_sendrecv(self, rank: Rank, question: dict[str, Any]) -> None:
+        """Note it."""
+        self.used.append(f"rank {rank.number} calls sendrecv (line {rank.line})")
+        super().on_sendrecv(rank, question)
+
+
+def _order(submission: Submission, p: int) -> list[int]:
+    return [rank for rank in submission.variant["order"] if rank < p]
+
+
+def _chunks(n: int, p: int) -> list[slice]:
+    ends = np.cumsum([0, *map(len, np.array_split(np.arange(n), p))]).tolist()
+    return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def _parts(call: str, ranks: list[int], n: int) -> dict[int, slice]:
+    """The part of its buffer that a rank has to have right afterwards; the rest may hold anything."""
+    if call == "scatter":
+        return dict(zip(ranks, _chunks(n, len(ranks)), strict=True))
+    return {rank: slice(0, n if call != "gather" or rank == ranks[0] else 0) for rank in ranks}
+
+
+def _result(call: str, ranks: list[int], buffers: list[NDArray[Any]]) -> NDArray[Any]:
+    """What the collective brings together: the root's buffer, or every rank's chunk."""
+    if call in ("broadcast", "scatter"):
+        return buffers[ranks[0]]
+    chunks = _chunks(len(buffers[0]), len(ranks))
+    return np.concatenate([buffers[rank][chunk] for rank, chunk in zip(ranks, chunks, strict=True)])
+
+
+def _wanted(found: Any, right: NDArray[Any], part: slice) -> NDArray[Any]:
+    if found is None or found.shape != right.shape:
+        return right
+    wanted: NDArray[Any] = found.copy()
+    wanted[part] = right[part]
+    return wanted
+
+
+def _need(
+    submission: Submission, call: str, p: int = 4, n: int = 12, dtype: DTypeLike = float, **options: Any
+) -> Played:
+    """What is counted or timed has to be right first: a rank that does nothing sends nothing wrong, and fast."""
+    buffers = [each.astype(dtype) for each in random_buffers(submission, p, n)]
+    played = submission.play(call, [[each.copy()] for each in buffers], **options)
+    ranks = _order(submission, p)
+    right, parts = _result(call, ranks, buffers), _parts(call, ranks, n)
+    expected = [_wanted(after[0], right, parts[rank]) for rank, after in enumerate(played.arguments)]
+    need_equal(played, expected, f"{call}, p = {p}, length {n}, {np.dtype(dtype)}")
+    return played
+
+
+def _works(call: str) -> Callable[[Submission], None]:
+    def check(submission: Submission) -> None:
+        _need(submission, call)
+
+    return check
+
+
+def any_ranks(submission: Submission) -> None:
+    for p in (1, 2, 3, 5, 8):
+        for call in CALLS:
+            _need(submission, call, p, 3 * p)
+
+
+def any_length(submission: Submission) -> None:
+    for n in (0, 1, 3, 5, 6, 7, 103):
+        for call in CALLS:
+            _need(submission, call, n=n)
+
+
+def dtypes(submission: Submission) -> None:
+    for dtype in (np.float32, np.int32, np.int64, np.uint8):
+        for call in CALLS:
+            _need(submission, call, n=8, dtype=dtype)
+
+
+def tree(submission: Submission) -> None:
+    p = 8
+    ranks = _order(submission, p)
+    sent = {(message.src, message.dst) for message in _need(submission, "broadcast", p, 16).sent}
+    for position in range(1, p):
+        parent = position - (1 << (position.bit_length() - 1))
+        wanted = ranks[parent], ranks[position]
+        if wanted not in sent:
+            other = [src for src, dst in sent if dst == wanted[1]]
+            raise Failed(
+                f"rank {wanted[1]} (position {position}) receives from {_ranks(other)}, "
+                f"expected rank {wanted[0]} (position {parent})"
+            )
+
+
+def _ranks(numbers: list[int]) -> str:
+    return " and ".join(f"rank {number}" for number in sorted(numbers)) or "no rank"
+
+
+def steps(submission: Submission) -> None:
+    """Simulated, so it is the same in every run."""
+    p, n, alpha, beta = 8, 1024, 1e-6, 1e-9
+    for call, most, size in (("broadcast", 3, 8 * n), ("all_gather", 2 * (p - 1), 8 * n // p)):
+        taken = _need(submission, call, p, n, network=Network(alpha, beta)).seconds / (alpha + beta * size)
+        if taken > 1.01 * most:
+            raise Failed(f"{call}, p = {p}: it takes the time of {taken:.1f} steps, expected at most {most}")
+
+
+def slow_rank(submission: Submission) -> None:
+    p, n, alpha, beta, late = 4, 1024, 1e-6, 1e-9, 1e-3
+    slow = submission.variant["slow"]
+    network = Network(alpha, beta, late=tuple(late if rank == slow else 0.0 for rank in range(p)))
+    message = alpha + beta * n * 8 / p
+    after = (_need(submission, "gather", p, n, network=network).seconds - late) / message
+    if after > 1.01:
+        raise Failed(
+            f"gather ends {after:.1f} messages after rank {slow} has begun, expected 1: receive from this rank last"
+        )
+
+
+def messages(submission: Submission) -> None:
+    p = 4
+    for call in CALLS:
+        sent, most = len(_need(submission, call, p).sent), (p - 1) * (p if call == "all_gather" else 1)
+        if sent > most:
+            raise Failed(f"{call}, p = {p}: got {sent} messages, expected at most {most}")
+
+
+def traffic(submission: Submission) -> None:
+    p, n = 4, 1024
+    root, most = _order(submission, p)[0], (p - 1) * n * 8 // p
+    for rank, sent in enumerate(_need(submission, "all_gather", p, n).bytes_sent(p)):
+        _need_bytes("all_gather", f"rank {rank} sent", sent, most)
+    _need_bytes("scatter", f"the root, rank {root}, sent", _need(submission, "scatter", p, n).bytes_sent(p)[root], most)
+    received = sum(message.bytes for message in _need(submission, "gather", p, n).sent if message.dst == root)
+    _need_bytes("gather", f"the root, rank {root}, received", received, most)
+
+
+def _need_bytes(call: str, what: str, got: int, most: int) -> None:
+    if got > most:
+        raise Failed(f"{call}: {what} {got:,} bytes, expected {most:,}: each chunk once")
+
+
+def small_buffers(submission: Submission) -> None:
+    for call in CALLS:
+        _need(submission, call, network=Network(small_buffers=True))
+
+
+def received(submission: Submission) -> None:
+    for call in CALLS:
+        left = _need(submission, call).unreceived
+        if left:
+            src, dst = left[0]
+            raise Failed(
+                f"{call}: a message from rank {src} to rank {dst} is never received; the next call would get it"
+            )
+
+
+def send_and_recv(submission: Submission) -> None:
+    used: list[str] = []
+    for call in CALLS:
+        _need(submission, call, world=Asked, used=used)
+        if used:
+            raise Failed(f"{call}: {used[0]}, expected send and recv only")
+
+
+CRITERIA = [
+    Criterion("broadcast", 8, "broadcast on four ranks, twelve elements.", _works("broadcast")),
+    Criterion("scatter", 8, "scatter on four ranks, twelve elements.", _works("scatter")),
+    Criterion("gather", 8, "gather on four ranks, twelve elements.", _works("gather")),
+    Criterion("all-gather", 11, "all_gather on four ranks, twelve elements.", _works("all_gather")),
+    Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8.", any_ranks),
+    Criterion("any-length", 10, "Any length: 0, 1, fewer than p, not divisible by p.", any_length),
+    Criterion("dtypes", 5, "float32, int32, int64 and uint8.", dtypes),
+    Criterion("tree", 5, "broadcast follows the binomial tree of your order.", tree),
+    Criterion(
+        "steps", 5, "broadcast takes log2(p) steps, all_gather at most 2(p - 1), in simulated time on 8 ranks.", steps
+    ),
+    Criterion("slow-rank", 5, "gather ends one message after the slow rank has begun, in simulated time.", slow_rank),
+    Criterion("messages", 5, "p - 1 messages; for all_gather p(p - 1).", messages),
+    Criterion("bytes", 5, "Each chunk leaves or reaches the root once; all_gather passes each on once.", traffic),
+    Criterion("small-buffers", 5, "No deadlock where a send waits for its receiver.", small_buffers),
+    Criterion("received", 5, "Every message that is sent is received.", received),
+    Criterion("send-and-recv", 5, "Only send and recv: sendrecv is the next assignment's.", send_and_recv),
+]

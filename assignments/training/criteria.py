@@ -1,0 +1,250 @@
+"""Hidden tests of the training: equal to one process; its collectives counted, and their exposed time simulated."""
+
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.training_model import Model, Shard, exposed, greedy, random_model, random_shard
+from collectives.grading.training_timeline import timeline
+from collectives.grading.training_world import Trained, TrainingWorld
+from collectives.grading.verdict import EndedError, Failed
+from collectives.grading.world import Network
+
+SECONDS = 1e-3
+ALPHA = 2e-5
+NEAR = 1e-9
+PLAYED: dict[tuple[Path, int], tuple[Trained, float] | EndedError] = {}
+
+
+def variant(seed: int) -> dict[str, Any]:
+    """The widths of the layers, which of them takes four times as long, and the size of a bucket."""
+    random = np.random.default_rng([seed, 4])
+    inputs, same, before, outputs = (int(random.integers(*each)) for each in ((5, 9), (11, 15), (7, 11), (3, 6)))
+    slow = int(random.integers(1, 3))
+    widths = [inputs, same, same, same, before, before + 6, outputs]
+    return {"widths": widths, "slow": slow, "bucket_bytes": 8 * int(random.integers(same**2 + 20, same**2 + 60))}
+
+
+def _model(submission: Submission, steps: int = 1) -> Model:
+    given = submission.variant
+    seconds = [SECONDS * (4 if layer == given["slow"] else 1) for layer in range(len(given["widths"]) - 1)]
+    return random_model(submission.random, given["widths"], seconds, steps)
+
+
+def _shards(submission: Submission, model: Model, sizes: tuple[int, ...]) -> list[Shard]:
+    return [random_shard(submission.random, model, samples) for samples in sizes]
+
+
+def _train(
+    submission: Submission,
+    models: list[Model],
+    steps: list[list[Shard]],
+    rate: float = 1.0,
+    network: Network | None = None,
+) -> Trained:
+    """Run the submission: ``models`` are the ranks' at the start, ``steps`` the shards of each step."""
+    arguments = []
+    for rank, model in enumerate(models):
+        batches = [[s[rank].x, s[rank].y, sum(len(each.x) for each in s), list(s[rank].skip)] for s in steps]
+        given = {name: getattr(model, name) for name in ("widths", "parameters", "frozen", "tied")}
+        arguments.append([given, batches, submission.variant["bucket_bytes"], rate])
+    todo = [model.computations([s[rank].skip for s in steps]) for rank, model in enumerate(models)]
+    played = submission.play("run", arguments, network, TrainingWorld, computations=todo)
+    for rank, (value, model) in enumerate(zip(played.values, models, strict=True)):
+        found = [each for each in value if _is_floats(each)] if isinstance(value, list) else []
+        if [each.shape for each in found] != [each.shape for each in model.parameters]:
+            raise Failed(f"run: rank {rank} returned no parameters; the starter's run returns model.numbers()")
+    return played
+
+
+def _is_floats(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+@np.errstate(all="ignore")
+def _factor(change: list[Any], slope: list[Any], where: str, names: list[str]) -> float:
+    """By which factor a rank's change is the gradient's. Raises Failed where no factor is right for all parameters."""
+    flat, wanted = np.concatenate([each.ravel() for each in change]), np.concatenate([each.ravel() for each in slope])
+    if not np.isfinite(flat).all():
+        raise Failed(f"{where} has parameters that are not finite; a rank without samples divides by zero?")
+    factor = float(flat @ wanted / (wanted @ wanted))
+    if not flat.any():
+        raise Failed(f"{where} has changed no parameter")
+    for name, got, right in zip(names, change, slope, strict=True):
+        wrong = np.flatnonzero(np.abs(got - factor * right) > NEAR * np.abs(flat).max())
+        if wrong.size:
+            at = f"element {wrong[0]}: {got.ravel()[wrong[0]]:.6g}, expected {factor * right.ravel()[wrong[0]]:.6g}"
+            raise Failed(f"{where} changes {name} by another gradient than that of the whole batch: {at}")
+    return factor
+
+
+def _one_step(
+    submission: Submission, model: Model, shards: list[Shard], starts: list[Model] | None = None, **network: Any
+) -> tuple[Trained, float]:
+    """One step, and the factor of its gradient: what is counted or timed has to be right, but for a factor."""
+    played = _train(submission, starts or [model] * len(shards), [shards], network=Network(**network))
+    slope, factor = model.gradient(0, shards), 1.0
+    for rank, found in enumerate(played.values):
+        change = [before - after for before, after in zip(model.parameters, found, strict=True)]
+        factor = _factor(change, slope, f"p = {len(shards)}: rank {rank}", model.names)
+    return played, factor
+
+
+def slow_network(model: Model) -> Network:
+    """Sending all gradients takes 60 % of the backward pass."""
+    return Network(ALPHA, 0.6 * sum(model.seconds) / sum(model.sizes))
+
+
+def _even(submission: Submission, p: int = 2) -> tuple[Model, Trained, float]:
+    """One step of p ranks, each with three samples, on a slow network; what came of it, and the gradient's factor.
+
+    Several criteria look at it. It is played once, because starting a rank with torch takes seconds.
+    """
+    model = _model(submission)
+    network, key = slow_network(model), (submission.folder, p)
+    if key not in PLAYED:
+        shards = _shards(submission, model, (3,) * p)
+        try:
+            PLAYED[key] = _one_step(submission, model, shards, alpha=network.alpha, beta=network.beta)
+        except EndedError as error:
+            PLAYED[key] = error
+    found = PLAYED[key]
+    if isinstance(found, EndedError):
+        raise found
+    return model, *found
+
+
+def gradients(submission: Submission) -> None:
+    _even(submission)
+
+
+def any_ranks(submission: Submission) -> None:
+    for p in (1, 3, 4):
+        _even(submission, p)
+
+
+def average(submission: Submission) -> None:
+    _, _, factor = _even(submission)
+    if abs(factor - 1) > NEAR:
+        hint = ": the sum over the ranks, not their average" if abs(factor - 2) < NEAR else ""
+        raise Failed(f"p = 2: the gradient is {factor:.4g} times that of the whole batch's mean loss{hint}")
+
+
+def uneven(submission: Submission) -> None:
+    model = _model(submission)
+    _one_step(submission, model, _shards(submission, model, (5, 0, 2)))
+
+
+@np.errstate(all="ignore")
+def several_steps(submission: Submission) -> None:
+    steps, rate, start = 4, 0.1, _model(submission, 4)
+    batches = [_shards(submission, start, (3, 3)) for _ in range(steps)]
+    played = _train(submission, [start] * 2, batches, rate)
+    model = start
+    for step, shards in enumerate(batches):
+        model = model.after(step, shards, rate)
+    for rank, found in enumerate(played.values):
+        for name, got, right in zip(model.names, found, model.parameters, strict=True):
+            if not np.allclose(got, right, rtol=0, atol=NEAR):
+                off = float(np.abs(got - right).max())
+                raise Failed(f"{steps} steps: rank {rank}: {name} differs from one process by up to {off:.3g}")
+    for name, *values in zip(model.names, *played.values, strict=True):
+        if values[0].tobytes() != values[1].tobytes():
+            raise Failed(f"{steps} steps: {name} has other bits on rank 1 than on rank 0")
+
+
+def broadcast(submission: Submission) -> None:
+    model, other = _model(submission), _model(submission)
+    starts = [model, replace(model, parameters=other.parameters)]
+    _one_step(submission, model, _shards(submission, model, (3, 3)), starts)
+
+
+def in_buckets(submission: Submission) -> None:
+    most = submission.variant["bucket_bytes"]
+    model, played, _ = _even(submission)
+    sent = [each.bytes for each in played.reduced]
+    largest, allowed = max(sent), max(most, *model.sizes)
+    if largest > allowed:
+        raise Failed(f"an all_reduce has {largest:,} bytes, expected at most {allowed:,}: bucket_bytes is {most:,}")
+    expected = len(greedy(model.sizes, most)) * max(1, round(sum(sent) / sum(model.sizes)))
+    if len(sent) > expected:
+        raise Failed(
+            f"a step has {len(sent)} all_reduces, expected {expected}: fill a bucket before you begin the next"
+        )
+    for sizes, limit in (([50, 10, 40, 30, 200], 100), ([8] * 7, 24), ([10, 30], 20), ([5], 100)):
+        got, wanted = repr(submission.call("buckets", sizes, limit)), repr(greedy(sizes, limit))
+        if got != wanted:
+            raise Failed(f"buckets({sizes}, {limit}): got {got[:200]}, expected {wanted}", share=0.5)
+
+
+def volume(submission: Submission) -> None:
+    model, played, _ = _even(submission)
+    found, expected = sum(each.bytes for each in played.reduced), sum(model.sizes)
+    if found != expected:
+        times = f"{found / expected:.2f} times as many"
+        raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, each gradient once: {times}")
+
+
+def order(submission: Submission) -> None:
+    """Seen in the sizes: every bucket ends where a parameter does, counted from the last."""
+    model, played, _ = _even(submission)
+    ends = set(accumulate(reversed(model.sizes)))
+    for number, end in enumerate(accumulate(each.bytes for each in played.reduced)):
+        if end < sum(model.sizes) and end not in ends:
+            raise Failed(
+                f"all_reduce {number} of a step ends after {end:,} bytes, where no parameter ends, counted from the "
+                "last: the gradients that backward computes first are not those that travel first"
+            )
+
+
+def overlap(submission: Submission) -> None:
+    model, played, _ = _even(submission)
+    network, most = slow_network(model), submission.variant["bucket_bytes"]
+    begin = max([each.end for each in played.collectives if each.kind == "broadcast"], default=0.0)
+    computing = sum(each.seconds for each in model.computations([()]))
+    found, limit = played.seconds - begin - computing, 1.1 * exposed(model, network, most)
+    if found > limit:
+        after = exposed(model, network, sum(model.sizes))
+        raise Failed(
+            f"a step computes for {computing * 1e3:.2f} ms and then waits {found * 1e3:.2f} ms for communication, "
+            f"expected at most {limit * 1e3:.2f} ms; one all_reduce after backward waits {after * 1e3:.2f} ms",
+            grid=timeline(played.spans),
+        )
+
+
+def unused(submission: Submission) -> None:
+    """Layers that a rank skips have no gradient there, and other ranks wait for its part."""
+    for skips in (((), (1,), (1, 2)), ((2,), (2,))):
+        model = _model(submission)
+        shards = [random_shard(submission.random, model, 3, skip) for skip in skips]
+        _one_step(submission, model, shards)
+
+
+def tied(submission: Submission) -> None:
+    model = _model(submission)
+    parameters = [each for index, each in enumerate(model.parameters) if index not in (4, 5)]
+    model = replace(model, parameters=tuple(parameters), tied=((2, 1),), frozen=(4,))
+    played, _ = _one_step(submission, model, _shards(submission, model, (2, 2)))
+    found, expected = sum(each.bytes for each in played.reduced), sum(model.sizes)
+    if found % expected:
+        raise Failed(f"a step reduces {found:,} bytes, expected {expected:,}, those of the layers that are trained")
+
+
+CRITERIA = [
+    Criterion("gradients", 10, "One step of two ranks goes along the gradient of the whole batch.", gradients),
+    Criterion("any-p", 5, "Any number of ranks: 1, 3, 4.", any_ranks),
+    Criterion("average", 10, "The average over the ranks, not their sum.", average),
+    Criterion("uneven", 10, "Ranks with 5, 0 and 2 samples: every sample counts the same.", uneven),
+    Criterion("steps", 10, "Four steps equal those of one process, with the same bits on both ranks.", several_steps),
+    Criterion("broadcast", 10, "All ranks begin with the parameters of rank 0.", broadcast),
+    Criterion("buckets", 10, "As few all_reduces as bucket_bytes allows, none larger.", in_buckets),
+    Criterion("bytes", 5, "Each gradient travels once.", volume),
+    Criterion("order", 5, "The last layer's gradients travel first.", order),
+    Criterion("overlap", 15, "Communication goes on while backward computes.", overlap),
+    Criterion("unused", 5, "Layers that some ranks skip, or all.", unused),
+    Criterion("tied", 5, "Two layers with the same parameters, and a frozen one, whose gradients do not travel.", tied),
+]

@@ -1,0 +1,153 @@
+"""Hidden tests of the trees: schedules proved for every p to 64, then counted, then simulated."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from collectives.algorithms import ALGORITHMS
+from collectives.bounds import best_segments, height, lower_bound
+from collectives.contracts import add_counts, before
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.schedules import played, prove, prove_each, schedules, seconds
+from collectives.grading.verdict import Failed
+from collectives.interpret import apply
+from collectives.machine import machine
+from collectives.schedule import Schedule
+from collectives.traffic import traffic
+from collectives.units import duration
+
+MOST_RANKS = 64
+ODD_AND_EVEN = (2, 3, 4, 7, 8, 13, 16, 33, 64)
+BYTES = 64 << 20
+
+
+def variant(seed: int) -> dict[str, Any]:
+    """The roots, and which chunks go through which tree; the library's trees begin at rank 0 and split in halves."""
+    random = np.random.default_rng([seed, 3])
+    root, second, first = int(random.integers(2, 10)), int(random.choice([-1, 1])), int(random.integers(0, 2))
+    return {"root": root, "second": second, "first": first}
+
+
+def _cases(ranks: Iterable[int], *segments: int) -> list[tuple[int, tuple[int, int]]]:
+    return [(p, (p, s)) for p in ranks for s in segments]
+
+
+def _proved(submission: Submission, function: str, ranks: Iterable[int], *segments: int) -> Iterator[tuple[str, Any]]:
+    """What is counted or timed has to be right first."""
+    for call, made in schedules(submission, function, _cases(ranks, *segments)):
+        prove(call, made)
+        yield call, made
+
+
+def _each_proved(submission: Submission, ranks: Iterable[int], *segments: int) -> Iterator[tuple[str, Any]]:
+    for function in ("tree", "two_tree"):
+        yield from _proved(submission, function, ranks, *segments)
+
+
+def tree(submission: Submission) -> None:
+    prove_each(submission, "tree", [*_cases(range(1, MOST_RANKS + 1), 1), *_cases((5, 8, 31), 4)])
+
+
+def two_tree(submission: Submission) -> None:
+    prove_each(submission, "two_tree", [*_cases(range(1, MOST_RANKS + 1), 1), *_cases((5, 8, 31), 4)])
+
+
+def ports(submission: Submission) -> None:
+    for call, made in _each_proved(submission, ODD_AND_EVEN, 4):
+        prove(call, made, one_port=True)
+
+
+def tree_root(submission: Submission) -> None:
+    for call, made in _proved(submission, "tree", (2, 3, 8, 13), 2):
+        p = made.p
+        _need_roots(call, made, [submission.variant["root"] % p] * made.k)
+
+
+def tree_roots(submission: Submission) -> None:
+    root, second, first = (submission.variant[name] for name in ("root", "second", "first"))
+    for call, made in _proved(submission, "two_tree", (3, 4, 8, 13), 2):
+        roots = [(root if chunk % 2 == first else root + second) % made.p for chunk in range(made.k)]
+        _need_roots(call, made, roots)
+
+
+def _need_roots(call: str, schedule: Schedule, roots: list[int]) -> None:
+    for chunk, (found, expected) in enumerate(zip(_first_complete(schedule), roots, strict=True)):
+        if found != [expected]:
+            ranks = " and ".join(map(str, found))
+            message = f"{call}: the sum of chunk {chunk} is first complete on rank {ranks}, expected rank {expected}"
+            raise Failed(message, **played(call, schedule))
+
+
+def _first_complete(schedule: Schedule) -> list[list[int]]:
+    """For every chunk the ranks that first hold every contribution: the root, if it went up a tree."""
+    held = before(schedule)
+    complete = np.array([*[1] * schedule.p, 0])
+    found: list[list[int]] = [[] for _ in range(schedule.k)]
+    for step in schedule.steps():
+        apply(step, held, add_counts)
+        for chunk, ranks in enumerate(found):
+            if not ranks:
+                ranks += np.flatnonzero((held[:, chunk] == complete).all(axis=-1)).tolist()
+    return found
+
+
+def depth(submission: Submission) -> None:
+    for call, made in _each_proved(submission, ODD_AND_EVEN, 1):
+        most = 4 * height(made.p)
+        if made.nsteps > most:
+            formula = f"4 ceil(log2 p) = {most}: at most 2 steps a level, up and down"
+            raise Failed(f"{call}: got {made.nsteps} steps, expected at most {formula}", **played(call, made))
+
+
+def pipeline(submission: Submission) -> None:
+    for function in ("tree", "two_tree"):
+        (_, short), (call, long) = _proved(submission, function, (13,), 1, 17)
+        chunks = 17 * (2 if function == "two_tree" else 1)
+        if long.k != chunks:
+            raise Failed(f"{call}: got {long.k} chunks, expected {chunks}")
+        if long.nsteps - short.nsteps > 4 * 16:
+            message = f"got {long.nsteps - short.nsteps} steps more than with one segment, expected at most {4 * 16}"
+            raise Failed(f"{call}: {message}: a segment follows two steps after the one before, up and down")
+
+
+def balance(submission: Submission) -> None:
+    for call, made in _proved(submission, "two_tree", ODD_AND_EVEN, 2):
+        n = made.k * 1000
+        counted = traffic(made, n)
+        for verb, most in (("sends", counted.sent), ("receives", counted.received)):
+            if most.max() > 2 * n:
+                rank, buffers = int(most.argmax()), most.max() / n
+                message = f"rank {rank} {verb} {buffers:g} n, expected at most 2 n: it has too many children"
+                raise Failed(f"{call}: {message} in both trees together", **played(call, made))
+
+
+def bandwidth(submission: Submission) -> dict[str, Any]:
+    """Against the library's single tree, with the number of segments that is best for each."""
+    on, lines = machine("textbook"), []
+    alpha, beta = on.network.alpha, on.network.beta
+    for p in (32, 33):
+        one, two = (best_segments(p, BYTES, alpha, beta, trees) for trees in (1, 2))
+        single = seconds("tree", ALGORITHMS["all_reduce", "tree"](p, one), on, BYTES)
+        ((call, made),) = _proved(submission, "two_tree", (p,), two)
+        took, bound = seconds(call, made, on, BYTES), lower_bound("all_reduce", p, BYTES, alpha, beta)
+        lines.append(
+            f"{call}: {duration(took)}; a single tree {duration(single)}; no algorithm below {duration(bound)}"
+        )
+        if took > 0.65 * single:
+            message = f"{took / single:.2f} of a single tree's time for 64 MiB, expected at most 0.65"
+            raise Failed(f"{call}: got {message}", grid="\n".join(lines))
+    return {"grid": "\n".join(lines)}
+
+
+CRITERIA = [
+    Criterion("tree", 15, "tree(p, segments) is an all-reduce: proved for every p from 1 to 64.", tree),
+    Criterion("two-tree", 25, "two_tree(p, segments) is an all-reduce: proved for every p from 1 to 64.", two_tree),
+    Criterion("ports", 10, "In a step no rank sends two messages, and none receives two.", ports),
+    Criterion("root", 5, "tree: the sum is first complete on rank ROOT % p.", tree_root),
+    Criterion("roots", 10, "two_tree: each chunk's sum is first complete on the root of its tree.", tree_roots),
+    Criterion("depth", 10, "One segment takes at most 4 ceil(log2 p) steps, in both functions.", depth),
+    Criterion("pipeline", 5, "Each further segment takes at most 4 steps, in both functions.", pipeline),
+    Criterion("balance", 10, "two_tree: no rank sends, or receives, more than 2 n.", balance),
+    Criterion("bandwidth", 10, "two_tree takes at most 0.65 of a single tree's time, simulated, 64 MiB.", bandwidth),
+]
