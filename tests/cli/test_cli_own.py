@@ -123,3 +123,16 @@ def test_a_schedule_for_other_ranks_is_refused(capsys: Capture, tmp_path: Path) 
     (tmp_path / "own.py").write_text(OWN + "def more(p): return right(p + 1)\n")
     code, _, err = run(capsys, "list", f"{tmp_path}/own.py:more", "-p", "2")
     assert (code, "got 3 ranks, expected 2" in err) == (2, True)
+
+
+def test_a_file_may_import_what_is_beside_it(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "beside_the_schedule.py").write_text("ROOT = 1\n")
+    lines = [
+        "import beside_the_schedule",
+        "from collectives.schedule import Schedule, Step",
+        "def down(p):",
+        "    step = Step(beside_the_schedule.ROOT, [r for r in range(p) if r != 1], 0)",
+        "    return Schedule('broadcast', p, 1, 1, lambda t: step, root=1, one_port=False)",
+    ]
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    assert run(capsys, "verify", "broadcast", f"{tmp_path}/mine.py:down", "-p", "3")[0] == 0

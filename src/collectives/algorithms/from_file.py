@@ -3,6 +3,7 @@
 import functools
 import inspect
 import runpy
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ def own(name: str) -> Callable[..., Schedule]:
         raise ValueError(f"a schedule of your own: got {name!r}, expected FILE.py:FUNCTION")
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path} with a function {function!r}")
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # as for a script: the file may import those beside it, also when it makes steps
     with _blamed(name, "while its file was run"):
         found = runpy.run_path(path).get(function)
         if callable(found):

@@ -107,7 +107,8 @@ def _criterion(place: int, verdict: Verdict, schedules: Schedules) -> Element:
     if verdict.message:
         parts.append(_element("p", verdict.message, class_="message"))
     if grid := verdict.details.get("grid"):
-        parts.append(_element("pre", str(grid), tabindex="0", role="region", aria_label="Schedule, fault marked"))
+        label = "Table" if verdict.status == "passed" else "Schedule, fault marked"
+        parts.append(_element("pre", str(grid), tabindex="0", role="region", aria_label=label))
     parts += _element_of_player(_name(place, verdict), schedules)
     return _element("li", *parts, id=f"criterion-{place}", class_=verdict.status)
 

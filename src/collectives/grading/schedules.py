@@ -18,7 +18,7 @@ from collectives.simulator.simulation import simulate
 from collectives.verify import verify
 
 MOST_CELLS = 1 << 18  # ranks times chunks; a proof needs p + 1 bytes for each
-MOST_MOVED = 1 << 22  # chunks that move in all steps together
+MOST_MOVED = 1 << 18  # chunks that move in all steps together, of which a proof copies p + 1 bytes each
 MOST_SECONDS = 30.0  # for all schedules of a criterion
 MOST_RANKS_PLAYED, MOST_MOVED_PLAYED = 16, 4096
 
@@ -31,11 +31,12 @@ def schedules(
     Raises Failed for another value, another collective, another number of ranks, and for more cells or moved chunks
     than a proof is made for; TimedOut if all calls together take longer than `MOST_SECONDS`.
     """
-    start = time.monotonic()
+    spent = 0.0
     for p, arguments in cases:
-        call = f"{function}({', '.join(map(_short, arguments))})"
+        call, start = f"{function}({', '.join(map(_short, arguments))})", time.monotonic()
         made = submission.call(function, *arguments)
-        if time.monotonic() - start > MOST_SECONDS:
+        spent += time.monotonic() - start
+        if spent > MOST_SECONDS:
             raise TimedOut(f"{call}: the criterion's schedules were not made within {MOST_SECONDS:g} s")
         _need_all_reduce(call, made, p)
         yield call, made
@@ -82,10 +83,17 @@ def moved(schedule: Schedule) -> float:
 
 def prove(call: str, schedule: Schedule, one_port: bool = False) -> None:
     """Raise Failed, with the marked grid and the schedule for the player, unless the schedule is proved."""
+    error = _fault(schedule, one_port)
+    if error is not None:
+        raise failed(call, schedule, error)
+
+
+def _fault(schedule: Schedule, one_port: bool) -> ScheduleError | None:
     try:
         verify(replace(schedule, one_port=one_port, ranks_per_node=1))
     except ScheduleError as error:
-        raise failed(call, schedule, error) from None
+        return error
+    return None
 
 
 def failed(call: str, schedule: Schedule, error: ScheduleError) -> Failed:
@@ -116,17 +124,15 @@ def prove_each(
     submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]], one_port: bool = False
 ) -> None:
     """Prove the schedules of all cases; raise what the first wrong one gives, with half the share of the right ones."""
-    cases, right, first = list(cases), 0, None
+    cases = list(cases)
+    wrong, first = 0, None
     for call, made in schedules(submission, function, cases):
-        try:
-            prove(call, made, one_port)
-            right += 1
-        except Failed as error:
-            first = first or error
+        error = _fault(made, one_port)
+        if error is not None:
+            wrong, first = wrong + 1, first or failed(call, made, error)
     if first is not None:
-        more = len(cases) - right - 1
-        others = f"; {more} of the other {len(cases) - 1} schedules are wrong, too" if more else ""
-        raise Failed(f"{first}{others}", share=right / len(cases) / 2, **first.details)
+        others = f"; {wrong - 1} of the other {len(cases) - 1} schedules are wrong, too" if wrong > 1 else ""
+        raise Failed(f"{first}{others}", share=(1 - wrong / len(cases)) / 2, **first.details)
 
 
 def seconds(call: str, schedule: Schedule, machine: Machine, n: int) -> float:
