@@ -31,14 +31,20 @@ def _need_sum(submission: Submission) -> None:
 
 
 def _need_bounds(submission: Submission) -> None:
-    submission.limit = LONG
     assert submission.call("bounds", 10, 4) == [0, 3, 6, 8, 10]
 
 
-def ring(limit: float) -> assignment.Assignment:
+def _need_bounds_at_leisure(submission: Submission) -> None:
+    submission.limit = LONG
+    _need_bounds(submission)
+
+
+def ring(hostile: Hostile) -> assignment.Assignment:
     """The ring with two criteria: the attack is in what the first one calls."""
+    limit = SHORT if "timeout" in hostile.ends else LONG
     read = assignment.read(ASSIGNMENTS / "ring")
-    criteria = (Criterion("sum", 90, "", _need_sum), Criterion("bounds", 10, "", _need_bounds))
+    other = _need_bounds if hostile.at_import else _need_bounds_at_leisure
+    criteria = (Criterion("sum", 90, "", _need_sum), Criterion("bounds", 10, "", other))
     return replace(read, criteria=criteria, facts=read.facts.model_copy(update={"limit": limit}))
 
 
@@ -78,8 +84,7 @@ def cases() -> list[object]:
 @pytest.mark.usefixtures("leaves_nothing")
 def test_an_attack_costs_its_own_criterion_alone(hostile: Hostile, tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text(hostile.text(REFERENCE))
-    limit = SHORT if "timeout" in hostile.ends else LONG
-    touched, other = grade(ring(limit), tmp_path, seed=3).verdicts
+    touched, other = grade(ring(hostile), tmp_path, seed=3).verdicts
     assert touched.status in hostile.ends.split(), touched.message
     assert hostile.says in touched.message
     assert touched.points == 0
