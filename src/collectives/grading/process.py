@@ -12,6 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
+import collectives
 from collectives.grading import seccomp
 from collectives.grading.channel import Channel, GoneError
 from collectives.grading.sandbox import Limits, SandboxError, bare_command, command
@@ -19,8 +22,9 @@ from collectives.grading.verdict import Crashed, TimedOut, plain
 
 FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
 OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
-START_SECONDS, END_SECONDS = 60.0, 5.0  # a rank may import torch, on a busy machine
+START_SECONDS, END_SECONDS = 60.0, 2.0  # a rank may import torch, on a busy machine
 KILLED = 128 + 9
+LIBRARY = Path(collectives.__file__).parents[1]  # for a rank without a sandbox; the sandbox has its own copy
 
 
 class Process:
@@ -41,7 +45,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno(), filter_fd],
-                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(LIBRARY)},
                 start_new_session=True,
             )
         self.printed = b""
@@ -61,6 +65,8 @@ class Process:
 
     def kill(self) -> None:
         """End the process and all that it has started. Safe to call twice."""
+        if self.user:
+            self._kill_inside()
         if self.process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, 9)
@@ -69,6 +75,13 @@ class Process:
         self.reader.join(END_SECONDS)  # until nothing that it has started is there to print
         if self.user:
             self.user.close()
+
+    def _kill_inside(self) -> None:
+        """The first process in the sandbox, and with it the kernel ends all others; bubblewrap collects it."""
+        with suppress(psutil.Error, subprocess.TimeoutExpired):
+            for first in psutil.Process(self.process.pid).children():
+                first.kill()
+                self.process.wait(END_SECONDS)
 
     def _read(self) -> None:
         """Keep the end of what it prints; more than a limit ends it."""

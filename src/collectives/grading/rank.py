@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -118,7 +119,7 @@ def _told(error: BaseException, file: str) -> dict[str, Any]:
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:2000]
-    except Exception:
+    except BaseException:
         return "its text cannot be read"
 
 
@@ -206,7 +207,7 @@ def _refuse(what: str, tried: list[str]) -> None:
 
 
 def watcher(tried: list[str]) -> Watch:
-    """Print the stacks before the time is over; raise ForbiddenError at the end for what was tried and hushed up."""
+    """Print the stacks before the time is over; at the end, raise an error for what was tried and hushed up."""
 
     @contextmanager
     def watch(limit: float) -> Iterator[None]:
@@ -216,9 +217,16 @@ def watcher(tried: list[str]) -> Watch:
         finally:
             faulthandler.cancel_dump_traceback_later()
         if tried:
-            _refuse(tried.pop(0), [])
+            _refuse(tried[0], [])
+        if left := [thread.name for thread in threading.enumerate() if _is_left(thread)]:
+            raise RuntimeError(f"the function has returned, its threads still run: {', '.join(left)[:200]}")
 
     return watch
+
+
+def _is_left(thread: threading.Thread) -> bool:
+    """Libraries' own threads, which Python has not started, are dummies."""
+    return thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
 
 
 def limit(memory: int, processes: int, file: int, cpu: int) -> None:

@@ -156,7 +156,7 @@ class World:
     def _until_all_return(self, selector: selectors.BaseSelector, end: float) -> None:
         while any(rank.returned is None for rank in self.ranks):
             self._need_progress()
-            ready = selector.select(max(0.0, min(0.5, end - time.monotonic())))
+            ready = selector.select(max(0.1, min(0.5, end - time.monotonic())))
             for key, _ in ready:
                 self._read(key.data)
             self.write()

@@ -1,0 +1,125 @@
+"""What a submission may consist of, and that a check which fails over a value is no end of the grading."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from assignments.wrong import ASSIGNMENTS
+from collectives.grading import assignment, sandbox
+from collectives.grading import grade as grading
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.grade import SubmissionError, grade
+from collectives.grading.verdict import Failed
+
+Check = Callable[[Submission], None]
+
+
+def ring(*checks: Check) -> assignment.Assignment:
+    """The ring with criteria that start no process."""
+    read = assignment.read(ASSIGNMENTS / "ring")
+    return replace(read, criteria=tuple(Criterion(str(i), 10, "", check) for i, check in enumerate(checks)))
+
+
+def passes(_submission: Submission) -> None:
+    pass
+
+
+def folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("link", "is a symbolic link"),
+        ("dangling", "is a symbolic link"),
+        ("pipe", "is a folder, a pipe or a device"),
+        ("folder", "is a folder, a pipe or a device"),
+        ("missing", "is missing"),
+        ("blank", "is empty: begin with the starter's file"),
+        ("large", "has 4,294,967,296 bytes, expected at most 1,048,576"),
+    ],
+)
+def test_files_that_are_not_read(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("x = 1")
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "blank").write_text(" \n\t\n")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(4 << 30)
+    with pytest.raises(SubmissionError, match=f"{name} {says}"):
+        grading._checked(tmp_path, name)
+
+
+def test_a_folder_above_that_is_a_link(tmp_path: Path) -> None:
+    (folder(tmp_path / "elsewhere") / "a.py").write_text("x = 1")
+    submission = folder(tmp_path / "submission")
+    (submission / "src").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SubmissionError, match="symbolic link"):
+        grading._checked(submission, "src/a.py")
+    linked = tmp_path / "linked"
+    linked.symlink_to(tmp_path / "elsewhere")  # the instructor's own
+    assert grading._checked(linked, "a.py").read_text() == "x = 1"
+
+
+def test_only_files_that_students_edit_are_taken(tmp_path: Path) -> None:
+    for name in ("ring.py", "variant.py", "numpy.py", "sitecustomize.py", "criteria.py"):
+        (tmp_path / name).write_text("raise SystemExit")
+    (folder(tmp_path / "collectives") / "__init__.py").write_text("raise SystemExit")
+    cache = folder(tmp_path / "__pycache__")
+    (cache / "ring.cpython-311.pyc").write_bytes(b"x")
+    tree = tmp_path / "tree"
+    grading._make_tree(ring(), tmp_path, 3, tree)
+    assert sorted(each.name for each in tree.iterdir()) == ["ring.py", "test_ring.py", "variant.py"]
+    assert (tree / "ring.py").read_text() == "raise SystemExit"
+    assert "DIRECTION" in (tree / "variant.py").read_text()
+
+
+def test_every_criterion_says_what_is_wrong_with_the_files(tmp_path: Path) -> None:
+    graded = grade(ring(passes, passes), tmp_path, sandboxed=False)
+    assert [each.message for each in graded.verdicts] == ["ring.py is missing in the submission"] * 2
+    assert graded.points == 0
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, KeyError, OverflowError, MemoryError, RecursionError])
+def test_a_value_that_a_check_cannot_read(error: type[Exception], tmp_path: Path) -> None:
+    def check(_submission: Submission) -> None:
+        raise error("\x1b[2J" * 10_000)
+
+    (tmp_path / "ring.py").write_text("x = 1")
+    first, second = grade(ring(check, passes), tmp_path, sandboxed=False).verdicts
+    assert (first.status, first.points, second.status, second.points) == ("crashed", 0, "passed", 10)
+    assert len(first.message) <= grading.MOST_MESSAGE
+    assert "\x1b" not in first.message
+
+
+def test_a_fault_of_this_machine_is_not_the_students(tmp_path: Path) -> None:
+    def check(_submission: Submission) -> None:
+        raise OSError("no space left")
+
+    (tmp_path / "ring.py").write_text("x = 1")
+    with pytest.raises(OSError, match="no space"):
+        grade(ring(check), tmp_path, sandboxed=False)
+
+
+def test_a_share_of_the_points(tmp_path: Path) -> None:
+    def check(_submission: Submission) -> None:
+        raise Failed("two of three", share=2 / 3)
+
+    (tmp_path / "ring.py").write_text("x = 1")
+    graded = grade(ring(check), tmp_path, sandboxed=False)
+    assert graded.points == 6.67
+
+
+def test_without_a_sandbox_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "unavailable", lambda: "bubblewrap is not installed")
+    with pytest.raises(sandbox.SandboxError, match="no sandbox: bubblewrap is not installed"):
+        grade(ring(passes), tmp_path)
+    with pytest.raises(ValueError, match="expected a folder"):
+        grade(ring(passes), tmp_path / "nowhere")

@@ -1,0 +1,93 @@
+"""An attack on the grader ends as one of the verdicts, costs its own criterion alone, and leaves nothing behind."""
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from assignments.wrong import ASSIGNMENTS
+from collectives.grading import assignment, process
+from collectives.grading.checking import need_equal
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.grade import grade
+from grading.hostile_rings import HOSTILE, Hostile
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+
+REFERENCE = (ASSIGNMENTS / "ring" / "reference" / "ring.py").read_text()
+
+SHORT, LONG = 1.0, 30.0  # seconds; only what ends by itself may take long, on a busy machine
+
+
+def _need_sum(submission: Submission) -> None:
+    buffers = [np.arange(6.0) + 10 * rank for rank in range(2)]
+    played = submission.play("all_reduce", [[each, "sum"] for each in buffers])
+    need_equal(played, [buffers[0] + buffers[1]] * 2, "all_reduce")
+
+
+def _need_bounds(submission: Submission) -> None:
+    assert submission.call("bounds", 10, 4) == [0, 3, 6, 8, 10]
+
+
+def _need_bounds_at_leisure(submission: Submission) -> None:
+    submission.limit = LONG
+    _need_bounds(submission)
+
+
+def ring(hostile: Hostile) -> assignment.Assignment:
+    """The ring with two criteria: the attack is in what the first one calls."""
+    limit = SHORT if "timeout" in hostile.ends else LONG
+    read = assignment.read(ASSIGNMENTS / "ring")
+    other = _need_bounds if hostile.at_import else _need_bounds_at_leisure
+    criteria = (Criterion("sum", 90, "", _need_sum), Criterion("bounds", 10, "", other))
+    return replace(read, criteria=criteria, facts=read.facts.model_copy(update={"limit": limit}))
+
+
+def _state() -> tuple[object, ...]:
+    """What a submission could leave behind in this process and on this machine."""
+    mounts = Path("/proc/self/mountinfo").read_text().count("\n")
+    shared = Path("/proc/sysvipc/shm").read_text().count("\n")
+    return (
+        psutil.Process().children(recursive=True),
+        threading.enumerate(),
+        len([*Path("/proc/self/fd").iterdir()]),
+        mounts,
+        shared,
+    )
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    users: set[int] = set()
+    own_user = process._own_user
+    monkeypatch.setattr(process, "_own_user", lambda: (given := own_user(), users.add(given[0]))[0])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("COLLECTIVES_SECRET", "SECRET")
+    before = _state()
+    yield
+    assert _state() == before
+    assert not list(tmp_path.glob("collectives-grade-*"))
+    assert not [each for each in psutil.process_iter(["uids"]) if each.info["uids"] and each.info["uids"].real in users]
+
+
+def cases() -> list[object]:
+    marks = {True: (), False: (pytest.mark.extended,)}
+    return [pytest.param(each, id=each.name, marks=marks[each.is_quick]) for each in HOSTILE]
+
+
+@pytest.mark.parametrize("hostile", cases())
+@pytest.mark.usefixtures("leaves_nothing")
+def test_an_attack_costs_its_own_criterion_alone(hostile: Hostile, tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(hostile.text(REFERENCE))
+    touched, other = grade(ring(hostile), tmp_path, seed=3).verdicts
+    assert touched.status in hostile.ends.split(), touched.message
+    assert hostile.says in touched.message
+    assert touched.points == 0
+    assert "SECRET" not in touched.message
+    assert "\x1b" not in touched.message
+    assert other.status == (touched.status if hostile.at_import else "passed"), other.message
