@@ -1,0 +1,239 @@
+"""Hidden tests: samples against the messages, fits against secret links, predictions against the simulator."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.algorithms import ALGORITHMS, COSTS
+from collectives.bounds import best_segments, pipelined_seconds
+from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.verdict import Failed
+from collectives.grading.world import Network, Played
+from collectives.machine import Link, Machine
+from collectives.simulator.simulation import simulate
+
+from .consistent import crossed, need_consistent
+from .noisy import Noisy
+
+Floats = NDArray[np.float64]
+
+
+def variant(seed: int) -> dict[str, Any]:
+    """The rank at the link's other end, and what may be sent on it."""
+    random = np.random.default_rng([seed, 5])
+    unit = int(random.choice([24, 40, 56, 72]))
+    return {
+        "peer": int(random.integers(1, 4)),
+        "unit": unit,
+        "most": unit * int(random.integers(1_500, 2_500)),
+        "messages": int(random.integers(120, 160)),
+        "ranks": int(random.choice([24, 40, 48, 56])),
+    }
+
+
+def _link(submission: Submission) -> tuple[float, float]:
+    """A secret alpha and beta."""
+    random = submission.random
+    return float(random.uniform(10e-6, 60e-6)), float(10 ** random.uniform(-9.5, -8.5))
+
+
+def _measured(submission: Submission, alpha: float, beta: float) -> tuple[Played, Floats, Floats]:
+    """What rank 0 returns for a noisy link to a rank that starts late, as arrays."""
+    p, peer = 4, submission.variant["peer"]
+    late = tuple(5e-3 if rank == peer else 0.0 for rank in range(p))
+    network = Network(alpha, beta, late=late)
+    played = submission.play("measure", [[]] * p, network, Noisy, seed=submission.seed, peer=peer)
+    told = played.values[0]
+    if not isinstance(told, list) or len(told) != 2:
+        raise Failed(f"measure: rank 0 returned {told!r:.80}, expected (sizes, seconds)")
+    sizes, seconds = (_numbers(each, name) for each, name in zip(told, ("sizes", "seconds"), strict=True))
+    if sizes.shape != seconds.shape or not sizes.size:
+        raise Failed(f"measure: got {sizes.size} sizes and {seconds.size} seconds, expected one of each for a sample")
+    return played, sizes, seconds
+
+
+def _numbers(told: Any, name: str) -> Floats:
+    try:
+        numbers = np.asarray(told, dtype=np.float64).ravel()
+    except (ValueError, TypeError, OverflowError):
+        raise Failed(f"{name}: got {told!r:.80}, expected numbers") from None
+    if not np.isfinite(numbers).all():
+        raise Failed(f"{name}: got {numbers[~np.isfinite(numbers)][0]}, expected finite numbers")
+    return numbers
+
+
+def _there_and_back(played: Played, peer: int) -> dict[int, list[float]]:
+    """By size, half of the seconds of every message to the peer and the one that came back after it."""
+    there = [each for each in played.sent if (each.src, each.dst) == (0, peer)]
+    back = [each for each in played.sent if (each.src, each.dst) == (peer, 0)]
+    halves: dict[int, list[float]] = {}
+    for ping, pong in zip(there, back, strict=False):
+        if ping.bytes == pong.bytes:
+            halves.setdefault(ping.bytes, []).append((pong.end - ping.start) / 2)
+    return halves
+
+
+def samples(submission: Submission) -> None:
+    played, sizes, seconds = _measured(submission, *_link(submission))
+    halves = _there_and_back(played, submission.variant["peer"])
+    for size in np.unique(sizes):
+        if int(size) not in halves:
+            raise Failed(f"measure: no message of {size:g} bytes went to rank {submission.variant['peer']} and back")
+        told, seen = float(np.median(seconds[sizes == size])), float(np.median(halves[int(size)]))
+        if abs(told - seen) > 0.05 * seen:
+            text = f"the median of the samples is {told:.4g} s, on the wire half a way there and back took {seen:.4g} s"
+            raise Failed(f"measure, {size:g} bytes: {text}")
+
+
+def rules(submission: Submission) -> None:
+    played, sizes, _ = _measured(submission, *_link(submission))
+    unit, most, messages = (submission.variant[name] for name in ("unit", "most", "messages"))
+    sent, used = Counter(message.src for message in played.sent)[0], sorted({each.bytes for each in played.sent})
+    if wrong := [size for size in used if size % unit or not 0 < size <= most]:
+        raise Failed(f"measure: a message has {wrong[0]:,} bytes, expected a multiple of {unit} up to {most:,}")
+    if sent > messages:
+        raise Failed(f"measure: rank 0 sent {sent} messages, expected {messages} at most")
+    counts = Counter(sizes.tolist())
+    if len(counts) < 4 or max(counts) < 100 * min(counts):
+        text = f"{len(counts)} sizes from {min(counts):,.0f} to {max(counts):,.0f} bytes"
+        raise Failed(f"measure: got {text}, expected 4 or more, the largest 100 times the smallest")
+    if min(counts.values()) < 7:
+        raise Failed(
+            f"measure: got {min(counts.values())} samples of a size, expected 7 or more: some are far too long"
+        )
+
+
+def _need_fit(
+    submission: Submission, sizes: Floats, seconds: Floats, link: tuple[float, float], *within: float
+) -> None:
+    told = _numbers(submission.call("fit", sizes, seconds), "fit")
+    if told.shape != (2,):
+        raise Failed(f"fit: got {told.size} numbers, expected alpha and beta")
+    for name, found, true, most in zip(("alpha", "beta"), told, link, within, strict=True):
+        if abs(found - true) > most * true:
+            raise Failed(f"fit: {name} = {found:.4g}, expected within {most:.0%} of {true:.4g}")
+
+
+def exact_fit(submission: Submission) -> None:
+    for sizes in ([8, 1024], [1 << 20, 64, 64, 4096, 1 << 24, 100]):
+        alpha, beta = _link(submission)
+        _need_fit(submission, np.array(sizes, float), alpha + beta * np.array(sizes), (alpha, beta), 1e-3, 1e-3)
+
+
+def noisy_fit(submission: Submission) -> None:
+    """A size in eight is ten times as long, in each a few samples are: neither a mean nor a minimum is right."""
+    random = submission.random
+    for _ in range(3):
+        alpha, beta = _link(submission)
+        sizes = np.repeat([64.0, 512.0, 4096.0, 32768.0, 262144.0, 2097152.0], 15)
+        seconds = (alpha + beta * sizes) * (1 + 0.03 * random.standard_normal(sizes.size))
+        seconds *= np.where(random.random(sizes.size) < 0.12, random.uniform(3, 20, sizes.size), 1)
+        order = random.permutation(sizes.size)
+        _need_fit(submission, sizes[order], seconds[order], (alpha, beta), 0.06, 0.06)
+
+
+def whole(submission: Submission) -> None:
+    for _ in range(2):
+        alpha, beta = _link(submission)
+        _, sizes, seconds = _measured(submission, alpha, beta)
+        _need_fit(submission, sizes, seconds, (alpha, beta), 0.1, 0.1)
+
+
+def _ring(p: int, n: float, alpha: float, beta: float) -> float:
+    return COSTS["all_reduce", "ring"](p).seconds(n, alpha, beta)
+
+
+def _trees(p: int, n: float, alpha: float, beta: float) -> float:
+    return pipelined_seconds(p, n, best_segments(p, n, alpha, beta), alpha, beta)
+
+
+def _predicted(submission: Submission, p: int, alpha: float, beta: float) -> float:
+    told = submission.call("crossing", p, alpha, beta)
+    if not isinstance(told, int | float) or not 0 <= told < 1e18:
+        raise Failed(f"crossing({p}, …): got {told!r:.80}, expected bytes")
+    return float(told)
+
+
+def prediction(submission: Submission) -> None:
+    for p in (16, submission.variant["ranks"], 100, 256):
+        alpha, beta = _link(submission)
+        told = _predicted(submission, p, alpha, beta)
+        ring, trees = _ring(p, told, alpha, beta), _trees(p, told, alpha, beta)
+        if abs(ring - trees) > 0.01 * trees:
+            text = f"{told:,.0f} bytes; there the ring takes {ring:.4g} s and the trees take {trees:.4g} s"
+            raise Failed(f"crossing({p}, {alpha:.3g}, {beta:.3g}): got {text}, expected the same")
+
+
+def no_crossing(submission: Submission) -> None:
+    for p in (2, 3, 4, 6):
+        told = _predicted(submission, p, *_link(submission))
+        if told > 0:
+            raise Failed(f"crossing({p}, …): got {told:,.0f} bytes, expected 0: the ring leads at all sizes")
+
+
+def _simulated(p: int, sizes: list[int], alpha: float, beta: float) -> tuple[list[float], list[float]]:
+    """Seconds of ring and two-tree on a machine without latency, whose overhead is alpha."""
+    machine = Machine(name="secret", source="drawn by lot", network=Link(latency=0, overhead=alpha, rate=1 / beta))
+    ring = ALGORITHMS["all_reduce", "ring"](p)
+    trees = [ALGORITHMS["all_reduce", "two_tree"](p, segments=best_segments(p, n, alpha, beta)) for n in sizes]
+    return (
+        [simulate(ring, machine, n).seconds for n in sizes],
+        [simulate(each, machine, n).seconds for each, n in zip(trees, sizes, strict=True)],
+    )
+
+
+def simulator(submission: Submission) -> None:
+    alpha, beta = _link(submission)
+    for p in (16, submission.variant["ranks"], 64):
+        told = round(_predicted(submission, p, alpha, beta))
+        ((ring,), (trees,)) = _simulated(p, [told], alpha, beta)
+        if not 0.85 * ring <= trees <= 1.15 * ring:
+            text = f"at {told:,} bytes the ring takes {ring:.4g} s and two trees take {trees:.4g} s"
+            raise Failed(f"crossing, p = {p}: in the simulator {text}, expected a difference of 15 % at most")
+
+
+def measured(submission: Submission) -> None:
+    for p in (16, submission.variant["ranks"]):
+        alpha, beta = _link(submission)
+        sizes = [round(_crossing_size(p, alpha, beta) * 1.7**power) for power in range(-6, 5)]
+        ring, trees = _simulated(p, sizes, alpha, beta)
+        _need_crossing(submission, sizes, ring, trees)
+        _need_crossing(submission, sizes, [2 * max(ring)] * len(sizes), trees[:1] * len(sizes))
+        _need_crossing(submission, sizes, ring, [each + 1.0 for each in ring])
+
+
+def _crossing_size(p: int, alpha: float, beta: float) -> float:
+    low, high = 1.0, 1e15
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _trees(p, middle, alpha, beta) < _ring(p, middle, alpha, beta) else (low, middle)
+    return low
+
+
+def _need_crossing(submission: Submission, sizes: list[int], ring: list[float], trees: list[float]) -> None:
+    told, true = submission.call("measured_crossing", sizes, ring, trees), crossed(sizes, ring, trees)
+    if not isinstance(told, int | float) or not (told == true or abs(told - true) <= 0.02 * true):
+        raise Failed(f"measured_crossing: got {told!r:.80} bytes, expected {true:,.0f}")
+
+
+def report(submission: Submission) -> None:
+    need_consistent(submission.folder / "report.json")
+
+
+CRITERIA = [
+    Criterion("samples", 15, "Samples are what the messages took, on a noisy network with a late rank.", samples),
+    Criterion("rules", 5, "Allowed sizes, few messages; four sizes or more, seven samples or more of each.", rules),
+    Criterion("exact-fit", 10, "alpha and beta of samples without noise, to 0.1 %.", exact_fit),
+    Criterion("noisy-fit", 15, "alpha and beta to 6 %, where one sample in eight is far too long.", noisy_fit),
+    Criterion("whole", 10, "alpha and beta of a secret link, from your samples, to 10 %.", whole),
+    Criterion("crossing", 15, "The closed forms of ring and two-tree agree at your bytes, to 1 %.", prediction),
+    Criterion("no-crossing", 5, "0 where the ring leads at all sizes.", no_crossing),
+    Criterion("simulator", 5, "So do simulated ring and two-tree, to 15 %.", simulator),
+    Criterion("measured", 10, "The crossing of simulated times, interpolated between sizes.", measured),
+    Criterion(
+        "report", 10, "report.json agrees with itself: fit, prediction and crossing follow from its rows.", report
+    ),
+]
