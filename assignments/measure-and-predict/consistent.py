@@ -48,7 +48,7 @@ class Report(BaseModel):
     where: Annotated[str, Field(min_length=1)]
     ranks: Annotated[int, Field(ge=2, le=1024)]
     messages: Annotated[list[Message], Field(min_length=4, max_length=1000)]
-    alpha: Annotated[float, Field(ge=0, lt=10)]
+    alpha: Annotated[float, Field(gt=-10, lt=10)]  # below 0 where the samples are too noisy, which the text may say
     beta: Seconds
     all_reduce: Annotated[list[Times], Field(min_length=4, max_length=1000)]
     predicted_crossing: Crossing

@@ -44,7 +44,7 @@ def test_measure_and_predict_report_notebook(tmp_path: Path) -> None:
     starter.write(assignment.read(FOLDER), 0, folder)
     shutil.copyfile(FOLDER / "reference" / "predict.py", folder / "predict.py")
     tiny = {"ranks": 2, "repetitions": 3, "launches": 3}
-    sizes = {"message_bytes": [64, 1024, 16384, 131072], "all_reduce_bytes": [64, 1024, 4096, 65536]}
+    sizes = {"message_bytes": [64, 4096, 1 << 20, 8 << 20], "all_reduce_bytes": [64, 1024, 4096, 65536]}
     papermill.execute_notebook(
         str(folder / "report.ipynb"), str(folder / "done.ipynb"), {**tiny, **sizes}, cwd=str(folder), progress_bar=False
     )
