@@ -7,8 +7,8 @@ import numpy as np
 
 from collectives.grading.checking import need_equal, random_buffers
 from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.messages import Network
 from collectives.grading.verdict import Failed
-from collectives.grading.world import Network
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import verify

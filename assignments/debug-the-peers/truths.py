@@ -13,8 +13,9 @@ from collectives.contracts import add_counts, before
 from collectives.grading import assignment, starter
 from collectives.grading.criterion import Submission
 from collectives.grading.grade import let_others_read
+from collectives.grading.messages import Network, Played
 from collectives.grading.verdict import Failed
-from collectives.grading.world import Network, Played, World
+from collectives.grading.world import World
 from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.traffic import traffic

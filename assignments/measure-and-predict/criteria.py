@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from collectives.algorithms import ALGORITHMS, COSTS
 from collectives.bounds import best_segments, pipelined_seconds
 from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.messages import Network, Played
 from collectives.grading.verdict import Failed
-from collectives.grading.world import Network, Played
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectives.grading.world import Post, Rank, World
+from collectives.grading.messages import Post
+from collectives.grading.progress import Rank
+from collectives.grading.world import World
 
 
 @dataclass

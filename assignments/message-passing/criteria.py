@@ -10,8 +10,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from collectives.grading.checking import need_equal, random_buffers
 from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.messages import Network, Played
+from collectives.grading.progress import Rank
 from collectives.grading.verdict import Failed
-from collectives.grading.world import Network, Played, Rank, World
+from collectives.grading.world import World
 
 CALLS = ("broadcast", "scatter", "gather", "all_gather")
 MOST_RANKS = 16

@@ -6,8 +6,8 @@ import numpy as np
 
 from collectives.grading.checking import all_equal, need_equal, random_buffers
 from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.messages import Network, Played
 from collectives.grading.verdict import Failed
-from collectives.grading.world import Network, Played
 
 
 def variant(seed: int) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import pytest
 from collectives.grading import training_world
 from collectives.grading.comm import CommError
 from collectives.grading.local import run
+from collectives.grading.messages import Network
 from collectives.grading.training_comm import TrainingComm
 from collectives.grading.training_world import Computation, Trained, TrainingWorld
 from collectives.grading.verdict import Crashed, Failed
-from collectives.grading.world import Network
 
 LAYERS = [Computation(0, 1, "backward", 3.0, 0.5), Computation(0, 0, "backward", 5.0, 2.0)]
 

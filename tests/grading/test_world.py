@@ -8,8 +8,8 @@ import pytest
 from collectives.grading import world
 from collectives.grading.comm import CommError
 from collectives.grading.local import run
+from collectives.grading.messages import Network, Played
 from collectives.grading.verdict import Crashed, Failed, TimedOut
-from collectives.grading.world import Network, Played
 
 ALPHA, BETA = 3.0, 0.5
 SLOW = Network(alpha=ALPHA, beta=BETA)

@@ -14,7 +14,7 @@ import variant
 
 from collectives import verify
 from collectives.grading.local import run
-from collectives.grading.world import Network
+from collectives.grading.messages import Network
 from collectives.traffic import traffic
 
 

@@ -7,7 +7,7 @@ import pytest
 from variant import MESSAGES, MOST, PEER, UNIT
 
 from collectives.grading.local import run
-from collectives.grading.world import Network
+from collectives.grading.messages import Network
 
 
 def test_measure_times_messages():

@@ -5,7 +5,7 @@ import passing
 import pytest
 
 from collectives.grading.local import run
-from collectives.grading.world import Network
+from collectives.grading.messages import Network
 
 RANKS = [1, 2, 4, 5]
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.grading.criterion import Submission
+from collectives.grading.messages import Played
 from collectives.grading.verdict import Failed
-from collectives.grading.world import Played
 
 
 def random_buffers(submission: Submission, p: int, n: int) -> list[NDArray[np.float64]]:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from collectives.grading.messages import Network, Played
 from collectives.grading.process import Process
 from collectives.grading.sandbox import Limits, SandboxError
 from collectives.grading.verdict import EndedError
-from collectives.grading.world import Network, Played, World
+from collectives.grading.world import World
 
 MOST_RANKS = 16
 

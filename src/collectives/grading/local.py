@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from collectives.grading.channel import Channel
+from collectives.grading.messages import Network, Played
 from collectives.grading.rank import serve
-from collectives.grading.world import Network, Played, World
+from collectives.grading.world import World
 
 
 def run(

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.grading.messages import Network
 from collectives.grading.training_world import Computation
-from collectives.grading.world import Network
 from collectives.training import lane
 
 Array = NDArray[np.float64]

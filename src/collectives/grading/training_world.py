@@ -12,8 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from collectives.grading.messages import Array, Played
+from collectives.grading.progress import Rank
 from collectives.grading.verdict import Failed
-from collectives.grading.world import Array, Played, Rank, World
+from collectives.grading.world import World
 from collectives.training.timeline import REDUCE, Span
 
 MOST_COLLECTIVES, MOST_BYTES = 10_000, 256 << 20  # of all ranks together, in one call
@@ -184,7 +186,7 @@ class TrainingWorld(World):
                 rank.collective = None
                 rank.channel.tell({"array": one.result})
 
-    def _cycle(self, waiting: list[Rank]) -> str:
+    def deadlock(self, waiting: list[Rank]) -> str:
         """Which collective was not started by all, and what the others do instead."""
         first = min(waiting, key=lambda rank: rank.collective or 0)
         number = first.collective or 0

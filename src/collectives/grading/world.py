@@ -8,102 +8,21 @@ returns when its message has been received; otherwise at once.
 import math
 import selectors
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives.grading import wire
 from collectives.grading.channel import Channel, GoneError
+from collectives.grading.messages import Network, Played, Post, Sent
+from collectives.grading.progress import Rank, cycle_from, silent, stuck
 from collectives.grading.verdict import Blocked, Crashed, Failed, TimedOut, plain
 
-Array = NDArray[Any]
 MOST_MESSAGES = 100_000
 MOST_UNRECEIVED = 256 << 20  # bytes
-
-
-class Sent(NamedTuple):
-    """One message, as it went over the wire; times in seconds of the simulated clock."""
-
-    src: int
-    dst: int
-    bytes: int
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Network:
-    """What a message costs, and whether a send waits for its receiver (small buffers). ``late``: start of each rank."""
-
-    alpha: float = 1e-6
-    beta: float = 1e-9
-    small_buffers: bool = False
-    late: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Played:
-    """What came of one call on all ranks."""
-
-    values: list[Any]
-    arguments: list[list[Any]]
-    sent: list[Sent]
-    seconds: float
-    unreceived: list[tuple[int, int]]
-
-    def bytes_sent(self, p: int) -> list[int]:
-        """Bytes that each rank has sent."""
-        counted: Counter[int] = Counter()
-        for message in self.sent:
-            counted[message.src] += message.bytes
-        return [counted[rank] for rank in range(p)]
-
-    def messages_sent(self, p: int) -> list[int]:
-        """Messages that each rank has sent."""
-        counted = Counter(message.src for message in self.sent)
-        return [counted[rank] for rank in range(p)]
-
-
-@dataclass
-class Post:
-    """A message that its sender has handed over."""
-
-    src: int
-    dst: int
-    array: Array
-    at: float
-
-
-@dataclass
-class Rank:
-    """What the grader knows of one rank: its clock, and what it waits for."""
-
-    number: int
-    channel: Channel
-    clock: float = 0.0
-    egress_free: float = 0.0
-    ingress_free: float = 0.0
-    sending: Post | None = None
-    receiving: dict[str, Any] | None = None
-    received: Array | None = None
-    collective: int | None = None
-    asks: str = ""
-    line: int = 0
-    returned: dict[str, Any] | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for another rank."""
-        return self.sending is not None or self.receiving is not None or self.collective is not None
-
-    @property
-    def peer(self) -> int:
-        """The rank that it waits for."""
-        return int(self.receiving["from"]) if self.receiving is not None else self.sending.dst  # type: ignore[union-attr]
 
 
 def _kind(value: Any) -> str:
@@ -155,15 +74,20 @@ class World:
 
     def _until_all_return(self, selector: selectors.BaseSelector, end: float) -> None:
         while any(rank.returned is None for rank in self.ranks):
-            self._need_progress()
+            if waiting := stuck(self.ranks):
+                raise Failed(f"deadlock: {self.deadlock(waiting)}")
             ready = selector.select(max(0.1, min(0.5, end - time.monotonic())))
             for key, _ in ready:
                 self._read(key.data)
             self.write()
             if time.monotonic() > end and not ready:
-                raise TimedOut(self._silent())
+                raise TimedOut(silent(self.ranks, self.file, self.limit))
             if time.monotonic() > end + self.limit:
                 raise TimedOut(f"the ranks still exchange messages after {self.limit + self.limit:g} s")
+
+    def deadlock(self, waiting: list[Rank]) -> str:
+        """Why none of these ranks goes on."""
+        return cycle_from(self.ranks, waiting[0])
 
     def write(self) -> None:
         """Send what did not fit into the sockets before."""
@@ -321,37 +245,3 @@ class World:
         rank.channel.tell({} if rank.received is None else {"array": rank.received})
         rank.received = None
         rank.asks = ""
-
-    # What can go wrong.
-
-    def _need_progress(self) -> None:
-        """Raise Failed where every rank that has not returned waits for another, and none of them can go on."""
-        waiting = [rank for rank in self.ranks if rank.waits]
-        if not waiting or any(not rank.waits and rank.returned is None for rank in self.ranks):
-            return
-        raise Failed("deadlock: " + self._cycle(waiting))
-
-    def _cycle(self, waiting: list[Rank]) -> str:
-        path, rank = [], waiting[0]
-        while rank not in path and rank.waits:
-            path.append(rank)
-            rank = self.ranks[rank.peer]
-        if not rank.waits:
-            return f"{self._doing(path[-1])}, which has returned"
-        cycle = path[path.index(rank) :]
-        names = [str(each.number) for each in cycle]
-        whole = f"ranks {', '.join(names[:-1])} and {names[-1]} wait for each other"
-        return f"{whole}: {'; '.join(self._doing(each) for each in cycle[:4])}{'; …' if len(cycle) > 4 else ''}"
-
-    def _doing(self, rank: Rank) -> str:
-        verb = "receive from" if rank.receiving is not None else "send to"
-        return f"rank {rank.number} waits (line {rank.line}) to {verb} rank {rank.peer}"
-
-    def _silent(self) -> str:
-        busy = [rank for rank in self.ranks if rank.returned is None and not rank.waits]
-        stacks = [rank.channel.stack(self.file) for rank in busy]
-        first = busy[0]
-        where = f" ({self.file}, line {stacks[0]})" if stacks[0] else ""
-        waiting = [str(rank.number) for rank in self.ranks if rank.waits]
-        others = f"; {'rank' if len(waiting) == 1 else 'ranks'} {', '.join(waiting)} waited" if waiting else ""
-        return f"rank {first.number} did neither return nor send or receive for {self.limit:g} s{where}{others}"
