@@ -124,7 +124,8 @@ def kept(source: str, stub: str = "…") -> str:
 def test_every_cell_has_nbgrader_s_metadata(tmp_path: Path) -> None:
     cells = exported(tmp_path)
     assert list(cells)[:5] == ["handout", "file-1", "file-2", "given-test_ring", "given-variant"]
-    assert list(cells)[5:8] == ["check", "test_ring-test_twice", "test_ring-test_zero"]
+    assert list(cells)[5:8] == ["check", "public-1", "public-2"]
+    assert cells["public-2"]["source"] == 'check("test_ring.py::test_zero")'
     assert list(cells)[8:] == ["grade", "criterion-1", "criterion-2"]
     assert cells.pop("file-2")["metadata"] == {}
     for name, cell in cells.items():
@@ -174,6 +175,15 @@ def test_students_get_a_fault_and_no_trace_of_the_repair(tmp_path: Path) -> None
     path = export(made(tmp_path, **{"reference/ring.py": repaired}), SEED, tmp_path / "course")
     (cell,) = (cell for cell in nbformat.read(path, 4).cells if cell.id == "file-1")
     assert (cell.source, cell.metadata) == ("%%writefile ring.py\ndef f():\n    return 2", {})
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in ASSIGNMENTS.glob("*/assignment.yaml")))
+def test_every_assignment_can_be_exported(tmp_path: Path, name: str) -> None:
+    read = assignment.read(ASSIGNMENTS / name)
+    cells = {cell.id: cell for cell in nbformat.read(export(read, SEED, tmp_path), 4).cells}
+    of = sum(cell.metadata.get("nbgrader", {}).get("points", 0) for cell in cells.values())
+    assert of == sum(each.points for each in read.criteria)
+    assert not re.search(r"\{code-cell\}|kernelspec", cells["handout"].source)
 
 
 def test_without_solutions_the_file_can_be_imported_and_with_them_it_runs() -> None:
@@ -250,5 +260,5 @@ def test_the_notebook_gives_the_points_of_the_grader(tmp_path: Path, whose: str)
     of = [cell.metadata.nbgrader.points for cell in graded]
     assert given == (of if whose == "reference" else [0.0] * len(of))
     failed = {cell.id for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "error"}
-    public = {cell.id for cell in notebook.cells if cell.id.startswith("test_")}
+    public = {cell.id for cell in notebook.cells if cell.id.startswith("public-")}
     assert failed == (set() if whose == "reference" else public)

@@ -174,14 +174,14 @@ def _given(folder: Path) -> Iterator[Cell]:
     for name in texts:
         yield _writing(folder / name, f"given-{Path(name).stem}", "locked")
     yield _code("check", "locked", CHECK)
-    for name, text in texts.items():
-        yield from _public(name, text)
+    tests = [f"{name}::{test}" for name, text in texts.items() for test in _tests(text)]
+    for number, test in enumerate(tests, 1):
+        yield _code(f"public-{number}", "grade", f'check("{test}")', points=0)
 
 
-def _public(file: str, text: str) -> Iterator[Cell]:
-    for each in ast.parse(text).body:
-        if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"):
-            yield _code(f"{Path(file).stem}-{each.name}", "grade", f'check("{file}::{each.name}")', points=0)
+def _tests(text: str) -> list[str]:
+    functions = (each.name for each in ast.parse(text).body if isinstance(each, ast.FunctionDef))
+    return [name for name in functions if name.startswith("test_")]
 
 
 def _hidden(assignment: Assignment, seed: int) -> Iterator[Cell]:
