@@ -7,16 +7,10 @@ import numpy as np
 
 from collectives.grading.checking import need_equal, random_buffers
 from collectives.grading.criterion import Criterion, Submission
-<<<<<<< HEAD
 from collectives.grading.messages import Network
-from collectives.grading.verdict import Failed
-from collectives.schedule import Schedule, ScheduleError
-=======
 from collectives.grading.schedules import need_all_reduce, prove
 from collectives.grading.verdict import Failed
-from collectives.grading.world import Network
 from collectives.schedule import Schedule
->>>>>>> measure
 from collectives.traffic import traffic
 
 from .truths import SMALL_BUFFERS, inside_both, truth
