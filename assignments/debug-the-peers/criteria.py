@@ -8,10 +8,10 @@ import numpy as np
 from collectives.grading.checking import need_equal, random_buffers
 from collectives.grading.criterion import Criterion, Submission
 from collectives.grading.messages import Network
+from collectives.grading.schedules import need_all_reduce, prove
 from collectives.grading.verdict import Failed
-from collectives.schedule import Schedule, ScheduleError
+from collectives.schedule import Schedule
 from collectives.traffic import traffic
-from collectives.verify import verify
 
 from .truths import SMALL_BUFFERS, inside_both, truth
 
@@ -70,30 +70,27 @@ def _is_right(told: Any, value: Any) -> bool:
 # Repairs: right first, then as cheap as the program can be.
 
 
-def _proved(submission: Submission, file: str, p: int, k: int, most_steps: int, most_sent: int) -> Schedule:
+def _proved(submission: Submission, program: str, p: int, k: int, most_steps: int, most_sent: int) -> Schedule:
     """The schedule, proved and counted; ``most_sent``: in buffers, by the busiest rank."""
-    schedule = submission.call("schedule", file=file)
-    if not isinstance(schedule, Schedule) or (schedule.collective, schedule.p, schedule.k) != ("all_reduce", p, k):
-        raise Failed(f"{file}: schedule() no longer is an all_reduce on {p} ranks with {k} chunks")
-    try:
-        verify(schedule)
-    except ScheduleError as error:
-        what, _, grid = str(error).partition("\n")
-        raise Failed(f"{file}: {what}", grid=grid) from None
-    sent, n = int(traffic(schedule, 8 * k).sent.max()), 8 * k
-    if schedule.nsteps > most_steps or sent > most_sent * n:
-        got = f"{schedule.nsteps} steps, and the busiest rank sends {sent / n:g} times the buffer"
-        raise Failed(f"{file}: right, but got {got}, expected {most_steps} and {most_sent} at most")
+    call, schedule = f"{program}.schedule()", submission.call("schedule", file=f"{program}.py")
+    need_all_reduce(call, schedule, p)
+    if schedule.k != k:
+        raise Failed(f"{call}: got {schedule.k} chunks, expected {k}")
+    prove(call, schedule)
+    sent = int(traffic(schedule, 8 * k).sent.max()) / (8 * k)
+    if schedule.nsteps > most_steps or sent > most_sent:
+        got = f"{schedule.nsteps} steps, and the busiest rank sends {sent:g} times the buffer"
+        raise Failed(f"{call}: right, but got {got}, expected {most_steps} and {most_sent} at most")
     return schedule
 
 
 def hypercube_repaired(submission: Submission) -> None:
-    _proved(submission, "hypercube.py", 8, 3, most_steps=3, most_sent=3)
+    _proved(submission, "hypercube", 8, 3, most_steps=3, most_sent=3)
 
 
 def trees_repaired(submission: Submission) -> None:
     p = len(submission.variant["places"])
-    schedule = _proved(submission, "trees.py", p, 2, most_steps=2 * (p.bit_length() - 1), most_sent=2)
+    schedule = _proved(submission, "trees", p, 2, most_steps=2 * (p.bit_length() - 1), most_sent=2)
     if both := inside_both(schedule):
         raise Failed(f"trees.py: ranks {both} have children in both trees, expected none")
 

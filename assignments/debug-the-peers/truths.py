@@ -35,7 +35,7 @@ class Truth(NamedTuple):
 class Stuck(World):
     """Says which ranks wait for each other, and how many never return."""
 
-    def _cycle(self, waiting: list[Any]) -> str:
+    def deadlock(self, waiting: list[Any]) -> str:
         path = [waiting[0]]
         while (following := self.ranks[path[-1].peer]) not in path and following.waits:
             path.append(following)

@@ -128,7 +128,7 @@ def noisy_fit(submission: Submission) -> None:
     random = submission.random
     for _ in range(3):
         alpha, beta = _link(submission)
-        sizes = np.repeat([64.0, 512.0, 4096.0, 32768.0, 262144.0, 2097152.0], 15)
+        sizes = np.repeat([64.0, 512.0, 4096.0, 32768.0, 262144.0, 2097152.0], 41)
         seconds = (alpha + beta * sizes) * (1 + 0.03 * random.standard_normal(sizes.size))
         seconds *= np.where(random.random(sizes.size) < 0.12, random.uniform(3, 20, sizes.size), 1)
         order = random.permutation(sizes.size)

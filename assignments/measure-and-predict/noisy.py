@@ -29,7 +29,7 @@ class Noisy(World):
         self.counted[pair] += 1
         random = np.random.default_rng([self.seed, *pair, self.counted[pair]])
         self.times = 1 + 0.03 * float(np.clip(random.standard_normal(), -3, 3))
-        if random.random() < 0.08:
+        if random.random() < 0.05:
             self.times *= float(random.uniform(3, 20))
         if set(pair) != {0, self.peer}:
             self.times *= 3  # another link

@@ -38,7 +38,7 @@ def schedules(
         spent += time.monotonic() - start
         if spent > MOST_SECONDS:
             raise TimedOut(f"{call}: the criterion's schedules were not made within {MOST_SECONDS:g} s")
-        _need_all_reduce(call, made, p)
+        need_all_reduce(call, made, p)
         yield call, made
 
 
@@ -48,7 +48,8 @@ def _short(argument: Any) -> str:
     return f"{argument:,}" if isinstance(argument, int) and argument > 9999 else str(argument)[:40]
 
 
-def _need_all_reduce(call: str, made: Any, p: int) -> None:
+def need_all_reduce(call: str, made: Any, p: int) -> None:
+    """Raise Failed unless this is an all-reduce schedule on p ranks that is small enough to be proved."""
     if not isinstance(made, Schedule):
         raise Failed(f"{call}: got {type(made).__name__}, expected a Schedule")
     if made.collective != "all_reduce":
