@@ -122,4 +122,5 @@ def main() -> None:
     print(json.dumps({"worked": worked, **seen}))
 
 
-main()
+if __name__ == "__main__":  # pytest imports every file of the tests
+    main()
