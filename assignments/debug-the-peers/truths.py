@@ -36,6 +36,7 @@ class Stuck(World):
     """Says which ranks wait for each other, and how many never return."""
 
     def deadlock(self, waiting: list[Any]) -> str:
+        """Raise Failed with the ranks of the cycle."""
         path = [waiting[0]]
         while (following := self.ranks[path[-1].peer]) not in path and following.waits:
             path.append(following)
