@@ -1,11 +1,14 @@
 """The world of ranks: what a message costs, who waits for whom, and what no rank may do."""
 
+import socket
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
-from collectives.grading import world
+from collectives.grading import wire, world
+from collectives.grading.channel import Channel
 from collectives.grading.comm import CommError
 from collectives.grading.local import run
 from collectives.grading.messages import Network, Played
@@ -231,3 +234,20 @@ def test_text_of_an_error_is_harmless() -> None:
     assert len(str(raised.value)) < 2100
     str(raised.value).encode()
     assert "\x1b" not in str(raised.value)
+
+
+def test_a_rank_that_ends_after_it_returned_has_returned() -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+
+    def give(rank: int) -> None:
+        pairs[rank][0].sendall(wire.pack({"op": "return", "value": rank, "arguments": []}))
+        pairs[rank][0].close()
+
+    give(0)
+    timer = threading.Timer(0.2, give, [1])
+    timer.start()
+    played = world.World([Channel(theirs) for _, theirs in pairs], limit=30.0).play("f", [[], []])
+    timer.join()
+    for _, theirs in pairs:
+        theirs.close()
+    assert played.values == [0, 1]

@@ -78,7 +78,7 @@ class World:
                 raise Failed(f"deadlock: {self.deadlock(waiting)}")
             ready = selector.select(max(0.1, min(0.5, end - time.monotonic())))
             for key, _ in ready:
-                self._read(key.data)
+                self._read(key.data, selector)
             self.write()
             if time.monotonic() > end and not ready:
                 raise TimedOut(silent(self.ranks, self.file, self.limit))
@@ -94,11 +94,14 @@ class World:
         for rank in self.ranks:
             rank.channel.flush()
 
-    def _read(self, rank: Rank) -> None:
+    def _read(self, rank: Rank, selector: selectors.BaseSelector) -> None:
         try:
             questions = rank.channel.hear()
         except GoneError as gone:
-            raise Crashed(f"rank {rank.number}: {gone}") from None
+            if rank.returned is None:
+                raise Crashed(f"rank {rank.number}: {gone}") from None
+            selector.unregister(rank.channel.connection)  # its answer counts; the next call finds that it has ended
+            return
         except wire.WireError as error:
             raise Crashed(f"rank {rank.number}: {error}") from None
         for question in questions:
