@@ -69,8 +69,8 @@ def _run(link: Link) -> None:
     importlib.import_module(link.module).run(job["settings"], link.report)
     dist.barrier()  # rank 0 keeps the store, so it may not end before all are done
     dist.destroy_process_group()
-    # A thread of gloo that still frees a tensor while the interpreter ends aborts the process; a group joins its threads
-    # when it is freed, so free those that only cycles hold.
+    # A thread of gloo that still frees a tensor while the interpreter ends aborts the process. A group joins its
+    # threads when it is freed, so free those that only cycles hold.
     gc.collect()
 
 
