@@ -62,7 +62,7 @@ def _one(field: Schema, defs: Schema) -> str:
     if kind == "string" and "pattern" in field:
         fitting = [each for each in TYPED if re.fullmatch(field["pattern"], each)]
         return f"text such as `{fitting[0]}`" if fitting else f"text that matches `{field['pattern']}`"
-    return WORDS.get(kind, kind) + _limits(field)
+    return f"{WORDS.get(kind, kind)}{_limits(field)}"
 
 
 def _limits(field: Schema) -> str:
