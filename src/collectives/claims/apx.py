@@ -106,7 +106,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
 # fmt: on
 
 SOURCE = Source(
-    "ApX Machine Learning, 2025",
+    "ApX",
     "apx",
     "paragraph",
     {"1": 1, "2": 1, "3": 1, "4": 1, "5": 2, "8": 3, "9": 3, "12": 1},

@@ -14,6 +14,7 @@ from collectives.algorithms.binary_tree import NO_PARENT
 from collectives.bench.results import read
 from collectives.bounds import best_segments, lower_bound, pipelined_seconds
 from collectives.claims.ledger import Value
+from collectives.figures.statements import span
 from collectives.interpret import run
 from collectives.machine import Link, Machine
 from collectives.schedule import Ints, Schedule, ScheduleError, Step
@@ -162,7 +163,7 @@ def slowed(n: int, factor: float = 4.0) -> float:
 def ends(value: Value) -> str:
     """Of many values the least and the most."""
     several = value if isinstance(value, tuple) else (value,)
-    return f"{min(several):.3g} to {max(several):.3g}"
+    return span([float(each) for each in several], "{:.3g}".format)
 
 
 def percentages(value: Value) -> str:

@@ -144,7 +144,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
 # fmt: on
 
 SOURCE = Source(
-    "Daily Dose of Data Science",
+    "Daily Dose",
     "dailydose",
     "paragraph",
     {

@@ -170,7 +170,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
 # fmt: on
 
 SOURCE = Source(
-    "Padmanabhan, CS 181AI, 2023",
+    "Lecture",
     "padmanabhan2023",
     "line",
     {

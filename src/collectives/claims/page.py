@@ -18,6 +18,8 @@ from collectives.claims.ledger import (
 from collectives.claims.verdicts import SOURCES, verdicts
 from collectives.figures.statements import listed
 
+# Narrow enough for a phone.
+SHORT = {HOLDS: "holds", HOLDS_IF: "if", FAILS: "not", EXCLUDED: "out"}
 SIGNS = {HOLDS: "✓", HOLDS_IF: "(✓)", FAILS: "✗", EXCLUDED: "–"}
 
 
@@ -38,15 +40,16 @@ def _scalar(value: Scalar) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
-    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
+    written = f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
+    return written.replace("-", "−")
 
 
 def summary() -> str:
     """How many claims of which source hold, as a table."""
-    head = f"| source | {' | '.join(VERDICTS)} | in all |\n|---|{'--:|' * (len(VERDICTS) + 1)}\n"
+    head = f"| source | {' | '.join(SHORT[verdict] for verdict in VERDICTS)} |\n|---|{'--:|' * len(VERDICTS)}\n"
     rows = [(each.name, count(verdicts(each.key))) for each in SOURCES]
     all_of_them = {verdict: sum(counts[verdict] for _, counts in rows) for verdict in VERDICTS}
-    return head + "\n".join(_row(name, counts) for name, counts in [*rows, ("**all**", all_of_them)])
+    return head + "\n".join(_row(name, counts) for name, counts in [*rows, ("all", all_of_them)])
 
 
 def totals() -> str:
@@ -62,7 +65,7 @@ def totals() -> str:
 
 
 def _row(name: str, counts: dict[str, int]) -> str:
-    return f"| {name} | {' | '.join(str(counts[verdict]) for verdict in VERDICTS)} | {sum(counts.values())} |"
+    return f"| {name} | {' | '.join(str(counts[verdict]) for verdict in VERDICTS)} |"
 
 
 def slips(verdict: str) -> str:
@@ -76,13 +79,16 @@ def slips(verdict: str) -> str:
 
 
 def _slip(entry: Judged) -> str:
-    return f"“{entry.claim.says}” {_computed(entry)} {entry.claim.note} {{doc}}`{entry.claim.page}`".replace("  ", " ")
+    return f"*{entry.claim.says}* {_said(entry)} See {{doc}}`{entry.claim.page}`."
 
 
 def entries(key: str) -> str:
-    """All entries of one source, in their order: a definition list."""
+    """All entries of one source, in their order: a definition list that opens on a click."""
     (source,) = (each for each in SOURCES if each.key == key)
-    return "\n\n".join(_entry(entry, source.counted) for entry in verdicts(key))
+    found = verdicts(key)
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in count(found).items())
+    listed_here = "\n\n".join(_entry(entry, source.counted) for entry in found)
+    return f":::{{dropdown}} {len(found)} entries: {counts}\n{listed_here}\n:::"
 
 
 def _entry(entry: Judged | Excluded, counted: str) -> str:
@@ -105,6 +111,10 @@ def _verdict(entry: Judged | Excluded) -> str:
     return f"{SIGNS[entry.verdict]} **{entry.verdict.capitalize()}**{condition}."
 
 
+def _said(entry: Judged) -> str:
+    return f"{_computed(entry)} {entry.claim.note}".strip()
+
+
 def _computed(entry: Judged) -> str:
     form = entry.claim.form or write
     said = entry.claim.found.format(form(entry.found))
@@ -117,4 +127,4 @@ def _where(at: str, words: str, counted: str) -> str:
     paragraphs = list(dict.fromkeys(paragraph for paragraph, _ in places(at)))
     if not paragraphs[0].isdigit():  # no text to quote from: the entry describes the place
         return f"Where: {at.replace('.', ' ')}, {words}."
-    return f"Where: {counted} {listed(paragraphs)}, “{words}”."
+    return f"Where: {counted}{'s' * (len(paragraphs) > 1)} {listed(paragraphs)}, “{words}”."

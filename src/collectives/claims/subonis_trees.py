@@ -11,13 +11,14 @@ from collectives.claims import checks
 from collectives.claims.checks import children, inside, schedule
 from collectives.claims.ledger import AT_LEAST, AT_MOST, EQUAL, Claim, Excluded, Given, within
 from collectives.experiments.massive_scale import published
+from collectives.figures.statements import listed
 from collectives.schedule import Ints
 
 TREE, TWO = "tree-all-reduce", "two-tree-all-reduce"
 EVEN, ODD = (8, 16, 32, 64, 1024), (9, 17, 33, 65, 1025)
 DOUBLED = 16, 64, 256, 1024
 COUNTS = tuple(sorted((*EVEN, *ODD)))
-ON_COUNTS = f"On {', '.join(f'{p:,}' for p in COUNTS)} ranks"
+ON_COUNTS = f"On {listed([f'{p:,}' for p in COUNTS])} ranks"
 
 
 def heap(p: int) -> Ints:
