@@ -24,7 +24,7 @@ IPYTHON := _build/.ipython
 
 WORKERS := --numprocesses 2 --dist loadfile
 
-.PHONY: help env experiments book serve check format unit test test-all golden golden-check gpu-check lock clean checksum
+.PHONY: help env experiments book pdf serve check format unit test test-all golden golden-check gpu-check lock clean checksum
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -84,6 +84,9 @@ book: experiments ## Build the site into _build/html
 	fi
 	@echo "The book lies in $(SITE)/index.html"
 	@$(BIN)/python -c 'import pathlib; print(pathlib.Path("$(SITE)/index.html").resolve().as_uri())'
+
+pdf: book ## Print the whole book into _build/book.pdf
+	@$(BIN)/python .ci/pdf.py
 
 checksum:
 	@$(CHECKSUM)

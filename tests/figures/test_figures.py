@@ -91,6 +91,13 @@ def test_alternative_texts_say_what_is_shown() -> None:
     )
 
 
+@pytest.mark.integration
+def test_a_walk_counts_chunks_from_0() -> None:
+    drawn = walk(ALGORITHMS["all_reduce", "ring"](4)).light.decode()
+    assert all(f"<!-- {text} -->" in drawn for text in ("a₀", "d₃", "abcd₀"))
+    assert "₄" not in drawn
+
+
 def test_pictures_draw_messages_not_rows() -> None:
     """A gather by doubling on 3 ranks has six rows; two pairs of ranks have two each."""
     gather = ALGORITHMS["all_gather", "recursive_doubling"](3)

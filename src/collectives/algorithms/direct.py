@@ -136,7 +136,7 @@ def root(p: int, root: int = 0) -> Schedule:
 
 
 def parameter_server(p: int) -> Schedule:
-    """Every rank is the master of its own shard: all send it theirs, it adds up, and sends the sum back to all.
+    """Every rank is the master of its own part: all send it theirs, it adds up, and sends the sum back to all.
 
     Steps: 2 (p > 1). Messages each rank sends: 2 (p-1), all into different ports. Bytes each rank sends: 2 (p-1)/p n.
 

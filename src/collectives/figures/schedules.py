@@ -22,12 +22,12 @@ WIDTH = 5.4
 
 
 def symbol(rank: int, chunk: int) -> str:
-    """Rank r's own chunk c as a letter with an index; indices begin at 1, as in textbooks.
+    """Rank r's own chunk c as a letter with an index, both counted from 0.
 
-    >>> symbol(0, 0), symbol(3, 1)
-    ('a₁', 'd₂')
+    >>> symbol(0, 0), symbol(3, 12)
+    ('a₀', 'd₁₂')
     """
-    return LETTERS[rank] + "".join(SUBSCRIPTS[int(digit)] for digit in str(chunk + 1))
+    return LETTERS[rank] + "".join(SUBSCRIPTS[int(digit)] for digit in str(chunk))
 
 
 def walk(schedule: Schedule, columns: int = 2) -> Picture:

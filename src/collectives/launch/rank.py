@@ -7,6 +7,7 @@ python -m collectives.launch.rank LAUNCHER HOST PORT       started by a command.
                                                            sends the job to a rank that shows the secret (`channel`).
 """
 
+import gc
 import importlib
 import json
 import os
@@ -68,6 +69,9 @@ def _run(link: Link) -> None:
     importlib.import_module(link.module).run(job["settings"], link.report)
     dist.barrier()  # rank 0 keeps the store, so it may not end before all are done
     dist.destroy_process_group()
+    # A thread of gloo that still frees a tensor while the interpreter ends aborts the process. A group joins its
+    # threads when it is freed, so free those that only cycles hold.
+    gc.collect()
 
 
 def _by_argument(text: str) -> Link:

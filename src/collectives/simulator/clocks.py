@@ -17,10 +17,9 @@ from collectives.simulator.links import (
     Links,
     delay,
     kind_of,
-    port_seconds_per_byte,
     protocol_of,
     shared_links,
-    shared_seconds_per_byte,
+    slowed,
 )
 from collectives.simulator.ports import done_at, free_at, occupy
 
@@ -94,7 +93,8 @@ def prepare(
     by_cell = len(cells) > 0
     for j in range(len(sent.src)):
         s, added, ready = sent.src[j], 0, 0.0
-        for i in sent.row[sent.first[j] : sent.first[j + 1]]:
+        for at in range(sent.first[j], sent.first[j + 1]):
+            i = sent.row[at]
             c, e = chunk[i], chunk[i] + count[i]
             if by_cell:
                 for cell in range(c, e):
@@ -118,16 +118,23 @@ def load(sent: Sent, p: int, links: Links, now: Scratch) -> None:
         q = protocol_of(size, links.limit)
         now.protocol[j] = q
         cls = min(kind, 1)
-        now.egress[cls * p + s] += links.overhead[q, cls] + port_seconds_per_byte(q, kind, s, links) * size
-        now.ingress[cls * p + d] += links.overhead[q, cls] + port_seconds_per_byte(q, kind, d, links) * size
+        out = into = links.beta[q, kind]
+        if kind > 0:
+            network = links.beta[q, 1]
+            out, into = slowed(out, network, links.slower[s]), slowed(into, network, links.slower[d])
+        now.egress[cls * p + s] += links.overhead[q, cls] + out * size
+        now.ingress[cls * p + d] += links.overhead[q, cls] + into * size
         now.reducing[cls * p + d] += links.gamma * now.added[j]
         for level in range(links.lowest, kind):
             leaving, entering = (
                 links.egress[level] + links.group[level, s],
                 links.ingress[level] + links.group[level, d],
             )
-            now.shared[leaving] += shared_seconds_per_byte(level, s, links) * links.stretch[q] * size
-            now.shared[entering] += shared_seconds_per_byte(level, d, links) * links.stretch[q] * size
+            out = into = links.shared_beta[level]
+            if level == 0:
+                out, into = out * links.slower[s], into * links.slower[d]
+            now.shared[leaving] += out * links.stretch[q] * size
+            now.shared[entering] += into * links.stretch[q] * size
 
 
 @compiled
@@ -143,18 +150,18 @@ def start(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> Non
             for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
                 lasts = max(lasts, links.overhead[q, cls] + now.shared[link])
         for _ in range(2):  # what one of them puts off, the others have to look at again
-            begin = free_at(clocks.egress[cls * p + s], begin)
-            begin = free_at(clocks.ingress[cls * p + d], begin + latency) - latency
+            begin = free_at(clocks.egress, cls * p + s, begin)
+            begin = free_at(clocks.ingress, cls * p + d, begin + latency) - latency
             for level in range(links.lowest, kind):
                 for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
-                    begin = free_at(clocks.shared[link], begin)
+                    begin = free_at(clocks.shared, link, begin)
         left = max(
-            done_at(clocks.egress[cls * p + s], begin, lasts),
-            done_at(clocks.ingress[cls * p + d], begin + latency, lasts + adding) - latency - adding,
+            done_at(clocks.egress, cls * p + s, begin, lasts),
+            done_at(clocks.ingress, cls * p + d, begin + latency, lasts + adding) - latency - adding,
         )
         for level in range(links.lowest, kind):
             for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
-                left = max(left, done_at(clocks.shared[link], begin, now.shared[link]))
+                left = max(left, done_at(clocks.shared, link, begin, now.shared[link]))
                 now.shared_start[link] = min(now.shared_start[link], begin)
         now.start[j], now.left[j], now.arrival[j] = begin, left, left + latency + adding
 
@@ -165,8 +172,8 @@ def commit(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> No
     for j in range(len(sent.src)):
         s, d, kind = sent.src[j], sent.dst[j], now.kind[j]
         sender, receiver = min(kind, 1) * p + s, min(kind, 1) * p + d
-        occupy(clocks.egress[sender], now.start[j], now.left[j])
-        occupy(clocks.ingress[receiver], now.start[j] + delay(now.protocol[j], kind, links), now.arrival[j])
+        occupy(clocks.egress, sender, now.start[j], now.left[j])
+        occupy(clocks.ingress, receiver, now.start[j] + delay(now.protocol[j], kind, links), now.arrival[j])
         clocks.finish[s] = max(clocks.finish[s], now.left[j])
         clocks.finish[d] = max(clocks.finish[d], now.arrival[j])
         clocks.busy[0, sender] += now.egress[sender]
@@ -177,7 +184,7 @@ def commit(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> No
             for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
                 if now.shared[link] > 0.0:
                     begin = now.shared_start[link]
-                    occupy(clocks.shared[link], begin, done_at(clocks.shared[link], begin, now.shared[link]))
+                    occupy(clocks.shared, link, begin, done_at(clocks.shared, link, begin, now.shared[link]))
                     clocks.shared_busy[link] += now.shared[link]
                 now.shared[link], now.shared_start[link] = 0.0, np.inf
         if now.arrival[j] >= clocks.arrived[d]:
@@ -199,7 +206,8 @@ def simulate_step(
     if len(cells) > 0:
         for j in range(len(sent.src)):
             d = sent.dst[j]
-            for i in sent.row[sent.first[j] : sent.first[j + 1]]:
+            for at in range(sent.first[j], sent.first[j + 1]):
+                i = sent.row[at]
                 for cell in range(chunk[i], chunk[i] + count[i]):
                     cells[cell, d] = max(cells[cell, d], now.arrival[j])
     return DONE

@@ -66,16 +66,12 @@ def delay(q: int, kind: int, links: Links) -> float:
 
 
 @compiled
-def port_seconds_per_byte(q: int, kind: int, rank: int, links: Links) -> float:
-    """Seconds for which a byte occupies this rank's port."""
-    beta = float(links.beta[q, kind])
-    return beta if kind == 0 else max(beta, float(links.beta[q, 1] * links.slower[rank]))
+def slowed(beta: float, network: float, slower: float) -> float:
+    """Seconds for which a byte occupies a port to the network that is ``slower`` than others.
 
-
-@compiled
-def shared_seconds_per_byte(level: int, rank: int, links: Links) -> float:
-    """Seconds for which a byte occupies the link that this rank's group shares."""
-    return float(links.shared_beta[level] * (links.slower[rank] if level == 0 else 1.0))
+    Numbers only: a call that hands over `Links` costs 20 ns.
+    """
+    return max(beta, network * slower)
 
 
 def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...]) -> Links:

@@ -1,0 +1,72 @@
+"""The reference has every public name, verb and schema; its examples are true."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from test_site import SITE, needs_site, parse
+
+import collectives
+from collectives.cli import VERBS
+from collectives.experiments import EXPERIMENTS, load
+from collectives.schemas import schema
+from collectives.schemas.tables import fields, takes
+from places import ROOT
+
+CHAPTERS = ROOT / "chapters"
+# Objects of autodoc: what is described, by its full name.
+DESCRIBED = re.compile(r"^\.\. (?:auto\w+|py:data):: ([\w.]+)", re.MULTILINE)
+# Promised beside `collectives.__all__` (README, "What stays compatible").
+PROMISED = ("schemas.schema", "torch_backend.Options", "training.hook")
+
+
+def text(page: str) -> str:
+    return (CHAPTERS / f"{page}.md").read_text(encoding="utf8")
+
+
+def test_every_public_name_is_described_once() -> None:
+    described = DESCRIBED.findall(text("reference-api"))
+    assert len(set(described)) == len(described)
+    assert {f"collectives.{name}" for name in (*collectives.__all__, *PROMISED)} <= set(described)
+
+
+@pytest.mark.extended
+@needs_site
+@pytest.mark.parametrize("name", [*collectives.__all__, *PROMISED])
+def test_a_public_name_has_its_place_on_the_built_page(name: str) -> None:
+    (found,) = parse(SITE / "chapters" / "reference-api.html").select(f'[id="collectives.{name}"]')
+    described = found.find_next_sibling("dd")
+    assert described is not None
+    assert described.get_text().strip()
+
+
+def test_examples_of_the_page() -> None:
+    failed, tried = doctest.testfile(str(CHAPTERS / "reference-api.md"), module_relative=False)
+    assert tried
+    assert not failed
+
+
+def test_every_verb_has_a_section_with_its_help() -> None:
+    sections = re.findall(r"^### (\S+)\n.*?\nusage\(\"(\S+)\"\)", text("reference-cli"), re.MULTILINE | re.DOTALL)
+    assert sorted(sections) == sorted((verb, verb) for verb in VERBS)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "src/collectives/schemas").glob("*.json")), ids=lambda path: path.stem)
+def test_every_schema_is_on_the_page(path: Path) -> None:
+    page = text("reference-formats")
+    assert f'objects("{path.stem}")' in page or f"objects('{path.stem}')" in page
+
+
+def test_a_table_has_every_field_and_says_what_is_needed() -> None:
+    lines = fields(schema("grade")).splitlines()[2:]
+    assert [line.split("`")[1] for line in lines] == list(schema("grade")["properties"])
+    assert {line.split("|")[3].strip() for line in lines} == {"yes"}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_parameter_s_values_have_words(name: str) -> None:
+    model = load(name).Parameters.model_json_schema()
+    Draft202012Validator.check_schema(model)
+    assert all(takes(field, model.get("$defs", {})) for field in model["properties"].values())
