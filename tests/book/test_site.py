@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import nbformat
 import pytest
 import yaml
 from bs4 import BeautifulSoup, Tag
@@ -147,3 +149,61 @@ def test_the_build_did_not_run_an_executed_notebook_again(notebook: Path) -> Non
     """Its outputs are a measurement; a second run would replace them with another one."""
     built = ROOT / "_build" / "jupyter_execute" / notebook.relative_to(ROOT)
     assert outputs(built) == outputs(notebook)
+
+
+def weight(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def test_the_site_is_below_20_mb() -> None:
+    """Every file of it, downloads too."""
+    heavy = sorted(SITE.rglob("*"), key=lambda path: -path.stat().st_size)[:10]
+    assert weight(SITE.rglob("*")) < 20e6, [path.relative_to(SITE).as_posix() for path in heavy]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_page_is_below_1_mb(document: str) -> None:
+    """Its HTML and the figures that it shows in one theme; style sheets and scripts are common to all pages."""
+    page = SITE / f"{document}.html"
+    figures = {page.parent / str(tag["src"]) for tag in article(document).select("img[src]:not(.only-dark)")}
+    assert page.stat().st_size < 1e6
+    assert weight([page, *figures]) < 1e6
+
+
+def test_titles_tell_pages_apart() -> None:
+    titles = {document: heading(document) for document in DOCUMENTS}
+    assert len({title.lower() for title in titles.values()}) == len(titles)
+    data = [document for document, title in titles.items() if title.startswith("Data: ")]
+    assert data == [document for document in DOCUMENTS if document.startswith("experiments/")]
+
+
+def heading(document: str) -> str:
+    return str(parse(SITE / f"{document}.html").select_one("meta[property='og:title']")["content"])
+
+
+def test_every_page_has_a_description_of_its_own() -> None:
+    said = {document: described(document) for document in DOCUMENTS}
+    assert not [document for document, text in said.items() if len(text) < 40]
+    assert len(set(said.values())) == len(said)
+
+
+def described(document: str) -> str:
+    (tag,) = parse(SITE / f"{document}.html").select("meta[name=description]")
+    return str(tag["content"])
+
+
+def test_the_icon_is_there() -> None:
+    assert all(parse(SITE / f"{document}.html").select_one("link[rel=icon]") for document in DOCUMENTS)
+    assert (SITE / "_static" / "card.png").is_file()
+
+
+WITH_CELLS = [document for document in DOCUMENTS if (ROOT / "_build/jupyter_execute" / f"{document}.ipynb").exists()]
+
+
+@pytest.mark.parametrize("document", WITH_CELLS)
+def test_a_page_with_cells_can_be_downloaded_as_a_notebook(document: str) -> None:
+    page = SITE / f"{document}.html"
+    (link,) = {str(tag["href"]) for tag in parse(page).select("a.btn[href$='.ipynb']")}
+    notebook = nbformat.read(page.parent / link, as_version=4)
+    nbformat.validate(notebook)
+    assert any(cell.get("outputs") for cell in notebook.cells) == document.startswith("experiments/")

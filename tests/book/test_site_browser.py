@@ -1,82 +1,35 @@
 """The built site in Chromium, without a network: what a reader sees, on a desk and on a telephone."""
 
-import shutil
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from browsers import CHROMIUM as CHROMIUM
+from browsers import NAMES, TELEPHONE
+from browsers import QUIET as QUIET  # test_player_browser.py takes both from here
+from playwright.sync_api import Browser, Page
 from test_site import DOCUMENTS, SITE, TOC, needs_site
 
 from collectives.algorithms import ALGORITHMS
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-# Chromium's own traffic would be mistaken for the page's.
-QUIET = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 WIDEST_PICTURE = """
     Math.max(0, ...[...document.querySelectorAll("article :is(img, svg)")]
         .map(picture => picture.getBoundingClientRect().right))
 """
-TELEPHONE = {"width": 390, "height": 844}
+# What can be scrolled sideways in the article, and does not show that there is more.
+UNMARKED = """
+    [...document.querySelectorAll("article *")]
+        .filter(it => it.scrollWidth > it.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(it).overflowX))
+        .filter(it => !it.closest("schedule-player") && !getComputedStyle(it).backgroundImage.includes("gradient"))
+        .map(it => it.outerHTML.slice(0, 120))
+"""
+UNTYPESET = """
+    [...document.querySelectorAll("article .math")].filter(it => !it.querySelector("mjx-container"))
+        .concat([...document.querySelectorAll("mjx-merror")]).map(it => it.outerHTML.slice(0, 200))
+"""
 
 pytestmark = [
     pytest.mark.extended,
     needs_site,
     pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is installed"),
 ]
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture(scope="module")
-def site() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE))) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, site: str, complaints: list[str]) -> Iterator[Page]:
-    """A page that writes down everything that goes wrong in it, and every address outside the site."""
-
-    def note_address(url: str) -> None:
-        if not url.startswith((site, "data:", "blob:")):
-            complaints.append(f"asks another host: {url}")
-
-    def note_line(kind: str, text: str, url: str) -> None:
-        if kind == "error" and not url.endswith("/favicon.ico"):  # Chromium looks for one by itself
-            complaints.append(f"console: {text} {url}")
-
-    with browser.new_context(base_url=site) as context, context.new_page() as page:
-        page.on("request", lambda request: note_address(request.url))
-        page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
-        page.on("response", lambda it: it.status >= 400 and complaints.append(f"{it.status}: {it.url}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("console", lambda line: note_line(line.type, line.text, line.location["url"]))
-        yield page
 
 
 def test_the_index_shows_the_measured_plot(page: Page, complaints: list[str]) -> None:
@@ -92,17 +45,9 @@ def test_the_index_shows_the_measured_plot(page: Page, complaints: list[str]) ->
     assert not complaints
 
 
-def test_formulas_are_typeset(page: Page, complaints: list[str]) -> None:
-    page.goto("chapters/cost-model.html")
-    page.locator("article mjx-container").first.wait_for(state="visible")
-    page.wait_for_load_state("networkidle")
-    assert page.locator("mjx-merror").count() == 0
-    assert not complaints
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_a_page_fits_a_telephone(page: Page, complaints: list[str], document: str, scheme: str) -> None:
+def test_a_page_is_typeset_and_fits_a_telephone(page: Page, complaints: list[str], document: str, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size(TELEPHONE)
     page.goto(f"{document}.html")
@@ -110,6 +55,9 @@ def test_a_page_fits_a_telephone(page: Page, complaints: list[str], document: st
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]
     assert page.evaluate(WIDEST_PICTURE) <= TELEPHONE["width"]
+    page.evaluate("window.MathJax?.startup?.promise")
+    assert not page.evaluate(UNTYPESET)
+    assert not page.evaluate(UNMARKED)
     assert not complaints
 
 

@@ -1,0 +1,68 @@
+"""What search engines and messengers read in a page's head: its description, and the card that a link is shown as."""
+
+import re
+from html import escape
+from typing import Any
+
+from docutils import nodes
+
+CARD = "_static/card.png"
+LONGEST = 200
+# A paragraph in one of these is not the page's own first one.
+APART = (nodes.Admonition, nodes.list_item, nodes.table, nodes.footnote, nodes.topic)
+
+
+def describe(app: Any, page: str, _template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Add the description and the card's tags to a page's head."""
+    if doctree is None:
+        return
+    given = app.env.metadata.get(page, {}).get("description")
+    text = shortened(given or first_paragraph(doctree))
+    title = app.env.titles[page].astext()
+    tags = {"og:title": title, "og:description": text, "og:type": "article", "og:site_name": app.config.html_title}
+    if app.config.html_baseurl:
+        tags |= links(app.config.html_baseurl, f"{page}.html")
+    context["metatags"] += f'<meta name="description" content="{escape(text)}">\n' + properties(tags)
+
+
+def links(base: str, page: str) -> dict[str, str]:
+    """The tags that need the site's address."""
+    base = base.rstrip("/") + "/"
+    return {"og:url": base + page, "og:image": base + CARD, "twitter:card": "summary_large_image"}
+
+
+def properties(tags: dict[str, str]) -> str:
+    """Tags as a page has them."""
+    return "".join(f'<meta property="{name}" content="{escape(value)}">\n' for name, value in tags.items())
+
+
+def first_paragraph(doctree: nodes.Node) -> str:
+    """The text of the page's first paragraph of its own, of at least a line; empty if there is none."""
+    paragraphs = (each for each in doctree.findall(nodes.paragraph) if not _is_apart(each))
+    return next((text for text in map(_text, paragraphs) if len(text) > 60), "")
+
+
+def _is_apart(node: nodes.Node) -> bool:
+    while node.parent is not None:
+        node = node.parent
+        if isinstance(node, APART):
+            return True
+    return False
+
+
+def _text(paragraph: nodes.paragraph) -> str:
+    return " ".join(paragraph.astext().split())
+
+
+def shortened(text: str) -> str:
+    """As many whole sentences as fit; of a longer first sentence, as many words.
+
+    >>> shortened("Every rank sends. Every rank receives." + " More." * 40)[:40]
+    'Every rank sends. Every rank receives. M'
+    >>> shortened("word " * 60)[-9:]
+    'word word …'
+    """
+    if len(text) <= LONGEST:
+        return text
+    whole = [end.end() for end in re.finditer(r"[.!?](?= )", text[:LONGEST])]
+    return text[: whole[-1]] if whole else text[:LONGEST].rsplit(" ", 1)[0] + " …"

@@ -1,0 +1,9 @@
+"""The browser that the tests of pages use."""
+
+import shutil
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+# Chromium's own traffic would be mistaken for the page's.
+QUIET = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+TELEPHONE = {"width": 360, "height": 780}

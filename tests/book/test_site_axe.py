@@ -1,0 +1,58 @@
+"""axe on every page of the built site, in light and in dark."""
+
+from typing import Any, NamedTuple
+
+import pytest
+from browsers import CHROMIUM
+from playwright.sync_api import Page
+from test_site import DOCUMENTS, needs_site
+
+AXE = pytest.importorskip("axe_playwright_python.base", reason="no axe: axe-playwright-python is not installed")
+
+pytestmark = [
+    pytest.mark.extended,
+    needs_site,
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed"),
+]
+
+
+class Allowed(NamedTuple):
+    """What axe finds in the theme and we leave there."""
+
+    rule: str
+    selector: str
+    reason: str
+
+
+ALLOWED = [
+    Allowed("region", ".sidebar-primary-item", "the theme's logo, a link to the first page, is in no landmark"),
+]
+
+
+def violations(page: Page, rules: list[str] | None = None) -> list[str]:
+    """What axe finds and the list does not allow: rule, place, and what is wrong."""
+    options: dict[str, Any] = {"resultTypes": ["violations"], "preload": False}
+    found = page.evaluate("options => axe.run(options)", options | ({"runOnly": rules} if rules else {}))
+    return [
+        f"{rule['id']} at {node['target']}: {node['failureSummary']}"
+        for rule in found["violations"]
+        for node in rule["nodes"]
+        if not is_allowed(page, rule["id"], node["target"])
+    ]
+
+
+def is_allowed(page: Page, rule: str, target: list[str]) -> bool:
+    node = page.locator(target[-1]).first
+    return any(rule == it.rule and node.evaluate("(it, at) => it.matches(at)", it.selector) for it in ALLOWED)
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "search", "genindex"])
+def test_axe_finds_nothing(page: Page, document: str) -> None:
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.goto(f"{document}.html")
+    page.wait_for_load_state("networkidle")
+    page.evaluate(AXE.AXE_SCRIPT)
+    assert not violations(page)
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    page.wait_for_function("document.documentElement.dataset.theme == 'dark'")
+    assert not violations(page, ["color-contrast"])

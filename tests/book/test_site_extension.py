@@ -1,0 +1,117 @@
+"""The parts of chapters/_ext/book_site, without a build."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nbformat
+import pytest
+from docutils.core import publish_doctree
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from places import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "chapters" / "_ext"))
+
+
+def test_a_figure_becomes_one_file_with_fewer_digits(tmp_path: Path) -> None:
+    from book_site.pictures import extract
+
+    one = "PHN2ZyBkPSJNIDEuMjM0NTYiIHQ9InNjYWxlKDAuMDE1NjI1KSIvPg=="  # <svg d="M 1.23456" t="scale(0.015625)"/>
+    body = f'<img src="data:image/svg+xml;base64,{one}">'
+    context: dict[str, Any] = {"body": body + body, "pathto": lambda name, _: f"../{name}"}
+    extract(SimpleNamespace(outdir=tmp_path), "chapters/x", "page.html", context, object())
+    (written,) = (tmp_path / "_images").iterdir()
+    assert written.read_bytes() == b'<svg d="M 1.23" t="scale(0.015625)"/>'
+    assert context["body"] == f'<img src="../_images/{written.name}">' * 2
+
+
+def test_what_is_kept_of_mathjax_is_there(tmp_path: Path) -> None:
+    from book_site import mathjax
+
+    mathjax.install(SimpleNamespace(outdir=tmp_path), None)
+    assert not [name for name in mathjax.KEPT if not (tmp_path / "_static" / "mathjax" / name).exists()]
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 2e6
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("One. Two.", "One. Two."),
+        ("One. " + "more " * 60, "One."),
+        ("word " * 60, "word " * 39 + "word …"),
+    ],
+)
+def test_a_description_ends_with_a_sentence_or_a_word(text: str, short: str) -> None:
+    from book_site.head import shortened
+
+    assert shortened(text) == short
+
+
+def test_the_description_is_the_first_paragraph_of_the_page_itself() -> None:
+    from book_site.head import first_paragraph
+
+    note = "Of a box around the page's beginning, which is long enough, too, and comes first."
+    own = "Every rank holds a buffer,\nand at the end every rank holds the sum of all buffers."
+    page = publish_doctree(f"Title\n=====\n\n.. note:: {note}\n\nShort.\n\n{own}\n")
+    assert first_paragraph(page) == own.replace("\n", " ")
+
+
+def test_the_card_is_named_if_the_site_has_an_address() -> None:
+    from book_site.head import CARD, links
+
+    assert links("https://example.org/book", "chapters/x.html")["og:url"] == "https://example.org/book/chapters/x.html"
+    assert links("https://example.org/book/", "x")["og:image"] == f"https://example.org/book/{CARD}"
+    assert (ROOT / "chapters" / CARD).read_bytes()[16:24] == (1200).to_bytes(4, "big") + (630).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("address", ["", "https://github.com/example/book"])
+def test_one_setting_turns_on_the_links_to_the_repository(address: str) -> None:
+    from book_site import repository
+
+    config = SimpleNamespace(html_theme_options={"repository_url": address})
+    repository.configure(None, config)
+    assert {config.html_theme_options[each] for each in repository.BUTTONS} == {bool(address)}
+
+
+def test_an_executed_notebook_has_no_source_to_edit() -> None:
+    from book_site.repository import hide_edit
+
+    full = {"type": "javascript", "label": "fullscreen-button"}
+    edit, issue = {"label": "source-edit-button"}, {"label": "source-issues-button"}
+    for page, left in (("chapters/x", [edit, issue]), ("experiments/results/quick/x", [issue])):
+        context = {"header_buttons": [full, {"type": "group", "buttons": [edit, issue]}]}
+        hide_edit(None, page, "page.html", context, None)
+        assert context == {"header_buttons": [full, {"type": "group", "buttons": left}]}
+
+
+def test_a_download_has_no_figure_twice_and_a_chapters_has_no_outputs() -> None:
+    from book_site.downloads import with_figures_once, without_outputs
+
+    html = '<figure class="drawn"><img class="only-light" src="a"><img class="only-dark" src="b"></figure>'
+    output = new_output("execute_result", {"text/html": html, "text/plain": "Picture(…)"})
+    notebook = new_notebook(cells=[new_code_cell("figure", outputs=[output], execution_count=3)])
+    (shown,) = with_figures_once(notebook).cells[0].outputs
+    assert shown.data == {"text/html": '<figure class="drawn"><img class="only-light" src="a"></figure>'}
+    cell = without_outputs(notebook).cells[0]
+    assert (cell.outputs, cell.execution_count) == ([], None)
+    nbformat.validate(notebook)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("<tr><th></th><th>time</th></tr>", "<tr><td></td><th>time</th></tr>"),
+        ('<th class="head"><p></p></th>', "<td></td>"),
+        ('<div class="citation" role="doc-biblioentry">', '<div class="citation" role="listitem">'),
+    ],
+)
+def test_what_a_screen_reader_reads_is_repaired(wrong: str, right: str) -> None:
+    from book_site.access import repair
+
+    context = {"body": wrong}
+    repair(None, "x", "page.html", context, object())
+    assert context["body"] == right

@@ -1,0 +1,47 @@
+"""The site's search: the chapter that explains a term comes first."""
+
+import re
+from urllib.parse import quote
+
+import pytest
+from browsers import CHROMIUM
+from playwright.sync_api import Page
+from test_site import DOCUMENTS, article, needs_site
+
+from places import ROOT
+
+ORDER = (ROOT / "chapters" / "_ext" / "search_order.js").read_text(encoding="utf8")
+EXPLAINED = dict(re.findall(r'^  "([^"]+)": "([^"]+)",$', ORDER, re.MULTILINE))
+CHAPTERS = [each for each in DOCUMENTS if each.startswith("chapters/")]
+
+pytestmark = [
+    pytest.mark.extended,
+    needs_site,
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed"),
+]
+
+
+def first_found(page: Page, query: str) -> str:
+    page.goto(f"search.html?q={quote(query)}")
+    return str(page.locator("ul.search li a").first.get_attribute("href")).partition(".html")[0]
+
+
+def test_words_that_name_a_page(page: Page) -> None:
+    assert first_found(page, "two-tree") == "chapters/two-tree-all-reduce"
+    assert first_found(page, "Recursive doubling") == "chapters/recursive-doubling-and-halving"
+    assert first_found(page, "parameter server") == "chapters/parameter-server"
+
+
+@pytest.mark.parametrize("term", EXPLAINED)
+def test_a_term_leads_to_the_chapter_that_explains_it(page: Page, complaints: list[str], term: str) -> None:
+    assert term in article(EXPLAINED[term]).get_text().lower()
+    assert first_found(page, term) == EXPLAINED[term]
+    assert first_found(page, term.upper()) == EXPLAINED[term]
+    assert not complaints
+
+
+@pytest.mark.parametrize("document", CHAPTERS)
+def test_a_chapter_is_found_first_by_its_title(page: Page, document: str) -> None:
+    title = article(document).select_one("h1")
+    assert title is not None
+    assert first_found(page, title.get_text().rstrip("#")) == document
