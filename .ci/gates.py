@@ -23,7 +23,7 @@ IDIOMS = {
     r"\b[Ww]hoever\b": "if you, or the noun",
     r"\b[Ss]o many\b": "the number, or many",
     r"\b(?:[Aa]nyone|[Ee]verybody|[Nn]obody|[Ss]omebody|[Pp]eople|[Tt]hose) who\b": "if you",
-    r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer|more|less|fewer|larger|smaller|better|worse|slower|faster)\w+": "is not",
+    r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer|more|less|fewer|larger|smaller|better|worse)\w+": "is not",
     r"\bmade of numbers\b": "simulated",
     r"\bcan be had\b": "the verb: download, compute",
     r"\b[Tt]here are \w+ ways\b": "a verb and its subject",
