@@ -1,11 +1,17 @@
 """A schedule as text: what it marks, how much of a large one it shows, and what it says of the rest."""
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from collectives.algorithms import build
-from collectives.grid import LONGEST_CELL, MOST_RANKS, MOST_STEPS, grid
-from collectives.schedule import Schedule, Step
+from collectives.algorithms import ALGORITHMS, build, variants
+from collectives.grid import LONGEST_CELL, MOST_RANKS, MOST_STEPS, grid, parse_grid
+from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.verify import verify
 
 
 def ring(p: int, nsteps: int) -> Schedule:
@@ -70,3 +76,96 @@ def test_a_cell_of_many_rows_stays_short() -> None:
     cell = grid(crowd).splitlines()[1].split(" | ")[1]
     assert len(cell) == LONGEST_CELL
     assert cell.endswith("…")
+
+
+def rows(schedule: Schedule) -> list[list[tuple[int, ...]]]:
+    """The rows of every step, in one order."""
+    columns = ([getattr(step, name).tolist() for name in Step.__slots__] for step in schedule.steps())
+    return [sorted(zip(*step, strict=True)) for step in columns]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+def test_a_whole_table_is_read_back(collective: str, algorithm: str) -> None:
+    for p in (1, 2, 5, 13):
+        for schedule in variants(collective, algorithm, p):
+            text = grid(schedule, whole=True)
+            again = parse_grid(text, collective, p, root=schedule.root, k=schedule.k)
+            assert (rows(again), grid(again, whole=True)) == (rows(schedule), text)
+            verify(again)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+def test_the_number_of_chunks_need_not_be_given(collective: str, algorithm: str) -> None:
+    schedule = build(collective, algorithm, 6)
+    assert parse_grid(grid(schedule, whole=True), collective, 6).k == schedule.k
+
+
+def test_spaces_marks_and_notes_do_not_matter() -> None:
+    text = "  step|rank 0 |rank   1\r\n\n0|>+0<1<|\t+0<0   <-- here | 1\n1 | >?< |"
+    assert rows(parse_grid(text, "all_reduce", 2)) == [[(0, 1, 0, 1, True), (1, 0, 0, 1, True)], []]
+
+
+def test_repeated_rows_and_runs() -> None:
+    text = "step | rank 0 | rank 1 | rank 2\n0 | +0-2<1(x2),2 =5<1 | |"
+    assert rows(parse_grid(text, "all_reduce", 3)) == [
+        [(1, 0, 0, 3, True), (1, 0, 0, 3, True), (1, 0, 5, 1, False), (2, 0, 0, 3, True)]
+    ]
+    assert parse_grid(text, "all_gather", 3).k == 6
+    assert parse_grid(text, "all_to_all", 3).k == 9
+
+
+HEADING = "step | rank 0 | rank 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "what"),
+    [
+        ("", (1, 1), "got '', expected 3 columns, step and 2 ranks, not 1"),
+        ("step | rank 0 | rank 2", (1, 17), "got 'rank 2', expected the heading rank 1"),
+        ("step | rank 0", (1, 1), "got 'step | rank 0', expected 3 columns, step and 2 ranks, not 2"),
+        (f"{HEADING}1 | |", (2, 1), "got '1', expected step 0"),
+        (f"{HEADING}0 | |\n\n 2 | |", (4, 2), "got '2', expected step 1"),
+        (f"{HEADING}0 | +0<1 | +0>0", (2, 12), "got '+0>0', expected a cell such as"),
+        (f"{HEADING}0 | +0<1 +1<0 |", (2, 13), "got '0', expected another rank, 0 to 1"),
+        (f"{HEADING}0 | +0<1,2 |", (2, 10), "got '2', expected another rank"),
+        (f"{HEADING}0 | +3-1<1 |", (2, 6), "got '3-1', expected chunks in order"),
+        (f"{HEADING}0 | +99999<1 |", (2, 6), "got '99999', expected chunks in order, up to 65535"),
+        (f"{HEADING}0 | +0<1(x65537) |", (2, 8), "got '1(x65537)', expected 1 to 65536 rows"),
+        (f"{HEADING}0 | +0<1(x0) |", (2, 8), "got '1(x0)', expected 1 to 65536 rows"),
+        (f"{HEADING}0 | {'x' * 99} |", (2, 5), f"got '{'x' * 40}', expected a cell"),
+    ],
+)
+def test_an_error_names_line_column_and_what_is_allowed(text: str, place: tuple[int, int], what: str) -> None:
+    with pytest.raises(ScheduleError, match=re.escape(f"line {place[0]}, column {place[1]}: {what}")):
+        parse_grid(text, "all_reduce", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "what"),
+    [
+        (" " * 1_048_577, {}, "got 1048577 characters, expected at most 1048576"),
+        (HEADING, {"collective": "gossip"}, "unknown collective: got 'gossip', expected one of broadcast, "),
+        (f"{HEADING}0 | +4<1 |", {"k": 4}, "got chunk 4, expected at most 3"),
+        (HEADING, {"collective": "all_gather", "k": 3}, "k must be a multiple"),
+        (HEADING, {"collective": "reduce", "root": 2}, "root 2 is not one of the ranks"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, options: dict[str, Any], what: str) -> None:
+    with pytest.raises(ScheduleError, match=re.escape(what)):
+        parse_grid(text, **{"collective": "all_reduce", "p": 2, **options})
+
+
+@given(data=st.data())
+def test_any_table_is_read_back(data: st.DataObject) -> None:
+    """Random rows, right or wrong: what is printed is read as the same rows."""
+    p, k = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 6))
+
+    def row() -> st.SearchStrategy[tuple[int, int, int, int, bool]]:
+        ranks = st.permutations(range(p)).map(lambda order: order[:2])
+        runs = st.tuples(st.integers(0, k - 1), st.integers(1, k)).map(lambda run: (run[0], min(run[1], k - run[0])))
+        return st.builds(lambda pair, run, add: (*pair, *run, add), ranks, runs, st.booleans())
+
+    steps = data.draw(st.lists(st.lists(row(), min_size=1, max_size=6), max_size=4))
+    made = [Step(*zip(*each, strict=True)) for each in steps]
+    schedule = Schedule("all_reduce", p, k, len(made), made.__getitem__, one_port=False)
+    assert rows(parse_grid(grid(schedule, whole=True), "all_reduce", p, k=k)) == rows(schedule)

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from collectives.algorithms import ALGORITHMS
-from collectives.grid import grid
+from collectives.grid import grid, parse_grid
 from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.verify import verify
 
@@ -43,6 +43,7 @@ __all__ = [
     "broadcast",
     "gather",
     "grid",
+    "parse_grid",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from test_site_browser import CHROMIUM, QUIET, TELEPHONE
 
 from collectives.algorithms import ALGORITHMS
 from collectives.contracts import CONTRACTS
+from collectives.experiments.race import race
 from collectives.figures.player import player, write_scripts
 from places import ROOT
 
 STATIC = ROOT / "chapters" / "_static"
+SETTINGS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["sphinx"]["config"]
+SCRIPTS = [name for name, _ in SETTINGS["html_js_files"]]
+STYLES = [name for name in SETTINGS["html_css_files"] if name.startswith("player")]
 WIDEST = "Math.max(...[...document.querySelectorAll('body *')].map(node => node.getBoundingClientRect().right))"
 # Chooses every algorithm in the lists, steps through it by key, and says where the end is not what was asked.
 PLAY_ALL = """
@@ -61,22 +66,30 @@ def browser() -> Iterator[Browser]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the player's files and a page for each collective, and one with two players."""
     folder = tmp_path_factory.mktemp("site")
-    shutil.copy(STATIC / "player.js", folder)
-    shutil.copy(STATIC / "player.css", folder)
+    copy_player(folder)
     write_scripts(folder / "schedules")
     for collective in CONTRACTS:
         first = next(name for of, name in ALGORITHMS if of == collective)
         write(folder / f"{collective}.html", player(collective, first, 4)._repr_html_())
     ring, tree = player("all_reduce", "ring", 4, name="one"), player("all_reduce", "tree", 5, name="two", step=3)
     write(folder / "page.html", ring._repr_html_() + tree._repr_html_())
+    field = race("all_reduce", ["ring", "two_tree"], 16, on="ethernet", nbytes=8, name="race", autoplay=True)
+    write(folder / "race.html", field._repr_html_())
     return folder
 
 
+def copy_player(folder: Path) -> None:
+    for name in (*SCRIPTS, *STYLES):
+        shutil.copy(STATIC / name, folder)
+
+
 def write(path: Path, body: str) -> None:
+    styles = "".join(f'<link rel="stylesheet" href="{name}">' for name in STYLES)
+    scripts = "".join(f'<script defer src="{name}?v=1"></script>' for name in SCRIPTS)
     path.write_text(
         '<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>Players</title>'
-        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="player.css">'
-        f'<script defer src="player.js?v=1"></script></head><body>{body}</body></html>',
+        '<meta name="viewport" content="width=device-width">'
+        f"{styles}{scripts}</head><body>{body}</body></html>",
         encoding="utf8",
     )
 
@@ -175,7 +188,7 @@ def test_a_step_is_told(page: Page, folder: Path) -> None:
     expect(spoken).to_have_text("Start: every rank holds a buffer of its own. 6 steps to go.")
     player.locator(".sp-slider").fill("3")
     expect(spoken).to_have_text(
-        "Step 3 of 6: 4 messages. Rank 3 sends chunk 0 to rank 0, added; rank 0 sends chunk 1 to rank 1, added; "
+        "Step 2: 4 messages. Rank 3 sends chunk 0 to rank 0, added; rank 0 sends chunk 1 to rank 1, added; "
         "rank 1 sends chunk 2 to rank 2, added; and 1 more."
     )
     assert (text(player, "step"), text(player, "messages")) == ("3 of 6", "12 of 24")
@@ -252,9 +265,56 @@ def test_without_javascript_the_schedule_is_there_as_text(browser: Browser, fold
 
 
 def test_without_its_data_the_text_stays(browser: Browser, tmp_path: Path) -> None:
-    shutil.copy(STATIC / "player.js", tmp_path)
+    copy_player(tmp_path)
     write(tmp_path / "page.html", player("reduce", "flat", 3)._repr_html_())
     with browser.new_context() as context, context.new_page() as page:
         page.goto((tmp_path / "page.html").as_uri())
         expect(page.get_by_text("There are no schedules for reduce.")).to_be_visible()
         assert page.locator("pre").inner_text().startswith("step |")
+
+
+def raced(page: Page, folder: Path) -> Locator:
+    page.goto((folder / "race.html").as_uri())
+    field = page.locator("schedule-race")
+    expect(field).to_have_attribute("data-ready", "true")
+    return field
+
+
+def test_a_race_plays_once_by_itself_and_can_be_paused(page: Page, folder: Path) -> None:
+    field = raced(page, folder)
+    expect(field).to_have_attribute("data-playing", "true")
+    field.get_by_role("button", name="Pause").click()
+    expect(field).to_have_attribute("data-playing", "false")
+    time = field.get_attribute("data-time")
+    assert not page.wait_for_timeout(200)
+    assert field.get_attribute("data-time") == time
+    field.get_by_role("button", name="To the end").click()
+    expect(field).to_have_attribute("data-steps", "30 16")
+    expect(field.locator(".sp-verdict")).to_have_text("Ring takes 3.3 times as long as two tree.")
+
+
+def test_without_motion_a_race_goes_by_steps(page: Page, folder: Path) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    field = raced(page, folder)
+    expect(field.locator(".sp-verdict")).to_have_text("At 0 µs: ring in step 0, two tree in step 0.")
+    seen = []
+    while field.get_attribute("data-steps") != "30 16":
+        seen.append(field.get_attribute("data-steps"))
+        field.get_by_role("button", name="Play").click()
+        assert field.get_attribute("data-playing") == "false"
+    assert seen[0] == "0 0"
+    assert len(set(seen)) == len(seen)
+    field.locator(".sp-slider").press("Home")
+    expect(field).to_have_attribute("data-steps", "0 0")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_race_is_stacked_on_a_telephone(page: Page, folder: Path, theme: str) -> None:
+    page.set_viewport_size(TELEPHONE)
+    field = raced(page, folder)
+    page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+    first, second = (lane.bounding_box() for lane in field.locator(".sp-lane").all())
+    assert first is not None
+    assert second is not None
+    assert second["y"] >= first["y"] + first["height"]
+    assert page.evaluate(WIDEST) <= TELEPHONE["width"]

@@ -171,7 +171,7 @@ def test_importing_the_package_needs_numpy_alone() -> None:
 def test_public_names() -> None:
     assert collectives.__all__ == sorted(collectives.__all__)
     assert set(collectives.__all__) == {
-        *("ALGORITHMS", "Machine", "Schedule", "ScheduleError", "Step", "grid", "simulate", "verify"),
+        *("ALGORITHMS", "Machine", "Schedule", "ScheduleError", "Step", "grid", "parse_grid", "simulate", "verify"),
         *("broadcast", "scatter", "gather", "reduce", "all_reduce"),
         *("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"),
         *("all_to_all", "all_to_all_single"),

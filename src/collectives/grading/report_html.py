@@ -17,7 +17,15 @@ from collectives.grading.shown import SIGNS, number, passed, percent, shown
 from collectives.grading.verdict import Grade, Verdict
 
 STATIC = Path(__file__).parents[3] / "chapters" / "_static"  # in a checkout; a wheel has no player
-PLAYER = ("player.js", "player.css")
+SCRIPTS = (  # in this order, as on the book's pages
+    "player-schedule.js",
+    "player-words.js",
+    "player-stage.js",
+    "player-cells.js",
+    "player-controls.js",
+    "player.js",
+)
+STYLE = "player.css"
 THEME = """
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow = () => { document.documentElement.dataset.theme = dark.matches ? "dark" : "light"; };
@@ -31,7 +39,7 @@ Schedules = dict[str, dict[str, dict[str, Any]]]  # collective, name, p: what th
 def html(grade: Grade) -> str:
     """The grade as the text of an HTML file; schedules are playable if the repository's player is there."""
     grade = shown(grade)
-    schedules = _schedules(grade) if all((STATIC / name).exists() for name in PLAYER) else {}
+    schedules = _schedules(grade) if all((STATIC / name).exists() for name in (*SCRIPTS, STYLE)) else {}
     scripts, styles = _player(schedules) if schedules else ([], [])
     page = _element(
         "html",
@@ -151,5 +159,5 @@ def _player(schedules: Schedules) -> tuple[list[str], list[str]]:
     """The scripts and styles that play the schedules."""
     # "<" could end the script, or open a comment in it.
     data = json.dumps(schedules, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    script, style = ((STATIC / name).read_text(encoding="utf8") for name in PLAYER)
-    return [THEME, f"window.schedules = {data};", script], [style]
+    *scripts, style = ((STATIC / name).read_text(encoding="utf8") for name in (*SCRIPTS, STYLE))
+    return [THEME, f"window.schedules = {data};", "\n".join(scripts)], [style]
