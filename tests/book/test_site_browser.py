@@ -4,7 +4,7 @@ import pytest
 from browsers import CHROMIUM as CHROMIUM
 from browsers import NAMES, TELEPHONE
 from browsers import QUIET as QUIET  # test_player_browser.py takes both from here
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from test_site import DOCUMENTS, SITE, TOC, needs_site
 
 from collectives.algorithms import ALGORITHMS
@@ -32,15 +32,16 @@ pytestmark = [
 ]
 
 
-def test_the_index_shows_the_measured_plot(page: Page, complaints: list[str]) -> None:
+def test_the_index_shows_the_race_on_its_first_screen(page: Page, complaints: list[str]) -> None:
     page.goto("index.html")
     page.wait_for_url(f"**/{TOC['root']}.html")
-    measured = 'article :is(img[alt^="Measured"], svg[aria-label^="Measured"])'
-    plot = page.locator(measured).first
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
-    assert box is not None
-    assert min(box["width"], box["height"]) > 100
+    expect(page.locator("schedule-race")).to_have_attribute("data-playing", "true")
+    lanes = page.locator("schedule-race .sp-lane")
+    for size in ({"width": 1400, "height": 900}, TELEPHONE):
+        page.set_viewport_size(size)
+        box = lanes.first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < size["height"]
     page.wait_for_load_state("networkidle")
     assert not complaints
 
