@@ -80,6 +80,7 @@ book: experiments ## Build the site into _build/html
 	    rm -rf _build; \
 	    mkdir -p $(IPYTHON)/profile_default; cp .ci/ipython_kernel_config.py $(IPYTHON)/profile_default; \
 	    IPYTHONDIR="$(CURDIR)/$(IPYTHON)" $(BIN)/jupyter-book build . -n -W --keep-going; \
+	    $(BIN)/python .ci/gates.py --executed; \
 	    echo "$$now" > $(BUILT_FROM); \
 	fi
 	@echo "The book lies in $(SITE)/index.html"
@@ -95,7 +96,7 @@ serve: book ## Serve the site on this machine (PORT=8000)
 	@echo "==> http://localhost:$(PORT)/ (Ctrl-C stops it)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
 
-check: env ## Check format, lint, types and imports
+check: env ## Check format, lint, types, imports and the text
 	@echo "==> ruff format"
 	@$(BIN)/ruff format --check .
 	@echo "==> ruff check"
@@ -104,6 +105,8 @@ check: env ## Check format, lint, types and imports
 	@$(BIN)/mypy
 	@echo "==> import-linter"
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@echo "==> gates"
+	@$(BIN)/python .ci/gates.py
 
 format: env ## Format the code and repair what lint can repair
 	@$(BIN)/ruff format .

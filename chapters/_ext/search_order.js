@@ -1,22 +1,26 @@
 /* The order of the search's results: Sphinx's own scores, then titles, then the page that explains a term. */
 
-/* Where a term is explained, if no title says so; tests/book/test_site_browser.py asks for each. */
+/* Where a term is explained, if no title says so; tests/book/test_site_search.py asks for each. */
 const EXPLAINED = {
   "busbw": "chapters/cost-model",
   "bus bandwidth": "chapters/cost-model",
-  "nccl_algo": "chapters/collectives-sweep",
+  "nccl_algo": "chapters/your-cluster",
 };
 
 const words = text => text.toLowerCase().match(/[\p{Letter}\p{Number}]+/gu) || [];
 const asked = (new URLSearchParams(window.location.search).get("q") || "").toLowerCase().trim();
 
-/* A result is [page, title, anchor, description, score, file]. */
+/* How much of a title was asked for, from 0 to 1. */
+function share(title) {
+  const [query, all] = [words(asked), words(title)];
+  return query.length && ` ${all.join(" ")} `.includes(` ${query.join(" ")} `) ? query.length / all.length : 0;
+}
+
+/* A result is [page, title, anchor, description, score, file]; with an anchor it is a section. */
 function score([page, title, anchor, , before]) {
-  const named = " " + words(title).join(" ") + " ";
-  const isTitle = words(asked).length > 0 && named.includes(" " + words(asked).join(" ") + " ");
-  const explains = EXPLAINED[asked] === page && !anchor;
+  if (anchor) return before;
   const isData = title.startsWith("Data:");
-  return before + (explains ? 400 : 0) + (isTitle && !anchor ? 200 : 0) - (isData ? 1 : 0);
+  return before + (EXPLAINED[asked] === page ? 400 : 0) + 200 * share(title) - (isData ? 1 : 0);
 }
 
 var Scorer = {

@@ -1,5 +1,7 @@
 """Our collectives, called as ``torch.distributed``'s are: the same names, arguments and semantics, and an algorithm.
 
+::
+
     from collectives import all_reduce
     all_reduce(gradient, op=dist.ReduceOp.AVG, algorithm="two_tree")
 

@@ -6,9 +6,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from collectives.algorithms import ALGORITHMS, names
+from collectives.bench import Settings
+from collectives.bench.results import read
 from collectives.experiments.all_reduce_sweep import figures
 from collectives.experiments.collectives_sweep import figures as panels
 from collectives.figures import kit, measured
@@ -208,24 +211,62 @@ def ended(lines: dict[str, list[float]]) -> Figure:
     return figure
 
 
-def test_names_at_ends_of_lines_do_not_overlap() -> None:
-    figure = ended({"ring": [0, 1], "tree": [1, 1.001], "gloo (its own choice)": [2, 1.002], "apart": [0, 3]})
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
-    assert [text.get_text() for text in figure.axes[0].texts] == ["ring", "tree", "gloo\n(its own choice)", "apart"]
-    assert not any(Bbox.intersection(a, b) for nth, a in enumerate(boxes) for b in boxes[:nth])
-    assert [box.y0 for box in boxes] == sorted(box.y0 for box in boxes), "names stand as their lines end"
-    assert not figure.legends
-
-
 @pytest.mark.parametrize(
     "lines",
     [
-        {f"line {i}": [0.0, i] for i in range(kit.MOST_LABELS + 1)},
-        {"a name of so many letters": [0.0, 1.0]},
-        {"long": [0.0, 1.0, 2.0], "short": [0.0, 1.0]},
+        {"ring": [0, 1], "tree": [1, 1.001], "gloo (its own choice)": [2, 1.002], "apart": [0, 3]},
+        {"long": [0.0, 1.0, 2.0], "short": [0.0, 1.0], "a name of so many letters": [0.0, 1.0, 2.0]},
+        {f"line {i}": [0.0, 1.0] for i in range(5)},
     ],
+    ids=["near", "short", "equal"],
 )
-def test_names_that_do_not_fit_are_in_a_legend(lines: dict[str, list[float]]) -> None:
+def test_names_at_ends_of_lines_do_not_overlap(lines: dict[str, list[float]]) -> None:
     figure = ended(lines)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(lines)
-    assert not figure.axes[0].texts
+    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # without its thin line
+    assert [text.get_text().replace("\n", " ") for text in figure.axes[0].texts] == list(lines)
+    assert not any(Bbox.intersection(a, b) for nth, a in enumerate(boxes) for b in boxes[:nth])
+    assert max(box.y1 for box in boxes) <= figure.axes[0].bbox.y1 + 3, "no name is beside the title"
+    assert not figure.legends
+
+
+def test_names_are_in_the_order_of_the_ends() -> None:
+    texts = ended({"low": [0, 1], "high": [0, 1.002], "middle": [0, 1.001]}).axes[0].texts
+    assert [text.get_text() for text in sorted(texts, key=lambda text: Text.get_window_extent(text).y0)] == [
+        "low",
+        "middle",
+        "high",
+    ]
+
+
+def test_six_series_are_five_and_a_grey_one() -> None:
+    """The library is kept, and what is the fastest somewhere."""
+    more = [
+        rows()[rows().backend == "p2p"].assign(algorithm=name, median_us=5000.0) for name in ("tree", "a", "b", "c")
+    ]
+    many = pd.concat([*more, rows()], ignore_index=True)
+    named = many.assign(series=measured.names(many))
+    assert measured.prominent(named, list(dict.fromkeys(named.series))) == [
+        "gloo (its own choice)",
+        "ring",
+        "tree",
+        "a",
+        "b",
+    ]
+
+
+def test_a_caption_names_where_when_command_machine_and_confidence() -> None:
+    stem = ROOT / "experiments" / "results" / "reference" / "slow-motion" / "scaling"
+    caption = measured.sourced(two_trees(8), read(stem)[1], stem).caption
+    assert caption == (
+        "Measured on 2 to 32 ranks, emulated hosts on one machine, joined by slow links · 2026-11-21 · "
+        "AMD EPYC, 2 cores, 23.5 GiB, Linux 6.18.44-fc-v595 · Python 3.11.7, torch 2.13.0+cpu, commit c853583 · "
+        "5 repetitions, 93.75 % intervals · collectives run experiments/scaling.ipynb --preset slow-motion."
+    )
+
+
+def test_the_command_of_rows_without_a_notebook_is_that_of_bench() -> None:
+    settings = Settings(collective="broadcast", algorithms=["binomial", "chain"], ranks=3, bytes=[4, 8]).model_dump()
+    assert measured.command({"settings": [settings]}, "results/mine/broadcasts") == (
+        "collectives bench --collective broadcast --ranks 3 --where loopback --repetitions 20 --warmups 3 "
+        "--algorithm binomial chain --backend p2p --bytes 4 8"
+    )

@@ -83,5 +83,5 @@ def test_versions_agree() -> None:
 
 
 def test_a_missing_target_and_a_missing_file_are_seen() -> None:
-    assert missing("make check && make chekc; .ci/runn") == ["chekc", ".ci/runn"]
+    assert missing("make check && make nosuch; .ci/nosuch") == ["nosuch", ".ci/nosuch"]
     assert missing("make check; .ci/run") == []

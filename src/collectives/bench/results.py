@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ Record = dict[str, Any]
 def write(stem: str | Path, rows: list[Record], record: Record) -> None:
     """Write ``stem.parquet`` (the rows) and ``stem.json`` (the record), each whole or not at all.
 
-    The record gets the version of the schemas that both follow. The rows come last: where they stand, the record
-    stands too. Raises ValueError where there are no rows.
+    The record gets the date, and the version of the schemas that both follow. The rows come last: where they stand,
+    the record stands too. Raises ValueError where there are no rows.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -31,9 +32,15 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
     table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows])
     Path(stem).parent.mkdir(parents=True, exist_ok=True)
     replace(
-        Path(f"{stem}.json"), lambda path: path.write_text(json.dumps({"version": VERSION} | record, indent=1) + "\n")
+        Path(f"{stem}.json"),
+        lambda path: path.write_text(json.dumps({"version": VERSION, "date": _today()} | record, indent=1) + "\n"),
     )
     replace(Path(f"{stem}.parquet"), lambda path: parquet.write_table(table, path))
+
+
+def _today() -> str:
+    """The date in universal time, as 2026-11-22."""
+    return datetime.now(UTC).date().isoformat()
 
 
 def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:

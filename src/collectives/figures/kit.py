@@ -1,10 +1,11 @@
-"""The figure kit: axes, series and legends of figures that show rows.
+"""The figure kit: axes, series, names and messages of figures that show rows.
 
 A measured value is a filled marker with its interval, a simulated one a line, a published one a hollow marker. A lower
 bound is a line of thin dashes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -23,14 +24,18 @@ from collectives.units import duration, format_bytes
 # Inches. Text in a figure of this width can still be read on a phone.
 WIDTH = 5.6
 
-# Where the range of a logarithmic time axis is below this factor, it has ticks at 1, 2 and 5.
-FEW_DECADES = 1000
+# Where the range of a logarithmic time axis is below a factor, its ticks in a decade.
+SUBS = {100: (1.0, 2.0, 5.0), 10000: (1.0, 3.0)}
 
-# Names at the ends of lines: how many, and how long a line of them may be, before a legend serves better.
-MOST_LABELS, LABEL_LETTERS = 6, 18
+# More series than these cannot be told apart: all others are grey.
+MOST_SERIES = 5
+GREY = Mark("#88888866", ".")
 
-# Tick labels of more letters are slanted, so that neighbours do not overlap.
-LETTERS = 4
+# Letters in a line of a name at the end of a series, and in a line above the figure.
+LABEL_LETTERS, LINE = 19, 64
+
+# Points that a letter of a tick label takes, and that an x axis of a figure's whole width has.
+LETTER, AXIS = 7, 0.62 * 72 * WIDTH
 
 
 def nothing() -> Picture:
@@ -39,24 +44,46 @@ def nothing() -> Picture:
 
 
 def binary_axis(
-    axes: Axes, at: Iterable[float], name: str = "buffer", form: Callable[[float], str] = format_bytes
+    axes: Axes,
+    at: Iterable[float],
+    name: str = "buffer",
+    form: Callable[[float], str] = format_bytes,
+    columns: int = 1,
 ) -> None:
-    """A logarithmic x axis in powers of two, with a tick at each of these values."""
-    ticks = list(at)
+    """A logarithmic x axis in powers of two: a tick at each of these values, with its name where there is room.
+
+    ``columns`` is how many panels are side by side.
+    """
+    ticks = sorted(at)
+    named = dict(zip(ticks, roomy(ticks, [form(value) for value in ticks], AXIS / columns), strict=True))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
-    if max(len(form(value)) for value in ticks) > LETTERS:
-        axes.tick_params(axis="x", labelrotation=40)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: named.get(value, "")))
     axes.set_xlabel(name)
+
+
+def roomy(ticks: Sequence[float], names: Sequence[str], points: float) -> list[str]:
+    """The names that fit on a logarithmic axis of this length, the first and the last first; "" for all others.
+
+    >>> roomy([4, 1 << 20, 4 << 20, 8 << 20], ["4 B", "1 MiB", "4 MiB", "8 MiB"], 260)
+    ['4 B', '1 MiB', '', '8 MiB']
+    """
+    places = np.log2(ticks)
+    places = (places - places[0]) / max(float(np.ptp(places)), 1e-9) * points
+    kept: list[int] = []
+    for i in dict.fromkeys([0, len(ticks) - 1, *range(len(ticks))]):
+        if all(abs(places[i] - places[j]) > LETTER * (len(names[i]) + len(names[j])) / 2 for j in kept):
+            kept.append(i)
+    return [name if i in kept else "" for i, name in enumerate(names)]
 
 
 def time_axis(axes: Axes, unit: float = 1e-6, name: str = "time") -> None:
     """A logarithmic y axis of times, for what is already drawn; ``unit`` is a value of 1 in seconds."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < FEW_DECADES * low else (1.0,)))
+    subs = next((subs for most, subs in SUBS.items() if high < most * low), (1.0,))
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
     time_labels(axes, unit)
     axes.set_ylabel(name)
 
@@ -67,8 +94,8 @@ def time_labels(axes: Any, unit: float = 1e-6) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def measured(axes: Axes, look: Mark, name: str, x: Any, y: Any, low: Any, high: Any, **line: Any) -> None:
-    """Filled markers with their intervals; ``line`` is how they are joined.
+def measured(axes: Axes, look: Mark, name: str | None, x: Any, y: Any, low: Any, high: Any, **line: Any) -> None:
+    """Filled markers with their intervals; ``line`` is how they are joined. Without a name it is not labelled.
 
     Rounded, the end of an interval may be on the wrong side of its median: then it has no length.
     """
@@ -87,52 +114,67 @@ def lower_bound(axes: Axes, theme: Theme, x: Any, y: Any, name: str = "lower bou
     axes.plot(x, y, color=theme.ink, lw=0.9, ls=(0, (dash, 3)), label=name)
 
 
-def legend(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 10) -> None:
-    """Above the figure: every labelled series once, then ``more``; and how sure the intervals of the rows are."""
-    named = {name: handle for axes in figure.axes for name, handle in _labelled(axes).items()}
-    _explain(figure, {**named, **{str(handle.get_label()): handle for handle in more}}, rows, size)
+def headline(axes: Axes, said: str) -> None:
+    """What one panel says, above it."""
+    axes.set_title(said, loc="left", fontsize=9.5, fontweight="bold")
+
+
+def message(figure: Figure, theme: Theme, said: str, at: float | None = None) -> None:
+    """What the figure says, above it; ``at`` is where along x it begins to hold, marked by a dotted line."""
+    if said:
+        figure.suptitle(fill(said, LINE), x=0.01, ha="left", fontsize=10.5, fontweight="bold", color=theme.ink)
+    if at is None:
+        return
+    for axes in figure.axes:
+        axes.axvline(at, color=theme.ink, lw=0.8, ls=(0, (1, 2)), zorder=0.5)
+
+
+def notes(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 9) -> None:
+    """Below the figure: what kinds of marks are, and how sure the intervals of the rows are."""
+    handles, title = list(more), confidence(rows)
+    if handles or title:
+        names = [str(handle.get_label()) for handle in handles]
+        look: dict[str, Any] = {"fontsize": size, "title": title, "title_fontsize": size, "alignment": "left"}
+        figure.legend(handles, names, loc="outside lower left", ncols=3, **look)
+
+
+def labels(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 9.5) -> None:
+    """The name of every series at the right of each panel, in its colour; below the figure ``more``, as in `notes`.
+
+    A name is level with the end of its line. Names are pushed apart where ends are close; then, or where a line ends
+    earlier, a thin line leads from the end to its name. Call it last: it lays the figure out to know where ends are.
+    """
+    notes(figure, rows, more)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        _label(axes, size)
+
+
+def _label(axes: Axes, size: float) -> None:
+    ends = {_broken(name): _end(handle) for name, handle in _labelled(axes).items()}
+    width, height = (length * 72 / axes.figure.dpi for length in (axes.bbox.width, axes.bbox.height))
+    at = [axes.transAxes.inverted().transform(axes.transData.transform((x, y))) for x, y, _ in ends.values()]
+    heights = [1.2 * size * (1 + name.count("\n")) / height for name in ends]
+    levels = below(1, apart([float(y) for _, y in at], heights), heights)
+    for (name, (x, y, colour)), level, (right, wanted) in zip(ends.items(), levels, at, strict=True):
+        is_beside = right > 0.9 and abs(level - wanted) * height < size
+        arrow = None if is_beside else {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 0, "shrinkB": 3}
+        look: dict[str, Any] = {"color": _legible(colour), "fontsize": size, "va": "center", "linespacing": 1.0}
+        look |= {"textcoords": "axes fraction", "annotation_clip": False, "arrowprops": arrow, "ha": "left"}
+        axes.annotate(name, (x, y), (1 + 10 / width, level), **look)
 
 
 def _labelled(axes: Axes) -> dict[str, Artist]:
     return {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
 
 
-def _explain(figure: Figure, handles: dict[str, Artist], rows: Rows, size: float) -> None:
-    title = confidence(rows)
-    if handles or title:
-        figure.legend(
-            *(list(handles.values()), list(handles)),
-            loc="outside upper left",
-            ncols=2,
-            fontsize=size,
-            title=title,
-            title_fontsize=9,
-            alignment="left",
-        )
+def _broken(name: str) -> str:
+    r"""A name on lines of few letters.
 
-
-def labels(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 10) -> None:
-    """The name of every series at the right end of its line in the last panel, in its colour; ``more`` as in `legend`.
-
-    Names are pushed apart where ends are close. A `legend` instead, if the names do not fit: more than `MOST_LABELS`
-    series, longer lines than `LABEL_LETTERS`, or something drawn to the right of a series' end. Call it last: it lays
-    the figure out to know where ends are.
+    >>> _broken("gloo (its own choice)"), _broken("two_tree")
+    ('gloo\n(its own choice)', 'two_tree')
     """
-    axes = figure.axes[-1]
-    ends = {name.replace(" (", "\n("): _end(handle) for name, handle in _labelled(axes).items()}
-    letters = max((len(line) for name in ends for line in name.split("\n")), default=0)
-    is_at_the_edge = {x for x, _, _ in ends.values()} == {axes.dataLim.x1}
-    if len(ends) > MOST_LABELS or letters > LABEL_LETTERS or not is_at_the_edge:
-        legend(figure, rows, more, size)
-        return
-    _explain(figure, {str(handle.get_label()): handle for handle in more}, rows, size)
-    figure.draw_without_rendering()
-    points = 72 / figure.dpi
-    at = [float(axes.transData.transform((x, y))[1]) * points for x, y, _ in ends.values()]
-    heights = [1.2 * size * (1 + name.count("\n")) for name in ends]
-    for (name, (x, y, colour)), here, there in zip(ends.items(), at, apart(at, heights), strict=True):
-        look: dict[str, Any] = {"color": _legible(colour), "fontsize": size, "va": "center", "linespacing": 1.0}
-        axes.annotate(name, (x, y), (8, there - here), textcoords="offset points", annotation_clip=False, **look)
+    return "\n".join(fill(part, LABEL_LETTERS) for part in name.replace(" (", "\n(").split("\n"))
 
 
 def _end(handle: Any) -> tuple[float, float, Any]:
@@ -166,6 +208,19 @@ def apart(at: Sequence[float], heights: Sequence[float]) -> list[float]:
     return [float(each) for each in placed]
 
 
+def below(top: float, at: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Middles of labels moved down as far as needed for none to end above ``top``.
+
+    >>> below(100, [50.0, 97.0, 90.0], [10, 10, 4])
+    [50.0, 95.0, 88.0]
+    """
+    placed = dict.fromkeys(range(len(at)), 0.0)
+    for i in sorted(placed, key=lambda i: -at[i]):
+        placed[i] = min(at[i], top - heights[i] / 2)
+        top = placed[i] - heights[i] / 2
+    return list(placed.values())
+
+
 def confidence(rows: Rows) -> str | None:
     """What the bars of these rows are worth; None for rows without samples, or with one each.
 
@@ -177,9 +232,10 @@ def confidence(rows: Rows) -> str | None:
     return f"bars: {intervals(counts)} of the median" if counts and min(counts) > 1 else None
 
 
-def key(theme: Theme, label: str, **look: Any) -> Line2D:
-    """An entry of a legend for a kind of mark, whatever its colour."""
-    shape: dict[str, Any] = {"color": theme.ink, "lw": 1.2, "label": label} | look
+def key(of: Theme | str, label: str, **look: Any) -> Line2D:
+    """What a kind of mark is, for the notes below a figure: in the theme's ink, or in a colour."""
+    colour = of if isinstance(of, str) else of.ink
+    shape: dict[str, Any] = {"color": colour, "lw": 1.2, "label": label} | look
     return Line2D([], [], **shape)
 
 

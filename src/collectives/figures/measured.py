@@ -1,11 +1,15 @@
 """What a measured row is called and looks like, and sentences about where rows come from, out of their record."""
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from collectives.algorithms import Mark
-from collectives.figures import statements
+from collectives.figures import kit, statements
 from collectives.figures.statements import Rows
-from collectives.figures.style import mark
+from collectives.figures.style import Picture, mark
 from collectives.units import format_bytes
 
 # Our own back ends, and what they add to an algorithm's name.
@@ -39,6 +43,18 @@ def names(rows: Rows) -> list[str]:
     return [label(*pair) for pair in zip(rows.backend, asked(rows), strict=True)]
 
 
+def prominent(rows: Rows, names: Sequence[str]) -> list[str]:
+    """Of the names in the column ``series`` those that a figure can tell apart: libraries, and the rows in front.
+
+    All, if they are few enough; otherwise a library's own choice, and then whatever has the lowest median at the most
+    places.
+    """
+    ahead = Counter(rows.series[rows.groupby("bytes").median_us.idxmin()])
+    libraries = set(rows.series[rows.algorithm == "default"])
+    ordered = sorted(names, key=lambda name: (name not in libraries, -ahead[name]))
+    return ordered[: kit.MOST_SERIES]
+
+
 def plain(rows: Rows) -> str:
     """The rows' collective as a sentence has it: ``all-reduce``."""
     return str(rows.collective.iloc[0]).replace("_", "-")
@@ -66,6 +82,71 @@ def machine(record: dict[str, Any]) -> str:
         f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
         f"{_interleaved(record['environment'])}, each sample the slowest rank's time, with {confidence}."
     )
+
+
+def sourced(drawn: Picture, record: dict[str, Any], stem: str | Path) -> Picture:
+    """The figure with a caption: where, when, on what, how surely and by which command its rows were measured."""
+    return replace(drawn, caption=provenance(record, stem))
+
+
+def provenance(record: dict[str, Any], stem: str | Path) -> str:
+    """One line about where the rows at ``stem`` come from, out of their record."""
+    settings = record["settings"][0]
+    ranks = statements.span([each["ranks"] for each in record["settings"]], "{:.0f}".format)
+    place = WHERE[settings.get("where", "loopback").partition(":")[0]]
+    said = [
+        f"Measured on {ranks} ranks, {place}",
+        record.get("date", ""),
+        computer(record),
+        versions(record),
+        sureness(record),
+        command(record, stem),
+    ]
+    return f"{' · '.join(part for part in said if part)}."
+
+
+def computer(record: dict[str, Any]) -> str:
+    """The machine: processor, cores, memory and system."""
+    first = record["environment"][0]
+    return f"{first['processor']}, {first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}"
+
+
+def versions(record: dict[str, Any]) -> str:
+    """Python, torch and the commit of the code that measured."""
+    first = record["environment"][0]
+    known = {"Python": first["python"], "torch": first.get("torch"), "commit": first["commit"]}
+    return ", ".join(f"{name} {version}" for name, version in known.items() if version)
+
+
+def sureness(record: dict[str, Any]) -> str:
+    """How often each point was measured, and the true confidence of its interval; empty if the record says neither."""
+    counts = [each["repetitions"] for each in record.get("settings", []) if each.get("repetitions")]
+    if not counts:
+        return ""
+    return f"{statements.span(counts, '{:.0f}'.format)} repetitions, {statements.intervals(counts)}"
+
+
+def command(record: dict[str, Any], stem: str | Path) -> str:
+    """What measures the rows again: a notebook with its preset, or `collectives bench` for rows without a notebook."""
+    name, folder = Path(stem).name, Path(stem).parent.name
+    if not (home := _notebooks(stem, name)):
+        return _bench(record["settings"][0])
+    if (home / "presets" / f"{folder}.yaml").exists():
+        return f"collectives run experiments/{name}.ipynb --preset {folder}"
+    return f"collectives run experiments/{name}.ipynb with the settings of its record"
+
+
+def _notebooks(stem: str | Path, name: str) -> Path | None:
+    """The folder of the notebook that wrote rows to ``stem``; None if there is none."""
+    above = [folder for folder in Path(stem).resolve().parents if folder.name == "experiments"]
+    return next((folder for folder in above if (folder / f"{name}.ipynb").exists()), None)
+
+
+def _bench(settings: dict[str, Any]) -> str:
+    several = {"algorithm": "algorithms", "backend": "backends", "bytes": "bytes"}
+    lists = [f"--{option} {' '.join(map(str, settings[name]))}" for option, name in several.items()]
+    single = ("collective", "ranks", "where", "repetitions", "warmups")
+    return " ".join(["collectives bench", *(f"--{each} {settings[each]}" for each in single), *lists])
 
 
 def _interleaved(ranks: list[dict[str, Any]]) -> str:

@@ -138,6 +138,37 @@ def wins(groups: Iterable[Rows], name: Callable[[Row], str]) -> str:
     return ", ".join([*said, f"a tie in {ties}"] if ties else said)
 
 
+def takeover(
+    leading: Sequence[tuple[float, Sequence[str]]], form: Callable[[float], str], best: str = "fastest"
+) -> tuple[str, float | None]:
+    """Which name leads at the last place, and from which place on; ``leading`` has the names in front at each place.
+
+    More than one name is a tie. The place is None for a tie, and for a name that leads everywhere.
+
+    >>> takeover([(1, ["tree"]), (2, ["ring", "tree"]), (4, ["ring"]), (8, ["ring"])], "{} B".format)
+    ('ring is fastest from 4 B', 4)
+    >>> takeover([(1, ["ring"]), (2, ["ring"])], "{} B".format)
+    ('ring is fastest throughout', None)
+    >>> takeover([(1, ["ring"]), (2, ["ring", "tree"])], "{} B".format)
+    ('ring and tree tie at 2 B', None)
+    """
+    if not leading:
+        return "", None
+    last, names = leading[-1]
+    if len(names) > 1:
+        who = listed(names) if len(names) < 3 else f"{len(names)} series"
+        return f"{who} tie at {form(last)}", None
+    *before, (name, at) = [(tuple(names), [at for at, _ in run]) for names, run in groupby(leading, lambda one: one[1])]
+    if not before:
+        return f"{name[0]} is {best} throughout", None
+    return f"{name[0]} is {best} from {form(at[0])}", at[0]
+
+
+def in_front(rows: Rows, along: str, name: Callable[[Row], str]) -> list[tuple[float, list[str]]]:
+    """At each place the names of the rows that cannot be told from the fastest one, for `takeover`."""
+    return [(at, [name(row) for row in leaders(group)]) for at, group in rows.groupby(along)]
+
+
 class Versus(NamedTuple):
     """In how many places one series was faster than another, slower, or tied with it."""
 

@@ -63,11 +63,12 @@ def colours(k: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as SVG (bytes), for light and for dark pages, with an alternative text."""
+    """A figure as SVG (bytes), for light and for dark pages, with an alternative text, and a caption or none."""
 
     light: bytes
     dark: bytes
     alt: str
+    caption: str = ""
 
     def _repr_html_(self) -> str:
         images = "".join(
@@ -75,7 +76,8 @@ class Picture:
             f'{base64.b64encode(svg).decode()}">'
             for name, svg in (("light", self.light), ("dark", self.dark))
         )
-        return f'<figure class="drawn">{images}</figure>'
+        caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
+        return f'<figure class="drawn">{images}{caption}</figure>'
 
     def save(self, stem: str | Path) -> None:
         """Write ``stem-light.svg`` and ``stem-dark.svg``."""

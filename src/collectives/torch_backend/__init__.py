@@ -1,5 +1,7 @@
 """``init_process_group("collectives")``: PyTorch programs on our algorithms, with two lines changed.
 
+::
+
     import collectives.torch_backend
 
     torch.distributed.init_process_group("collectives")

@@ -17,6 +17,8 @@ def hook(
 ) -> Callable[[dist.ProcessGroup | None, GradBucket], Gradients]:
     """A hook for `torch.nn.parallel.DistributedDataParallel.register_comm_hook`.
 
+    ::
+
         ddp.register_comm_hook(None, hook("two_tree"))
 
     The state is the process group, None for the default one: the model's own. Each bucket of gradients is averaged by

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from collectives.algorithms import Mark
 from collectives.figures import kit, measured, statements
 from collectives.figures.statements import Rows
 from collectives.figures.style import Picture, Theme, picture
@@ -17,13 +18,13 @@ def time_against_size(rows: Rows) -> Picture:
     if rows.empty:
         return kit.nothing()
 
-    def paint(figure: Figure, _: Theme) -> None:
+    def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        for (backend, algorithm), series in _series(rows):
-            times = series.bytes, series.median_us, series.low_us, series.high_us
-            kit.measured(axes, measured.look(backend, algorithm), measured.label(backend, algorithm), *times)
+        for look, name, series in _drawn(rows):
+            kit.measured(axes, look, name, series.bytes, series.median_us, series.low_us, series.high_us)
         kit.time_axis(axes)
-        _finish(axes, rows)
+        kit.message(figure, theme, *statements.takeover(_in_front(rows), format_bytes))
+        _finish(figure, axes, rows)
 
     return picture(paint, _alt(rows, "time in microseconds", "median_us", "{:,.0f} µs".format), kit.WIDTH)
 
@@ -33,15 +34,16 @@ def bandwidth_against_size(rows: Rows) -> Picture:
     if rows.empty:
         return kit.nothing()
 
-    def paint(figure: Figure, _: Theme) -> None:
+    def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        for (backend, algorithm), series in _series(rows):
+        for look, name, series in _drawn(rows):
             scale = series.busbw * series.median_us
             rates = series.bytes, series.busbw, scale / series.high_us, scale / series.low_us
-            kit.measured(axes, measured.look(backend, algorithm), measured.label(backend, algorithm), *rates)
+            kit.measured(axes, look, name, *rates)
+        kit.message(figure, theme, f"The highest is {highest(rows, '{:.2f} GB/s'.format)}")
         axes.set_ylim(bottom=0)
         axes.set_ylabel("bus bandwidth (GB/s)")
-        _finish(axes, rows)
+        _finish(figure, axes, rows)
 
     return picture(paint, _alt(rows, "bus bandwidth in GB/s", "busbw", "{:.2f} GB/s".format), kit.WIDTH)
 
@@ -50,9 +52,28 @@ def _series(rows: Rows) -> list[tuple[tuple[str, str], Rows]]:
     return kit.series(rows.assign(asked=measured.asked(rows)), ("backend", "asked"), "bytes")
 
 
-def _finish(axes: Axes, rows: Rows) -> None:
+def _drawn(rows: Rows) -> list[tuple[Mark, str | None, Rows]]:
+    """Look, name and rows of each series; of more than a figure can show, some are grey and have no name."""
+    shown, drawn = _prominent(rows), []
+    for of, series in _series(rows):
+        is_shown = (name := measured.label(*of)) in shown
+        drawn.append((measured.look(*of) if is_shown else kit.GREY, name if is_shown else None, series))
+    return drawn
+
+
+def _prominent(rows: Rows) -> list[str]:
+    return measured.prominent(_named(rows), [measured.label(*of) for of, _ in _series(rows)])
+
+
+def _in_front(rows: Rows) -> list[tuple[float, list[str]]]:
+    return statements.in_front(_named(rows), "bytes", lambda row: str(row.series))
+
+
+def _finish(figure: Figure, axes: Axes, rows: Rows) -> None:
     kit.binary_axis(axes, sorted(rows.bytes.unique()))
-    kit.labels(axes.figure, rows)  # type: ignore[arg-type]  # no figure of a figure here
+    names = [measured.label(*of) for of, _ in _series(rows)]
+    grey = [name for name in names if name not in _prominent(rows)]
+    kit.labels(figure, rows, [kit.key(kit.GREY.colour, statements.listed(grey))] if grey else [])
 
 
 def _alt(rows: Rows, what: str, column: str, form: Callable[[float], str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from collectives.algorithms import Mark
-from collectives.figures import kit
+from collectives.figures import kit, statements
 from collectives.figures.statements import Rows
 from collectives.figures.style import Picture, Theme, picture
 from collectives.statistics import median_interval
@@ -66,7 +67,8 @@ def rates(rows: Rows, predicted: dict[tuple[str, str], float]) -> Picture:
         axes.set_yticks([*places.values()], [slowness(first) for first in table.drop_duplicates("slow").itertuples()])
         axes.set_xlim(left=0)
         axes.set_xlabel("updates per second")
-        kit.legend(figure, rows, [kit.key(theme, "predicted", ls="", marker="|", ms=9)] if predicted else [])
+        kit.message(figure, theme, _quickest(table))
+        kit.notes(figure, table, _kinds(theme, table, bool(predicted)))
 
     return picture(paint, _rates_alt(table), kit.WIDTH, 1.2 + 0.85 * len(places))
 
@@ -84,6 +86,24 @@ def _markers(axes: Axes, mode: str, group: Rows, heights: list[float]) -> None:
         capsize=2,
         label=name(mode, int(group.bound.iloc[0])),
     )
+
+
+def _kinds(theme: Theme, table: Rows, is_predicted: bool) -> list[Line2D]:
+    """A marker for each mode, and one for predictions: markers are level with who is slow, so no name fits beside."""
+    modes = [
+        kit.key(theme, name(row.mode, row.bound), color=LOOKS[row.mode].colour, marker=LOOKS[row.mode].marker, ls="")
+        for row in table.drop_duplicates("mode").itertuples()
+    ]
+    return [*modes, *([kit.key(theme, "predicted", ls="", marker="|", ms=9)] if is_predicted else [])]
+
+
+def _quickest(table: Rows) -> str:
+    """Which modes do the most updates with the first slow worker."""
+    slow = next((slow for slow in table.slow if slow != "nobody"), table.slow.iloc[0])
+    group = table[table.slow == slow]
+    ahead = [name(row.mode, row.bound) for row in statements.leaders(group)]
+    who = slowness(next(group.itertuples())).replace("\n", " ")
+    return f"{who[0].upper()}{who[1:]}: most updates per second {statements.listed(ahead)}"
 
 
 def _rates_alt(table: Rows) -> str:
@@ -129,19 +149,27 @@ def added(counts: Rows) -> list[int]:
 def loss(rows: Rows) -> Picture:
     """Loss against updates and against time, a line for each run."""
 
-    def paint(figure: Figure, _: Theme) -> None:
+    def paint(figure: Figure, theme: Theme) -> None:
         left, right = figure.subplots(1, 2, sharey=True)
         for row in rows.itertuples():
             done = [nth * row.workers for nth in range(len(row.losses))]
             for axes, x in ((left, done), (right, row.at)):
-                label = name(row.mode, row.bound) if row.repetition == 0 else None
+                label = name(row.mode, row.bound) if row.repetition == 0 and axes is right else None
                 axes.plot(x, row.losses, color=LOOKS[row.mode].colour, lw=1.2, alpha=0.8, label=label)
         left.set_xlabel("updates")
         right.set_xlabel("seconds")
         left.set_ylabel("loss of all samples")
-        kit.legend(figure)
+        kit.message(figure, theme, _lowest(rows))
+        kit.labels(figure)
 
     return picture(paint, _loss_alt(rows), kit.WIDTH, 3.6)
+
+
+def _lowest(rows: Rows) -> str:
+    """The mode with the lowest median loss in the end."""
+    last = rows.assign(last=[row.losses[-1] for row in rows.itertuples()]).groupby(["mode", "bound"])["last"]
+    medians = {name(str(mode), int(bound)): round(value, 2) for (mode, bound), value in last.median().items()}
+    return f"Lowest median loss in the end: {statements.least(medians)}"
 
 
 def _loss_alt(rows: Rows) -> str:

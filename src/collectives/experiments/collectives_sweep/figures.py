@@ -16,7 +16,7 @@ def time_against_size(rows: Rows) -> Picture:
     names = list(dict.fromkeys(rows.collective))
     lines = -(-len(names) // 2)
 
-    def paint(figure: Figure, _: Theme) -> None:
+    def paint(figure: Figure, theme: Theme) -> None:
         panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
         for axes in panels[len(names) :]:  # one is left over where the number is odd
             axes.remove()
@@ -25,16 +25,24 @@ def time_against_size(rows: Rows) -> Picture:
                 backend, algorithm = series.backend.iloc[0], series.algorithm.iloc[0]
                 look = measured.look(backend, "default" if backend in OURS else algorithm)
                 kit.measured(axes, look, label, series.bytes, series.median_us, series.low_us, series.high_us)
-            axes.set_title(plain(series), fontsize=10)
+            kit.headline(axes, _title(rows[rows.collective == name]))
             kit.time_axis(axes, name="")
-            kit.binary_axis(axes, sorted(rows.bytes.unique()), name="")
-        kit.legend(figure, rows)
-        figure.supxlabel("buffer", fontsize=10)
+            kit.binary_axis(axes, sorted(rows.bytes.unique()), columns=2)
+            axes.label_outer()
+        kit.message(figure, theme, winners(rows[rows.bytes == rows.bytes.max()]).removesuffix("."))
         figure.supylabel("time", fontsize=10)
+        kit.labels(figure, rows, size=8.5)
 
     parts = [f"{plain(of)}: {_ends(of)}" for of in (rows[rows.collective == name] for name in names)]
     head = f"Measured on {rows.ranks.iloc[0]} ranks, time against buffer size from {_span(rows)}"
-    return picture(paint, f"{head}. {'. '.join(parts)}.", kit.WIDTH, 1.0 + 1.7 * lines)
+    return picture(paint, f"{head}. {'. '.join(parts)}.", kit.WIDTH, 1.2 + 1.8 * lines)
+
+
+def _title(rows: Rows) -> str:
+    """The collective, and the back end that is the fastest with the largest buffer."""
+    most = rows[rows.bytes == rows.bytes.max()]
+    first, *tied = statements.leaders(most)
+    return f"{plain(rows)}: {'a tie' if tied else _name(first.backend, first.algorithm)}"
 
 
 def table(rows: Rows, nbytes: int) -> Rows:

@@ -42,7 +42,9 @@ def losses(rows: Rows) -> Picture:
         axes.set_xlabel("step")
         axes.set_ylabel("loss of the batch")
         axes.set_ylim(bottom=0)
-        kit.legend(figure)
+        worst = max(sentences.differences(rows).values())
+        kit.message(figure, theme, f"Replicas and one process: the same losses, to a relative {worst:.1g}")
+        kit.labels(figure)
 
     return picture(paint, _losses_alt(rows), kit.WIDTH, 3.8)
 
@@ -73,13 +75,15 @@ def times(rows: Rows) -> Picture:
             _dot(axes, -nth, row)
         if points := [(_predicted(row), -nth) for nth, row in enumerate(drawn) if _predicted(row)]:
             axes.plot(*zip(*points, strict=True), "|", color=theme.ink, ms=16, mew=1.4, label="predicted")
-            kit.legend(figure)
+            kit.notes(figure, more=[kit.key(theme, "predicted", ls="", marker="|", ms=9)])
         axes.set_yticks([-nth for nth in range(len(drawn))], [sentences.name_of(row) for row in drawn])
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value * 1e-6)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(0.6 - len(drawn), 0.4)
         axes.set_xlabel("time of a step")
+        least = min(drawn, key=lambda row: row.median_us, default=None)
+        kit.message(figure, theme, f"The lowest median: {sentences.name_of(least)}" if least else "")
 
     return picture(paint, _times_alt(drawn), kit.WIDTH, 1.3 + 0.36 * len(drawn))
 
@@ -139,7 +143,8 @@ def resumed(rows: Rows) -> Picture:
         axes.set_xlabel("step")
         axes.set_ylabel("loss of the batch")
         axes.set_ylim(bottom=0)
-        kit.legend(figure)
+        kit.message(figure, theme, sentences.same_again(rows).removesuffix("."))
+        kit.labels(figure)
 
     alt = (
         f"Losses of {end} steps. A rank is killed in step {died}, and the ranks that are started then go on after step "

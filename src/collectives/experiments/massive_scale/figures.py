@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
 
 from collectives.experiments.massive_scale import published
-from collectives.figures import kit
+from collectives.figures import kit, statements
 from collectives.figures.statements import Rows
 from collectives.figures.style import DARK, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
@@ -63,9 +63,19 @@ def _against_ranks(
         shape(axes)
         hollow = kit.key(theme, published.LABEL, marker="o", mfc="none", ls="")
         shown = [hollow] if any(points(algorithm) for algorithm, _ in series) else []
+        kit.message(figure, theme, *_lead(rows))
         kit.labels(figure, more=[kit.key(theme, "simulated", lw=1.8), *shown])
 
     return picture(paint, _alt(rows, series, column, form, points, what), kit.WIDTH, 4.2)
+
+
+def _lead(rows: Rows) -> tuple[str, float | None]:
+    """Which algorithm is the fastest on the most ranks, and from how many on; equal times tie."""
+    ahead = [
+        (ranks, list(group.algorithm[group.seconds <= group.seconds.min() * (1 + 1e-9)]))
+        for ranks, group in rows.groupby("ranks")
+    ]
+    return statements.takeover(ahead, "{:,} GPUs".format)
 
 
 def _visible(colour: str, theme: Theme) -> str:
@@ -114,9 +124,17 @@ def regime_map(best: Rows) -> Picture:
         axes.set(xlabel=f"GPUs of {best.machine.iloc[0]}", ylabel="buffer")
         shown = sorted(best.algorithm.unique())
         handles = [Patch(color=mark(name).colour, label=f"{initials(name)}  {name}") for name in shown]
-        kit.legend(figure, more=handles)
+        kit.message(figure, theme, _most_fields(best))
+        kit.notes(figure, more=handles)
 
     return picture(paint, f"Simulated, {_regimes_alt(best, grid)}", kit.WIDTH, 4.4)
+
+
+def _most_fields(best: Rows) -> str:
+    """Who is the fastest most often."""
+    counts = best.algorithm.value_counts()
+    first = statements.listed(sorted(counts.index[counts == counts.max()]))
+    return f"{first}: the fastest in {counts.max()} of {len(best)} fields"
 
 
 def _field(axes: Axes, x: int, y: int, algorithm: str, theme: Theme) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from collectives.algorithms import Mark
-from collectives.figures import kit
+from collectives.figures import kit, statements
 from collectives.figures.statements import Rows
 from collectives.figures.style import LIGHT, Picture, Theme, picture
 from collectives.statistics import median_interval
@@ -75,13 +75,20 @@ def sent(rows: Rows) -> Picture:
                 left.plot(series.batch, series.sent, ls="", color=look.colour, marker=look.marker)
             kit.measured(right, look, f"{name} parallel", series.batch, series.median_us, series.low_us, series.high_us)
         for axes in (left, right):
-            kit.binary_axis(axes, sorted(rows.batch.unique()), "batch", "{:,.0f}".format)
+            kit.binary_axis(axes, sorted(rows.batch.unique()), "batch", "{:,.0f}".format, columns=3)
         _bytes_axis(left)
         kit.time_axis(right, name="time in all-reduces")
         _annotate(left, theme, int(rows.width.iloc[0]))
-        kit.legend(figure, rows, more=[kit.key(theme, "closed form")])
+        kit.message(figure, theme, _sends_less(rows))
+        kit.labels(figure, rows, more=[kit.key(theme, "closed form")])
 
     return picture(paint, _sent_alt(rows), kit.WIDTH, 3.6)
+
+
+def _sends_less(rows: Rows) -> str:
+    """Which way sends less, below and above the batch where both send alike."""
+    at = volume.crossing(int(rows.width.iloc[0]))
+    return f"Above a batch of {at:,.0f} data parallel sends less, below it tensor parallel"
 
 
 def _bytes_axis(axes: Axes) -> None:
@@ -137,7 +144,7 @@ def timeline(rows: Rows, micro_batches: int) -> Picture:
         panels[-1].xaxis.set_major_locator(MaxNLocator(5))
         panels[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value * 1e-6) if value else "0"))
         kinds = (FORWARD, PALE), (BACKWARD, FULL)
-        kit.legend(figure, more=[kit.key(theme, kind, color=colour, lw=7) for kind, colour in kinds])
+        kit.notes(figure, more=[kit.key(theme, kind, color=colour, lw=7) for kind, colour in kinds])
 
     height = 0.8 + len(groups) * (0.55 + 0.3 * passes.stage.nunique())
     return picture(paint, _timeline_alt(groups, idle, micro_batches), kit.WIDTH, height)
@@ -187,7 +194,8 @@ def idle(rows: Rows, message: float | None = None) -> Picture:
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylabel("a stage idles")
-        kit.legend(figure, table, more=[kit.key(theme, "timetable, with messages")] if message is not None else [])
+        kit.message(figure, theme, _fills(table))
+        kit.labels(figure, table, more=[kit.key(theme, "timetable, with messages")] if message is not None else [])
 
     return picture(paint, _idle_alt(table), kit.WIDTH, 3.4)
 
@@ -202,6 +210,16 @@ def with_messages(row: Any, message: float) -> float:
     orders = [SCHEDULES[row.schedule](stage, stages, count) for stage in range(stages)]
     table = timetable(orders, {FORWARD: forward, BACKWARD: 2 * forward}, message)
     return 1 - 3 * forward * count / max(spans[-1].end for spans in table)
+
+
+def _fills(table: Rows) -> str:
+    """What more micro-batches do to the idle share, over all schedules."""
+    few, many = table.micro_batches.min(), table.micro_batches.max()
+    first, last = (
+        statements.span((_median(each)[1] for each in table.bubble[table.micro_batches == m]), "{:.0%}".format)
+        for m in (few, many)
+    )
+    return f"Stages idle {first} of a step with {few} micro-batch{'es' if few > 1 else ''}, {last} with {many}"
 
 
 def _idle_alt(table: Rows) -> str:

@@ -49,7 +49,12 @@ def timeline(row: Row, other: Row) -> Picture:
         panels[1].xaxis.set_major_formatter(lambda value, _: duration(value))
         panels[1].set_xlabel("time since the step began")
         looks = [(FORWARD, theme.faint), (BACKWARD, theme.ink), (REDUCE, mark(row.algorithm).colour)]
-        kit.legend(figure, more=[kit.key(theme, name, color=colour, lw=6) for name, colour in looks])
+        kit.message(
+            figure,
+            theme,
+            f"{_bucket_count(row)} exposed {us(row.median_us)}, {_bucket_count(other)} {us(other.median_us)}",
+        )
+        kit.notes(figure, more=[kit.key(theme, name, color=colour, lw=6) for name, colour in looks])
 
     return picture(paint, _timeline_alt(row, other), kit.WIDTH, 5.4)
 
@@ -82,6 +87,10 @@ def buckets(row: Row) -> str:
     return f"one bucket of {size}" if row.buckets == 1 else f"{row.buckets} buckets of {size}"
 
 
+def _bucket_count(row: Row) -> str:
+    return "one bucket" if row.buckets == 1 else f"{row.buckets} buckets"
+
+
 def _timeline_alt(row: Row, other: Row) -> str:
     def said(each: Row) -> str:
         first = min(span.begin for span in spans(each) if span.what == REDUCE)
@@ -112,7 +121,9 @@ def exposed(rows: Rows) -> Picture:
         kit.time_labels(axes)
         axes.set_ylabel("exposed time of a step")
         more = [] if rows.predicted_us.isna().all() else [kit.key(theme, "predicted")]
-        kit.legend(figure, rows, more)
+        ahead = statements.in_front(rows, "bucket", lambda row: str(row.algorithm))
+        kit.message(figure, theme, statements.takeover(ahead, format_bytes, "the least exposed")[0])
+        kit.labels(figure, rows, more)
 
     return picture(paint, _exposed_alt(rows), kit.WIDTH, 3.8)
 

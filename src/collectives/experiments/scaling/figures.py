@@ -1,19 +1,17 @@
 """The experiment ``scaling`` as figures: measured markers over simulated lines.
 
-Times are those of slow motion; a second axis has the times on the real link.
+Times are those of slow motion.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collectives.figures import kit
-from collectives.figures.measured import OURS, label
+from collectives.figures import kit, statements
+from collectives.figures.measured import OURS, asked, label, look
 from collectives.figures.statements import Rows
-from collectives.figures.style import Picture, Theme, mark, picture
+from collectives.figures.style import Picture, Theme, picture
 from collectives.units import duration, format_bytes
 
 # How many times slower than a real link the first network is: 5 us and 25 GB/s are emulated as 5 ms and 25 MB/s.
@@ -21,58 +19,72 @@ DILATION = 1000
 
 
 def shown(rows: Rows) -> Rows:
-    """What figures draw: the first network, our algorithms by name, and each library's own choice."""
+    """What figures draw: the first network, our algorithms by name, "auto", and each library's own choice."""
     plain = rows[rows["where"] == rows["where"].iloc[0]]
-    return plain[~plain.auto & (plain.backend.isin(OURS) | (plain.algorithm == "default"))]
+    plain = plain[plain.backend.isin(OURS) | (plain.algorithm == "default")]
+    return plain.assign(asked=asked(plain))
+
+
+def ours(rows: Rows) -> Rows:
+    """Of what is shown, our algorithms by name."""
+    return rows[rows.backend.isin(OURS) & (rows.asked != "auto")]
+
+
+def libraries(rows: Rows) -> Rows:
+    """Of what is shown, the libraries, and "auto" beside them."""
+    return rows[~rows.backend.isin(OURS) | (rows.asked == "auto")]
 
 
 def time_against_hosts(rows: Rows, sizes: Sequence[int]) -> Picture:
-    """Median times against the number of hosts, a panel for each of these sizes."""
-    rows = shown(rows)
+    """Median times of our algorithms against the number of hosts, a panel for each of these sizes."""
+    rows = ours(shown(rows))
 
     def paint(figure: Figure, theme: Theme) -> None:
         panels = figure.subplots(len(sizes), 1, sharex=True, squeeze=False)[:, 0]
         for axes, nbytes in zip(panels, sizes, strict=True):
             of_size = rows[rows.bytes == nbytes]
-            for key, series in _series(of_size, "ranks"):
-                _draw(axes, key, series.ranks, series.median_us, series.low_us, series.high_us, series.simulated_us)
-            _bound(axes, theme, of_size, "ranks")
-            kit.time_axis(axes, name=format_bytes(nbytes))
+            _times(axes, theme, of_size, "ranks")
+            kit.time_axis(axes, name="")
+            said, _ = statements.takeover(_in_front(of_size, "ranks"), "{} hosts".format)
+            kit.headline(axes, f"{format_bytes(nbytes)}: {said}")
             kit.binary_axis(axes, sorted(rows.ranks.unique()), "", "{:.0f}".format)
         panels[-1].set_xlabel("hosts")
-        figure.supylabel("time in slow motion", fontsize=10)
-        kit.legend(figure, rows, size=9)
+        _finish(figure, theme, rows, "time in slow motion")
 
     parts = [f"{format_bytes(n)}: {_ends(rows[rows.bytes == n], 'ranks', '{} hosts'.format)}" for n in sizes]
     return picture(
-        paint, f"Time against hosts, measured and simulated. {'. '.join(parts)}.", kit.WIDTH, 1.6 + 2.0 * len(sizes)
+        paint, f"Time against hosts, measured and simulated. {'. '.join(parts)}.", kit.WIDTH, 1.2 + 2.0 * len(sizes)
     )
 
 
 def time_against_size(rows: Rows) -> Picture:
-    """Median times on the most hosts against the size of the buffer; the right axis is the real link's."""
+    """Median times on the most hosts against the size of the buffer: our algorithms, and below them the libraries."""
     rows = _most(shown(rows))
+    parts = [part for part in (ours(rows), libraries(rows)) if len(part)]
 
     def paint(figure: Figure, theme: Theme) -> None:
-        axes = figure.subplots()
-        for key, series in _series(rows, "bytes"):
-            _draw(axes, key, series.bytes, series.median_us, series.low_us, series.high_us, series.simulated_us)
-        _bound(axes, theme, rows, "bytes")
-        kit.time_axis(axes, name="time in slow motion")
-        kit.binary_axis(axes, sorted(rows.bytes.unique()))
-        real = axes.secondary_yaxis("right", functions=_scaled(1 / DILATION))
-        real.set_ylabel("on the real link")
-        kit.time_labels(real)
-        kit.legend(figure, rows, size=9)
+        panels = figure.subplots(len(parts), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        for axes, part in zip(panels, parts, strict=True):
+            _times(axes, theme, part, "bytes")
+            kit.time_axis(axes, name="")
+            kit.headline(axes, _headline(part))
+            kit.binary_axis(axes, sorted(rows.bytes.unique()), "")
+        panels[-1].set_xlabel("buffer")
+        _finish(figure, theme, rows, f"time in slow motion (on the real link: {DILATION:,} times shorter)")
 
-    return picture(paint, f"{_head(rows, 'time')}: {_ends(rows, 'bytes', format_bytes)}.", kit.WIDTH, 4.6)
+    alt = f"{_head(rows, 'time')}: {_ends(rows, 'bytes', format_bytes)}."
+    return picture(paint, alt, kit.WIDTH, 1.1 + 2.5 * len(parts))
+
+
+def _headline(rows: Rows) -> str:
+    return statements.takeover(_in_front(rows, "bytes"), format_bytes)[0]
 
 
 def bandwidth_against_size(rows: Rows) -> Picture:
-    """Bus bandwidth on the most hosts against the size of the buffer; the right axis is the real link's."""
-    rows = _most(shown(rows))
+    """Bus bandwidth of our algorithms on the most hosts against the size of the buffer, beside the link's rate."""
+    rows = ours(_most(shown(rows)))
 
-    def paint(figure: Figure, _: Theme) -> None:
+    def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         for key, series in _series(rows, "bytes"):
             scale = series.busbw * 1e3 * series.median_us  # this over a time is a rate in MB/s
@@ -81,33 +93,47 @@ def bandwidth_against_size(rows: Rows) -> Picture:
         axes.set_ylim(bottom=0)
         kit.binary_axis(axes, sorted(rows.bytes.unique()))
         axes.set_ylabel("bus bandwidth in slow motion (MB/s)")
-        real = axes.secondary_yaxis("right", functions=_scaled(DILATION / 1e3))
-        real.set_ylabel("on the real link (GB/s)")
-        kit.legend(figure, rows, size=9)
+        kit.message(figure, theme, _highest(rows))
+        kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
 
     parts = [f"{label(*key)} up to {each.busbw.max() * 1e3:.1f} MB/s" for key, each in _series(rows, "bytes")]
-    return picture(paint, f"{_head(rows, 'bus bandwidth')}: {'; '.join(parts)}.", kit.WIDTH, 4.6)
+    return picture(paint, f"{_head(rows, 'bus bandwidth')}: {'; '.join(parts)}.", kit.WIDTH, 4.2)
 
 
-def _scaled(factor: float) -> Any:
-    """The two functions that a second axis is made of."""
-    return lambda values: np.asarray(values) * factor, lambda values: np.asarray(values) / factor
+def _highest(rows: Rows) -> str:
+    """The highest bus bandwidth, with all that tie with it at that size."""
+    size = rows.bytes[rows.busbw.idxmax()]
+    ahead = statements.leaders(rows[rows.bytes == size])
+    rates = statements.span([row.busbw * 1e3 for row in ahead], "{:.1f}".format)
+    return f"Highest: {rates} MB/s with {format_bytes(size)}, by {statements.listed([row.algorithm for row in ahead])}"
+
+
+def _finish(figure: Figure, theme: Theme, rows: Rows, name: str) -> None:
+    figure.supylabel(name, fontsize=10)
+    dashes = kit.key(theme, "lower bound", lw=0.9, ls=(0, (5, 3)))
+    kit.labels(figure, rows, more=[kit.key(theme, "simulated"), dashes])
+
+
+def _in_front(rows: Rows, along: str) -> list[tuple[float, list[str]]]:
+    return statements.in_front(rows, along, lambda row: label(row.backend, row.asked))
+
+
+def _times(axes: Axes, theme: Theme, rows: Rows, along: str) -> None:
+    """Every series of rows against a column, above the bound."""
+    for key, series in _series(rows, along):
+        _draw(axes, key, series[along], series.median_us, series.low_us, series.high_us, series.simulated_us)
+    bound = rows.groupby(along).bound_us.first()
+    kit.lower_bound(axes, theme, bound.index, bound, "")
 
 
 def _draw(axes: Axes, key: tuple[str, str], x: Rows, y: Rows, low: Rows, high: Rows, simulated: Rows) -> None:
     """Measured markers with their intervals, and the simulated line of ours; libraries have none."""
-    backend, algorithm = key
-    look = mark(algorithm if backend in OURS else backend)
-    kit.measured(axes, look, label(backend, algorithm), x, y, low, high, ls="", lw=1.0, ms=5)
-    if simulated.notna().all():
-        axes.plot(x, simulated, color=look.colour, lw=1.2)
-    else:
-        axes.plot(x, y, color=look.colour, lw=0.8, ls=":")
-
-
-def _bound(axes: Axes, theme: Theme, rows: Rows, along: str) -> None:
-    bound = rows.groupby(along).bound_us.first()
-    kit.lower_bound(axes, theme, bound.index, bound)
+    seen = look(*key)
+    known = simulated.notna().all()
+    joined = {"ls": ""} if known else {"ls": ":", "lw": 0.8}
+    kit.measured(axes, seen, label(*key), x, y, low, high, ms=5, **joined)
+    if known:
+        axes.plot(x, simulated, color=seen.colour, lw=1.2)
 
 
 def _most(rows: Rows) -> Rows:
@@ -115,7 +141,7 @@ def _most(rows: Rows) -> Rows:
 
 
 def _series(rows: Rows, along: str) -> list[tuple[tuple[str, str], Rows]]:
-    return kit.series(rows, ("backend", "algorithm"), along)
+    return kit.series(rows, ("backend", "asked"), along)
 
 
 def _head(rows: Rows, what: str) -> str:

@@ -39,13 +39,21 @@ def time(rows: Rows) -> Picture:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (x, part) in zip(panels, parts, strict=True):
             _draw(axes, x, part)
-        kit.binary_axis(panels[0], sorted(parts[0][1].factor.unique()), "one link slower by", "{:g}×".format)
+        kit.binary_axis(panels[0], sorted(parts[0][1].factor.unique()), "one link slower by", "{:g}×".format, 2)
         panels[1].set_xlabel("the slow host")
         panels[1].xaxis.set_major_locator(FixedLocator(sorted(parts[1][1].slow_host.unique())))
         kit.time_axis(panels[0])
+        kit.message(figure, theme, _costliest(parts[0][1]))
         kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
 
     return picture(paint, _alt(rows, parts), kit.WIDTH, 3.8)
+
+
+def _costliest(rows: Rows) -> str:
+    """Which algorithm is the quickest on even links, and which with the slowest one."""
+    ends = [rows[rows.factor == factor] for factor in (rows.factor.min(), rows.factor.max())]
+    first, last = (statements.listed([row.algorithm for row in statements.leaders(end)]) for end in ends)
+    return f"Fastest on even links: {first}; with one link {rows.factor.max()} times slower: {last}"
 
 
 def _draw(axes: Axes, x: str, rows: Rows) -> None:

@@ -79,7 +79,20 @@ def _finish(figure: Figure, axes: Axes, rows: Rows, theme: Theme, points: dict[i
     axes.set_xlabel("workers")
     shown = kit.key(theme, "published by Baidu", marker="D", mfc="none", ls="")
     known = [] if rows.predicted_per_second.isna().all() else [kit.key(theme, "predicted")]
-    kit.legend(figure, rows, [*known, shown])
+    kit.message(figure, theme, f"{rows.ranks.max()} workers: {_gained(rows)}")
+    kit.labels(figure, rows, [*known, shown])
+
+
+def _gained(rows: Rows) -> str:
+    """What overlap is worth on the most workers, or that its rows tie."""
+    without, *others = on_most(rows)
+    if not others:
+        return f"efficiency {share(without, rows):.0%}"
+    (overlapped,) = others
+    if overlapped.low_per_second <= without.high_per_second and without.low_per_second <= overlapped.high_per_second:
+        return "overlap makes no difference that the intervals show"
+    verb = "raises" if overlapped.per_second > without.per_second else "lowers"
+    return f"overlap {verb} the efficiency from {share(without, rows):.0%} to {share(overlapped, rows):.0%}"
 
 
 def alone(rows: Rows) -> float:
