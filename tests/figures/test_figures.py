@@ -1,6 +1,7 @@
 """Figures: the same bytes every time, both themes, and a description that comes from the data."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -262,6 +263,11 @@ def test_a_caption_names_where_when_command_machine_and_confidence() -> None:
         "AMD EPYC, 2 cores, 23.5 GiB, Linux 6.18.44-fc-v595 · Python 3.11.7, torch 2.13.0+cpu, commit c853583 · "
         "5 repetitions, 93.75 % intervals · collectives run experiments/scaling.ipynb --preset slow-motion."
     )
+
+
+def test_a_caption_is_not_beside_the_images_of_one_theme() -> None:
+    """The theme has ``.only-dark ~ figcaption { display: none }``."""
+    assert "</div><figcaption>it</figcaption></figure>" in replace(two_trees(8), caption="it")._repr_html_()
 
 
 def test_the_command_of_rows_without_a_notebook_is_that_of_bench() -> None:

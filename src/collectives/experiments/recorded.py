@@ -35,11 +35,11 @@ def table(results: Path, chapters: Path) -> Rows:
                 "run": stem.relative_to(results).as_posix(),
                 "date": record.get("date", "this build"),
                 "ranks": _ranks(record),
+                "pages": "<br>".join(_link(page) for page in pages(stem.relative_to(results), chapters)),
+                "repetitions and confidence": measured.sureness(record) if settings else "",
                 "machine": measured.computer(record),
                 "versions": measured.versions(record),
-                "repetitions and confidence": measured.sureness(record) if settings else "",
                 "command": f"<code>{measured.command(record, stem)}</code>",
-                "pages": ", ".join(_link(page) for page in pages(stem.relative_to(results), chapters)),
             }
         )
     return pd.DataFrame(lines).set_index("run")

@@ -187,7 +187,8 @@ def _end(handle: Any) -> tuple[float, float, Any]:
 def _legible(colour: Any) -> tuple[float, ...]:
     """A line's colour as letters need it: nearer to the colour of text."""
     both = np.array([mpl.colors.to_rgb(colour), mpl.colors.to_rgb(mpl.rcParams["text.color"])])
-    return tuple((both[0] * 0.65 + both[1] * 0.35).tolist())
+    own = 0.65 if both[1].mean() < 0.5 else 0.45  # dark colours on a dark page need more of the text's
+    return tuple((both[0] * own + both[1] * (1 - own)).tolist())
 
 
 def apart(at: Sequence[float], heights: Sequence[float]) -> list[float]:

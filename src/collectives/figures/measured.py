@@ -10,7 +10,7 @@ from collectives.algorithms import Mark
 from collectives.figures import kit, statements
 from collectives.figures.statements import Rows
 from collectives.figures.style import Picture, mark
-from collectives.units import format_bytes
+from collectives.units import format_bytes, parse_bytes
 
 # Our own back ends, and what they add to an algorithm's name.
 OURS = {"p2p": "", "p2p_nccl": " over NCCL", "in_process": " in one process"}
@@ -144,9 +144,20 @@ def _notebooks(stem: str | Path, name: str) -> Path | None:
 
 def _bench(settings: dict[str, Any]) -> str:
     several = {"algorithm": "algorithms", "backend": "backends", "bytes": "bytes"}
-    lists = [f"--{option} {' '.join(map(str, settings[name]))}" for option, name in several.items()]
+    settings = settings | {"bytes": [_typed(nbytes) for nbytes in settings["bytes"]]}
+    lists = [f"--{option} {' '.join(settings[name])}" for option, name in several.items()]
     single = ("collective", "ranks", "where", "repetitions", "warmups")
     return " ".join(["collectives bench", *(f"--{each} {settings[each]}" for each in single), *lists])
+
+
+def _typed(nbytes: int) -> str:
+    """A size as one types it.
+
+    >>> _typed(65536), _typed(4), _typed(1000)
+    ('64K', '4', '1000')
+    """
+    short = format_bytes(nbytes).replace(" ", "").removesuffix("B").removesuffix("i")
+    return short if parse_bytes(short) == nbytes else str(nbytes)
 
 
 def _interleaved(ranks: list[dict[str, Any]]) -> str:

@@ -77,7 +77,8 @@ class Picture:
             for name, svg in (("light", self.light), ("dark", self.dark))
         )
         caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
-        return f'<figure class="drawn">{images}{caption}</figure>'
+        # in a box of their own: the theme hides a caption beside an image of the other theme
+        return f'<figure class="drawn"><div>{images}</div>{caption}</figure>'
 
     def save(self, stem: str | Path) -> None:
         """Write ``stem-light.svg`` and ``stem-dark.svg``."""
