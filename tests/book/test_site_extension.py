@@ -41,7 +41,11 @@ def test_what_is_kept_of_mathjax_is_there(tmp_path: Path) -> None:
     ("text", "short"),
     [
         ("One. Two.", "One. Two."),
-        ("One. " + "more " * 60, "One."),
+        (
+            "One sentence that is long enough to say what the page is about. " + "more " * 60,
+            "One sentence that is long enough to say what the page is about.",
+        ),
+        ("One? " + "more " * 60, "One? " + "more " * 38 + "more …"),
         ("word " * 60, "word " * 39 + "word …"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 from docutils import nodes
 
 CARD = "_static/card.png"
-LONGEST = 200
+SHORTEST, LONGEST = 60, 200
 # A paragraph in one of these is not the page's own first one.
 APART = (nodes.Admonition, nodes.list_item, nodes.table, nodes.footnote, nodes.topic)
 
@@ -39,7 +39,7 @@ def properties(tags: dict[str, str]) -> str:
 def first_paragraph(doctree: nodes.Node) -> str:
     """The text of the page's first paragraph of its own, of at least a line; empty if there is none."""
     paragraphs = (each for each in doctree.findall(nodes.paragraph) if not _is_apart(each))
-    return next((text for text in map(_text, paragraphs) if len(text) > 60), "")
+    return next((text for text in map(_text, paragraphs) if len(text) > SHORTEST), "")
 
 
 def _is_apart(node: nodes.Node) -> bool:
@@ -55,14 +55,14 @@ def _text(paragraph: nodes.paragraph) -> str:
 
 
 def shortened(text: str) -> str:
-    """As many whole sentences as fit; of a longer first sentence, as many words.
+    """As many whole sentences as fit; as many words, if sentences alone would say little.
 
-    >>> shortened("Every rank sends. Every rank receives." + " More." * 40)[:40]
-    'Every rank sends. Every rank receives. M'
+    >>> shortened("Every rank sends to the next one. Every rank receives from the one before." + " and" * 40)
+    'Every rank sends to the next one. Every rank receives from the one before.'
     >>> shortened("word " * 60)[-9:]
     'word word …'
     """
     if len(text) <= LONGEST:
         return text
     whole = [end.end() for end in re.finditer(r"[.!?](?= )", text[:LONGEST])]
-    return text[: whole[-1]] if whole else text[:LONGEST].rsplit(" ", 1)[0] + " …"
+    return text[: whole[-1]] if whole and whole[-1] > SHORTEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
