@@ -36,7 +36,9 @@ def test_words_that_name_a_page(page: Page) -> None:
 def test_a_term_leads_to_the_chapter_that_explains_it(page: Page, complaints: list[str], term: str) -> None:
     assert term in article(EXPLAINED[term]).get_text().lower()
     assert first_found(page, term) == EXPLAINED[term]
+    page.wait_for_load_state("networkidle")  # each result's page is asked for, to quote it
     assert first_found(page, term.upper()) == EXPLAINED[term]
+    page.wait_for_load_state("networkidle")
     assert not complaints
 
 
