@@ -65,7 +65,8 @@
     const told = messages.slice(0, MOST_NAMED).map(({ src, dst, chunks, add }) =>
       `rank ${src} sends ${chunkNames(data, chunks)} to rank ${dst}${add ? ", added" : ""}`);
     if (messages.length > MOST_NAMED) told.push(`and ${messages.length - MOST_NAMED} more`);
-    const end = t === data.steps.length ? ` Complete: ${named(ENDS[data.collective])}.` : "";
+    const isComplete = t === data.steps.length && game.complete(game.after(t).state);
+    const end = isComplete ? ` Complete: ${named(ENDS[data.collective])}.` : "";
     const what = messages.length ? ` ${capital(told.join("; "))}.` : "";
     return `Step ${t - 1}: ${many(messages.length, "message")}.${what}${end}`;
   }

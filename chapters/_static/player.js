@@ -9,7 +9,7 @@
 (() => {
   "use strict";
 
-  const { BUTTONS, Bars, Cells, Game, Stage, actionOf, buffers, many, option, plain, schedulesOf, sentence, showPlaying, size, still } = schedulePlayer;
+  const { BUTTONS, Bars, Cells, Game, SOURCE, Stage, actionOf, buffers, many, option, plain, schedulesOf, sentence, showPlaying, size, still } = schedulePlayer;
 
   const MOVE = 900, REST = 350; // milliseconds, at speed 1
 
@@ -17,6 +17,7 @@
     <div class="sp-bar sp-what">
       <b class="sp-collective"></b> by <select class="sp-algorithm" aria-label="Algorithm"></select>
       on <select class="sp-p" aria-label="Number of ranks"></select> ranks
+      <a class="sp-edit">Edit this schedule</a>
       <a class="sp-link">Link to this step</a>
     </div>
     <div class="sp-views" tabindex="0" role="group" aria-label="Pictures of the step. Arrow keys step, space plays.">
@@ -59,8 +60,20 @@
       else start();
     }
 
+    /* Show a schedule that is in no script, such as one that a reader writes, after t of its steps. */
+    show(data, t) {
+      this.collective = data.collective;
+      this.schedules = { [data.algorithm]: { [data.p]: data } };
+      this.bytes = 1 << 20;
+      if (!this.dataset.ready) this.build();
+      this.find("collective").textContent = plain(this.collective, "-");
+      this.choose(data.algorithm, data.p, t);
+      this.dataset.ready = "true";
+    }
+
     async load() {
       this.collective = this.getAttribute("collective");
+      if (!this.collective) return; // it is given one by show()
       this.schedules = await schedulesOf(this.collective);
       this.bytes = Number(this.getAttribute("bytes") || 1 << 20);
       this.build();
@@ -156,6 +169,8 @@
       write("bytes", `${size(sent)}${sent ? ` = ${buffers(sent / this.bytes)} n` : ""}`);
       this.find("slider").value = t;
       this.find("slider").setAttribute("aria-valuetext", `${t} of ${this.last}`);
+      this.find("edit").hidden = !SOURCE || !this.getAttribute("collective");
+      if (SOURCE) this.find("edit").href = `${new URL("../chapters/playground.html", SOURCE)}#${game.data.collective}--${game.data.algorithm}--${game.data.p}`;
       this.find("link").href = `#${this.id}--${game.data.algorithm}--${game.data.p}--${t}`;
     }
 

@@ -80,7 +80,7 @@ def test_every_page_has_a_bookmark_that_leads_to_its_title(printed: PdfReader) -
 @pytest.mark.timeout(900)
 def test_sheets_have_numbers_and_links_stay_inside(printed: PdfReader) -> None:
     assert len(printed.pages) > 2 * len(DOCUMENTS)
-    assert printed.pages[9].extract_text().strip().splitlines()[-1].strip() == "10"
+    assert all(str(nth) in sheet.extract_text().split() for nth, sheet in enumerate(printed.pages, start=1) if nth > 1)
     targets = {
         str(note.get_object().get("/A", {}).get("/URI", ""))
         for sheet in printed.pages

@@ -19,7 +19,7 @@ from places import ROOT
 STATIC = ROOT / "chapters" / "_static"
 SETTINGS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))["sphinx"]["config"]
 SCRIPTS = [name for name, _ in SETTINGS["html_js_files"]]
-STYLES = [name for name in SETTINGS["html_css_files"] if name.startswith("player")]
+STYLES = [name for name in SETTINGS["html_css_files"] if name.startswith("play")]
 WIDEST = "Math.max(...[...document.querySelectorAll('body *')].map(node => node.getBoundingClientRect().right))"
 # Chooses every algorithm in the lists, steps through it by key, and says where the end is not what was asked.
 PLAY_ALL = """
@@ -249,7 +249,7 @@ def test_it_fits_a_telephone(page: Page, folder: Path, theme: str) -> None:
 def test_every_control_has_a_name_and_shows_its_focus(page: Page, folder: Path) -> None:
     shown = opened(page, folder)
     controls = shown.locator("button, select, input, a, [tabindex='0']")
-    assert controls.count() == 11
+    assert controls.count() == 12
     snapshot = shown.aria_snapshot()
     assert not re.search(r"- (button|combobox|slider|link|img)(:|$)", snapshot, re.MULTILINE), snapshot
     page.keyboard.press("Tab")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,7 @@ def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write(tmp_path / "rows", [], {})
     rows, record = read(tmp_path / "rows")
     assert rows.a.tolist() == [1]
+    assert date.fromisoformat(record.pop("date"))
     assert record == {"version": 1, "why": "because"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
     assert json.loads((tmp_path / "rows.json").read_text()) == record

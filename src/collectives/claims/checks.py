@@ -157,7 +157,7 @@ def slowed(n: int, factor: float = 4.0) -> float:
     made = schedule("ring", 16)
     one = Machine(name="one slow", network=Link(overhead=ALPHA, rate=RATE), slower={3: factor})
     every = Machine(name="all slow", network=Link(overhead=ALPHA, rate=RATE / factor))
-    return simulate(made, one, n).seconds / simulate(made, every, n).seconds
+    return round(simulate(made, one, n).seconds / simulate(made, every, n).seconds, 6)
 
 
 def ends(value: Value) -> str:

@@ -32,9 +32,9 @@ def _same(stated: Scalar, found: Scalar) -> bool:
 
 
 EQUAL = Rule("equal", _same)
-LESS = Rule("less than stated", lambda stated, found: float(found) < float(stated))
-AT_LEAST = Rule("at least as much as stated", lambda stated, found: float(found) >= float(stated))
-AT_MOST = Rule("at most as much as stated", lambda stated, found: float(found) <= float(stated))
+LESS = Rule("less than the stated value", lambda stated, found: float(found) < float(stated))
+AT_LEAST = Rule("at least the stated value", lambda stated, found: float(found) >= float(stated))
+AT_MOST = Rule("at most the stated value", lambda stated, found: float(found) <= float(stated))
 
 
 def within(share: float) -> Rule:
@@ -44,7 +44,7 @@ def within(share: float) -> Rule:
     (True, False)
     """
     return Rule(
-        f"within {share:.0%}",
+        f"within {share:.0%} of the stated value",
         lambda stated, found: abs(float(found) - float(stated)) <= share * abs(float(stated)) + 1e-12,
     )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from collectives.claims.ledger import (
+    EQUAL,
     EXCLUDED,
     FAILS,
     HOLDS,
     HOLDS_IF,
     VERDICTS,
+    Claim,
     Excluded,
     Judged,
     Scalar,
@@ -86,9 +90,14 @@ def entries(key: str) -> str:
     """All entries of one source, in their order: a definition list that opens on a click."""
     (source,) = (each for each in SOURCES if each.key == key)
     found = verdicts(key)
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in count(found).items())
     listed_here = "\n\n".join(_entry(entry, source.counted) for entry in found)
-    return f":::{{dropdown}} {len(found)} entries: {counts}\n{listed_here}\n:::"
+    return f":::{{dropdown}} {_title(found)}\n{listed_here}\n:::"
+
+
+def _title(found: Sequence[Judged | Excluded]) -> str:
+    counts = count(found)
+    judged = f"{counts[HOLDS]} hold, {counts[HOLDS_IF]} under a condition, {counts[FAILS]} not"
+    return f"{len(found)} entries: {judged}; {counts[EXCLUDED]} excluded"
 
 
 def _entry(entry: Judged | Excluded, counted: str) -> str:
@@ -98,7 +107,7 @@ def _entry(entry: Judged | Excluded, counted: str) -> str:
         lines.insert(
             1,
             f"{_computed(entry)} {entry.claim.note}".strip()
-            + f" Rule: {entry.claim.rule.words}. See {{doc}}`{entry.claim.page}`.",
+            + f" Rule: {_rule(entry.claim)}. See {{doc}}`{entry.claim.page}`.",
         )
     return f"{about.says}\n" + "\n".join(f": {line}\n" for line in lines)
 
@@ -109,6 +118,12 @@ def _verdict(entry: Judged | Excluded) -> str:
     given = entry.claim.given
     condition = f" {given.condition}" if given is not None and entry.verdict == HOLDS_IF else ""
     return f"{SIGNS[entry.verdict]} **{entry.verdict.capitalize()}**{condition}."
+
+
+def _rule(claim: Claim) -> str:
+    """A rule other than equality, with the value that it compares with."""
+    form = claim.form or write
+    return claim.rule.words if claim.rule is EQUAL else f"{claim.rule.words}, {form(claim.stated)}"
 
 
 def _said(entry: Judged) -> str:
