@@ -25,7 +25,7 @@ def test_a_figure_becomes_one_file_with_fewer_digits(tmp_path: Path) -> None:
     context: dict[str, Any] = {"body": body + body, "pathto": lambda name, _: f"../{name}"}
     extract(SimpleNamespace(outdir=tmp_path), "chapters/x", "page.html", context, object())
     (written,) = (tmp_path / "_images").iterdir()
-    assert written.read_bytes() == b'<svg d="M 1.23" t="scale(0.015625)"/>'
+    assert written.read_bytes() == b'<svg d="M1.23" t="scale(0.015625)"/>'
     assert context["body"] == f'<img src="../_images/{written.name}">' * 2
 
 

@@ -1,10 +1,13 @@
 """Each page with cells as a notebook to download."""
 
 import re
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
 import nbformat
+
+from book_site.pictures import EMBEDDED, slim
 
 # A figure is there twice, and only the site's style sheet shows one of the two.
 DARK = re.compile(r'<img class="only-dark"[^>]*>')
@@ -31,7 +34,7 @@ def without_outputs(notebook: Any) -> Any:
 
 
 def lighten(app: Any, _: Exception | None) -> None:
-    """In the notebooks that papermill executed, keep each figure once."""
+    """In the notebooks that papermill executed, keep each figure once, in few bytes."""
     for path in (Path(app.outdir) / "_sources" / "experiments").rglob("*.ipynb"):
         nbformat.write(with_figures_once(nbformat.read(path, as_version=4)), path)
 
@@ -41,9 +44,13 @@ def with_figures_once(notebook: Any) -> Any:
     for output in (output for cell in _code(notebook) for output in cell.outputs):
         data = output.get("data", {})
         if '<figure class="drawn">' in data.get("text/html", ""):
-            data["text/html"] = DARK.sub("", data["text/html"])
+            data["text/html"] = EMBEDDED.sub(_slimmed, DARK.sub("", data["text/html"]))
             data.pop("text/plain", None)
     return notebook
+
+
+def _slimmed(found: re.Match[str]) -> str:
+    return found[0].replace(found[1], b64encode(slim(b64decode(found[1]))).decode())
 
 
 def _code(notebook: Any) -> list[Any]:

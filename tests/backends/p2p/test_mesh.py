@@ -1,11 +1,14 @@
 """Messages over connections of our own: whole, in order, from nobody else, and an error where ranks disagree."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from collectives.backends.p2p import address
+from collectives.backends.p2p.connection import Connection
+from collectives.backends.p2p.mesh import Mesh
 from collectives.launch import launch
 from places import TASKS
 
@@ -80,3 +83,11 @@ def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch
         address.own_address()
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     assert address.own_address() == "127.0.0.1"
+
+
+def test_what_comes_unasked_waits_in_the_socket() -> None:
+    ignored: list[int] = []
+    unasked = Connection(1)
+    unasked.number = 7
+    Mesh._read(SimpleNamespace(_ignore=ignored.append), unasked)  # type: ignore[arg-type]
+    assert ignored == [7]

@@ -276,6 +276,9 @@ class Mesh:
 
     def _read(self, connection: Connection) -> None:
         """Take what has come of the first message that is asked for: its header and what is behind it."""
+        if not connection.messages:  # what comes is for a later message, or says farewell: it waits in the socket
+            self._ignore(connection.number)
+            return
         message = connection.messages[0]
         try:
             message.advance(take(connection, message, self._signature))
