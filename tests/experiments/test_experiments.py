@@ -232,8 +232,8 @@ def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write(tmp_path / "rows", [], {})
     rows, record = read(tmp_path / "rows")
     assert rows.a.tolist() == [1]
-    assert date.fromisoformat(record.pop("date"))
-    assert record == {"version": 1, "why": "because"}
+    assert date.fromisoformat(record["date"])
+    assert record == {"version": 1, "why": "because", "date": record["date"]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
     assert json.loads((tmp_path / "rows.json").read_text()) == record
     with pytest.raises(FileNotFoundError, match="`make experiments` makes them"):
