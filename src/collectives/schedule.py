@@ -159,14 +159,32 @@ class Step:
         if not size.all():
             row = np.flatnonzero(size)
             src, dst, size = src[row], dst[row], size[row]
-        pair = src * (np.ptp(dst) + 1 if len(dst) else 1) + dst
-        if _distinct(pair):
+        if _have_distinct_pairs(src, dst):
             return Messages(column(src), column(dst), size, row, np.arange(len(row) + 1))
-        _, at, message = np.unique(pair, return_index=True, return_inverse=True)
+        _, at, message = np.unique(_pairs(src, dst), return_index=True, return_inverse=True)
         begin, at = at[message], np.sort(at)  # the first row of each row's message; the first rows of all messages
         order = np.argsort(begin, kind="stable")
         first = np.append(np.searchsorted(begin[order], at), len(row))
         return Messages(column(src[at]), column(dst[at]), np.add.reduceat(size[order], first[:-1]), row[order], first)
+
+
+def _pairs(src: Ints, dst: Ints) -> Ints:
+    """One number for each pair of ranks."""
+    return src * (np.ptp(dst) + 1 if len(dst) else 1) + dst
+
+
+# The last two columns that were asked about, and the answer. Steps of a ring share both; a column cannot change.
+_asked: list[tuple[Any, Any, bool]] = [(None, None, True)]
+
+
+def _have_distinct_pairs(src: Ints, dst: Ints) -> bool:
+    """Whether no two rows belong to one pair of ranks."""
+    last_src, last_dst, answer = _asked[0]
+    if last_src is src and last_dst is dst:
+        return answer
+    answer = _distinct(_pairs(src, dst))
+    _asked[0] = src, dst, answer
+    return answer
 
 
 def _distinct(values: Ints) -> bool:

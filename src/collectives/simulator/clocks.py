@@ -15,7 +15,6 @@ from collectives.schedule import Messages as Sent
 from collectives.simulator.links import (
     Floats,
     Links,
-    delay,
     kind_of,
     protocol_of,
     shared_links,
@@ -143,7 +142,7 @@ def start(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> Non
     for j in range(len(sent.src)):
         s, d, kind, q = sent.src[j], sent.dst[j], now.kind[j], now.protocol[j]
         cls = min(kind, 1)
-        latency = delay(q, kind, links)
+        latency = links.latency[q, kind]
         adding = now.reducing[cls * p + d]
         begin, lasts = now.ready[j], max(now.egress[cls * p + s], now.ingress[cls * p + d])
         for level in range(links.lowest, kind):
@@ -173,7 +172,7 @@ def commit(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> No
         s, d, kind = sent.src[j], sent.dst[j], now.kind[j]
         sender, receiver = min(kind, 1) * p + s, min(kind, 1) * p + d
         occupy(clocks.egress, sender, now.start[j], now.left[j])
-        occupy(clocks.ingress, receiver, now.start[j] + delay(now.protocol[j], kind, links), now.arrival[j])
+        occupy(clocks.ingress, receiver, now.start[j] + links.latency[now.protocol[j], kind], now.arrival[j])
         clocks.finish[s] = max(clocks.finish[s], now.left[j])
         clocks.finish[d] = max(clocks.finish[d], now.arrival[j])
         clocks.busy[0, sender] += now.egress[sender]

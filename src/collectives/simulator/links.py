@@ -5,6 +5,7 @@ passes. A shared link is one that several ranks use: a node's network port, or a
 directions. Times are seconds.
 """
 
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ class Links(NamedTuple):
     """The machine as arrays: by protocol, and by class or kind of link where there is a second axis."""
 
     limit: Floats  # bytes of a message up to which a protocol is taken
-    latency: Floats  # by class: inside, network
+    latency: Floats  # by kind: inside, network, levels
     overhead: Floats
     beta: Floats  # by kind: inside, network, levels
     stretch: Floats  # 1 / share, by protocol
@@ -29,7 +30,6 @@ class Links(NamedTuple):
     group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
     shared_beta: Floats  # by level: of the link that the group shares
     slower: Floats  # by rank: how many times as long a byte takes through its node's network port
-    level_latency: Floats
     egress: Ints  # of each level: the first shared link out of its groups …
     ingress: Ints  # … and the first into them
     gamma: float
@@ -57,15 +57,6 @@ def protocol_of(size: float, limit: Floats) -> int:
 
 
 @compiled
-def delay(q: int, kind: int, links: Links) -> float:
-    """Latency of a message: that of its class and of every level it passes."""
-    total = links.latency[q, min(kind, 1)]
-    for level in range(1, kind):
-        total += links.level_latency[level]
-    return float(total)
-
-
-@compiled
 def slowed(beta: float, network: float, slower: float) -> float:
     """Seconds for which a byte occupies a port to the network that is ``slower`` than others.
 
@@ -87,7 +78,7 @@ def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...]) -> L
     uplinks = [1 / level.uplink if level.uplink else 0.0 for level in machine.levels]
     return Links(
         limit=np.array([np.inf if protocol.up_to is None else protocol.up_to for protocol in protocols], dtype=float),
-        latency=np.array([[protocol.inside.latency, protocol.network.latency] for protocol in protocols]),
+        latency=np.array([_latencies(machine, protocol) for protocol in protocols]),
         overhead=np.array([[protocol.inside.overhead, protocol.network.overhead] for protocol in protocols]),
         beta=np.array([inside.beta, *np.maximum.accumulate([machine.network.beta, *slowest])]) / share[:, None],
         stretch=1 / share,
@@ -95,11 +86,16 @@ def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...]) -> L
         group=group,
         shared_beta=np.array([machine.network.beta, *uplinks]),
         slower=np.array([machine.slower.get(each, 1.0) for each in node.tolist()]),
-        level_latency=np.array([0.0, *(level.latency for level in machine.levels)]),
         egress=egress,
         ingress=egress + groups,
         gamma=machine.gamma,
     )
+
+
+def _latencies(machine: Machine, protocol: Protocol) -> list[float]:
+    """Inside, through the network, and through each of its levels: that of every level passed is added."""
+    levels = accumulate((level.latency for level in machine.levels), initial=protocol.network.latency)
+    return [protocol.inside.latency, *levels]
 
 
 def shared_links(links: Links) -> int:

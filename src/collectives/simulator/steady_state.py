@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from collectives.compiled import compiled
 from collectives.schedule import Ints
 from collectives.simulator.clocks import DONE, UNSURE, Clocks
-from collectives.simulator.links import Floats, Links, delay, kind_of
+from collectives.simulator.links import Floats, Links, kind_of
 from collectives.simulator.ports import BEGIN, END, GAP
 
 Small = NDArray[np.int32]
@@ -52,7 +52,7 @@ def enter(
         beta = links.beta[q, kind]
         for level in range(kind):
             beta = max(beta, links.shared_beta[level] * links.stretch[q])
-        state.fixed[kind], state.latency[kind] = links.overhead[q, min(kind, 1)], delay(q, kind, links)
+        state.fixed[kind], state.latency[kind] = links.overhead[q, min(kind, 1)], links.latency[q, kind]
         state.per_byte[kind] = beta + (links.gamma if adds else 0.0)
     sends, receives = np.full(p, -1), np.full(p, -1)
     taken = np.zeros(len(clocks.shared), np.bool_)
