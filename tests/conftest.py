@@ -18,6 +18,8 @@ import pytest
 from places import ROOT, TASKS
 
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
+# Doctests are collected from all files, and two files of one name cannot be imported as modules.
+collect_ignore = ["conftest.py", "book/conftest.py"]
 MAY_SKIP = ("gpu", "multi_gpu")
 BEYOND_UNIT = ("integration", "extended")
 
