@@ -17,7 +17,8 @@ WIDEST_PICTURE = """
 UNMARKED = """
     [...document.querySelectorAll("article *")]
         .filter(it => it.scrollWidth > it.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(it).overflowX))
-        .filter(it => !it.closest("schedule-player, textarea") && !getComputedStyle(it).backgroundImage.includes("gradient"))
+        .filter(it => !it.closest("schedule-player, textarea"))
+        .filter(it => !getComputedStyle(it).backgroundImage.includes("gradient"))
         .map(it => it.outerHTML.slice(0, 120))
 """
 UNTYPESET = """
