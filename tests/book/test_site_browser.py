@@ -74,7 +74,7 @@ def test_next_leads_from_the_start_through_every_page_and_every_algorithm_from_d
         while len(visited) <= len(DOCUMENTS):
             address = page.url.partition("#")[0]  # the playground's carries its schedule
             visited.append(address.removeprefix(SITE.as_uri() + "/").removesuffix(".html"))
-            for player in page.locator("schedule-player").all():
+            for player in page.locator("schedule-player[collective]").all():
                 choice = player.locator("select").first
                 choice.wait_for()
                 collective = player.get_attribute("collective")
