@@ -17,15 +17,26 @@ BUILT_FROM := _build/.built-from
 # caches that Python, numba and Jupyter keep beside the sources.
 SITE_INPUTS = _config.yml _toc.yml requirements.lock pyproject.toml assignments chapters src experiments
 CACHES = ! -path '*/__pycache__/*' ! -path '*/.ipynb_checkpoints/*' ! -name '.DS_Store'
-CHECKSUM = find $(SITE_INPUTS) -type f $(CACHES) | LC_ALL=C sort | xargs cksum | cksum
+FILES = find $(SITE_INPUTS) -type f $(CACHES) | LC_ALL=C sort | xargs cksum
+# What else its experiments depend on: installed packages and the machine.
+AROUND = ls $(VENV)/lib/python*/site-packages 2>/dev/null | grep '[.]dist-info$$'; uname -sr; getconf _NPROCESSORS_ONLN
+CHECKSUM = { $(FILES); $(AROUND); } | cksum
 
 # Kernels of the pages read .ci/ipython_kernel_config.py, and no settings of this user's.
 IPYTHON := _build/.ipython
+KERNELS := IPYTHONDIR="$(CURDIR)/$(IPYTHON)"
+
+# When this make began, also for those that it starts; what takes minutes says how many.
+export BEGAN := $(or $(BEGAN),$(shell date +%s))
+AFTER = $$(( ($$(date +%s) - BEGAN) / 60 )) min $$(( ($$(date +%s) - BEGAN) % 60 )) s
+TAKES_quick := , five minutes on two cores
 
 WORKERS := --numprocesses 2 --dist loadfile
 
-.PHONY: help env experiments book pdf serve check format unit test test-all golden golden-check gpu-check lock clean checksum
+.PHONY: help env experiments first-pages site book pdf serve check format unit test test-all golden golden-check \
+    gpu-check lock clean checksum
 .DELETE_ON_ERROR:
+.NOTPARALLEL:  # prerequisites are made in their order, and nothing runs beside an experiment
 
 help: ## Show this list
 	@echo "From Broadcast to Two-Tree All-Reduce"
@@ -39,7 +50,7 @@ help: ## Show this list
 # Horovod is built here, because it is published as source only; where that cannot be done, the reason is one line.
 env: $(INSTALLED) ## Create .venv, install the locked packages, build Horovod once
 	@$(BIN)/python .ci/build_horovod.py
-	@echo "==> 1/3 environment: ready in $(VENV)"
+	@echo "==> 1/3 environment: ready in $(VENV) after $(AFTER)"
 
 $(BIN)/python:
 	@echo "==> 1/3 environment: creating $(VENV)"
@@ -63,28 +74,34 @@ $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 	@touch $@
 
 experiments: env ## Run the notebooks in experiments/ (PRESET=quick)
-	@echo "==> 2/3 experiments: preset $(PRESET)"
+	@echo "==> 2/3 experiments: preset $(PRESET)$(TAKES_$(PRESET))"
 	@$(BIN)/collectives run experiments/*.ipynb --preset $(PRESET) --replace
 
-# The pages show the results of the quick preset, whatever PRESET says.
-# The schedules that the pages' player reads are part of what the site is made of; files that stay the same are not touched.
-# Always from clean: an incremental build hides the warnings of pages that it does not read again.
-book: override PRESET = quick
-book: experiments ## Build the site into _build/html
-	@$(BIN)/python -m collectives.figures.player $(SCHEDULES)
-	@set -eo pipefail; now="$$($(CHECKSUM))"; \
-	if [ -f $(SITE)/index.html ] && [ -f $(BUILT_FROM) ] && [ "$$now" = "$$(cat $(BUILT_FROM))" ]; then \
+book: $(INSTALLED) ## Build the site into _build/html
+	@if [ -f $(SITE)/index.html ] && [ -f $(BUILT_FROM) ] && [ "$$($(CHECKSUM))" = "$$(cat $(BUILT_FROM))" ]; then \
 	    echo "==> 3/3 book: up to date"; \
 	else \
-	    echo "==> 3/3 book: building from clean"; \
-	    rm -rf _build; \
-	    mkdir -p $(IPYTHON)/profile_default; cp .ci/ipython_kernel_config.py $(IPYTHON)/profile_default; \
-	    IPYTHONDIR="$(CURDIR)/$(IPYTHON)" $(BIN)/jupyter-book build . -n -W --keep-going; \
-	    $(BIN)/python .ci/gates.py --executed; \
-	    echo "$$now" > $(BUILT_FROM); \
+	    $(MAKE) --no-print-directory site && echo "==> 3/3 book: done after $(AFTER)"; \
 	fi
 	@echo "The book lies in $(SITE)/index.html"
 	@$(BIN)/python -c 'import pathlib; print(pathlib.Path("$(SITE)/index.html").resolve().as_uri())'
+
+# The schedules that the pages' player reads are part of what the site is made of; files that stay the same are not touched.
+first-pages: $(INSTALLED)
+	@$(BIN)/python -m collectives.figures.player $(SCHEDULES)
+	@mkdir -p $(IPYTHON)/profile_default; cp .ci/ipython_kernel_config.py $(IPYTHON)/profile_default
+	@[ -d $(SITE) ] || $(KERNELS) $(BIN)/python .ci/first_pages.py
+
+# The pages show the results of the quick preset, whatever PRESET says.
+# Always from clean: an incremental build hides the warnings of pages that it does not read again.
+site: override PRESET = quick
+site: first-pages experiments
+	@echo "==> 3/3 book: building from clean, three minutes on two cores"
+	@set -eo pipefail; now="$$($(CHECKSUM))"; \
+	rm -rf $(SITE) $(BUILT_FROM) _build/.doctrees _build/jupyter_execute; \
+	$(KERNELS) $(BIN)/jupyter-book build . -n -W --keep-going; \
+	$(BIN)/python .ci/gates.py --executed; \
+	echo "$$now" > $(BUILT_FROM)
 
 pdf: book ## Print the whole book into _build/book.pdf
 	@$(BIN)/python .ci/pdf.py

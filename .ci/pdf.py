@@ -68,6 +68,8 @@ def article(page: str, site: Path) -> Tag:
         name = "src" if each.name == "img" else "href"
         if name in each.attrs:
             each[name] = address(str(each[name]), path, site)
+    for each in found.select("a[href^='file:']"):  # a file beside the site: the PDF has its name only
+        each.unwrap()
     found["id"] = slug(page)
     return found
 

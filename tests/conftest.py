@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from browsers import CHROMIUM, QUIET
 from places import ROOT, TASKS
 
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
@@ -50,6 +51,17 @@ def refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(refuse_processes)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium; a test that uses it is marked `browsers.needs_browser`."""
+    from playwright.sync_api import sync_playwright  # unit tests do without it
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield chromium
+        chromium.close()
 
 
 @contextmanager

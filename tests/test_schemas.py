@@ -152,6 +152,7 @@ def test_a_machine_of_each_version_is_read(version: int, tmp_path: Path) -> None
     assert machine(str(tmp_path / "mine.yaml")) == Machine.model_validate({"name": "mine", "network": NETWORK})
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("path", sorted(REFERENCE.rglob("*.parquet")), ids=lambda path: path.stem)
 def test_every_committed_row_and_record_is_valid(path: Path) -> None:
     kinds = {kind(row) for row in stored(path.with_suffix(""))}

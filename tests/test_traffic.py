@@ -9,7 +9,7 @@ from collectives.traffic import traffic
 
 def counted(schedule: Schedule, n: int) -> list[list[int]]:
     """Per rank: messages sent and received, elements sent and received."""
-    edges, total = schedule.cut(n).tolist(), [[0] * schedule.p for _ in range(4)]
+    edges, total = schedule.cut(n).tolist(), [[0] * schedule.participants for _ in range(4)]
     for step in schedule.steps():
         sizes: dict[tuple[int, int], int] = {}
         for src, dst, chunk, count in zip(*(getattr(step, name).tolist() for name in Step.__slots__[:4]), strict=True):

@@ -146,6 +146,7 @@ def is_right(schedule: Schedule) -> bool:
     }
     has = mine.get(schedule.collective, lambda r, c: True)
     held = [[[r] if has(r, c) else ["junk"] for c in range(k)] for r in range(p)]
+    held += [[[] for c in range(k)] for _ in range(schedule.switches)]
     for step in schedule.steps():
         row, chunks = step.cells()
         moves = [

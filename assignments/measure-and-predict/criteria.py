@@ -192,7 +192,7 @@ def simulator(submission: Submission) -> None:
         ((ring,), (trees,)) = _simulated(p, [told], alpha, beta)
         if not 0.85 * ring <= trees <= 1.15 * ring:
             text = f"at {told:,} bytes the ring takes {ring:.4g} s and two trees take {trees:.4g} s"
-            raise Failed(f"crossing, p = {p}: in the simulator {text}, expected a difference of 15 % at most")
+            raise Failed(f"crossing, p = {p}: in the simulator {text}, expected a difference of 15% at most")
 
 
 def measured(submission: Submission) -> None:
@@ -226,12 +226,12 @@ def report(submission: Submission) -> None:
 CRITERIA = [
     Criterion("samples", 15, "Samples are what the messages took, on a noisy network with a late rank.", samples),
     Criterion("rules", 5, "Allowed sizes, few messages; four sizes or more, seven samples or more of each.", rules),
-    Criterion("exact-fit", 10, "alpha and beta of samples without noise, to 0.1 %.", exact_fit),
-    Criterion("noisy-fit", 15, "alpha and beta to 6 %, where one sample in eight is far too long.", noisy_fit),
-    Criterion("whole", 10, "alpha and beta of a secret link, from your samples, to 10 %.", whole),
-    Criterion("crossing", 15, "The closed forms of ring and two-tree agree at your bytes, to 1 %.", prediction),
+    Criterion("exact-fit", 10, "alpha and beta of samples without noise, to 0.1%.", exact_fit),
+    Criterion("noisy-fit", 15, "alpha and beta to 6%, where one sample in eight is far too long.", noisy_fit),
+    Criterion("whole", 10, "alpha and beta of a secret link, from your samples, to 10%.", whole),
+    Criterion("crossing", 15, "The closed forms of ring and two-tree agree at your bytes, to 1%.", prediction),
     Criterion("no-crossing", 5, "0 where the ring leads at all sizes.", no_crossing),
-    Criterion("simulator", 5, "So do simulated ring and two-tree, to 15 %.", simulator),
+    Criterion("simulator", 5, "So do simulated ring and two-tree, to 15%.", simulator),
     Criterion("measured", 10, "The crossing of simulated times, interpolated between sizes.", measured),
     Criterion(
         "report", 10, "report.json agrees with itself: fit, prediction and crossing follow from its rows.", report

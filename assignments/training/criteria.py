@@ -95,7 +95,7 @@ def _one_step(
 
 
 def slow_network(model: Model) -> Network:
-    """Sending all gradients takes 60 % of the backward pass."""
+    """Sending all gradients takes 60% of the backward pass."""
     return Network(ALPHA, 0.6 * sum(model.seconds) / sum(model.sizes))
 
 

@@ -4,7 +4,7 @@
 const EXPLAINED = {
   "busbw": "chapters/cost-model",
   "bus bandwidth": "chapters/cost-model",
-  "nccl_algo": "chapters/your-cluster",
+  "nccl_algo": "chapters/which-all-reduce",
 };
 
 const words = text => text.toLowerCase().match(/[\p{Letter}\p{Number}]+/gu) || [];

@@ -11,6 +11,8 @@
       const { p, k, parts } = game.data;
       this.game = game;
       this.square = k === p * p && parts === k;
+      this.rows = game.participants;
+      this.left = this.rows > p ? 46 : 30; // room for the labels
       this.across = this.square ? Math.ceil(Math.sqrt(p)) : 1;
       const room = this.square ? 330 / this.across - 12 : 300;
       this.wide = Math.min(this.square ? 26 : 110, room / (this.square ? p : k));
@@ -19,34 +21,34 @@
       const [width, height] = this.measure();
       this.node = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
       this.node.append(...this.labels());
-      for (let rank = 0; rank < p; rank++) for (let chunk = 0; chunk < k; chunk++) this.add(rank, chunk);
+      for (let rank = 0; rank < this.rows; rank++) for (let chunk = 0; chunk < k; chunk++) this.add(rank, chunk);
       this.frames = this.node.appendChild(svg("g", { class: "sp-frames", "stroke-width": Math.min(1.8, round(this.wide * 0.13)) }));
     }
 
     measure() {
-      const { p, k } = this.game.data;
-      const [x, y] = this.place(p - 1, k - 1);
+      const { k } = this.game.data;
+      const [x, y] = this.place(this.rows - 1, k - 1);
       const [right] = this.place(this.across - 1, k - 1);
       return [Math.max(x, right) + this.wide + 3, y + this.high + 3].map(Math.ceil);
     }
 
     place(rank, chunk) {
-      if (!this.square) return [30 + chunk * this.wide, 18 + rank * (this.high + 3)];
+      if (!this.square) return [this.left + chunk * this.wide, 18 + rank * (this.high + 3)];
       const side = this.wide * this.game.data.p;
       const x = 3 + (rank % this.across) * (side + 12), y = 20 + Math.floor(rank / this.across) * (side + 24);
       return [x + (chunk % this.game.data.p) * this.wide, y + Math.floor(chunk / this.game.data.p) * this.high];
     }
 
     labels() {
-      const { p, k } = this.game.data;
+      const { k } = this.game.data;
       const write = (text, x, y, anchor) => {
         const node = svg("text", { x: round(x), y: round(y), class: "sp-label", "text-anchor": anchor });
         node.append(text);
         return node;
       };
-      const ranks = Array.from({ length: p }, (_, r) => {
+      const ranks = Array.from({ length: this.rows }, (_, r) => {
         const [x, y] = this.place(r, 0);
-        return this.square ? write(`rank ${r}`, x, y - 4, "start") : write(r, x - 6, y + this.high / 2 + 4, "end");
+        return this.square ? write(`rank ${r}`, x, y - 4, "start") : write(this.game.label(r), x - 6, y + this.high / 2 + 4, "end");
       });
       if (this.square || this.wide < 13) return ranks;
       const chunks = Array.from({ length: k }, (_, c) => write(c, this.place(0, c)[0] + this.wide / 2, 12, "middle"));
@@ -84,7 +86,7 @@
           cell.text.textContent = done || (who.length && !this.game.sums) ? cell.chunk : "";
           cell.text.classList.toggle("sp-on", done);
         }
-        if (cell.title) cell.title.textContent = `rank ${cell.rank}, chunk ${cell.chunk}: ${who.length ? `from rank ${runs(who).join(", ")}` : "nothing yet"}`;
+        if (cell.title) cell.title.textContent = `${this.game.spoken(cell.rank)}, chunk ${cell.chunk}: ${who.length ? `from rank ${runs(who).join(", ")}` : "nothing yet"}`;
       }
       // Frames come last, so that no neighbour covers them.
       const written = this.cells.filter(({ rank, chunk }) => fresh.has(rank * this.game.data.k + chunk));

@@ -7,7 +7,7 @@
 (() => {
   "use strict";
 
-  const { BUTTONS, Game, Stage, actionOf, plain, showPlaying, still } = schedulePlayer;
+  const { BUTTONS, Game, Stage, actionOf, showPlaying, still } = schedulePlayer;
 
   const LENGTH = 8000; // milliseconds on the reader's clock for the slowest lane
   const VISIBLE = 0.6; // the share in view at which a race begins by itself
@@ -33,9 +33,9 @@
 
   /* One schedule of the race, and how far it is at any time. */
   class Lane {
-    constructor({ data, seconds, steps }, bytes) {
+    constructor({ name, data, seconds, steps }, bytes) {
       this.game = new Game(data, bytes);
-      this.name = plain(data.algorithm);
+      this.name = name;
       this.seconds = seconds;
       let end = 0;
       // A step is over when it and all before it have arrived.
@@ -139,7 +139,7 @@
       const over = this.lanes.every(({ played, last }) => played === last);
       const close = duration(first.seconds) === duration(second.seconds);
       const verdict = close ? `Both take ${duration(first.seconds)}.` :
-        `${second.name} takes ${(second.seconds / first.seconds).toPrecision(2)} times as long as ${first.name}.`;
+        `${second.name} ${second.name.endsWith("s") ? "take" : "takes"} ${(second.seconds / first.seconds).toPrecision(2)} times as long as ${first.name}.`;
       this.find("verdict").textContent = over ? verdict[0].toUpperCase() + verdict.slice(1) : `At ${duration(this.time)}: ${told.join(", ")}.`;
     }
 

@@ -52,12 +52,13 @@ window.schedulePlayer ??= {};
     return [...pairs.values()].filter((message) => message.bytes > 0);
   }
 
-  /* What every rank holds: for each cell (rank, chunk) how often each rank's contribution is in it; the last is junk. */
+  /* What every rank holds: for each cell (rank, chunk) how often each rank's contribution is in it; the last is junk.
+     A switch holds nothing at the start. */
   class State {
     constructor(data) {
       this.data = data;
       this.width = data.p + 1;
-      this.counts = new Uint16Array(data.p * data.k * this.width);
+      this.counts = new Uint16Array((data.p + (data.switches ?? 0)) * data.k * this.width);
       for (let cell = 0; cell < data.p * data.k; cell++) this.counts[(cell + 1) * this.width - 1] = 1;
       for (const [rank, chunk, count] of data.before)
         for (const c of chunksOf({ chunk, count })) {
@@ -122,11 +123,25 @@ window.schedulePlayer ??= {};
       return { state, fresh };
     }
 
+    /* Ranks, then switches. */
+    get participants() {
+      return this.data.p + (this.data.switches ?? 0);
+    }
+
+    /* What a picture calls a participant, and what a sentence does. */
+    label(rank) {
+      return rank < this.data.p ? `${rank}` : "switch";
+    }
+
+    spoken(rank) {
+      return rank < this.data.p ? `rank ${rank}` : "the switch";
+    }
+
     /* Bytes that each rank has sent ("src") or received ("dst") in the first t steps. */
     moved(t, end) {
-      const total = Array(this.data.p).fill(0);
+      const total = Array(this.participants).fill(0);
       for (const message of this.messages.slice(0, t).flat()) total[message[end]] += message.bytes;
-      return total;
+      return total.slice(0, this.data.p);
     }
 
     done(state, rank, chunk) {

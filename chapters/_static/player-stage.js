@@ -44,7 +44,7 @@
   /* The ranks, the links that the schedule uses, and the messages of one step. */
   class Stage {
     constructor(game) {
-      const { layout, p } = game.data;
+      const { layout } = game.data;
       this.game = game;
       this.radius = layout.radius * 100;
       this.high = { tree: 70, "two trees": 92 }[layout.shape] ?? 100;
@@ -54,7 +54,7 @@
       [this.arrows, this.messages] = [svg("g"), svg("g")];
       this.node = svg("svg", { viewBox: frame.join(" "), role: "img" });
       this.node.append(this.nodes(), this.links());
-      this.ranks = Array.from({ length: p }, (_, r) => this.rank(r));
+      this.ranks = Array.from({ length: game.participants }, (_, r) => this.rank(r));
       this.node.append(this.arrows, svg("g", {}, ...this.ranks.map((rank) => rank.node)), this.messages);
     }
 
@@ -89,14 +89,15 @@
       const [cx, cy] = this.points[r];
       const at = { cx: round(cx), cy: round(cy), r: round(this.radius) };
       const progress = svg("circle", { ...at, class: "sp-progress", pathLength: 100, transform: `rotate(-90 ${at.cx} ${at.cy})` });
-      const text = svg("text", { x: at.cx, y: at.cy, "font-size": round(Math.min(this.radius * 1.05, 6)), class: "sp-mid" });
-      text.append(r);
+      const label = this.game.label(r), high = Math.min(this.radius * 1.05, 6);
+      const text = svg("text", { x: at.cx, y: at.cy, "font-size": round(label.length > 2 ? high / 2 : high), class: "sp-mid" });
+      text.append(label);
       return { progress, node: svg("g", {}, svg("circle", { ...at, class: "sp-rank" }), progress, text) };
     }
 
     /* Round each rank: how much of what is asked of it is there. */
     showProgress(state) {
-      const asked = Array(this.game.data.p).fill(0), there = [...asked];
+      const asked = Array(this.game.participants).fill(0), there = [...asked];
       for (const [cell, who] of this.game.asked) {
         const rank = Math.floor(cell / this.game.data.k), chunk = cell % this.game.data.k;
         const wanted = who === EVERYONE ? this.game.data.p : 1;

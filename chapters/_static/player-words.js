@@ -27,7 +27,7 @@
   };
 
   const plain = (name, space = " ") => name.replaceAll("_", space);
-  const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+  const many = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
   const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
   function size(bytes) {
@@ -63,7 +63,7 @@
     if (t === 0) return `Start: ${named(STARTS[data.collective])}. ${many(data.steps.length, "step")} to go.`;
     const messages = game.last(t);
     const told = messages.slice(0, MOST_NAMED).map(({ src, dst, chunks, add }) =>
-      `rank ${src} sends ${chunkNames(data, chunks)} to rank ${dst}${add ? ", added" : ""}`);
+      `${game.spoken(src)} sends ${chunkNames(data, chunks)} to ${game.spoken(dst)}${add ? ", added" : ""}`);
     if (messages.length > MOST_NAMED) told.push(`and ${messages.length - MOST_NAMED} more`);
     const isComplete = t === data.steps.length && game.complete(game.after(t).state);
     const end = isComplete ? ` Complete: ${named(ENDS[data.collective])}.` : "";

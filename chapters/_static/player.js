@@ -1,7 +1,8 @@
 /* The schedule player: <schedule-player collective="all_reduce" algorithm="ring" p="4">.
 
    The schedules come as scripts, one for each collective, from the folder schedules/ beside this file;
-   `collectives.figures.player` writes them, and its docstring says what is in them.
+   `collectives.figures.player` writes them, and its docstring says what is in them. Instead of collective, algorithm and p,
+   the element may contain one schedule, as a JSON script.
 
    Attributes: collective, algorithm, p; step (steps played when the page opens), bytes (size of the buffer), id (named in links).
    The element shows its state: data-ready, data-step, data-steps, data-complete. */
@@ -60,11 +61,11 @@
       else start();
     }
 
-    /* Show a schedule that is in no script, such as one that a reader writes, after t of its steps. */
+    /* Show a schedule that is not in those scripts, such as one that a reader writes, after t of its steps. */
     show(data, t) {
       this.collective = data.collective;
       this.schedules = { [data.algorithm]: { [data.p]: data } };
-      this.bytes = 1 << 20;
+      this.bytes = this.size();
       if (!this.dataset.ready) this.build();
       this.find("collective").textContent = plain(this.collective, "-");
       this.choose(data.algorithm, data.p, t);
@@ -72,15 +73,23 @@
     }
 
     async load() {
+      const inside = this.querySelector(":scope > script"), t = Number(this.getAttribute("step") || 0);
       this.collective = this.getAttribute("collective");
-      if (!this.collective) return; // it is given one by show()
-      this.schedules = await schedulesOf(this.collective);
-      this.bytes = Number(this.getAttribute("bytes") || 1 << 20);
-      this.build();
-      this.choose(this.getAttribute("algorithm"), this.getAttribute("p"), Number(this.getAttribute("step") || 0));
+      if (inside) this.show(JSON.parse(inside.textContent), t);
+      else if (!this.collective) return; // it is given one by show()
+      else {
+        this.schedules = await schedulesOf(this.collective);
+        this.bytes = this.size();
+        this.build();
+        this.choose(this.getAttribute("algorithm"), this.getAttribute("p"), t);
+      }
       if (this.followLink()) this.scrollIntoView();
       addEventListener("hashchange", () => this.followLink());
       this.dataset.ready = "true";
+    }
+
+    size() {
+      return Number(this.getAttribute("bytes") || 1 << 20);
     }
 
     /* The text that stands here without JavaScript stays. */
@@ -169,7 +178,7 @@
       write("bytes", `${size(sent)}${sent ? ` = ${buffers(sent / this.bytes)} n` : ""}`);
       this.find("slider").value = t;
       this.find("slider").setAttribute("aria-valuetext", `${t} of ${this.last}`);
-      this.find("edit").hidden = !SOURCE || !this.getAttribute("collective");
+      this.find("edit").hidden = !SOURCE || !this.getAttribute("collective") || game.participants > game.data.p;
       if (SOURCE) this.find("edit").href = `${new URL("../chapters/playground.html", SOURCE)}#${game.data.collective}--${game.data.algorithm}--${game.data.p}`;
       this.find("link").href = `#${this.id}--${game.data.algorithm}--${game.data.p}--${t}`;
     }

@@ -3,7 +3,7 @@
 (() => {
   "use strict";
 
-  const { EVERYONE } = schedulePlayer;
+  const { EVERYONE, many } = schedulePlayer;
 
   const SHOWN = 10n ** 9n; // a larger number is shown as a power of two
 
@@ -131,7 +131,7 @@
   }
 
   function fault({ collective, p, k, steps }, what, mark) {
-    return { message: `${collective} on ${p} ranks, ${k} chunks, ${steps.length} steps: ${what}`, mark };
+    return { message: `${collective} on ${many(p, "rank")}, ${many(k, "chunk")}, ${many(steps.length, "step")}: ${what}`, mark };
   }
 
   /* What the player asks of a schedule's data: runs [rank, chunk, count] of what is there before, [..., who] at the end. */

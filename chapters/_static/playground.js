@@ -112,7 +112,7 @@
       this.find("p").value = p;
       this.find("root").innerHTML = Array.from({ length: p }, (_, r) => option(r, r, r === root)).join("");
       this.find("rooted").hidden = !isRooted(collective);
-      const names = Object.keys(this.schedules);
+      const names = Object.keys(this.schedules).filter((name) => !this.schedules[name][p].switches); // text has no switches
       const first = names.includes(algorithm) ? algorithm : names.includes(this.example) ? this.example : names[0];
       const group = (label, options) => `<optgroup label="${label}">${options.join("")}</optgroup>`;
       const broken = Object.keys(BROKEN).map((name) => option(`${first}--${name}`, `${plain(first)}, ${name}`));

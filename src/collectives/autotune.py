@@ -1,24 +1,30 @@
 """What "auto" chooses: the algorithm and number of segments with the shortest predicted time on a machine.
 
 The prediction is the closed form in alpha and beta. Where one rank alone sends or receives, and in a segmented ring,
-latency counts apart from overhead. Ties are broken by name, so equal arguments give an equal choice on every rank.
+latency counts apart from overhead. Links inside nodes count where an algorithm is made for them, otherwise the slowest
+link; ranks that send out of a node together share its ports. Of equal predictions the first in the table counts, so
+equal arguments give an equal choice on every rank.
 
 The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
-`collectives calibrate` writes the file of the machine it runs on. Where it names none, the machine is `DEFAULT`.
+`collectives calibrate` writes the file of the machine it runs on. Where it names none, CPU ranks measure the links of a
+group when they first use it (`backends.p2p.measured`), and all others go by `DEFAULT`.
 """
 
 import os
 from functools import cache
 from typing import NamedTuple
 
-from collectives.algorithms import ALGORITHMS
-from collectives.bounds import lower_bound, star_seconds
+from collectives.algorithms import ALGORITHMS, Algorithm
+from collectives.bounds import default_node, lower_bound, star_seconds
 from collectives.machine import Link, Machine, machine
 
 VARIABLE = "COLLECTIVES_MACHINE"
 
-# The preset that counts where no machine is named: TCP between nodes, which is what most gloo groups run on.
+# The preset that counts where no machine is named and none can be measured: TCP between nodes.
 DEFAULT = "ethernet"
+
+# The name of a machine whose links the ranks have measured.
+MEASURED = "measured"
 
 # The all-to-alls in which each piece goes straight from its sender to its receiver, the only two ranks that know its
 # size where splits are given. A rank's own splits say nothing of the others', so the choice must not depend on them.
@@ -68,16 +74,17 @@ def choose(
     >>> [choose("all_to_all", 4, 8, splits=splits).algorithm for splits in (False, True)]
     ['bruck', 'direct']
     """
-    link, nbytes = _link(on or named_machine(DEFAULT), p), 0 if splits else nbytes
+    on, nbytes = on or named_machine(DEFAULT), 0 if splits else nbytes
     names = _candidates(collective, splits) if algorithm == "auto" else [algorithm]
-    predicted = (_predicted(collective, name, p, nbytes, segments, link) for name in names)
-    return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0), each.algorithm))
+    predicted = (_predicted(collective, name, p, nbytes, segments, on) for name in names)
+    return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0)))
 
 
 def _candidates(collective: str, splits: bool) -> list[str]:
-    """Those with a closed form: "auto" compares what these say."""
+    """Those that ranks can execute and that have a closed form: "auto" compares what these say."""
     known = {name: each for (of, name), each in ALGORITHMS.items() if of == collective and (each.splits or not splits)}
-    return [name for name, each in known.items() if each.cost or each.pipeline or each.seconds]
+    formed = (name for name, each in known.items() if each.cost or each.pipeline or each.seconds)
+    return [name for name in formed if known[name].is_executable]
 
 
 def _rounded(seconds: float) -> float:
@@ -85,9 +92,11 @@ def _rounded(seconds: float) -> float:
     return float(f"{seconds:.12g}")
 
 
-def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | None, link: Link) -> Choice:
+def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
     """The time by an algorithm's closed form, with its best number of segments; None where there is no such form."""
-    known, alpha, beta = ALGORITHMS.get((collective, name)), link.alpha, link.beta
+    known, link = ALGORITHMS.get((collective, name)), slowest_link(on, p)
+    shared = on.ranks_per_node // on.ports if known and known.far and p > on.ranks_per_node else 1
+    alpha, beta = link.alpha, link.beta * shared
     if known is None:
         pass
     elif known.seconds:
@@ -101,18 +110,27 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
         cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MOST_SEGMENTS)
         return Choice(name, cut, pipeline.seconds(nbytes, cut, alpha, beta))
     elif known.cost:
-        return Choice(name, segments or 1, known.cost(p).seconds(nbytes, alpha, beta))
+        saved = _saved_inside(known, p, nbytes, on, link)
+        return Choice(name, segments or 1, known.cost(p).seconds(nbytes, alpha, beta) - saved)
     return Choice(name, segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES)))
 
 
-def _link(on: Machine, p: int) -> Link:
-    """The slowest link that p ranks use."""
+def _saved_inside(known: Algorithm, p: int, nbytes: int, on: Machine, link: Link) -> float:
+    """What an algorithm on nodes gains from their links; nothing where its nodes do not fit into the machine's."""
+    if known.inside is None or on.inside is None or on.ranks_per_node % default_node(p):
+        return 0.0
+    alpha, beta = link.alpha - on.inside.alpha, link.beta - on.inside.beta
+    return known.inside(p).seconds(nbytes, alpha, beta)
+
+
+def slowest_link(on: Machine, p: int) -> Link:
+    """The slowest link of a machine that p ranks use."""
     return on.inside if on.inside is not None and p <= on.ranks_per_node else on.network
 
 
 def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
     """Seconds that a collective takes at least on a machine, whatever the algorithm (`collectives.bounds`)."""
-    link = _link(on, p)
+    link = slowest_link(on, p)
     return lower_bound(collective, p, nbytes, link.alpha, link.beta, on.gamma, link.latency)
 
 

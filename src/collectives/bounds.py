@@ -46,6 +46,11 @@ def core(p: int) -> int:
     return 1 << (p.bit_length() - 1)
 
 
+def even(p: int) -> int:
+    """The largest even number not above p, or 1: on a ring of these, every rank has a partner on either side."""
+    return max(1, p - p % 2)
+
+
 def default_node(p: int) -> int:
     """The ranks of a node that an algorithm assumes where nothing is said: as square as p allows.
 
@@ -55,20 +60,22 @@ def default_node(p: int) -> int:
     return max(g for g in range(1, int(p**0.5) + 1) if p % g == 0)
 
 
-def _fold(p: int) -> int:
-    """Steps for folding in and out: 2, or none for a power of two."""
-    return 0 if p == core(p) else 2
+def _fold(p: int, whole: int) -> int:
+    """Steps for folding p ranks into the ``whole`` first: 2, or none where these are all."""
+    return 0 if p == whole else 2
 
 
 def recursive_doubling(p: int) -> Cost:
     """Whole buffers in every step; 2 more steps where ranks fold."""
-    steps = height(core(p)) + _fold(p)
-    return Cost(steps, steps, steps - _fold(p) // 2)
+    fold = _fold(p, core(p))
+    steps = height(core(p)) + fold
+    return Cost(steps, steps, steps - fold // 2)
 
 
-def halving_doubling(p: int) -> Cost:
-    """Reduce-scatter and all-gather on the core; ranks that fold send whole buffers."""
-    whole, fold = core(p), _fold(p)
+def halving_doubling(p: int, whole: int | None = None) -> Cost:
+    """Reduce-scatter and all-gather on the core, or on the first ``whole``; ranks that fold send whole buffers."""
+    whole = whole or core(p)
+    fold = _fold(p, whole)
     return Cost(2 * height(whole) + fold, 2 * (whole - 1) / whole + fold, (whole - 1) / whole + fold / 2)
 
 
@@ -76,7 +83,7 @@ def gather_by_doubling(p: int) -> Cost:
     """A folded rank hands in its part and gets all others; blocks of 2**t ranks bring the parts folded into them."""
     whole = core(p)
     parts = sum((1 << t) + min(p - whole, 1 << t) for t in range(height(whole))) + (p if p > whole else 0)
-    return Cost(height(whole) + _fold(p), parts / p, 0)
+    return Cost(height(whole) + _fold(p, whole), parts / p, 0)
 
 
 def scatter_by_halving(p: int) -> Cost:
@@ -92,10 +99,36 @@ def bruck_all_to_all(p: int) -> Cost:
 
 def hierarchical_ring(p: int) -> Cost:
     """On the squarest nodes; inside and outside one after the other, as if their links were alike."""
+    g, inside = default_node(p), inside_nodes(p)
+    outside = 2 * (p // g - 1)
+    sent = inside.sent + outside / p
+    return Cost(inside.steps + outside, sent, sent / 2)
+
+
+def inside_nodes(p: int) -> Cost:
+    """The part of a hierarchical ring's cost that stays inside nodes of `default_node` ranks.
+
+    >>> inside_nodes(16)
+    Cost(steps=6, sent=1.5, added=0.75)
+    """
     g = default_node(p)
-    nodes = p // g
-    sent = 2 * (g - 1) / g + 2 * (nodes - 1) / nodes / g
-    return Cost(2 * (g - 1) + 2 * (nodes - 1), sent, sent / 2)
+    return Cost(2 * (g - 1), 2 * (g - 1) / g, (g - 1) / g)
+
+
+def multi_channel_ring(p: int) -> Cost:
+    """On the squarest nodes, in every step of the ring a message inside and one outside, one after the other."""
+    ring = Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)
+    return ring._replace(steps=2 * ring.steps) if default_node(p) > 1 else ring
+
+
+def inside_channels(p: int) -> Cost:
+    """The part of a multi-channel ring's cost that stays inside nodes of `default_node` ranks.
+
+    >>> inside_channels(16)
+    Cost(steps=30, sent=1.40625, added=0.703125)
+    """
+    g, ring = default_node(p), multi_channel_ring(p)
+    return Cost(ring.steps // 2 if g > 1 else 0, ring.sent * (g - 1) / g, ring.added * (g - 1) / g)
 
 
 def share(p: int, steps: int, adds: bool = False) -> Cost:
@@ -134,6 +167,16 @@ def binary_trees(levels: int, trees: int) -> Pipeline:
 def chain(p: int) -> Pipeline:
     """One step a hop, and one a segment."""
     return Pipeline(max(0, p - 2), 1, 1)
+
+
+def circulant(p: int) -> Pipeline:
+    """One step a segment, and ceil(log2 p) for the last one: the fewest there are (Träff 2023)."""
+    return Pipeline(max(0, height(p) - 1), 1, 1)
+
+
+def in_network(p: int) -> Pipeline:
+    """One step to the switch, and one back for the last segment: each rank sends n and receives n."""
+    return Pipeline(min(1, p - 1), 1, 1)
 
 
 def fed_trees(p: int) -> Pipeline:
@@ -226,12 +269,13 @@ def reach_seconds(p: int, latency: float, overhead: float) -> float:
 def lower_bound(
     collective: str, p: int, n: float, alpha: float, beta: float, gamma: float = 0.0, latency: float = 0.0
 ) -> float:
-    """No algorithm is faster: the largest of the time to reach all, the busiest port's bytes, and its share of adding.
+    """No algorithm of ranks is faster: the largest of the time to reach all, the busiest port's bytes, and its adding.
 
     What one rank has must reach all others, or what all have must reach one; without a latency that takes
     ceil(log2 p) alpha. ``latency`` is the part of alpha in which no port is occupied (`reach_seconds`). A port moves at
-    least the bytes that the bus-bandwidth factor counts. Start-up and work: Chan, Heimlich, Purkayastha and van de
-    Geijn 2007; bytes of an all-reduce: Patarasuk and Yuan 2009.
+    least the bytes that the bus-bandwidth factor counts. Where a switch adds, a rank sends n only (`in_network`), and
+    this bound does not apply. Start-up and work: Chan, Heimlich, Purkayastha and van de Geijn 2007; bytes of an
+    all-reduce: Patarasuk and Yuan 2009.
 
     >>> lower_bound("all_reduce", 4, 8e6, alpha=5e-6, beta=1e-9)
     0.012

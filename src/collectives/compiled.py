@@ -16,9 +16,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """The function as machine code, compiled at its first call; a division by zero gives inf or nan, as in numpy."""
+    """The function as machine code, compiled at its first call; it holds no lock of the interpreter.
+
+    A division by zero gives inf or nan, as in numpy.
+    """
     _drop_stale(Path(function.__code__.co_filename).parent)
-    return cast("Function", njit(cache=True, error_model="numpy")(function))
+    return cast("Function", njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 @cache

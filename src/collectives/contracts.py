@@ -8,6 +8,8 @@ min(a, 2) and min(b, 2), and a contract asks for 0 or 1. So no number of additio
 
 One more contributor stands for *uninitialised* data, the content of a cell that holds nothing yet. A schedule that adds
 to such a cell, or passes it on as a result, shows this contributor at the end.
+
+A switch contributes nothing and owes nothing: its cells begin without any contributor, and none of them is asked for.
 """
 
 from collections.abc import Callable
@@ -146,7 +148,7 @@ def contract(schedule: Schedule) -> Contract:
 
 
 def cells(schedule: Schedule, who: Ints | int) -> Cells:
-    """All cells of a schedule, asking about one contributor (or, with an array, about one for each cell)."""
+    """All cells of a schedule's ranks, asking about one contributor (or, with an array, about one for each cell)."""
     rank, chunk = (axis.astype(np.int64) for axis in np.ogrid[: schedule.p, : schedule.k])  # p**4 exceeds 32 bits
     return Cells(rank, chunk, who, schedule.p, schedule.k, schedule.root)
 
@@ -162,7 +164,9 @@ def add_counts(a: Counts, b: Counts) -> Counts:
 
 
 def before(schedule: Schedule) -> Counts:
-    """What each cell holds at the start: counts of shape (p, k, p + 1); the last contributor is uninitialised data.
+    """What each cell holds at the start: counts of shape (participants, k, p + 1).
+
+    The last contributor is uninitialised data. A switch holds nothing at all.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> before(ALGORITHMS["broadcast", "binomial"](2))[:, 0].tolist()  # rank 1 holds nothing
@@ -170,8 +174,8 @@ def before(schedule: Schedule) -> Counts:
     """
     rank = np.arange(schedule.p)[:, None]
     own = np.broadcast_to(contract(schedule).before(cells(schedule, rank)), (schedule.p, schedule.k))
-    held = np.zeros((schedule.p, schedule.k, schedule.p + 1), dtype=np.uint8)
-    np.put_along_axis(held, np.where(own, rank, schedule.p)[..., None], 1, axis=2)
+    held = np.zeros((schedule.participants, schedule.k, schedule.p + 1), dtype=np.uint8)
+    np.put_along_axis(held[: schedule.p], np.where(own, rank, schedule.p)[..., None], 1, axis=2)
     return held
 
 
@@ -182,11 +186,13 @@ def after(schedule: Schedule) -> Counts:
     >>> after(ALGORITHMS["reduce", "binomial"](3)).tolist()  # one cell, at the root: all three once
     [[1, 1, 1, 0]]
     """
-    asked, shape, at = contract(schedule).after, (schedule.p, schedule.k), where(schedule)
+    asked, shape, at = contract(schedule).after, (schedule.p, schedule.k), where(schedule)[: schedule.p]
     each = (np.broadcast_to(asked(cells(schedule, who)), shape)[at] for who in range(schedule.p + 1))
     return np.stack(list(each), axis=-1, dtype=np.uint8)
 
 
 def where(schedule: Schedule) -> Bools:
-    """At which (rank, chunk) the contract asks for anything, shape (p, k)."""
-    return np.broadcast_to(contract(schedule).where(cells(schedule, 0)), (schedule.p, schedule.k))
+    """At which (rank, chunk) the contract asks for anything, shape (participants, k); of a switch for nothing."""
+    asked = np.zeros((schedule.participants, schedule.k), dtype=np.bool_)
+    asked[: schedule.p] = contract(schedule).where(cells(schedule, 0))
+    return asked

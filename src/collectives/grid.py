@@ -1,7 +1,8 @@
 """A schedule as text: one line per step, one column per rank, what each rank receives; and such a text as a schedule.
 
 ``+2<0`` reads: chunk 2 from rank 0 is added; ``=2<0``: it replaces what was there; ``+0<1,2``: from ranks 1 and 2;
-``+0<1(x3)``: in three rows; ``+2-4<0``: chunks 2 to 4. Steps run downwards here, as a terminal does.
+``+0<1(x3)``: in three rows; ``+2-4<0``: chunks 2 to 4. Steps run downwards here, as a terminal does. A switch has a
+column behind the ranks.
 """
 
 import re
@@ -26,7 +27,7 @@ def grid(schedule: Schedule, mark: tuple[int, int, str] | None = None, *, whole:
     """The schedule as a table of what every rank receives in every step.
 
     ``mark = (step, rank, note)`` points at one cell. Of a large schedule only a window is shown, around the mark;
-    with ``whole`` all of it. `parse_grid` reads a table that is whole.
+    with ``whole`` all of it. `parse_grid` reads a table that is whole and has no switches.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> print(grid(ALGORITHMS["all_reduce", "ring"](3)))
@@ -37,9 +38,9 @@ def grid(schedule: Schedule, mark: tuple[int, int, str] | None = None, *, whole:
        3 | =1<2   | =2<0   | =0<1
     """
     at_step, at_rank, note = mark or (0, 0, "")
-    ranks = _window(schedule.p, at_rank, schedule.p if whole else MOST_RANKS)
+    ranks = _window(schedule.participants, at_rank, schedule.participants if whole else MOST_RANKS)
     steps = _window(schedule.nsteps, at_step, schedule.nsteps if whole else MOST_STEPS)
-    lines = [["step", *(f"rank {r}" for r in ranks)]]
+    lines = [["step", *(f"{'rank' if r < schedule.p else 'switch'} {r}" for r in ranks)]]
     for t in steps:
         received = _received(schedule.step(t))
         cells = [received.get(r, "") if whole else _short(received.get(r, "")) for r in ranks]
@@ -80,10 +81,9 @@ def _short(cell: str) -> str:
 
 
 def _left_out(schedule: Schedule, steps: range, ranks: range) -> list[str]:
-    hidden_steps, hidden_ranks = schedule.nsteps - len(steps), schedule.p - len(ranks)
-    if not hidden_steps and not hidden_ranks:
-        return []
-    return [f"({hidden_steps} more steps and {hidden_ranks} more ranks are not shown)"]
+    hidden = {"step": schedule.nsteps - len(steps), "rank": schedule.participants - len(ranks)}
+    counts = " and ".join(f"{n} more {what}{'s' * (n > 1)}" for what, n in hidden.items() if n)
+    return [f"({counts} {'are' if sum(hidden.values()) > 1 else 'is'} not shown)"] if counts else []
 
 
 class _Part(NamedTuple):
@@ -108,7 +108,7 @@ Row = tuple[int, int, int, int, bool]
 
 
 def parse_grid(text: str, collective: str, p: int, *, root: int | None = None, k: int | None = None) -> Schedule:
-    r"""The schedule that a table of `grid` shows: the inverse of ``grid(schedule, whole=True)``.
+    r"""The schedule that a table of `grid` shows: the inverse of ``grid(schedule, whole=True)``, without switches.
 
     The text has a heading, ``step | rank 0 | … | rank p-1``, and a line for each step, numbered from 0. Spaces do not
     matter; a mark (``>+1<0<``) and its note are skipped. ``root`` is 0 if the collective has a root and none is given.

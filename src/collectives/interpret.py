@@ -1,7 +1,7 @@
 """Run a step on arrays: the one loop that moves data of any kind.
 
-The state is an array of shape (p, k, …): what each rank holds of each chunk. Counts, fingerprints, numbers and even
-strings move by the same rule, so what is proved of one is what happens to the other.
+The state is an array of shape (participants, k, …): what each rank and switch holds of each chunk. Counts,
+fingerprints, numbers and even strings move by the same rule, so what is proved of one is what happens to the other.
 """
 
 import warnings
@@ -20,7 +20,7 @@ Combine = Callable[[Any, Any], Any]
 def apply(step: Step, state: State, combine: Combine = np.add) -> None:
     """Run one step, in place: read everything, then write.
 
-    ``state`` has shape (p, k, …) and any dtype. Equals the plain program, for every row and chunk ``c`` of it::
+    ``state`` has shape (participants, k, …) and any dtype. Equals the plain program, for every row and chunk ``c``::
 
         moved = state.copy()
         state[dst, c] = moved[src, c]                           # where the row replaces
@@ -77,8 +77,8 @@ def _reduce(state: State, cell: Ints, src: Ints, moved: State, combine: Combine)
 def run(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
     """Run all steps on one state, in place; returns it: ``for step in schedule.steps(): apply(step, state, combine)``.
 
-    ``state`` has shape (p, k, …) and any dtype. Raises ScheduleError as `apply` does. Cost: a copy of what each step
-    moves.
+    ``state`` has shape (participants, k, …) and any dtype. A switch begins with what changes no sum, such as 0. Raises
+    ScheduleError as `apply` does. Cost: a copy of what each step moves.
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> run(swap, np.array([[3.0], [4.0]])).ravel().tolist()
@@ -87,6 +87,26 @@ def run(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
     for step in schedule.steps():
         apply(step, state, combine)
     return state
+
+
+def is_alike(schedule: Schedule) -> bool:
+    """Whether all ranks of an all-reduce add in one order, so that sums of floats have the same bits on every rank.
+
+    Two operands may change places, because a + b and b + a have the same bits; three may not. Runs the schedule on
+    random 64-bit numbers with an operation that is commutative, but not associative.
+
+    >>> from collectives.algorithms import build
+    >>> is_alike(build("all_reduce", "recursive_doubling", 8)), is_alike(build("all_reduce", "swing_doubling", 8))
+    (True, False)
+    """
+    state = np.random.default_rng(0).integers(2**63, size=(schedule.participants, schedule.k), dtype=np.uint64)
+    return bool((run(schedule, state, _mix)[: schedule.p] == state[0]).all())
+
+
+def _mix(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of two operands in either order; sums and products wrap."""
+    both = a + b
+    return (both ^ (both >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
 
 
 def __getattr__(name: str) -> Any:

@@ -57,7 +57,7 @@ def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
         return array
     if array.size and dtype is np.int64 and array.dtype.kind not in "iu":
         raise ScheduleError(f"ranks, chunks and counts are whole numbers, not {array.dtype}")
-    return np.frombuffer(array.astype(dtype).tobytes(), dtype).reshape(array.shape)
+    return np.frombuffer(array.astype(dtype, copy=False).tobytes(), dtype).reshape(array.shape)
 
 
 def _is_immutable(array: NDArray[Any]) -> bool:
@@ -129,6 +129,14 @@ class Step:
     def __repr__(self) -> str:
         rows = zip(self.src, self.dst, self.chunk, self.count, self.add, strict=True)
         return f"Step({', '.join(f'{s}->{d}:{sign(a)}{run(c, m)}' for s, d, c, m, a in rows)})"
+
+    def _reversed(self, add: bool) -> Step:
+        """The same rows from receiver to sender. Its columns are this step's, so nothing is to be checked."""
+        made = object.__new__(Step)
+        columns = self.dst, self.src, self.chunk, self.count, _filled(add, len(self), np.bool_)
+        for name, each in zip(Step.__slots__, columns, strict=True):
+            object.__setattr__(made, name, each)
+        return made
 
     def cells(self) -> tuple[Ints, Ints]:
         """Every chunk that moves, one entry each: (its row, the chunk).
@@ -269,7 +277,11 @@ class Schedule:
     promise then holds separately for links inside a node and for links between nodes.
 
     ``repeats`` declares runs of steps that differ in their chunks only: senders, receivers, counts and adds stay the
-    same, as in a ring. The simulator runs such steps several times as fast, and rejects a false declaration.
+    same, as in a ring. The simulator runs such steps many times as fast, and rejects a false declaration.
+
+    ``switches`` are numbered behind the ranks, from ``p`` on. A switch contributes nothing, needs no result, and has a
+    port for each rank: ``one_port`` says nothing of it. What is added to a chunk that it has not received is the whole
+    chunk. Back ends execute on ranks only, so that such a schedule is proved, drawn and simulated, but not executed.
 
     Raises ScheduleError if a number is invalid or a step is not a `Step`.
 
@@ -287,14 +299,17 @@ class Schedule:
     one_port: bool = True
     ranks_per_node: int = 1
     repeats: tuple[range, ...] = ()
+    switches: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("p", "k", "nsteps", "ranks_per_node", "root"):
+        for name in ("p", "k", "nsteps", "ranks_per_node", "root", "switches"):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) and not (name == "root" and value is None):
                 raise ScheduleError(f"{name} of a schedule: got {value!r}, expected a whole number")
         if self.p < 1 or self.k < 1 or self.nsteps < 0:
             raise ScheduleError(f"p and k are at least 1 and nsteps at least 0, not {self.p}, {self.k}, {self.nsteps}")
+        if self.switches < 0:
+            raise ScheduleError(f"switches of a schedule: got {self.switches}, expected 0 or more")
         if self.root is not None and not 0 <= self.root < self.p:
             raise ScheduleError(f"root {self.root} is not one of the ranks 0 to {self.p - 1}")
         if self.ranks_per_node < 1 or self.p % self.ranks_per_node:
@@ -304,6 +319,11 @@ class Schedule:
                 f"{self.collective} on {self.p} ranks has {parts(self.collective, self.p)} parts: "
                 f"k must be a multiple of that, not {self.k}"
             )
+
+    @property
+    def participants(self) -> int:
+        """All that send and receive: the ranks, then the switches."""
+        return self.p + self.switches
 
     def step(self, t: int) -> Step:
         """Step ``t``. Raises IndexError outside 0 … nsteps-1, and ScheduleError if ``make`` returns anything else."""
@@ -365,7 +385,8 @@ def _joined(
     a: Schedule, b: Schedule, collective: str, nsteps: int, make: Callable[[int], Step], root: int | None
 ) -> Schedule:
     one_port, ranks_per_node = a.one_port and b.one_port, max(a.ranks_per_node, b.ranks_per_node)
-    return Schedule(collective, a.p, a.k, nsteps, make, root, one_port, ranks_per_node)
+    switches = max(a.switches, b.switches)
+    return Schedule(collective, a.p, a.k, nsteps, make, root, one_port, ranks_per_node, switches=switches)
 
 
 def _need_alike(a: Schedule, b: Schedule) -> None:
@@ -384,7 +405,7 @@ def on(
     Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that
     begin at ``chunks[c]``. If ``ranks`` has a second axis, each of its rows is one more copy of the schedule at the
     same time, on the chunks in the same row of ``chunks`` (or on the same chunks, if that has one row). Raises
-    ScheduleError if there are not as many places as ranks and chunks.
+    ScheduleError if there are not as many places as ranks and chunks, and for a schedule with switches.
 
     >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
     >>> on(swap, p=6, k=4, ranks=[2, 5], chunks=[2], width=2).step(0)
@@ -392,37 +413,51 @@ def on(
     >>> on(swap, p=4, k=2, ranks=[[0, 1], [2, 3]], chunks=[[0], [1]]).step(0)
     Step(0->1:+0, 1->0:+0, 2->3:+1, 3->2:+1)
     """
+    need_ranks_only(schedule, "placing it on other ranks")
     place, first = np.atleast_2d(column(ranks)), np.atleast_2d(column(chunks))
     if place.shape[1:] != (schedule.p,) or first.shape[1:] != (schedule.k,) or len(first) not in (1, len(place)):
         raise ScheduleError(f"{schedule.p} ranks and {schedule.k} chunks need as many places")
     copies, first = len(place), np.broadcast_to(first, (len(place), schedule.k))
     runs_stay_runs = (np.diff(first) == width).all()
     sender, receiver = (_remembered(lambda ranks: place[:, ranks].ravel()) for _ in range(2))
+    counts = _remembered(lambda count: np.tile(count * width if runs_stay_runs else np.full_like(count, width), copies))
+    adds = _remembered(lambda add: np.tile(add, copies))
 
     def make(t: int) -> Step:
         step = schedule.step(t)
-        if runs_stay_runs or (step.count == 1).all():
-            count = np.tile(step.count * width, copies) if runs_stay_runs else width
-            src, dst, chunk, add = step.src, step.dst, step.chunk, step.add
-        else:
+        src, dst, chunk, count, add = step.src, step.dst, step.chunk, step.count, step.add
+        if not runs_stay_runs and not (count == 1).all():
             row, chunk = step.cells()
-            src, dst, add, count = step.src[row], step.dst[row], step.add[row], width
-        return Step(sender(src), receiver(dst), first[:, chunk].ravel(), count, np.tile(add, copies))
+            src, dst, count, add = src[row], dst[row], count[row], add[row]
+        return Step(sender(src), receiver(dst), first[:, chunk].ravel(), counts(count), adds(add))
 
     root = None if schedule.root is None or len(place) > 1 else int(place[0, schedule.root])
     return replace(schedule, p=p, k=k, make=make, root=root, ranks_per_node=ranks_per_node)
 
 
-def _remembered(function: Callable[[Ints], Ints]) -> Callable[[Ints], Ints]:
+def need_ranks_only(schedule: Schedule, what: str) -> None:
+    """Raise a ScheduleError for a schedule with switches; ``what`` needs one of ranks alone.
+
+    >>> need_ranks_only(Schedule("all_reduce", p=4, k=1, nsteps=0, make=Step, switches=1), "a back end")
+    Traceback (most recent call last):
+        ...
+    collectives.schedule.ScheduleError: switches of a schedule: got 1, expected none for a back end
+    """
+    if schedule.switches:
+        raise ScheduleError(f"switches of a schedule: got {schedule.switches}, expected none for {what}")
+
+
+def _remembered(function: Callable[[Any], NDArray[Any]]) -> Callable[[Any], NDArray[Any]]:
     """The function, computed anew only for another column than the last: a ring's senders are the same in every step.
 
     A column cannot change, so the same one has the same result.
     """
-    last: list[Ints] = []
+    last: list[NDArray[Any]] = []
 
-    def remembering(given: Ints) -> Ints:
+    def remembering(given: NDArray[Any]) -> NDArray[Any]:
         if not last or last[0] is not given:
-            last[:] = given, column(function(given))
+            made = function(given)
+            last[:] = given, column(made, made.dtype.type)
         return last[1]
 
     return remembering
@@ -439,8 +474,7 @@ def reverse(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
         _need_reversible(schedule)
 
     def make(t: int) -> Step:
-        step = schedule.step(schedule.nsteps - 1 - t)
-        return Step(step.dst, step.src, step.chunk, step.count, add)
+        return schedule.step(schedule.nsteps - 1 - t)._reversed(add)
 
     n = schedule.nsteps
     repeats = tuple(range(max(0, n - run.stop), n - run.start) for run in schedule.repeats)
@@ -449,7 +483,7 @@ def reverse(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
 
 def _need_reversible(schedule: Schedule) -> None:
     """Each cell is written at most once, and never after it was read."""
-    used = np.zeros((schedule.p, schedule.k), dtype=np.int64)
+    used = np.zeros((schedule.participants, schedule.k), dtype=np.int64)
     for t, step in enumerate(schedule.steps()):
         row, chunk = step.cells()
         used[step.src[row], chunk] += 1

@@ -7,7 +7,7 @@ def median_interval(samples: list[float], confidence: float = 0.95) -> tuple[flo
     """(low, median, high): an interval that contains the true median with at least this confidence.
 
     It comes from order statistics and assumes no distribution: each sample is below the median with probability one
-    half, so the number of samples below is binomial. Fewer than six samples cannot reach 95 %: then the interval spans
+    half, so the number of samples below is binomial. Fewer than six samples cannot reach 95%: then the interval spans
     all of them, and `covered` returns its confidence. Raises ValueError without samples.
 
     >>> median_interval([3.0, 1.0, 2.0])
@@ -33,9 +33,9 @@ def percent(share: float) -> str:
     """A confidence as text, never rounded up.
 
     >>> percent(0.9375), percent(covered(11))
-    ('93.75 %', '98.82 %')
+    ('93.75%', '98.82%')
     """
-    return f"{floor(share * 1e4) / 100:g} %"
+    return f"{floor(share * 1e4) / 100:g}%"
 
 
 def _cut(n: int, confidence: float) -> tuple[int, float]:

@@ -8,7 +8,7 @@ from collectives.schedule import Ints, Schedule
 
 
 class Traffic(NamedTuple):
-    """Per rank: messages sent and received, bytes (or elements) sent and received."""
+    """Per rank, and then per switch: messages sent and received, bytes (or elements) sent and received."""
 
     messages_sent: Ints
     messages_received: Ints
@@ -24,7 +24,7 @@ def traffic(schedule: Schedule, n: int) -> Traffic:
     [1500, 1500, 1500, 1500]
     """
     edges = schedule.cut(n)
-    total = Traffic(*(np.zeros(schedule.p, dtype=np.int64) for _ in Traffic._fields))
+    total = Traffic(*(np.zeros(schedule.participants, dtype=np.int64) for _ in Traffic._fields))
     for step in schedule.steps():
         src, dst, size, _, _ = step.messages(edges)
         one = np.ones_like(size)

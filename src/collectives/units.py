@@ -93,6 +93,17 @@ def duration(seconds: float) -> str:
     return f"{_plain(seconds, 3)} s"
 
 
+def many(count: int, noun: str) -> str:
+    """A count and its noun, in the singular for one.
+
+    >>> many(1, "chunk"), many(4, "chunk"), many(24_576, "rank")
+    ('1 chunk', '4 chunks', '24,576 ranks')
+    >>> many(2, "switch")
+    '2 switches'
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
 def typed_seconds(seconds: float) -> str:
     """A time in seconds as people type it, exactly: `parse_seconds` returns the same number.
 

@@ -27,6 +27,7 @@ from collectives.contracts import Counts, add_counts, after, before, cells, cont
 from collectives.grid import grid
 from collectives.interpret import Combine, apply
 from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.units import many
 
 Fingerprints = NDArray[np.uint64]
 Mark = tuple[int, int, str]
@@ -45,9 +46,9 @@ def verify(schedule: Schedule) -> None:
     """Raise a ScheduleError unless the schedule does exactly what its collective promises.
 
     Checked, in this order: every row is possible; no rank sends or receives two messages in one step (where the
-    schedule promises ``one_port``); no cell is replaced and written again in one step; and at the end every
-    asked-for cell holds each contribution exactly as often as the contract says, and no uninitialised data. The error
-    shows the table of steps and ranks with the faulty cell marked.
+    schedule promises ``one_port``; switches may); no cell is replaced and written again in one step; and at the end
+    every asked-for cell holds each contribution exactly as often as the contract says, and no uninitialised data. The
+    error shows the table of steps and ranks with the faulty cell marked.
 
     What the schedule declares of itself (``repeats``) is not looked at. Cost: p * k * (p + 1) bytes up to p = 128,
     beyond that p * k fingerprints of 16 bytes.
@@ -58,7 +59,7 @@ def verify(schedule: Schedule) -> None:
     >>> verify(twice)
     Traceback (most recent call last):
         ...
-    collectives.schedule.ScheduleError: reduce on 2 ranks, 1 chunks, 2 steps: rank 0 holds chunk 0 of rank 1 2
+    collectives.schedule.ScheduleError: reduce on 2 ranks, 1 chunk, 2 steps: rank 0 holds chunk 0 of rank 1 2
     times, not 1 step | rank 0 | rank 1
        0 | +0<1   |
        1 | >+0<1< |          <-- counted again here
@@ -72,7 +73,7 @@ def verify(schedule: Schedule) -> None:
 
 def exact(schedule: Schedule) -> bool:
     """Whether `verify` counts this schedule, or uses fingerprints."""
-    return schedule.p <= COUNTED_RANKS and schedule.p * schedule.k * (schedule.p + 1) <= COUNTED
+    return schedule.p <= COUNTED_RANKS and schedule.participants * schedule.k * (schedule.p + 1) <= COUNTED
 
 
 def _verify_counts(schedule: Schedule) -> None:
@@ -108,7 +109,7 @@ def _verify_fingerprints(schedule: Schedule) -> None:
     of = random.integers(0, 2**64, size=(schedule.p, schedule.k), dtype=np.uint64)
     held, asked = _held(schedule, of, random), _asked(schedule, of)
     _run(schedule, held, _add_fingerprints)
-    wrong = np.argwhere((held != asked).any(axis=-1) & where(schedule))
+    wrong = np.argwhere((held[: schedule.p] != asked).any(axis=-1) & where(schedule)[: schedule.p])
     if wrong.size:
         rank, chunk = map(int, wrong[0])
         what = f"rank {rank} does not hold the right sum in chunk {chunk} (found by fingerprint)"
@@ -123,10 +124,12 @@ def _add_fingerprints(a: Fingerprints, b: Fingerprints) -> Fingerprints:
 
 
 def _held(schedule: Schedule, of: Fingerprints, random: np.random.Generator) -> Fingerprints:
-    """Before: a rank holds its own data, or uninitialised data; one contribution either way."""
+    """Before: a rank holds its own data, or uninitialised data; one contribution either way. A switch holds none."""
     own = contract(schedule).before(cells(schedule, np.arange(schedule.p)[:, None]))
     uninitialised = random.integers(0, 2**64, size=of.shape, dtype=np.uint64)
-    return np.stack([np.where(own, of, uninitialised), np.ones_like(of)], axis=-1)
+    held = np.zeros((schedule.participants, schedule.k, 2), dtype=np.uint64)
+    held[: schedule.p] = np.stack([np.where(own, of, uninitialised), np.ones_like(of)], axis=-1)
+    return held
 
 
 def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:
@@ -148,7 +151,7 @@ def _run(schedule: Schedule, state: Counts | Fingerprints, combine: Combine) -> 
 
 def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
     """Raise unless ranks and chunks exist, no rank sends to itself, and a promised single port has one message."""
-    p, k = schedule.p, schedule.k
+    p, k = schedule.participants, schedule.k
     rank_ok = (step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)
     chunk_ok = (step.chunk >= 0) & (step.count >= 1) & (step.count <= k) & (step.chunk <= k - step.count)
     for bad, what in ((~rank_ok, "two different ranks"), (~chunk_ok, "chunks")):
@@ -161,12 +164,15 @@ def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
 
 
 def _need_one_port(schedule: Schedule, t: int, step: Step) -> None:
-    """A rank sends one message and receives one, on the links inside its node and on those outside."""
+    """A rank sends one message and receives one, on the links inside its node and on those outside.
+
+    A switch is on no node.
+    """
     src, dst, *_ = step.messages()
     inside = src // schedule.ranks_per_node == dst // schedule.ranks_per_node
     for links in (inside, ~inside):
         for verb, ranks in (("sends", src[links]), ("receives", dst[links])):
-            busy = np.flatnonzero(np.bincount(ranks.astype(np.intp)) > 1)
+            busy = np.flatnonzero(np.bincount(ranks.astype(np.intp))[: schedule.p] > 1)
             if busy.size:
                 what = f"step {t}: rank {busy[0]} {verb} {np.sum(ranks == busy[0])} messages at once"
                 raise _error(schedule, what, (t, int(busy[0]), f"one port, but it {verb} more"))
@@ -202,5 +208,11 @@ def _last_write(schedule: Schedule, rank: int, chunk: int) -> Mark:
 
 
 def _error(schedule: Schedule, what: str, mark: Mark) -> ScheduleError:
-    head = f"{schedule.collective} on {schedule.p} ranks, {schedule.k} chunks, {schedule.nsteps} steps"
+    size = ", ".join(many(*each) for each in ((schedule.k, "chunk"), (schedule.nsteps, "step")))
+    head = f"{schedule.collective} on {_ranks(schedule)}, {size}"
     return ScheduleError(f"{head}: {what}\n{grid(schedule, mark)}")
+
+
+def _ranks(schedule: Schedule) -> str:
+    switches = f" and {many(schedule.switches, 'switch')}" if schedule.switches else ""
+    return many(schedule.p, "rank") + switches

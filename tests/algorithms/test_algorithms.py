@@ -11,6 +11,7 @@ from collectives.autotune import choose
 from collectives.bounds import height
 from collectives.figures.layout import layout
 from collectives.figures.style import mark
+from collectives.machine import machine
 from collectives.schedule import Schedule, ScheduleError
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
@@ -210,7 +211,7 @@ def test_pipelined_algorithms_take_the_steps_of_their_formula(
             assert schedule.k == segments * pipeline.share
             promised = pipeline.fixed + pipeline.period * segments
             assert schedule.nsteps <= promised
-            assert schedule.nsteps == promised or algorithm != "chain"
+            assert schedule.nsteps == promised or algorithm not in ("chain", "circulant")
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), PIPELINES)
@@ -221,6 +222,58 @@ def test_no_other_number_of_segments_is_better(collective: str, algorithm: str) 
         best = pipeline.seconds(n, pipeline.best(n, 5e-6, 1e-9), 5e-6, 1e-9)
         others = [pipeline.seconds(n, s, 5e-6, 1e-9) for s in (*range(1, 200), *range(200, 20000, 50))]
         assert best <= 1.01 * min(others)
+
+
+@pytest.mark.parametrize("ranks", sweep(range(1, 200)))
+def test_optimal_sends_the_fewest_blocks_in_the_fewest_rounds(ranks: list[int]) -> None:
+    """Each rank sends and receives p-1 blocks, in ceil(log2 p) messages each way: Träff 2024, theorems 1 and 2."""
+    for p in ranks:
+        for collective, halves in (("reduce_scatter", 1), ("all_reduce", 2)):
+            schedule = build(collective, "optimal", p)
+            counted, rounds = traffic(schedule, p), height(p)
+            assert schedule.nsteps == halves * rounds
+            assert (np.stack([counted.sent, counted.received]) == halves * (p - 1)).all(), p
+            assert (np.stack([counted.messages_sent, counted.messages_received]) == halves * rounds).all(), p
+
+
+def test_optimal_costs_as_halving_and_doubling_for_powers_of_two_and_less_for_all_else() -> None:
+    for p in range(1, 300):
+        optimal, folding = (COSTS["all_reduce", name](p) for name in ("optimal", "halving_doubling"))
+        assert optimal.steps == folding.steps
+        assert optimal == folding if p & (p - 1) == 0 else optimal.sent < folding.sent, p
+    for p, most in ((6, 2.5), (96, 2.97)):  # the busiest rank folds in or out, not both
+        counted = traffic(build("all_reduce", "halving_doubling", p), 960)
+        assert round(counted.sent.max() / 960, 2) == most
+
+
+def test_a_message_of_bruck_has_at_most_two_runs_of_chunks() -> None:
+    """A row for each chunk would be p**2 / 2 rows in the last step: 300 million on 24,576 ranks."""
+    for collective, algorithm in (("all_gather", "bruck"), ("reduce_scatter", "optimal"), ("all_reduce", "optimal")):
+        for step in build(collective, algorithm, 24_576).steps():
+            assert 24_576 <= len(step) <= 2 * 24_576
+
+
+def test_auto_takes_optimal_where_ranks_would_fold_and_the_node_where_links_differ() -> None:
+    chosen = {p: choose("all_reduce", p, 1 << 20, on=machine("textbook")).algorithm for p in (12, 16, 24, 96)}
+    assert chosen == {12: "optimal", 16: "halving_doubling", 24: "optimal", 96: "optimal"}
+    assert choose("reduce_scatter", 12, 1 << 20, on=machine("textbook")).algorithm == "optimal"
+    assert choose("all_reduce", 24, 16 << 20, on=machine("dgx-h100")).algorithm == "hierarchical_ring"
+
+
+def test_auto_counts_the_port_that_ranks_of_a_node_share() -> None:
+    """Summit has one for six ranks: each has a sixth of it if all send far. In a tree few edges leave a node."""
+    large = 256 << 20
+    assert choose("broadcast", 24, large, on=machine("textbook")).algorithm == "circulant"
+    assert choose("broadcast", 24, large, on=machine("summit")).algorithm in ("chain", "two_tree")
+    assert choose("all_reduce", 30, large, on=machine("summit")).algorithm != "optimal"
+    assert choose("broadcast", 6, large, on=machine("summit")).algorithm == "circulant"
+
+
+def test_of_equal_costs_auto_takes_the_first_in_the_table() -> None:
+    on, nbytes = machine("textbook"), 1 << 20
+    assert choose("all_reduce", 64, nbytes, on=on).algorithm == "halving_doubling"
+    assert choose("reduce_scatter", 64, nbytes, on=on).algorithm == "recursive_halving"
+    assert choose("all_gather", 64, nbytes, on=on).algorithm == "recursive_doubling"
 
 
 def test_an_algorithm_needs_nothing_but_its_function(monkeypatch: pytest.MonkeyPatch) -> None:

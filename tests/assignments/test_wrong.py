@@ -40,7 +40,7 @@ def test_a_wrong_submission_fails_what_it_should(name: str, wrong: Wrong, tmp_pa
     assert {each.criterion: each.status for each in graded.verdicts} == expected, [v.message for v in graded.verdicts]
 
 
-@pytest.mark.parametrize("seed", [0, SEED])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.extended), SEED])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reference_passes_everything(name: str, seed: int) -> None:
     graded = grade(assignment.read(ASSIGNMENTS / name), ASSIGNMENTS / name / "reference", seed)

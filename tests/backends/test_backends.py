@@ -64,7 +64,7 @@ def test_another_mpi_than_open_mpi_is_told_from_it() -> None:
         open_mpi.exchange(other, "coll_tuned_priority", 100)  # type: ignore[arg-type]
 
 
-@pytest.mark.integration
+@pytest.mark.extended
 def test_all_back_ends_in_one_table() -> None:
     backends = ["p2p", "gloo", "horovod", "mpi", *(f"mpi:{algorithm}" for algorithm in open_mpi.ALGORITHMS[-2:])]
     measured = bench([Settings(ranks=3, backends=backends, bytes=[4, 3000], repetitions=2, warmups=1)])

@@ -25,7 +25,7 @@ from sweep import each
 ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
     *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
-    *("auto", "segments", "bound_us"),
+    *("auto", "auto_by", "segments", "executor", "bound_us"),
 }
 
 

@@ -6,8 +6,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from browsers import CHROMIUM, QUIET
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from places import ROOT
 
@@ -26,14 +25,6 @@ def site() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ WITHOUT_PAGES = {"barnett1994", "padmanabhan2023"}
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_confidence_is_claimed_whatever_the_samples(path: Path) -> None:
-    """It is computed from their number (`statements.intervals`): three samples give 75 %, five 93.75 %."""
+    """It is computed from their number (`statements.intervals`): three samples give 75%, five 93.75%."""
     claims = re.findall(r".{0,40}95 ?% (?:interval|confidence).{0,20}", path.read_text(encoding="utf8"))
     assert not claims
 

@@ -15,7 +15,8 @@ PDF = script("pdf")
 
 SMALL = """
 <html><head><link rel="stylesheet" href="../_static/x.css"></head><body><article><h1 id="one">One</h1>
-<p><a href="two.html#there">two</a> <a href="#one">up</a> <a href="https://example.org/">out</a> <img src="a.svg"></p>
+<p><a href="two.html#there">two</a> <a href="#one">up</a> <a href="https://example.org/">out</a>
+<a href="../x.csv">rows</a> <img src="a.svg"></p>
 <details class="hide above-input">code</details><details class="sd-dropdown">answer</details></article></body></html>
 """
 

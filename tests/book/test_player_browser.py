@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
-from test_site_browser import CHROMIUM, QUIET, TELEPHONE
+from playwright.sync_api import Browser, Locator, Page, expect
 
+from browsers import TELEPHONE, needs_browser
 from collectives.algorithms import ALGORITHMS
 from collectives.contracts import CONTRACTS
 from collectives.experiments.race import race
 from collectives.figures.player import player, write_scripts
+from interchange.programs import all_pairs
 from places import ROOT
 
 STATIC = ROOT / "chapters" / "_static"
@@ -50,16 +51,8 @@ async ranks => {
 
 pytestmark = [
     pytest.mark.extended,
-    pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed"),
+    needs_browser,
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +68,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "page.html", ring._repr_html_() + tree._repr_html_())
     field = race("all_reduce", ["ring", "two_tree"], 16, on="ethernet", nbytes=8, name="race", autoplay=True)
     write(folder / "race.html", field._repr_html_())
+    (folder / "two_blocks.xml").write_text(all_pairs(3), encoding="utf8")
+    write(folder / "own.html", player("all_reduce", f"{folder}/two_blocks.xml", 3, bytes=3072)._repr_html_())
     return folder
 
 
@@ -127,6 +122,20 @@ def test_every_algorithm_plays_to_its_end(page: Page, folder: Path, collective: 
     played = page.evaluate(PLAY_ALL, ranks)
     expected = [name for of, name in ALGORITHMS if of == collective]
     assert played == [[name, p, True, "true", False, True] for name in expected for p in ranks]
+
+
+def test_a_schedule_in_the_element_plays_to_its_end(page: Page, folder: Path) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    player = opened(page, folder, "own")
+    assert text(player, "collective") == "all-reduce"
+    assert "two blocks.xml" in (player.get_attribute("aria-label") or "")
+    player.locator(".sp-views").focus()
+    for step, complete in ((1, "false"), (2, "true")):
+        page.keyboard.press("ArrowRight")
+        expect(player).to_have_attribute("data-step", str(step))
+        expect(player).to_have_attribute("data-complete", complete)
+    assert (text(player, "messages"), "4 KiB" in text(player, "bytes")) == ("12 of 12", True)
+    expect(player.locator(".sp-edit")).to_be_hidden()
 
 
 def test_keys_buttons_and_slider(page: Page, folder: Path) -> None:
@@ -290,13 +299,13 @@ def test_a_race_plays_once_by_itself_and_can_be_paused(page: Page, folder: Path)
     assert field.get_attribute("data-time") == time
     field.get_by_role("button", name="To the end").click()
     expect(field).to_have_attribute("data-steps", "30 16")
-    expect(field.locator(".sp-verdict")).to_have_text("Ring takes 3.3 times as long as two tree.")
+    expect(field.locator(".sp-verdict")).to_have_text("Ring takes 3.3 times as long as two trees.")
 
 
 def test_without_motion_a_race_goes_by_steps(page: Page, folder: Path) -> None:
     page.emulate_media(reduced_motion="reduce")
     field = raced(page, folder)
-    expect(field.locator(".sp-verdict")).to_have_text("At 0 µs: ring in step 0, two tree in step 0.")
+    expect(field.locator(".sp-verdict")).to_have_text("At 0 µs: ring in step 0, two trees in step 0.")
     seen = []
     while field.get_attribute("data-steps") != "30 16":
         seen.append(field.get_attribute("data-steps"))

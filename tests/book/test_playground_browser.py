@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from test_player_browser import CHROMIUM, TELEPHONE, WIDEST, browser, copy_player, page, write
+from test_player_browser import WIDEST, copy_player, page, write
 
-from collectives.algorithms import ALGORITHMS, build
+from browsers import TELEPHONE, needs_browser
+from collectives.algorithms import build, executable
 from collectives.contracts import ROOTED
 from collectives.figures.player import write_scripts
 from collectives.grid import grid, parse_grid
 from collectives.schedule import ScheduleError
 
-__all__ = ["browser", "page"]
+__all__ = ["page"]
 
 JUDGE = """
 cases => cases.map(([text, collective, p, root]) => {
@@ -34,7 +35,7 @@ Case = tuple[str, str, int, int | None]
 
 pytestmark = [
     pytest.mark.extended,
-    pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed"),
+    needs_browser,
 ]
 
 
@@ -71,7 +72,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, case: Case) -> list[Any] | None:
 
 
 def right() -> Iterator[Case]:
-    for collective, algorithm in ALGORITHMS:
+    for collective, algorithm in executable():
         for p in (2, 3, 5, 8):
             options = {"root": p - 1} if collective in ROOTED else {}
             schedule = build(collective, algorithm, p, **options)

@@ -4,14 +4,15 @@ from typing import Any, NamedTuple
 
 import pytest
 from axe_playwright_python import base
-from browsers import CHROMIUM
 from playwright.sync_api import Page
 from test_site import DOCUMENTS, needs_site
+
+from browsers import needs_browser
 
 pytestmark = [
     pytest.mark.extended,
     needs_site,
-    pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed"),
+    needs_browser,
 ]
 
 

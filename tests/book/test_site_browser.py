@@ -1,12 +1,10 @@
 """The built site in Chromium, without a network: what a reader sees, on a desk and on a telephone."""
 
 import pytest
-from browsers import CHROMIUM as CHROMIUM
-from browsers import NAMES, TELEPHONE
-from browsers import QUIET as QUIET  # test_player_browser.py takes both from here
 from playwright.sync_api import Browser, Page, expect
 from test_site import DOCUMENTS, SITE, TOC, needs_site
 
+from browsers import TELEPHONE, needs_browser
 from collectives.algorithms import ALGORITHMS
 
 WIDEST_PICTURE = """
@@ -29,7 +27,7 @@ UNTYPESET = """
 pytestmark = [
     pytest.mark.extended,
     needs_site,
-    pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is installed"),
+    needs_browser,
 ]
 
 

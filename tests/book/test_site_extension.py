@@ -20,12 +20,12 @@ def _extension(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_figure_becomes_one_file_with_fewer_digits(tmp_path: Path) -> None:
     from book_site.pictures import extract
 
-    one = "PHN2ZyBkPSJNIDEuMjM0NTYiIHQ9InNjYWxlKDAuMDE1NjI1KSIvPg=="  # <svg d="M 1.23456" t="scale(0.015625)"/>
+    one = "PHN2ZyBkPSJNIDEuMjM0NTYgMiIgdD0ic2NhbGUoMC4wMTU2MjUpIi8+"  # <svg d="M 1.23456 2" t="scale(0.015625)"/>
     body = f'<img src="data:image/svg+xml;base64,{one}">'
     context: dict[str, Any] = {"body": body + body, "pathto": lambda name, _: f"../{name}"}
     extract(SimpleNamespace(outdir=tmp_path), "chapters/x", "page.html", context, object())
     (written,) = (tmp_path / "_images").iterdir()
-    assert written.read_bytes() == b'<svg d="M1.23" t="scale(0.015625)"/>'
+    assert written.read_bytes() == b'<svg d="M1.23 2" t="scale(0.015625)"/>'
     assert context["body"] == f'<img src="../_images/{written.name}">' * 2
 
 
@@ -119,3 +119,64 @@ def test_what_a_screen_reader_reads_is_repaired(wrong: str, right: str) -> None:
     context = {"body": wrong}
     repair(None, "x", "page.html", context, object())
     assert context["body"] == right
+
+
+def test_a_mark_stays_with_its_formula() -> None:
+    from book_site.commands import keep_words
+
+    formula = '<span class="math notranslate nohighlight">\\(p\\)</span>'
+    context = {"body": f"<p>for {formula}. Of {formula} ranks ({formula} or more)</p>"}
+    keep_words(None, "x", "page.html", context, object())
+    whole = '<span class="command-word">{}</span>'.format
+    begins, ends = whole(f"({formula}"), whole(f"{formula}.")
+    assert context["body"] == f"<p>for {ends} Of {formula} ranks {begins} or more)</p>"
+
+
+def test_the_words_of_a_command_and_of_a_title_stay_whole() -> None:
+    from book_site.commands import keep_words
+
+    before, after = '<div class="highlight-bash notranslate"><div class="highlight"><pre>', "</pre></div></div>"
+    command = f'run<span class="w"> </span>--ranks<span class="w"> </span>4<span class="c1"># {"-" * 40}</span>'
+    option = '<code><span class="pre">--seed</span></code>'
+    context = {"body": f"<h1>To Two-Tree</h1><p>a-b</p>{before}{command}{after}<pre>--no</pre>{option}"}
+    keep_words(None, "x", "page.html", context, object())
+    whole = command.replace("--ranks", '<span class="command-word">--ranks</span>')
+    kept = option.replace("pre", "pre command-word")
+    title = '<h1>To <span class="command-word">Two-Tree</span></h1>'
+    assert context["body"] == f"{title}<p>a-b</p>{before}{whole}{after}<pre>--no</pre>{kept}"
+
+
+# An extension asks every living object for its class, also one that warns because it is deprecated.
+@pytest.mark.filterwarnings("ignore:.torch.distributed.reduce_op. is deprecated:FutureWarning")
+@pytest.mark.integration  # seconds
+def test_pages_are_read_beside_each_other_by_every_extension_of_the_book(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where one did not allow it Sphinx would warn, and read them one after the other."""
+    import os
+
+    from jupyter_book.config import get_final_config
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    given = {"external_toc_path": str(ROOT / "_toc.yml"), "latex_individualpages": False}
+    config, _ = get_final_config(user_yaml=ROOT / "_config.yml", cli_config=given, sourcedir=ROOT)
+    with docutils_namespace():
+        app = Sphinx(ROOT, None, tmp_path, tmp_path, "html", config, status=None, warning=None)
+    assert app.parallel == 4
+    assert app.is_parallel_allowed("read")
+    assert app.is_parallel_allowed("write")
+
+
+def test_icons_that_no_page_shows_are_dropped(tmp_path: Path) -> None:
+    from book_site import icons
+
+    script = tmp_path / icons.SCRIPT
+    script.parent.mkdir(parents=True)
+    sun, moon = 'sun:[512,512,[9728],"f185","M1 2"]', '"moon":[384,512,["night",2],"f186",["M1","M2"]]'
+    script.write_text(f'a={{monero:[496,512,[],"f3d0","M3"],{sun},x:1}};b={{{moon}}}')
+    (tmp_path / "page.html").write_text('<i class="fa-solid fa-sun fa-lg"></i>')
+    (tmp_path / "theme.js").write_text('icon("fa-solid fa-moon")')
+    icons.keep_used(SimpleNamespace(outdir=tmp_path), None)
+    assert script.read_text() == f"a={{{sun},x:1}};b={{{moon}}}"

@@ -1,9 +1,10 @@
 """Pages of the built site on paper."""
 
 import pytest
-from browsers import CHROMIUM
 from playwright.sync_api import Page
 from test_site import DOCUMENTS, needs_site
+
+from browsers import needs_browser
 
 PAPER = {"width": 794, "height": 1123}  # A4 in CSS pixels
 SHOWN = "all => all.filter(it => it.checkVisibility()).map(it => it.outerHTML.slice(0, 120))"
@@ -19,7 +20,7 @@ PLAYED = next(each for each in DOCUMENTS if "two-tree" in each)
 pytestmark = [
     pytest.mark.extended,
     needs_site,
-    pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed"),
+    needs_browser,
 ]
 
 

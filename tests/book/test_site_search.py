@@ -4,10 +4,10 @@ import re
 from urllib.parse import quote
 
 import pytest
-from browsers import CHROMIUM
 from playwright.sync_api import Page
 from test_site import DOCUMENTS, article, needs_site
 
+from browsers import needs_browser
 from places import ROOT
 
 ORDER = (ROOT / "chapters" / "_ext" / "search_order.js").read_text(encoding="utf8")
@@ -17,7 +17,7 @@ CHAPTERS = [each for each in DOCUMENTS if each.startswith("chapters/")]
 pytestmark = [
     pytest.mark.extended,
     needs_site,
-    pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed"),
+    needs_browser,
 ]
 
 

@@ -17,7 +17,7 @@ HEAVY = ("torch", "pydantic", "matplotlib", "pandas", "numba", "psutil", "yaml")
 
 def test_bench_measures_by_default_what_settings_does() -> None:
     arguments = parser(["bench"]).parse_args(["bench"])
-    assert [_settings(arguments, ranks) for ranks in arguments.ranks] == [[Settings()]]
+    assert _settings(arguments) == [[Settings()]]
 
 
 def test_every_field_is_an_option() -> None:
@@ -36,7 +36,7 @@ def test_every_field_is_an_option() -> None:
 )
 def test_what_is_typed_is_what_is_measured(words: str, changed: dict[str, Any]) -> None:
     arguments = parser(["bench"]).parse_args(["bench", *words.split()])
-    ((made,),) = [_settings(arguments, ranks) for ranks in arguments.ranks]
+    ((made,),) = _settings(arguments)
     assert made == Settings(**changed | {"dtype": made.dtype})
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from collectives.algorithms import build, names
+from collectives.algorithms import build, executable, names
 from collectives.emulator import Cluster, allowed, cluster
 from collectives.processes.supervise import Process, end
 from places import TASKS
@@ -31,7 +31,8 @@ LOST = 2
 LEFT = [0, 1, 3]
 TIMEOUT = 1.5  # of the groups, in seconds
 LIMIT = 60.0  # seconds after which a rank hangs
-EACH = pytest.mark.parametrize("algorithm", each(names("all_reduce"), few=["ring", "recursive_doubling", "two_tree"]))
+ALL_REDUCES = names("all_reduce", executable())
+EACH = pytest.mark.parametrize("algorithm", each(ALL_REDUCES, few=["ring", "recursive_doubling", "two_tree"]))
 FAILED = r"all_reduce by (\w+) failed on rank (\d), in step (\d+), (sending to|receiving from) rank (\d): "
 
 

@@ -75,7 +75,7 @@ def test_replicas_equal_one_process_and_a_killed_rank_changes_nothing(tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"], "no checkpoint is left"
     assert rows.part.tolist() == [*["training"] * 3, *["rates"] * 8, "resumed"]
     assert max(sentences.differences(rows).values()) < 1e-5
-    assert sentences.same_again(rows) == "Beside an undisturbed training, every loss is the same, bit for bit."
+    assert sentences.same_again(rows) == "Every loss equals the undisturbed one, bit for bit."
     (row,) = sentences.part(rows, "resumed").itertuples()
     assert (row.killed_at, row.resumed_after, len(row.before)) == (8, 6, 7)
     assert row.said == "rank 1 of 2 was killed by SIGKILL"
@@ -104,7 +104,7 @@ def test_the_sentence_about_fusion_is_true_in_a_tie() -> None:
 def test_a_resumed_training_that_differs_is_said_to() -> None:
     one = row("p2p", 1e3, algorithm="ring")
     resumed = one | {"part": "resumed", "losses": [1.0, 0.25]}
-    assert sentences.same_again(pd.DataFrame([one, resumed])) == "Beside an undisturbed training, 1 of 2 losses differ."
+    assert sentences.same_again(pd.DataFrame([one, resumed])) == "Losses that differ from the undisturbed ones: 1 of 2."
 
 
 def test_the_largest_good_batch_is_before_the_first_bad_one() -> None:

@@ -46,7 +46,7 @@ POINTS = [
 @pytest.mark.integration
 @pytest.mark.parametrize(("algorithm", "ranks"), POINTS)
 def test_the_model_meets_the_published_points(algorithm: str, ranks: int) -> None:
-    """Latency within 10 %, bandwidth within 15 %, as the chapter says."""
+    """Latency within 10%, bandwidth within 15%, as the chapter says."""
     both = [simulated(algorithm, ranks, nbytes) for nbytes in (published.SMALL, published.LARGE)]
     latency, bandwidth = published.compare(both)
     assert abs(latency["error"]) <= 0.10
@@ -54,7 +54,7 @@ def test_the_model_meets_the_published_points(algorithm: str, ranks: int) -> Non
 
 
 def test_the_ring_is_longer_by_so_much() -> None:
-    """Two numbers of GPUs tell the ring's law; at 24,576 GPUs it gives the article's factor within 10 %."""
+    """Two numbers of GPUs tell the ring's law; at 24,576 GPUs it gives the article's factor within 10%."""
     one, two = (simulated("ring", ranks, 8)["seconds"] for ranks in (384, 768))
     ring = one + (two - one) / 384 * (24576 - 384)
     tree = simulated("hierarchical_tree", 24576, 8)["seconds"]

@@ -119,7 +119,7 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     table = rows()
     ring = table[(table.algorithm == "ring") & (table.slow_host == 1)].median_us.tolist()
     assert f"ring {ring[1] / ring[0]:.1f} times as long" in figures.slowdown(table)
-    assert "With the link of host 1 8 times slower, an all-reduce of 1 MiB took" in figures.slowdown(table)
+    assert "With host 1's link 8 times slower, an all-reduce of 1 MiB took" in figures.slowdown(table)
     assert "ring takes as long with one host as with another: the intervals overlap" in figures.worst_place(table)
     assert "times as long with host 4 as with host" in figures.worst_place(table)
     assert figures.worst_place(table[table.slow_host == 1]) == ""

@@ -156,9 +156,9 @@ def test_sentences_of_overlap_have_the_rows_numbers() -> None:
         "tree exposes 1 s with one bucket of 16 MiB and at least 1 s with 4 buckets of 4 MiB, "
         "where the intervals overlap."
     )
-    assert figures.agreement(table) == "torch's counters differ from the no-op hook by +5 % over 4 rows."
+    assert figures.agreement(table) == "torch's counters differ from the no-op hook by +5% over 4 rows."
     assert figures.agreement(table, least=1e9) == "No row exposes enough for a comparison."
-    assert figures.deviation(table) == "Measured times differ from the model's by +11 % over 4 rows."
+    assert figures.deviation(table) == "Measured times differ from the model's by +11% over 4 rows."
     assert figures.deviation(table.assign(predicted_us=None)) == ""
     first, best = figures.extremes(table)
     assert (first.buckets, best.buckets) == (1, 4)
@@ -167,7 +167,7 @@ def test_sentences_of_overlap_have_the_rows_numbers() -> None:
     assert "ring from 400 ms at 4 MiB to 1 s at 16 MiB" in figures.exposed(table).alt
     assert figures.exposed(table.assign(predicted_us=None)).alt == figures.exposed(table).alt
     assert figures.chosen(table.assign(algorithm="auto")) == "ring on 1 to 4"
-    assert figures.counters(table)["counters less hook"].tolist() == ["+5 %"] * 4
+    assert figures.counters(table)["counters less hook"].tolist() == ["+5%"] * 4
 
 
 def test_sentences_of_weak_scaling_have_the_rows_numbers() -> None:
@@ -182,7 +182,7 @@ def test_sentences_of_weak_scaling_have_the_rows_numbers() -> None:
         "(efficiency 62%). Baidu's plot has 1,776 there (50%)."
     )
     assert scaling_figures.saved(table).startswith("Overlap saves 160 ms of 800 ms on 40 workers; Baidu's text says")
-    assert "by 0 % over 4 rows" in scaling_figures.deviation(table)
+    assert "by 0% over 4 rows" in scaling_figures.deviation(table)
     assert "without overlap 80 on 1 and 1600 on 40" in scaling_figures.speed(table).alt
     assert "with overlap 100% on 1 and 62% on 40" in scaling_figures.efficiency(table).alt
     assert scaling_figures.saved(table[table.buckets == 1]) == "Only one number of buckets was measured."

@@ -16,9 +16,10 @@ from collectives.bench.results import read
 from collectives.experiments.all_reduce_sweep import figures
 from collectives.experiments.collectives_sweep import figures as panels
 from collectives.figures import kit, measured
+from collectives.figures.family import family
 from collectives.figures.layout import SHAPES
 from collectives.figures.schedules import space_time, steps, two_trees, walk
-from collectives.figures.style import MARKS, NEUTRAL, Picture, hues
+from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
 from places import ROOT
 
 
@@ -57,6 +58,10 @@ PICTURES = {
     "walk": lambda: walk(ALGORITHMS["all_reduce", "ring"](4)),
     "space_time": lambda: space_time(ALGORITHMS["all_reduce", "two_tree"](8)),
     "steps": lambda: steps(ALGORITHMS["all_reduce", "hierarchical_ring"](8), "hierarchical_ring"),
+    "a switch": lambda: steps(ALGORITHMS["all_reduce", "in_network"](6, segments=2), "in_network"),
+    "family": lambda: family(
+        {"ring": (14, 1.75), "swing": (6, 1.75), "optimal": (6, 1.75), "in_network": (1, 1)}, 1.75
+    ),
     "two_trees": lambda: two_trees(9),
     "time": lambda: figures.time_against_size(rows()),
     "panels": lambda: panels.time_against_size(eight()),
@@ -80,6 +85,9 @@ def test_a_picture_is_reproducible_and_has_two_themes(name: str) -> None:
 
 @pytest.mark.integration
 def test_alternative_texts_say_what_is_shown() -> None:
+    points = PICTURES["family"]().alt
+    assert "swing and optimal 6 messages and 1.75 buffers; in_network 1 messages and 1 buffers" in points
+    assert points.endswith("Ranks that add must send 1.75 buffers.")
     assert "ranks 0, 2, 4, 6, 8; inside the second: ranks 0, 1, 3, 5, 7; rank 0 is inside both" in two_trees(9).alt
     assert "no rank is inside both" in two_trees(8).alt
     assert "56 arrows" not in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
@@ -116,8 +124,8 @@ def test_sentences_compute_their_numbers() -> None:
         "At 1 MiB, ring was fastest with 2,000 µs; gloo (its own choice) took 1.5 times as long."
     )
     assert figures.table(rows()).to_dict() == {
-        "ring": {"4 B": 900, "1 MiB": 2000},
-        "gloo (its own choice)": {"4 B": 300, "1 MiB": 3000},
+        "ring": {"4 B": "900", "1 MiB": "2,000"},
+        "gloo (its own choice)": {"4 B": "300", "1 MiB": "3,000"},
     }
 
 
@@ -166,7 +174,7 @@ def test_ties_are_called_ties() -> None:
 
 @pytest.mark.parametrize(
     ("repetitions", "said"),
-    [([21], "with 97.33 % intervals."), ([3, 5], "with 75 % to 93.75 % intervals."), ([1], "with single samples,")],
+    [([21], "with 97.33% intervals."), ([3, 5], "with 75% to 93.75% intervals."), ([1], "with single samples,")],
 )
 def test_the_confidence_in_a_record_is_that_of_its_repetitions(repetitions: list[int], said: str) -> None:
     settings = [
@@ -191,6 +199,14 @@ def test_every_algorithm_has_its_own_look_within_its_collective(collective: str)
 
 def test_every_chunk_has_its_own_hue() -> None:
     assert len(set(hues(8))) == 8
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 7, 64, 128])
+def test_hues_are_those_of_seaborn(k: int) -> None:
+    import seaborn
+
+    assert hues(k) == [tuple(hue) for hue in seaborn.color_palette("husl", k)]
+    assert colours(k) == list(seaborn.color_palette("husl", k).as_hex())
 
 
 def test_the_readmes_picture_is_what_the_code_draws(tmp_path: Path) -> None:
@@ -261,13 +277,19 @@ def test_a_caption_names_where_when_command_machine_and_confidence() -> None:
     assert caption == (
         "Measured on 2 to 32 ranks, emulated hosts on one machine, joined by slow links · 2026-11-21 · "
         "AMD EPYC, 2 cores, 23.5 GiB, Linux 6.18.44-fc-v595 · Python 3.11.7, torch 2.13.0+cpu, commit c853583 · "
-        "5 repetitions, 93.75 % intervals · collectives run experiments/scaling.ipynb --preset slow-motion."
+        "5 repetitions, 93.75% intervals · collectives run experiments/scaling.ipynb --preset slow-motion."
     )
 
 
 def test_a_caption_is_not_beside_the_images_of_one_theme() -> None:
     """The theme has ``.only-dark ~ figcaption { display: none }``."""
     assert "</div><figcaption>it</figcaption></figure>" in replace(two_trees(8), caption="it")._repr_html_()
+
+
+def test_one_repetition_is_in_the_singular() -> None:
+    record = {"settings": [{"repetitions": 1}, {"repetitions": 1}]}
+    assert measured.sureness(record) == "1 repetition, single samples, without intervals"
+    assert measured.sureness({"settings": [{"repetitions": 1}, {"repetitions": 5}]}).startswith("1 to 5 repetitions, ")
 
 
 def test_the_command_of_rows_without_a_notebook_is_that_of_bench() -> None:

@@ -13,6 +13,7 @@ from collectives.figures.layout import layout
 from collectives.figures.player import RANKS, player, player_data, script, shown, write_scripts
 from collectives.figures.style import colours
 from collectives.grid import grid
+from interchange.programs import ring
 
 JUNK = "junk"
 Cells = dict[tuple[int, int], Counter[Any]]
@@ -24,6 +25,7 @@ def chunks(chunk: int, count: int) -> range:
 
 def start(data: dict[str, Any]) -> Cells:
     cells = {(rank, chunk): Counter([JUNK]) for rank in range(data["p"]) for chunk in range(data["k"])}
+    cells |= {(data["p"] + i, chunk): Counter() for i in range(data["switches"]) for chunk in range(data["k"])}
     for rank, first, count in data["before"]:
         cells |= {(rank, chunk): Counter([rank]) for chunk in chunks(first, count)}
     return cells
@@ -80,8 +82,8 @@ def test_a_missing_step_would_be_seen() -> None:
 
 def test_the_data_say_what_they_are() -> None:
     data = player_data(shown("reduce", "chain", 3), "chain")
-    about = ("version", "collective", "algorithm", "p", "k", "root", "parts", "ranks_per_node", "one_port")
-    assert [data[name] for name in about] == [1, "reduce", "chain", 3, 2, 0, 1, 1, True]
+    about = ("version", "collective", "algorithm", "p", "k", "root", "parts", "ranks_per_node", "one_port", "switches")
+    assert [data[name] for name in about] == [1, "reduce", "chain", 3, 2, 0, 1, 1, True, 0]
     assert data["colours"] == colours(2)
     assert data["steps"][0] == [[2], [1], [1], [1], [1]]
     assert data["before"] == [[0, 0, 2], [1, 0, 2], [2, 0, 2]]
@@ -100,7 +102,7 @@ def test_ranks_stand_apart_and_inside_the_square(collective: str, algorithm: str
         placed = layout(shown(collective, algorithm, p), algorithm)
         points = [tuple(point) for point in placed.points.tolist()]
         assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in points)
-        assert len(set(points)) == p
+        assert len(set(points)) == shown(collective, algorithm, p).participants
         assert placed.radius > 0.015
         assert len(placed.nodes) in (0, p // shown(collective, algorithm, p).ranks_per_node)
 
@@ -151,6 +153,20 @@ def test_the_element_carries_the_grid_as_text() -> None:
     assert html.startswith('<schedule-player id="my-ring" collective="all_reduce" algorithm="ring" p="4" step="2" ')
     text = html.partition("<pre>")[2].partition("</pre>")[0]
     assert text.replace("&lt;", "<") == grid(shown("all_reduce", "ring", 4))
+
+
+def test_the_element_carries_a_schedule_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "a_ring.xml").write_text(ring(5))
+    file = f"{tmp_path}/a_ring.xml"
+    html = player("all_reduce", file, 5, step=2)._repr_html_()
+    assert html.startswith('<schedule-player id="all-reduce-a-ring-xml-5" step="2" role="group" aria-label="Schedule ')
+    inside, _, text = html.partition(">{")[2].partition("</script><pre>")
+    made = build("all_reduce", file, 5)
+    assert json.loads("{" + inside) == player_data(made, "a_ring.xml")
+    assert text.partition("</pre>")[0].replace("&lt;", "<") == grid(made)
+    assert str(tmp_path) not in html
+    with pytest.raises(ValueError, match="is all_reduce on 5 ranks, not all_reduce on 4"):
+        player("all_reduce", file, 4)
 
 
 @pytest.mark.parametrize(

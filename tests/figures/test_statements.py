@@ -89,11 +89,11 @@ def test_the_order_and_the_index_of_rows_do_not_matter() -> None:
     [
         ([1], "single samples, without intervals"),
         ([1, 3], "some single samples, without intervals"),
-        ([2], "50 % intervals"),
-        ([3], "75 % intervals"),
-        ([5, 5], "93.75 % intervals"),
-        ([5, 3], "75 % to 93.75 % intervals"),
-        ([6], "96.87 % intervals"),  # 96.875, not rounded up
+        ([2], "50% intervals"),
+        ([3], "75% intervals"),
+        ([5, 5], "93.75% intervals"),
+        ([5, 3], "75% to 93.75% intervals"),
+        ([6], "96.87% intervals"),  # 96.875, not rounded up
     ],
 )
 def test_the_confidence_is_that_of_so_many_samples(counts: list[int], expected: str) -> None:

@@ -256,6 +256,6 @@ def test_the_class_in_numbers() -> None:
     ]
     told = class_summary(replace(GRADE, submission=str(i), verdicts=(each,)) for i, each in enumerate(verdicts))
     assert told.splitlines()[0] == "5 submissions: mean 3, median 1 of 10 points"
-    assert re.search(r"^sum +1 of 5 +20 %$", told, flags=re.MULTILINE)
+    assert re.search(r"^sum +1 of 5 +20%$", told, flags=re.MULTILINE)
     assert class_summary([]) == "no submissions"
     assert class_table([]).count("\n") == 1

@@ -1,34 +1,21 @@
 """A grade's page in Chromium, opened from disk: nothing of it runs or loads but the player, and it fits a telephone."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from test_report import GRADE, hostile
 
+from browsers import TELEPHONE, needs_browser
 from collectives.grading.report import write
 from collectives.grading.verdict import Grade
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-QUIET = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-TELEPHONE = {"width": 390, "height": 844}
 CLICKED = "document.querySelector('schedule-player [data-do=end]').click()"
 
 pytestmark = [
     pytest.mark.extended,
-    pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is installed"),
+    needs_browser,
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield chromium
-        chromium.close()
 
 
 def opened(browser: Browser, grade: Grade, folder: Path, **options: object) -> tuple[Page, list[str]]:

@@ -150,7 +150,7 @@ def test_a_rank_that_does_not_return_is_told_with_its_line() -> None:
     line = f.__code__.co_firstlineno + 1
     wrapped = lambda comm, array: f(comm, array, go_on)  # noqa: E731
     try:
-        with pytest.raises(TimedOut, match=rf"rank 0 did neither return .* line {line}\); rank 1 waited"):
+        with pytest.raises(TimedOut, match=rf"rank 0 neither returned .* line {line}\); rank 1 waited"):
             run(wrapped, [[np.zeros(1)], [np.zeros(1)]], limit=0.3)
     finally:
         go_on.clear()

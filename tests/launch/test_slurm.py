@@ -145,7 +145,7 @@ def test_a_training_on_all_nodes_resumes_after_a_killed_rank(inside: Inside, fol
     rows, record = read(folder / "experiments" / "results" / f"slurm-cpu-{job}" / "data-parallel")
     assert set(rows[rows.part == "training"].ranks) == {1, 4}
     assert max(sentences.differences(rows).values()) < 1e-5
-    assert sentences.same_again(rows) == "Beside an undisturbed training, every loss is the same, bit for bit."
+    assert sentences.same_again(rows) == "Every loss equals the undisturbed one, bit for bit."
     assert rows.said.dropna().tolist() == ["rank 3 of 4 was lost: Killed"]
     assert len(record["environment"]) == 4
 

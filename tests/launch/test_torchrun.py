@@ -83,7 +83,9 @@ def test_every_process_runs_ranks_and_rank_0_s_command_decides_how_it_ends() -> 
         for node in (first, second):
             node.kill()
             node.wait()
-    events, killed, raised, late, too_many = (json.loads(line) for line in out.splitlines() if line[:1] in '["')
+    events, killed, raised, late, too_many = (
+        json.loads(line) for line in out.splitlines() if line.startswith(("[", '"'))
+    )
     assert len(set(next(event["pids"] for event in events if "pids" in event))) == 3
     # Who is heard first says it: torchrun of the rank that was killed, or a rank that was just talking to it.
     assert re.match(r"rank (1 of 3 was lost: SIGKILL|[02] of 3 ended with exit code 1)", killed), killed

@@ -17,14 +17,14 @@ import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.algorithms import ALGORITHMS, build, names
+from collectives.algorithms import build, executable, names
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.execute import execute
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
-from collectives.interpret import apply
+from collectives.interpret import apply, is_alike
 
 Check = Callable[[str, bool], None]
 LENGTHS = (0, 1, 2, 3, 7, 64, 1000)
@@ -76,16 +76,16 @@ def total(n: int, name: str, op: str, p: int) -> torch.Tensor:
 
 def reducing(check: Check, rank: int, p: int, name: str, op: str, n: int) -> None:
     mine, everything = data(rank, n, name, op, p), total(n, name, op, p)
-    for algorithm in ["auto", *names("all_reduce")]:
+    for algorithm in ["auto", *names("all_reduce", executable())]:
         tensor = mine.clone()
         collectives.all_reduce(tensor, OPS[op], algorithm=algorithm, segments=3)
         check(f"all_reduce {algorithm} {name} {op} {n}", torch.equal(tensor, everything))
-    for algorithm, dst in itertools.product(["auto", *names("reduce")], {0, p - 1}):
+    for algorithm, dst in itertools.product(["auto", *names("reduce", executable())], {0, p - 1}):
         tensor = mine.clone()
         collectives.reduce(tensor, dst, OPS[op], algorithm=algorithm)
         check(f"reduce {algorithm} to {dst} {name} {op} {n}", torch.equal(tensor, everything if rank == dst else mine))
     whole, parts = data(rank, n * p, name, op, p), total(n * p, name, op, p)
-    for algorithm in ["auto", *names("reduce_scatter")]:
+    for algorithm in ["auto", *names("reduce_scatter", executable())]:
         given, output = whole.clone(), torch.full((n,), 77, dtype=whole.dtype)
         collectives.reduce_scatter_tensor(output, given, OPS[op], algorithm=algorithm)
         ok = torch.equal(output, parts.view(p, n)[rank]) and torch.equal(given, whole)
@@ -94,16 +94,16 @@ def reducing(check: Check, rank: int, p: int, name: str, op: str, n: int) -> Non
 
 def moving(check: Check, rank: int, p: int, name: str, n: int) -> None:
     mine = data(rank, n, name, "sum", p)
-    for algorithm, src in itertools.product(["auto", *names("broadcast")], {0, p - 1}):
+    for algorithm, src in itertools.product(["auto", *names("broadcast", executable())], {0, p - 1}):
         tensor = mine.clone()
         collectives.broadcast(tensor, src, algorithm=algorithm)
         check(f"broadcast {algorithm} from {src} {name} {n}", torch.equal(tensor, data(src, n, name, "sum", p)))
-    for algorithm in ["auto", *names("all_gather")]:
+    for algorithm in ["auto", *names("all_gather", executable())]:
         output, given = torch.full((n * p,), 77, dtype=mine.dtype), mine.clone()
         collectives.all_gather_into_tensor(output, given, algorithm=algorithm)
         expected = torch.cat([data(of, n, name, "sum", p) for of in range(p)])
         check(f"all_gather {algorithm} {name} {n}", torch.equal(output, expected) and torch.equal(given, mine))
-    for algorithm, root in itertools.product(["auto", *names("scatter")], {0, p - 1}):
+    for algorithm, root in itertools.product(["auto", *names("scatter", executable())], {0, p - 1}):
         parts = list(data(root, n * p, name, "sum", p).view(p, n))
         tensor = torch.full((n,), 77, dtype=mine.dtype)
         collectives.scatter(tensor, parts if rank == root else None, root, algorithm=algorithm)
@@ -112,7 +112,7 @@ def moving(check: Check, rank: int, p: int, name: str, n: int) -> None:
         collectives.gather(mine, room if rank == root else None, root, algorithm=algorithm)
         ok = rank != root or all(torch.equal(room[of], data(of, n, name, "sum", p)) for of in range(p))
         check(f"gather {algorithm} to {root} {name} {n}", ok)
-    for algorithm in ["auto", *names("all_to_all")]:
+    for algorithm in ["auto", *names("all_to_all", executable())]:
         given = data(rank, n * p, name, "sum", p)
         output, before = torch.full_like(given, 77), given.clone()
         collectives.all_to_all_single(output, given, algorithm=algorithm)
@@ -175,7 +175,7 @@ def in_the_background(check: Check, rank: int, p: int) -> None:
 
 def step_by_step(check: Check, rank: int, p: int) -> None:
     """After every step of every algorithm, what the player holds on real ranks is what the interpreter holds here."""
-    for (collective, algorithm), name in itertools.product(ALGORITHMS, DTYPES):
+    for (collective, algorithm), name in itertools.product(executable(), DTYPES):
         whole = build(collective, algorithm, p, segments=2)
         edges = whole.cut(3 * p)
         state = np.zeros((p, whole.k, int(np.diff(edges).max())))
@@ -195,7 +195,7 @@ def step_by_step(check: Check, rank: int, p: int) -> None:
 
 def in_batches(check: Check, rank: int, p: int) -> None:
     """The player for NCCL, here over gloo: one batch a step gives the same bits as messages one by one."""
-    for (collective, algorithm), n in itertools.product(ALGORITHMS, (1, 1000)):
+    for (collective, algorithm), n in itertools.product(executable(), (1, 1000)):
         schedule = build(collective, algorithm, p, segments=2)
         edges = schedule.cut(n)
         made, whole = plan(schedule, rank, edges), int(edges[-1])  # in an all-to-all the buffers of all ranks
@@ -210,7 +210,7 @@ def half_types(check: Check, rank: int, p: int) -> None:
     for dtype, u in RANDOM_BOUND.items():
         x = [torch.randn(997, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(p)]
         exact, scale = torch.stack(x).double().sum(0), torch.stack(x).double().abs().sum(0)
-        for algorithm in names("all_reduce"):
+        for algorithm in names("all_reduce", executable()):
             tensor = x[rank].clone()
             collectives.all_reduce(tensor, algorithm=algorithm, segments=2)
             at_once = algorithm in ("exchange", "root", "parameter_server")
@@ -222,9 +222,8 @@ def half_types(check: Check, rank: int, p: int) -> None:
 
 def same_bits(check: Check, rank: int, p: int) -> None:
     """Random floats: sums depend on the order of addition, so equal bits mean equal order."""
-    for dtype, algorithm in itertools.product(
-        (torch.float16, torch.bfloat16, torch.float32, torch.float64), names("all_reduce")
-    ):
+    alike = [name for name in names("all_reduce", executable()) if is_alike(build("all_reduce", name, p))]
+    for dtype, algorithm in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), alike):
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT):
             tensor = torch.randn(501, generator=torch.Generator().manual_seed(rank)).to(dtype)
             collectives.all_reduce(tensor, op, algorithm=algorithm, segments=2)

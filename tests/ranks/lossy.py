@@ -1,7 +1,7 @@
 """One host's ranks in a row, each a process of its own that does all-reduces until it fails: for test_faults.py.
 
-Jobs come as lines of JSON on standard input and answers go, as such lines, to standard output. torch is imported once:
-every rank is a fork of this process, which has no threads.
+Jobs come as lines of JSON on standard input and answers go, as such lines, to standard output. torch and the compiled
+loop are imported once: every rank is a fork of this process, which has no threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-import collectives
+from collectives import all_reduce
 
 CALLS = 1000  # far more than there is time for
 ELEMENTS = 64 << 10
@@ -63,7 +63,7 @@ def error(algorithm: str) -> str:
     """What the all-reduce said that failed."""
     try:
         for _ in range(CALLS):
-            collectives.all_reduce(torch.ones(ELEMENTS), algorithm=algorithm, segments=1)
+            all_reduce(torch.ones(ELEMENTS), algorithm=algorithm, segments=1)
     except RuntimeError as failure:
         return str(failure)
     return f"nothing failed in {CALLS} calls"
@@ -72,7 +72,7 @@ def error(algorithm: str) -> str:
 def is_right(ranks: Any, group: Any, algorithm: str) -> bool:
     """Whether an all-reduce gives the sum of what these ranks had."""
     tensor = torch.arange(1000.0) + 1000 * dist.get_rank()
-    collectives.all_reduce(tensor, group=group, algorithm=algorithm)
+    all_reduce(tensor, group=group, algorithm=algorithm)
     return bool(torch.equal(tensor, len(ranks) * torch.arange(1000.0) + 1000 * sum(ranks)))
 
 

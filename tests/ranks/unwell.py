@@ -27,6 +27,8 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             raise ValueError("a bug on purpose")
         case "killed" if me:
             os.kill(os.getpid(), signal.SIGKILL)
+        case "raise" | "killed":
+            time.sleep(settings.get("later", 0))  # a rank that hears of it could be the first to end
         case "leave":
             lose_a_peer(me, settings["algorithm"], report)
         case "environment":
@@ -69,6 +71,7 @@ def lose_a_peer(me: bool, algorithm: str, report: Callable[[dict[str, Any]], Non
 
 def wait_in_vain(me: bool) -> None:
     """One rank does nothing, and the others wait for it until their group's own, short timeout."""
+    collectives.all_reduce(torch.ones(4), algorithm="ring")  # so that what it needs is loaded
     group = dist.new_group(timeout=timedelta(seconds=2))
     collectives.all_reduce(torch.ones(4), group=group, algorithm="ring")
     if me:

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from collectives.algorithms import names
+from collectives.algorithms import executable, names
 from collectives.torch_backend import Options
 
 STEPS, SAMPLES, LIMIT = 3, 4, timedelta(seconds=60)
@@ -24,7 +24,7 @@ SHARDED = sorted({*names("all_gather"), *names("reduce_scatter")})
 
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     torch.set_num_threads(1)
-    for wrapper, train, algorithms in (("ddp", ddp, names("all_reduce")), ("fsdp", fsdp, SHARDED)):
+    for wrapper, train, algorithms in (("ddp", ddp, names("all_reduce", executable())), ("fsdp", fsdp, SHARDED)):
         for algorithm in [*algorithms, "auto"]:
             group = dist.new_group(backend="collectives", pg_options=Options(algorithm), timeout=LIMIT)
             everyone: list[Any] = [None] * dist.get_world_size()

@@ -56,7 +56,15 @@ def test_what_looks_like_an_idiom(tmp_path: Path, text: str) -> None:
     assert not lines(GATES.idioms(page(tmp_path, text)))
 
 
-@pytest.mark.parametrize("number", ["87 ms", "3.5 GB/s", "12 %", "40 µs", "1,100 MB/s"])
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [("less by 5 % there", 1), ("{share:.1f} %", 1), ("less by 5% there", 0), ("{share:.0%}", 0), ("7 % p, 7 % 2", 0)],
+)
+def test_a_space_in_a_per_cent(tmp_path: Path, text: str, faults: int) -> None:
+    assert lines(GATES.per_cents(page(tmp_path, f"{CLEAN}\n{text}\n"))) == [5] * faults
+
+
+@pytest.mark.parametrize("number", ["87 ms", "3.5 GB/s", "12%", "40 µs", "1,100 MB/s"])
 def test_a_typed_number(tmp_path: Path, number: str) -> None:
     (fault,) = GATES.typed(page(tmp_path, f"{CLEAN}\nThe ring took\n{number} here.\n"), tmp_path)
     assert fault.line == 6

@@ -82,7 +82,33 @@ def test_kernels_of_the_pages_do_not_warn_and_cells_still_do(tmp_path: Path) -> 
 
 
 def test_the_book_is_built_with_these_settings() -> None:
-    before, build, _ = make(MAKEFILE.parent, "-n", "-o", "experiments", "book").partition("jupyter-book build")
+    before, build, _ = make(ROOT, "-n", "-o", "experiments", "site").partition("jupyter-book build")
     assert build
-    assert "cp .ci/ipython_kernel_config.py _build/.ipython/profile_default;" in before
+    assert "cp .ci/ipython_kernel_config.py _build/.ipython/profile_default" in before
     assert before.splitlines()[-1].strip().startswith('IPYTHONDIR="/')
+
+
+def test_the_first_pages_come_before_horovod_is_built_and_anything_is_measured() -> None:
+    said = make(ROOT, "-n", "-j2", "site")
+    order = [".ci/first_pages.py", ".ci/build_horovod.py", "collectives run", "jupyter-book build"]
+    assert sorted(order, key=said.index) == order
+
+
+def built(folder: Path) -> Path:
+    """The tree with a site that was made of it."""
+    (folder / "_build" / "html").mkdir(parents=True)
+    (folder / "_build" / "html" / "index.html").write_text("the book")
+    shutil.copy(MAKEFILE, folder)  # for the make that the first one starts
+    (folder / "_build" / ".built-from").write_text(make(folder, "checksum"))
+    return folder
+
+
+def test_nothing_is_made_where_nothing_changed(tree: Path) -> None:
+    assert "jupyter-book build" not in make(built(tree), "-n", "book")
+
+
+@pytest.mark.parametrize("name", ["src/file.py", "_build/html/index.html", "_build/.built-from"])
+def test_what_is_new_or_gone_is_made(tree: Path, name: str) -> None:
+    path = built(tree) / name
+    path.write_text("x") if name.startswith("src") else path.unlink()
+    assert "jupyter-book build" in make(tree, "-n", "book")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from collectives.algorithms import names
+from collectives.algorithms import executable, names
 from collectives.launch import launch
 from places import TASKS
 from sweep import each
@@ -22,5 +22,5 @@ def test_ddp_and_fsdp_equal_one_process(p: int, monkeypatch: pytest.MonkeyPatch)
         trained[event["wrapper"]].add(event["algorithm"])
         assert len(event["apart"]) == p
         assert max(event["apart"]) < 1e-6, event
-    assert trained["ddp"] == {*names("all_reduce"), "auto"}
+    assert trained["ddp"] == {*names("all_reduce", executable()), "auto"}
     assert trained["fsdp"] == {*names("all_gather"), *names("reduce_scatter"), "auto"}

@@ -9,9 +9,10 @@ from typing import Any
 EMBEDDED = re.compile(r'src="data:image/svg\+xml;base64,([^"]+)"')
 # Three digits or more of a coordinate in points, of which a screen shows two; factors of a scale are kept.
 LONG = re.compile(rb"scale\([^)]*\)|\d+\.\d{3,}")
-PATH, COMMAND = re.compile(rb'(?<= d=")[^"]+'), re.compile(rb"\s*([A-Za-z])\s*")
+PATH, COMMAND = re.compile(rb'(?<= d=")[^"]+'), re.compile(rb"([A-Za-z])([^A-Za-z]*)")
 MOVED = re.compile(rb'transform="translate\((-?[\d.]+) 0\)"/>')  # of a letter, the last attribute
-UNUSED = re.compile(rb'<!--.*?-->\s*| id="[\w.]+_\d+"')  # comments, and names of groups that nothing refers to
+# Comments, what Matplotlib says of the file, and names of groups that nothing refers to.
+UNUSED = re.compile(rb'<!--.*?-->\s*|<!DOCTYPE.*?>\s*|<metadata>.*?</metadata>\s*| id="[\w.]+_\d+"', re.DOTALL)
 
 
 def extract(app: Any, _page: str, _template: str, context: dict[str, Any], doctree: Any) -> None:
@@ -36,16 +37,55 @@ def write(svg: bytes, folder: Path) -> str:
 
 
 def slim(svg: bytes) -> bytes:
-    """The same figure in fewer bytes: coordinates rounded, no spaces that nobody needs, letters placed by ``x``.
+    """The same figure in fewer bytes: coordinates rounded, paths by distances, letters placed by ``x``.
 
     >>> slim(b'<path d="M 1.2345 2 L 3.5 4.0001" transform="scale(0.015625)"/>')
-    b'<path d="M1.23 2L3.5 4" transform="scale(0.015625)"/>'
+    b'<path d="M1.23 2l2.27 2" transform="scale(0.015625)"/>'
     >>> slim(b'<use xlink:href="#DejaVuSans-14" transform="translate(63.62 0)"/>')
     b'<use xlink:href="#d14" x="63.62"/>'
     """
-    svg = PATH.sub(lambda found: COMMAND.sub(rb"\1", found[0]), LONG.sub(_rounded, svg))
+    svg = PATH.sub(lambda found: by_distances(found[0]), LONG.sub(_rounded, svg))
     svg = MOVED.sub(rb'x="\1"/>', svg.replace(b"DejaVuSans-", b"d"))
     return re.sub(rb"\n[ \n]+", b"\n", UNUSED.sub(b"", svg))
+
+
+def by_distances(path: bytes) -> bytes:
+    """A path of M, L, Q, C and z in which each point is given by its distance from the one before.
+
+    Coordinates have two decimals at most, so that the sums of distances are exact.
+
+    >>> by_distances(b"M 10 20 L 15.5 20 L 15.5 19 Q 1 2 3 4 z")
+    b'M10 20h5.5v-1q-14.5-17-12.5-15z'
+    """
+    begin, at, made = (0, 0), (0, 0), list[str]()
+    for letter, numbers in COMMAND.findall(path):
+        command, given = letter.decode(), [round(100 * float(number)) for number in numbers.split()]
+        if command == "M":
+            begin = at = given[0], given[1]
+            made.append("M" + _joined(given))
+        elif command in "zZ":
+            at = begin
+            made.append("z")
+        elif command in "LQC":
+            made.append(_moved(command.lower(), [value - at[nth % 2] for nth, value in enumerate(given)]))
+            at = given[-2], given[-1]
+        else:
+            return path
+    return "".join(made).encode()
+
+
+def _moved(command: str, distances: list[int]) -> str:
+    """One command; a line along an axis has a letter of its own."""
+    if command == "l" and 0 in distances:
+        along = "h" if distances[1] == 0 else "v"
+        return along + _joined([distances[along == "v"]])
+    return command + _joined(distances)
+
+
+def _joined(hundredths: list[int]) -> str:
+    """Numbers one after the other; a minus separates them, too."""
+    written = [f"{value / 100:.2f}".rstrip("0").rstrip(".") for value in hundredths]
+    return " ".join(written).replace(" -", "-")
 
 
 def _rounded(found: re.Match[bytes]) -> bytes:

@@ -1,13 +1,27 @@
 """Every algorithm, in one table: ``ALGORITHMS[collective, name](p, ...)`` makes a schedule."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
 from collectives import bounds
-from collectives.algorithms import bruck, direct, halving, hierarchical, ring, tree
+from collectives.algorithms import (
+    bine,
+    bruck,
+    circulant,
+    direct,
+    halving,
+    hierarchical,
+    in_network,
+    pat,
+    ring,
+    swing,
+    tree,
+)
+from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
 from collectives.bounds import Cost, Pipeline, height, share
 from collectives.limits import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
@@ -25,8 +39,10 @@ class Mark(NamedTuple):
 # two-tree differ most. Algorithms that never meet in one collective may look alike.
 BLUE, VERMILION, ORANGE = Mark("#0072B2", "o"), Mark("#D55E00", "s"), Mark("#E69F00", "^")
 GREEN, PURPLE, SKY = Mark("#009E73", "D"), Mark("#CC79A7", "v"), Mark("#56B4E9", "X")
+BRICK, NAVY = Mark("#994F00", "H"), Mark("#4B6FC4", "8")
 OLIVE, WINE, TEAL = Mark("#999933", "<"), Mark("#882255", "p"), Mark("#44AA99", "d")
 INDIGO, FOREST, NEUTRAL = Mark("#332288", "h"), Mark("#117733", ">"), Mark("#8c8c8c", "*")
+ROSE, GOLD, PLUM = Mark("#CC6677", "*"), Mark("#B8860B", "2"), Mark("#AA4499", "+")
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,8 @@ class Algorithm:
     mark: Mark = NEUTRAL
     shape: str = "ring"  # or "star", "tree", "two trees"; where ranks sit on nodes, the nodes decide
     cost: Callable[[int], Cost] | None = None  # what the busiest port pays, step by step, for the buffer in one piece
+    far: bool = False  # partners are everywhere: all ranks of a node send out of it at once, and share its ports
+    inside: Callable[[int], Cost] | None = None  # how much of it stays inside nodes of `bounds.default_node(p)` ranks
     pipeline: Callable[[int], Pipeline] | None = None  # what it pays for the buffer in segments
     seconds: Callable[..., float] | None = None  # of p, n, segments, latency, overhead, beta, where latencies overlap
     latencies: int = 0  # of the one rank that alone sends, or receives: how many latencies follow each other
@@ -50,12 +68,21 @@ class Algorithm:
         """The schedule for ``p`` ranks."""
         return self.make(p, *arguments, **options)
 
+    @cached_property
+    def is_executable(self) -> bool:
+        """Whether ranks alone perform it: no back end commands a switch that adds, so "auto" leaves it out.
+
+        >>> ALGORITHMS["all_reduce", "ring"].is_executable, ALGORITHMS["all_reduce", "in_network"].is_executable
+        (True, False)
+        """
+        return not self.make(2).switches
+
     @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self.make)
 
 
-# Costs: Chan et al. 2007; Thakur, Rabenseifner and Gropp 2005.
+# Costs: Chan et al. 2007; Thakur, Rabenseifner and Gropp 2005. Of equal costs "auto" takes the first.
 # fmt: off
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("broadcast", "flat"): Algorithm(
@@ -68,6 +95,10 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         tree.scatter_allgather_broadcast, WINE, cost=lambda p: Cost(height(p) + p - 1, 2 * (p - 1) / p, 0)),
     ("broadcast", "two_tree"): Algorithm(
         tree.two_tree_broadcast, VERMILION, "two trees", pipeline=bounds.fed_trees),
+    ("broadcast", "bine"): Algorithm(
+        bine.broadcast, TEAL, "tree", lambda p: Cost(height(p), height(p), 0)),
+    ("broadcast", "circulant"): Algorithm(
+        circulant.broadcast, INDIGO, pipeline=bounds.circulant, far=True),
     ("scatter", "flat"): Algorithm(
         direct.scatter, SKY, "star", lambda p: share(p, p - 1), latencies=1),
     ("scatter", "binomial"): Algorithm(
@@ -77,13 +108,15 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("gather", "binomial"): Algorithm(
         tree.binomial_gather, GREEN, "tree", lambda p: share(p, height(p))),
     ("all_gather", "direct"): Algorithm(
-        direct.all_gather, SKY, cost=lambda p: share(p, p - 1)),
+        direct.all_gather, SKY, cost=lambda p: share(p, p - 1), far=True),
     ("all_gather", "ring"): Algorithm(
         ring.all_gather, BLUE, cost=lambda p: share(p, p - 1)),
     ("all_gather", "recursive_doubling"): Algorithm(
-        halving.all_gather, GREEN, cost=bounds.gather_by_doubling),
+        halving.all_gather, GREEN, cost=bounds.gather_by_doubling, far=True),
     ("all_gather", "bruck"): Algorithm(
-        bruck.all_gather, ORANGE, cost=lambda p: share(p, height(p))),
+        bruck.all_gather, ORANGE, cost=lambda p: share(p, height(p)), far=True),
+    ("all_gather", "pat"): Algorithm(
+        pat.all_gather, INDIGO, cost=lambda p: share(p, height(p)), far=True),
     ("all_to_all", "direct"): Algorithm(
         direct.all_to_all, SKY, cost=lambda p: share(p, p - 1), splits=True),
     ("all_to_all", "pairwise"): Algorithm(
@@ -100,35 +133,53 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         tree.rabenseifner_reduce, WINE, cost=lambda p: Cost(p - 1 + height(p), 2 * (p - 1) / p, (p - 1) / p)),
     ("reduce", "two_tree"): Algorithm(
         tree.two_tree_reduce, VERMILION, "two trees", pipeline=bounds.fed_trees),
+    ("reduce", "bine"): Algorithm(
+        bine.reduce, TEAL, "tree", lambda p: Cost(height(p), height(p), height(p))),
+    ("reduce", "circulant"): Algorithm(
+        circulant.reduce, INDIGO, pipeline=bounds.circulant, far=True),
     ("reduce_scatter", "ring"): Algorithm(
         ring.reduce_scatter, BLUE, cost=lambda p: share(p, p - 1, adds=True)),
     ("reduce_scatter", "recursive_halving"): Algorithm(
-        halving.reduce_scatter, GREEN, cost=bounds.scatter_by_halving),
+        halving.reduce_scatter, GREEN, cost=bounds.scatter_by_halving, far=True),
     ("reduce_scatter", "pairwise"): Algorithm(
-        direct.pairwise_reduce_scatter, PURPLE, cost=lambda p: share(p, p - 1, adds=True)),
+        direct.pairwise_reduce_scatter, PURPLE, cost=lambda p: share(p, p - 1, adds=True), far=True),
+    ("reduce_scatter", "optimal"): Algorithm(
+        bruck.reduce_scatter, ROSE, cost=lambda p: share(p, height(p), adds=True), far=True),
+    ("reduce_scatter", "pat"): Algorithm(
+        pat.reduce_scatter, INDIGO, cost=lambda p: share(p, height(p), adds=True), far=True),
     ("all_reduce", "exchange"): Algorithm(
-        direct.exchange, SKY, cost=lambda p: Cost(p - 1, p - 1, p - 1)),
+        direct.exchange, SKY, cost=lambda p: Cost(p - 1, p - 1, p - 1), far=True),
     ("all_reduce", "root"): Algorithm(
         direct.root, PURPLE, "star", lambda p: Cost(2 * (p - 1), 2 * (p - 1), p - 1), latencies=2),
     ("all_reduce", "parameter_server"): Algorithm(
-        direct.parameter_server, OLIVE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
+        direct.parameter_server, OLIVE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p), far=True),
     ("all_reduce", "ring"): Algorithm(
         ring.all_reduce, BLUE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
     ("all_reduce", "segmented_ring"): Algorithm(
         ring.segmented_ring, TEAL,
         pipeline=lambda p: Pipeline(0, 2 * (p - 1), p), seconds=bounds.segmented_ring_seconds),
     ("all_reduce", "recursive_doubling"): Algorithm(
-        halving.recursive_doubling, GREEN, cost=bounds.recursive_doubling),
+        halving.recursive_doubling, GREEN, cost=bounds.recursive_doubling, far=True),
     ("all_reduce", "halving_doubling"): Algorithm(
-        halving.halving_doubling, WINE, cost=bounds.halving_doubling),
+        halving.halving_doubling, WINE, cost=bounds.halving_doubling, far=True),
+    ("all_reduce", "optimal"): Algorithm(
+        bruck.all_reduce, ROSE, cost=lambda p: Cost(2 * height(p), 2 * (p - 1) / p, (p - 1) / p), far=True),
+    ("all_reduce", "swing"): Algorithm(
+        swing.all_reduce, BRICK, cost=lambda p: bounds.halving_doubling(p, bounds.even(p)), far=True),
+    ("all_reduce", "swing_doubling"): Algorithm(
+        swing.doubling, NAVY, cost=bounds.recursive_doubling, far=True),
     ("all_reduce", "tree"): Algorithm(
         tree.all_reduce, ORANGE, "tree", pipeline=lambda p: bounds.binary_trees(height(p), 1)),
     ("all_reduce", "two_tree"): Algorithm(
         tree.two_tree, VERMILION, "two trees", pipeline=lambda p: bounds.binary_trees(height(p), 2)),
     ("all_reduce", "hierarchical_ring"): Algorithm(
-        hierarchical.hierarchical_ring, INDIGO, cost=bounds.hierarchical_ring),
+        hierarchical.hierarchical_ring, INDIGO, cost=bounds.hierarchical_ring, inside=bounds.inside_nodes),
     ("all_reduce", "hierarchical_tree"): Algorithm(
         hierarchical.hierarchical_tree, FOREST),
+    ("all_reduce", "multi_channel_ring"): Algorithm(
+        hierarchical.multi_channel_ring, GOLD, cost=bounds.multi_channel_ring, inside=bounds.inside_channels),
+    ("all_reduce", "in_network"): Algorithm(
+        in_network.all_reduce, PLUM, "star", pipeline=bounds.in_network),
 }
 # fmt: on
 COSTS = {names: each.cost for names, each in ALGORITHMS.items() if each.cost}
@@ -138,9 +189,10 @@ PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
-    ``algorithm`` may also be one of your own, as ``file.py:function``. Raises ValueError for an unknown name, saying
-    which are known, for more ranks or chunks than memory allows (`collectives.limits`), and where your function makes
-    a schedule for another collective or number of ranks. Raises ScheduleError where your function fails (`own`).
+    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`). Raises ValueError for an
+    unknown name, saying which are known, for more ranks or chunks than memory allows (`collectives.limits`), and where
+    the file's schedule is one for another collective or number of ranks. Raises ScheduleError where your function
+    fails, or the program is wrong.
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
@@ -167,8 +219,8 @@ def takes(collective: str, algorithm: str, option: str) -> bool:
 
 
 def is_own(algorithm: str) -> bool:
-    """Whether this names a schedule of your own, as ``file.py:function``, and none of ours."""
-    return ".py:" in algorithm or algorithm.endswith(".py")
+    """Whether this names a schedule of your own, as ``file.py:function`` or ``file.xml``, and none of ours."""
+    return ".py:" in algorithm or algorithm.endswith(".py") or is_program(algorithm)
 
 
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
@@ -188,13 +240,20 @@ def _is_in_pairs(make: Callable[..., Schedule]) -> bool:
     return any(len(step) > 3 * 8 for step in make(8).steps())
 
 
-def names(collective: str) -> list[str]:
-    """The algorithms of one collective.
+def executable() -> list[tuple[str, str]]:
+    """The algorithms that ranks alone perform: those whose schedules have no switches, as (collective, name)."""
+    return [names for names, each in ALGORITHMS.items() if each.is_executable]
+
+
+def names(collective: str, among: Collection[tuple[str, str]] = ALGORITHMS) -> list[str]:
+    """The algorithms of one collective: all, or those ``among`` some, such as `executable`.
 
     >>> names("broadcast")[:2]
     ['flat', 'binomial']
+    >>> {*names("all_reduce")} - {*names("all_reduce", executable())}
+    {'in_network'}
     """
-    return [name for of, name in ALGORITHMS if of == collective]
+    return [name for of, name in among if of == collective]
 
 
 def _known(collective: str) -> str:
@@ -206,8 +265,8 @@ def _known(collective: str) -> str:
 def variants(collective: str, algorithm: str, p: int) -> Iterator[Schedule]:
     """The schedules of one algorithm that stand for all of it on p ranks.
 
-    Every root up to p = 16 and three beyond; one segment and three; every size of node; both second trees where
-    there are two.
+    Every root up to p = 16 and three beyond; one segment and three; every size of node; messages of all parts,
+    one and two; as many channels as a node has ranks, and two; both second trees where there are two.
 
     >>> len(list(variants("broadcast", "flat", 5))), len(list(variants("all_reduce", "two_tree", 6)))
     (5, 4)
@@ -216,6 +275,8 @@ def variants(collective: str, algorithm: str, p: int) -> Iterator[Schedule]:
         "root": range(p) if p <= 16 else (0, p // 2, p - 1),
         "segments": (1, 3),
         "ranks_per_node": [g for g in range(1, p + 1) if p % g == 0],
+        "aggregate": (None, 1, 2),
+        "channels": (None, 2),
         "second": ("shift",) if p % 2 else ("mirror", "shift"),
     }
     make = ALGORITHMS[collective, algorithm]

@@ -51,8 +51,17 @@ def second_tree(p: int, how: str | None = None) -> Ints:
     how = how or ("shift" if p % 2 else "mirror")
     if how not in ("mirror", "shift") or (how == "mirror" and p % 2 and p > 1):
         raise ValueError(f"the second tree is a 'mirror' (for even p) or a 'shift', not {how!r} for {p} ranks")
-    rank, first = np.arange(p), binary_tree(p)
-    role = p - 1 - rank if how == "mirror" else (rank - 1) % p
+    return turned(binary_tree(p), how)
+
+
+def turned(first: Ints, how: str) -> Ints:
+    """A tree whose ranks change places: "mirror" (rank r plays p-1-r) or "shift" (r plays r-1).
+
+    >>> turned(np.array([-1, 0, 0]), "shift").tolist()
+    [1, -1, 1]
+    """
+    p = len(first)
+    role = p - 1 - np.arange(p) if how == "mirror" else (np.arange(p) - 1) % p
     player = np.argsort(role)
     return np.where(first[role] == NO_PARENT, NO_PARENT, player[first[role]])
 

@@ -57,7 +57,7 @@ def gather(p: int, root: int = 0) -> Schedule:
 
 
 def all_gather(p: int) -> Schedule:
-    """Everyone sends its part to everyone.
+    """Every rank sends its part to every other.
 
     Steps: 1 (p > 1). Messages: p (p-1). Bytes each rank sends: (p-1)/p n.
 
@@ -69,7 +69,7 @@ def all_gather(p: int) -> Schedule:
 
 
 def pairwise_reduce_scatter(p: int) -> Schedule:
-    """At step t every rank sends one other its part, to be added: in the end each has had everybody's.
+    """At step t rank r sends its contribution to one part to the part's rank, to be added.
 
     An all-gather in reverse, in which each rank sends its part to the rank t+1 further on.
 
@@ -84,7 +84,7 @@ def pairwise_reduce_scatter(p: int) -> Schedule:
 
 
 def all_to_all(p: int) -> Schedule:
-    """Everyone sends everyone its piece, all at once.
+    """Every rank sends every other its part, all at once.
 
     Steps: 1 (p > 1). Messages: p (p-1). Bytes each rank sends: (p-1)/p n, where n is what one rank holds.
 
@@ -96,7 +96,7 @@ def all_to_all(p: int) -> Schedule:
 
 
 def pairwise_all_to_all(p: int) -> Schedule:
-    """At step t rank r sends rank r+t+1 its piece.
+    """At step t rank r sends rank r+t+1 its part.
 
     Steps: p-1. Messages each rank sends: p-1. Bytes each rank sends: (p-1)/p n.
 
@@ -113,7 +113,7 @@ def pairwise_all_to_all(p: int) -> Schedule:
 
 
 def exchange(p: int) -> Schedule:
-    """Everyone sends everything to everyone, and each adds up what it got, in rank order.
+    """Every rank sends its whole buffer to every other, and adds up what it receives, in rank order.
 
     Steps: 1 (p > 1). Messages: p (p-1). Bytes in all: p (p-1) n, each rank sending (p-1) n.
 
@@ -125,7 +125,7 @@ def exchange(p: int) -> Schedule:
 
 
 def root(p: int, root: int = 0) -> Schedule:
-    """All to one, who adds up, and back to all: the single master.
+    """Every rank sends to the root, which adds up and sends the sum back: the single master.
 
     Steps: 2 (p > 1). Messages: 2 (p-1). Bytes in all: 2 (p-1) n, every one of them through the root's port.
 

@@ -1,4 +1,4 @@
-"""Schedules of your own: a function in a file, and one line that names it for whatever goes wrong in it."""
+"""Schedules of your own: a function in a file, or a program in MSCCL XML; what goes wrong in it names it."""
 
 import functools
 import inspect
@@ -8,11 +8,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from collectives.interchange import msccl
+from collectives.interchange.as_schedule import schedule
 from collectives.limits import MOST_CHUNKS
 from collectives.schedule import Schedule, ScheduleError, Step
 
@@ -20,15 +23,20 @@ LONGEST_REASON = 300
 
 
 def own(name: str) -> Callable[..., Schedule]:
-    """A function of your own, named ``file.py:function``.
+    """A function of your own, named ``file.py:function``; or one that returns the program ``file.xml`` as a schedule.
 
     The schedule is checked when it is made, and each step when it is asked for. Raises ValueError if there is not such
     a function. Raises ScheduleError, which names the function and the step, if your code raises, exits, or returns
     anything but a schedule of valid steps.
+
+    A program has a number of ranks and a root: the schedule has these, whatever is asked for. Raises ValueError for a
+    file that is no program, and ScheduleError for one that is wrong or no schedule.
     """
+    if is_program(name):
+        return _program(name)
     path, _, function = name.rpartition(":")
     if not path:
-        raise ValueError(f"a schedule of your own: got {name!r}, expected FILE.py:FUNCTION")
+        raise ValueError(f"a schedule of your own: got {name!r}, expected FILE.py:FUNCTION or FILE.xml")
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path} with a function {function!r}")
     folder = str(Path(path).resolve().parent)
@@ -47,6 +55,37 @@ def own(name: str) -> Callable[..., Schedule]:
             return _checked(name, found(*arguments, **options))
 
     return made
+
+
+def is_program(name: str) -> bool:
+    """Whether this names a program of MSCCL."""
+    return name.endswith(".xml")
+
+
+def _program(name: str) -> Callable[..., Schedule]:
+    path = Path(name)
+    made = _read(path, path.stat().st_mtime_ns if path.is_file() else None)
+
+    def unrooted(p: int) -> Schedule:
+        del p
+        return made
+
+    def rooted(p: int, root: int | None = None) -> Schedule:
+        if root not in (None, made.root):
+            raise ValueError(f"root of {name}: got {root}, expected {made.root}")
+        return unrooted(p)
+
+    return unrooted if made.root is None else rooted
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, changed: int | None) -> Schedule:
+    """The program in a file, read anew if the file has changed."""
+    del changed
+    try:
+        return schedule(msccl.program(path))
+    except ValueError as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 @contextmanager

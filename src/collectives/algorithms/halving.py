@@ -30,7 +30,7 @@ def recursive_doubling(p: int) -> Schedule:
     rank = np.arange(core)
     distances = core.bit_length() - 1
     swaps = Schedule("all_reduce", core, 1, distances, lambda t: Step(rank, rank ^ (1 << t), 0, add=True))
-    return _folded(swaps, p)
+    return fold(swaps, p)
 
 
 def all_gather(p: int) -> Schedule:
@@ -90,10 +90,10 @@ def halving_doubling(p: int) -> Schedule:
     (6, 8)
     """
     core = bounds.core(p)
-    return _folded(then(reduce_scatter(core), all_gather(core), "all_reduce"), p)
+    return fold(then(reduce_scatter(core), all_gather(core), "all_reduce"), p)
 
 
-def _folded(inner: Schedule, p: int) -> Schedule:
+def fold(inner: Schedule, p: int) -> Schedule:
     """An all-reduce for the first ranks made one for all ``p``: rank core+i hands its data to rank i and waits."""
     core, k = inner.p, inner.k
     inner = on(inner, p, k, np.arange(core), np.arange(k))

@@ -18,7 +18,7 @@ def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
     """Reduce-scatter round each node, all-reduce round the nodes, all-gather round each node: rings in two dimensions.
 
     With g ranks on each of N nodes, ranks of the same place i on their nodes form ring i, which all-reduces the
-    i-th share of the buffer. Steps: 2 (g-1) inside and 2 (N-1) outside. Bytes a rank sends: 2 (g-1)/g n inside and
+    i-th part of the buffer. Steps: 2 (g-1) inside and 2 (N-1) outside. Bytes a rank sends: 2 (g-1)/g n inside and
     2 (N-1)/N n/g outside (Jia et al. 2018; Mikami et al. 2018).
 
     >>> hierarchical_ring(8, ranks_per_node=4).nsteps
@@ -28,12 +28,12 @@ def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
     _need_full_nodes(p, g)
     nodes = p // g
     rank = np.arange(p).reshape(nodes, g)
-    share = np.arange(g) * nodes  # share i begins at chunk i * nodes, and has one chunk for each node
+    part = np.arange(g) * nodes  # part i begins at chunk i * nodes, and has one chunk for each node
 
     def inside(schedule: Schedule) -> Schedule:
-        return on(schedule, p, p, rank, share, width=nodes, ranks_per_node=g)
+        return on(schedule, p, p, rank, part, width=nodes, ranks_per_node=g)
 
-    outside = on(ring.all_reduce(nodes), p, p, rank.T, share[:, None] + np.arange(nodes), ranks_per_node=g)
+    outside = on(ring.all_reduce(nodes), p, p, rank.T, part[:, None] + np.arange(nodes), ranks_per_node=g)
     first = then(inside(ring.reduce_scatter(g)), outside, "all_reduce")
     return then(first, inside(ring.all_gather(g)), "all_reduce")
 
@@ -42,7 +42,7 @@ def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int =
     """Two trees between the nodes, and inside each node a chain below its first rank: NCCL's shape since 2.4.
 
     The two-tree algorithm on other trees: the nodes' first ranks form the two trees, and every other rank hangs below
-    the one before it. Links inside and outside are coloured apart, as both may work at once.
+    the one before it. Links inside and outside are coloured apart, because both may work at once.
 
     Steps: at most 2 (2 (h + g - 1) + 2s - 2), h = ceil(log2 N) for N nodes of g ranks, s segments per tree. Bytes a
     rank sends: at most 2 n on each kind of link.
@@ -53,6 +53,32 @@ def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int =
     g = ranks_per_node or default_node(p)
     _need_full_nodes(p, g)
     return tree.double(np.stack([_with_chains(parent, g) for parent in tree.both_trees(p // g)]), segments, g)
+
+
+def multi_channel_ring(p: int, ranks_per_node: int | None = None, channels: int | None = None) -> Schedule:
+    """As many rings at once as there are channels, each for its part of the buffer: NCCL's rings.
+
+    Ring j visits the nodes in order, and in each node the ranks from place j on. So every ring enters and leaves a node
+    by other ranks. A single ring leaves by the node's last rank, and the network ports of all others are idle; with
+    ``channels`` = g, the default, all g work. This helps large buffers on several nodes whose ranks have network ports
+    of their own. It does not help inside one node, where rings in one direction have the same links; nor on nodes of
+    one rank, or where the ranks share one port; nor small buffers, because there are as many steps as in one ring.
+
+    Steps: 2 (p-1). Messages each rank sends in a step: one inside the node, one out of it. Bytes each rank sends:
+    2 (p-1)/p n, of which 2 (p-1)/p n/g leave the node (NCCL 2).
+
+    >>> for channels in (1, 2):  # two nodes of two: one ring leaves them by ranks 1 and 3, two leave by all
+    ...     step = multi_channel_ring(4, 2, channels).step(0)
+    ...     print(sorted({(s, d) for s, d in zip(step.src.tolist(), step.dst.tolist()) if s // 2 != d // 2}))
+    [(1, 2), (3, 0)]
+    [(0, 3), (1, 2), (2, 1), (3, 0)]
+    """
+    g = ranks_per_node or default_node(p)
+    _need_full_nodes(p, g)
+    channel = np.arange(channels or g)[:, None]
+    rank = np.arange(p)
+    order = rank // g * g + (rank + channel) % g
+    return on(ring.all_reduce(p), p, len(channel) * p, order, channel * p + rank, ranks_per_node=g)
 
 
 def _with_chains(parent: Ints, g: int) -> Ints:

@@ -114,7 +114,7 @@ def chain_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
 def two_tree_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
     """The root feeds both roots of a double tree on the other p-1 ranks, a half of the buffer each.
 
-    The second tree is the mirror image for odd p, as p-1 is even then, and shifted for even p.
+    The second tree is the mirror image for odd p, because p-1 is even then, and shifted for even p.
 
     Steps: at most 2h + 2s, h = ceil(log2 (p-1)), s segments per tree. Bytes a rank sends: n at most, the root's too.
 
@@ -147,7 +147,15 @@ def all_reduce(p: int, segments: int = 1) -> Schedule:
     >>> all_reduce(8, segments=4).nsteps
     22
     """
-    parent = binary_tree(p)
+    return all_reduce_through(binary_tree(p), segments)
+
+
+def all_reduce_through(parent: Ints, segments: int = 1) -> Schedule:
+    """The same through any binary tree, the parents of which are given.
+
+    >>> all_reduce_through(np.array([-1, 0, 0])).nsteps
+    4
+    """
     down = _down(parent, arrivals(parent, edge_colours(parent[None])[0]), segments, period=2)
     return then(reverse(down, "reduce", add=True), down, "all_reduce")
 

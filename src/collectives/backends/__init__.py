@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import distributed as dist
 
+    from collectives.machine import Machine
+
 # Name on the command line and in every row -> the file and the object in it.
 BACKENDS = {
     "p2p": "collectives.backends.p2p:P2P",
@@ -31,10 +33,16 @@ BACKENDS = {
 
 
 class Performed(NamedTuple):
-    """What a back end did: its algorithm, and into how many segments that cut a chunk if the back end knows."""
+    """What a back end did: its algorithm, into how many segments that cut a chunk if the back end knows, and by what.
+
+    ``machine`` is the one by which "auto" has chosen; None if it did not choose, or by `autotune.DEFAULT`. ``executor``
+    says what of ours followed the program: compiled code or Python.
+    """
 
     algorithm: str
     segments: int | None = None
+    machine: Machine | None = None
+    executor: str | None = None
 
 
 class Backend(ABC):

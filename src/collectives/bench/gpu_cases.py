@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from collectives.algorithms import ALGORITHMS
+from collectives.algorithms import executable
 from collectives.backends import Call, backend, nccl
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.collective import perform
+from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.program import Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.bench.data import reduced, share, values
 from collectives.bench.measure import OPS
@@ -53,7 +54,7 @@ def cases(p: int) -> Iterator[Case]:
     >>> print(next(cases(4)))
     Case(collective='broadcast', algorithm='flat', n=0, op='sum', dtype='float32', segments=None, root=0)
     """
-    for root, ((collective, algorithm), (n, op, dtype, segments)) in enumerate(product(ALGORITHMS, VARIANTS)):
+    for root, ((collective, algorithm), (n, op, dtype, segments)) in enumerate(product(executable(), VARIANTS)):
         if op == "sum" or collective in REDUCING:
             yield Case(collective, algorithm, n, op, dtype, segments, root % p)
 
@@ -122,7 +123,8 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
     whole, aside = Span(0, n), Span(0, n, scratch=True)
     me = dist.get_rank(group)
     task = Task((Send(0, me, 0, (whole,)), Recv(1, me, 0, aside), Wait(1), Reduce(whole, (whole, aside)), Wait(0)), ())
-    doubled = Plan((task,), (0,), ((),), n, writes=True, exchanges=True)
+    program, ties, followers = (task,), (0,), ((),)
+    doubled = Plan(program, ties, followers, n, True, True, flatten(program, ties, followers))
     mine = np.arange(n) % 1009
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         tensor = torch.tensor(mine, dtype=torch.float32, device=device)

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
-from collectives.autotune import bound, environment_machine
+from collectives.autotune import bound, environment_machine, slowest_link
 from collectives.backends import Backend, Call, Performed, backend
 from collectives.backends.exchange import everyones
-from collectives.backends.p2p import collective
 from collectives.backends.tuning import named
 from collectives.bench.data import reduced, share, values
 from collectives.bench.environment import record
@@ -33,6 +32,11 @@ OPS = {
 
 # How often the time of an agreement is measured: the first times connections are made.
 TRIES = 3
+
+
+def preload() -> None:
+    """Import what ranks share that are forks of one process; other ranks import what their back ends need."""
+    import collectives.backends.p2p.collective  # noqa: F401  its loop is compiled code, which takes a second to load
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
@@ -194,7 +198,7 @@ def _trip() -> float:
 def _latest(moment: float) -> float:
     """The largest of all ranks' numbers, by our own messages, which take a fraction of the time of gloo's."""
     number = torch.tensor([moment], dtype=torch.float64)
-    collective.perform(Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling"))
+    backend("p2p").perform(Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling"))
     return number.item()
 
 
@@ -222,7 +226,9 @@ def _row(
         "collective": wanted.collective,
         "algorithm": did.algorithm,
         "segments": did.segments,
+        "executor": did.executor,
         "auto": configuration == (name, "auto"),
+        "auto_by": did.machine and {"machine": did.machine.name} | slowest_link(did.machine, p).model_dump(),
         "backend": name,
         "where": wanted.where,
         "ranks": wanted.ranks,

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends.p2p.connection import Message
-from collectives.backends.p2p.transport import Transport, transport
+from collectives.backends.p2p.transport import Transport, finish, transport
 
 Row = dict[str, Any]
 
@@ -58,14 +57,9 @@ def _exchange(joined: Transport, nbytes: int, count: int, answer: int) -> float:
         awaited = [joined.receive(other, nth, message) for nth, message in enumerate(messages)]
     start = time.perf_counter()
     sent = [joined.send(other, nth, [message]) for nth, message in enumerate(messages)] if first else []
-    _finish(joined, sent + awaited)
+    finish(joined, sent + awaited)
     seconds = time.perf_counter() - start
     if not first:
-        _finish(joined, [joined.send(other, count, [back])])
+        finish(joined, [joined.send(other, count, [back])])
     joined.end()
     return seconds
-
-
-def _finish(joined: Transport, messages: list[Message]) -> None:
-    while messages := [message for message in messages if message.left]:
-        joined.wait(messages)

@@ -20,8 +20,8 @@ Record = dict[str, Any]
 def write(stem: str | Path, rows: list[Record], record: Record) -> None:
     """Write ``stem.parquet`` (the rows) and ``stem.json`` (the record), each whole or not at all.
 
-    The record gets the date, and the version of the schemas that both follow. The rows come last: where they stand,
-    the record stands too. Raises ValueError where there are no rows.
+    The record gets the date, and the version of the schemas that both follow. The rows are written last: if they exist,
+    so does the record. Raises ValueError where there are no rows.
     """
     import pyarrow as pa
     from pyarrow import parquet

@@ -11,7 +11,7 @@ from collectives.backends import BACKENDS, backend, tuning
 from collectives.backends.tuning import named
 from collectives.launch import links, need_where
 from collectives.machine import machine
-from collectives.schedule import parts
+from collectives.schedule import need_ranks_only, parts
 from collectives.verify import verify
 
 Row = dict[str, Any]
@@ -77,6 +77,7 @@ class Settings(BaseModel):
         for algorithm in self.algorithms:
             if algorithm != "auto":
                 schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
+                need_ranks_only(schedule, "bench, which runs on ranks")
                 limits.need_cells(schedule.p, schedule.k)
                 verify(schedule)
         return self

@@ -4,9 +4,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from collectives.autotune import MEASURED
 from collectives.bench import Row, Settings, launches
 from collectives.statistics import covered, percent
-from collectives.units import format_bytes
+from collectives.units import format_bytes, many
 
 HEAD = (
     f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<26}{'backend':<9}{'where':<22}"
@@ -20,8 +21,8 @@ def heading(wanted: Sequence[Settings]) -> str:
     """Two lines above the rows: what is measured, how, and what each column is."""
     return (
         f"# {', '.join(each.collective for each in wanted)} on {wanted[0].ranks} ranks: median of "
-        f"{wanted[0].repetitions} after {wanted[0].warmups} warm-ups, each the slowest rank's time; the interval holds "
-        f"the true median with {percent(covered(wanted[0].repetitions))} confidence\n{HEAD}"
+        f"{wanted[0].repetitions} after {many(wanted[0].warmups, 'warm-up')}, each the slowest rank's time; "
+        f"the interval holds the true median with {percent(covered(wanted[0].repetitions))} confidence\n{HEAD}"
     )
 
 
@@ -52,7 +53,10 @@ def line(row: Row) -> str:
 
 
 def _algorithm(row: Row) -> str:
-    return f"{row['algorithm']} (auto)" if row["auto"] else str(row["algorithm"])
+    if not row["auto"]:
+        return str(row["algorithm"])
+    by = f":{MEASURED}" if (row["auto_by"] or {}).get("machine") == MEASURED else ""
+    return f"{row['algorithm']} (auto{by})"
 
 
 @contextmanager
@@ -68,7 +72,7 @@ def _bar(settings: Settings) -> Iterator[Callable[[Row], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"starting {settings.ranks} ranks", total=None)
 

@@ -67,12 +67,12 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "8.2", "Phase 1 involves sending", "Phase 1 accumulates sums.", (1, 1, 1, 1),
         lambda: checks.complete_chunks(schedule("ring", 4, collective="reduce_scatter")), EQUAL,
-        "After it, the four ranks hold {} complete chunks.", "reduce-and-reduce-scatter",
+        "Complete chunks on each of the four ranks after it: {}.", "reduce-and-reduce-scatter",
     ),
     Claim(
         "8.3", "Phase 2 involves circulating", "Phase 2 circulates them until all workers have all.", (4, 4, 4, 4),
         lambda: checks.complete_chunks(schedule("ring", 4)), EQUAL,
-        "After it, the four ranks hold {} complete chunks.", "scatter-gather-all-gather",
+        "Complete chunks on each of the four ranks after it: {}.", "scatter-gather-all-gather",
     ),
     Claim(
         "9.1", "less dependent on the number",
@@ -95,8 +95,8 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "9.3", "and the slowest link's bandwidth", "A ring's time depends on its slowest link.", (1.0, 1.0),
         lambda: (checks.slowed(1 << 20), checks.slowed(1 << 28)), within(0.05),
-        "Simulated, 16 ranks, one of them with a quarter of the rate: for 1 MiB and 256 MiB the ring "
-        "takes {} times as long as if all were so slow.",
+        "Simulated, 16 ranks, one of them with a quarter of the rate: the ring's time for 1 MiB and 256 MiB, over "
+        "the time if all were so slow, is {}.",
         "cluster-in-slow-motion",
     ),
     Excluded(

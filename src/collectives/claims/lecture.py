@@ -87,7 +87,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "43 46", "Higher batch size = faster",
         "A larger batch trains faster. (As a rule: it loses no accuracy for the same samples.)", LOST,
         lambda: lost((1024,)), AT_MOST, "Measured with digits: a batch of 1,024 instead of 32 loses {} of accuracy.",
-        DATA, Given("the batch is not too large: 256 at most for this model", lambda: lost((64, 128, 256))),
+        DATA, Given("the batch is not too large (256 at most for this model)", lambda: lost((64, 128, 256))),
         note=f"At most {LOST} counts as no loss. Above, steps are fewer and learn less.",
     ),
     Claim(

@@ -95,7 +95,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "text.1", "full bandwidth", "Rings have the full bandwidth.", (1.0,) * 3,
         lambda: checks.endless((96, 768, 24576)),
-        EQUAL, "On 96, 768 and 24,576 ranks, by the closed form for an endless buffer: {} times the lower bound.",
+        EQUAL, "On 96, 768 and 24,576 ranks, the closed form over the lower bound, for an endless buffer: {}.",
         "ring-all-reduce",
     ),
     Claim(
@@ -150,7 +150,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "text.11", "half twice", "Every rank sends half of the data at most twice.", (1.0,) * len(EVEN[:-1]),
         lambda: tuple(half_twice(p) for p in EVEN[:-1]), AT_MOST,
-        f"On {', '.join(map(str, EVEN[:-1]))} ranks, in the broadcast the busiest rank sends {{}} buffers.", TWO,
+        f"On {listed([str(p) for p in EVEN[:-1]])} ranks, the busiest rank sends {{}} n in the broadcast.", TWO,
         note="That is one phase. An all-reduce has two, so that a rank sends 2 n, as in a ring.",
     ),
     Claim(
@@ -207,12 +207,12 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         note="What was measured was shifted: NCCL's code of that time mirrored odd numbers only.",
     ),
     Claim(
-        "figure.3", "8 bytes", "Latency of 8 bytes, five points each. (As a rule: we come within 15 %.)", 0.15,
+        "figure.3", "8 bytes", "Latency of 8 bytes, five points each. (As a rule: we come within 15%.)", 0.15,
         lambda: errors(published.SMALL), AT_MOST, "The largest error of our simulation is {}.", PAGE,
         form=lambda share: f"{share:.1%}",
     ),
     Claim(
-        "figure.4", "64MB", "Bandwidth of 64 MB, five points each. (As a rule: we come within 15 %.)", 0.15,
+        "figure.4", "64MB", "Bandwidth of 64 MB, five points each. (As a rule: we come within 15%.)", 0.15,
         lambda: errors(published.LARGE), AT_MOST, "The largest error of our simulation is {}.", PAGE,
         form=lambda share: f"{share:.1%}",
     ),

@@ -112,12 +112,12 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "12.4 13 14", "Send chunk p - i",
         "At turn i, processor p sends chunk p − i to processor p + 1, and adds chunk p − i − 1.", (1,) * 8,
         lambda: after_turns(lambda _: 7), EQUAL,
-        "Built so, for N − 1 turns on eight ranks: they end with {} complete chunks.", "ring-all-reduce",
+        "Built so, for N − 1 turns on eight ranks, complete chunks on each at the end: {}.", "ring-all-reduce",
     ),
     Claim(
         "15", "repeat while i < p", "Repeat while i < p − 1, where p is the processor.", (1,) * 8,
         lambda: after_turns(lambda rank: max(1, rank - 1)), EQUAL,
-        "Built so on eight ranks: they end with {} complete chunks.", "ring-all-reduce",
+        "Built so on eight ranks, complete chunks on each at the end: {}.", "ring-all-reduce",
         Given("the limit is N − 1, the number of processors less one", lambda: after_turns(lambda _: 7)),
         note=("One letter has two meanings here: the processor in the lines above, the number of processors "
               "in this one."),
@@ -152,7 +152,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "20.2", "the algorithm achieves bandwidth optimality", "Without latency, the ring is optimal in bandwidth.",
         (1.0,) * len(RANKS),
         lambda: checks.endless(RANKS),
-        EQUAL, f"{ON_RANKS}, for a buffer so large that latency is nothing, it takes {{}} times the lower bound.",
+        EQUAL, f"{ON_RANKS}, for a buffer so large that latency is nothing, its time over the lower bound is {{}}.",
         "ring-all-reduce",
     ),
     Claim(
@@ -165,8 +165,8 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "23.2", "limited by the slowest connection", "The slowest connection limits the ring's speed.", (1.0, 1.0),
         lambda: (checks.slowed(1 << 20), checks.slowed(1 << 28)), within(0.05),
-        "Simulated, 16 ranks, one with a quarter of the rate: for 1 MiB and 256 MiB the ring takes {} "
-        "times as long as if all were so slow.",
+        "Simulated, 16 ranks, one with a quarter of the rate: the ring's time for 1 MiB and 256 MiB, over the "
+        "time if all were so slow, is {}.",
         "cluster-in-slow-motion",
     ),
     Claim(

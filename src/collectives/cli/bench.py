@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from collectives.algorithms import is_program, own
 from collectives.bench import Row, Settings, bench, need_all
 from collectives.bench.table import heading, line, note, progress
 from collectives.cli import ending
@@ -15,7 +16,7 @@ from collectives.errors import explain
 
 # The fields of Settings, and what `--help` says of them; limits and defaults are the model's.
 HELP = {
-    "algorithms": "ours, or FILE.py:FUNCTION",
+    "algorithms": "ours, FILE.py:FUNCTION, or FILE.xml (MSCCL), which has its own collective and ranks",
     "backends": "`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm",
     "ranks": "one launch for each",
     "where": "what starts ranks: loopback, slurm, cluster:5ms,25MB/s …; Horovod and MPI have their own, except on a "
@@ -42,12 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, text in HELP.items():
         add_field(parser, FLAGS.get(name, f"--{name}"), fields[name], text, dest=name, **MORE.get(name, {}))
     parser.add_argument("--json", action="store_true", help="one JSON object per row, with every sample")
+    parser.set_defaults(collective=None, ranks=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """A table for each number of ranks; 1 if elements were wrong."""
     with ending.limit(arguments.timeout, f"bench {' '.join(arguments.algorithms)}"):
-        everything = [_settings(arguments, ranks) for ranks in arguments.ranks]
+        everything = _settings(arguments)
     with wrong_input():
         need_all([settings for wanted in everything for settings in wanted])
     wrong = sum(_measured(wanted, arguments.json) for wanted in everything)
@@ -56,15 +58,26 @@ def run(arguments: argparse.Namespace) -> int:
     return int(wrong > 0)
 
 
-def _settings(arguments: argparse.Namespace, ranks: int) -> list[Settings]:
-    """The settings of a measurement on ``ranks`` ranks, one for each collective."""
-    if arguments.root and not set(arguments.collective) & set(ROOTED):
-        raise UsageError(f"{', '.join(arguments.collective)} takes no --root: got {arguments.root}, expected none")
-    given = {name: getattr(arguments, name) for name in HELP} | {"ranks": ranks}
+def _settings(arguments: argparse.Namespace) -> list[list[Settings]]:
+    """For each number of ranks the settings of its measurements, one for each collective."""
+    collectives, ranks = _asked(arguments)
+    if arguments.root and not set(collectives) & set(ROOTED):
+        raise UsageError(f"{', '.join(collectives)} takes no --root: got {arguments.root}, expected none")
+    given = {name: getattr(arguments, name) for name in HELP}
     try:
-        return [Settings(collective=collective, **given) for collective in arguments.collective]
+        return [[Settings(collective=each, **given | {"ranks": p}) for each in collectives] for p in ranks]
     except ValidationError as error:
         raise UsageError(explain(error)) from None
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[list[str], list[int]]:
+    """Collectives and ranks; where they are not given, those of the first FILE.xml, or else the model's."""
+    found = Settings.model_construct().collective, Settings.model_construct().ranks
+    if files := [name for name in arguments.algorithms if is_program(name)]:
+        with wrong_input():
+            program = own(files[0])(found[1])
+        found = program.collective, program.p
+    return arguments.collective or [found[0]], arguments.ranks or [found[1]]
 
 
 def _measured(wanted: list[Settings], as_json: bool) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from collectives import limits
-from collectives.algorithms import build, is_own, takes
+from collectives.algorithms import build, is_own, is_program, own, takes
 from collectives.cli import ending
 from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
 from collectives.schedule import Schedule
@@ -17,9 +17,10 @@ OPTIONS = ("root", "segments")
 
 def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | None = None) -> None:
     """Collective, algorithm and their options."""
-    parser.add_argument("collective", nargs=nargs, help="such as all_reduce")
-    parser.add_argument("algorithm", nargs=nargs, help="such as two_tree (`collectives list`), or FILE.py:FUNCTION")
-    parser.add_argument("-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS})")
+    parser.add_argument("collective", nargs=nargs, help="such as all_reduce; not before FILE.xml, which has its own")
+    names = "such as two_tree (`collectives list`), or FILE.py:FUNCTION, or FILE.xml (MSCCL)"
+    parser.add_argument("algorithm", nargs="?", help=names)
+    parser.add_argument("-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml)")
     parser.add_argument("--root", type=int, help="for a collective that starts from or ends at one rank")
     parser.add_argument("--segments", type=whole(limits.MOST_SEGMENTS), help="for a pipelined algorithm")
     add_timeout(parser)
@@ -32,13 +33,27 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 def limited(arguments: argparse.Namespace, algorithms: Sequence[str | None]) -> AbstractContextManager[None]:
     """The verb's time limit. A schedule of the user's own always has one, because it may never end."""
-    own = [name for name in algorithms if name and is_own(name)]
-    limit = arguments.timeout or (TIMEOUT if own else None)
-    return ending.limit(limit, " ".join([arguments.verb, *own])) if limit else nullcontext()
+    files = [name for name in algorithms if name and is_own(name)]
+    limit = arguments.timeout or (TIMEOUT if files else None)
+    return ending.limit(limit, " ".join([arguments.verb, *files])) if limit else nullcontext()
+
+
+def complete(arguments: argparse.Namespace) -> None:
+    """Fill in what FILE.xml says itself: collective and ranks. Raises UsageError if no algorithm is named."""
+    if arguments.algorithm is None and is_program(arguments.collective):
+        arguments.collective, arguments.algorithm = None, arguments.collective
+    if arguments.algorithm is None:
+        raise UsageError(f"{arguments.verb}: got {arguments.collective}, expected a collective and an algorithm")
+    if is_program(arguments.algorithm):
+        with wrong_input():
+            program = own(arguments.algorithm)(RANKS)
+        arguments.collective = arguments.collective or program.collective
+        arguments.ranks = arguments.ranks or program.p
 
 
 def built(arguments: argparse.Namespace) -> Schedule:
     """The schedule that the arguments ask for."""
+    complete(arguments)
     need_options(arguments)
     options = {name: getattr(arguments, name) for name in OPTIONS}
     with wrong_input():

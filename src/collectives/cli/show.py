@@ -12,6 +12,7 @@ from collectives.cli.options import UsageError
 from collectives.cli.schedules import add_schedule, built, limited
 from collectives.grid import grid
 from collectives.schedule import Schedule
+from collectives.units import many
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw the schedule if asked to; else print it."""
-    with limited(arguments, [arguments.algorithm]):
+    with limited(arguments, [arguments.collective, arguments.algorithm]):
         schedule = built(arguments)
         if arguments.svg:
             _save(arguments.svg, schedule, arguments.algorithm)
@@ -34,8 +35,9 @@ def run(arguments: argparse.Namespace) -> None:
             out(json.dumps(player_data(schedule, arguments.algorithm), separators=(",", ":")))
         elif not arguments.svg:
             head = (
-                f"{arguments.collective} by {arguments.algorithm} on {schedule.p} ranks: "
-                f"{schedule.nsteps} steps, {schedule.k} chunks. +2<0 adds chunk 2 from rank 0, =2<0 replaces it."
+                f"{arguments.collective} by {arguments.algorithm} on {many(schedule.p, 'rank')}: "
+                f"{many(schedule.nsteps, 'step')}, {many(schedule.k, 'chunk')}. "
+                "+2<0 adds chunk 2 from rank 0, =2<0 replaces it."
             )
             out(f"{head}\n\n{grid(schedule)}")
 

@@ -6,7 +6,7 @@ import sys
 from collectives import limits
 from collectives.cli.ending import out_row
 from collectives.cli.options import UsageError, add_json, size, wrong_input
-from collectives.cli.schedules import RANKS, add_schedule, limited, need_options
+from collectives.cli.schedules import RANKS, add_schedule, complete, limited, need_options
 
 SIZES = ("8", "64K", "64M")
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """A row for each size, and a trace of it if asked for."""
     try:
-        with limited(arguments, [arguments.algorithm]), wrong_input():
+        with limited(arguments, [arguments.collective, arguments.algorithm]), wrong_input():
             _simulate(arguments)
     except BrokenPipeError:
         raise
@@ -38,6 +38,7 @@ def _simulate(arguments: argparse.Namespace) -> None:
     from collectives.simulator.scaling import Case, line, row, schedule
     from collectives.simulator.trace import need_new_or_file, trace
 
+    complete(arguments)
     need_options(arguments)
     names, p = (arguments.collective, arguments.algorithm), arguments.ranks or RANKS
     on = machine(arguments.machine)

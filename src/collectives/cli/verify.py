@@ -1,26 +1,45 @@
-"""The verb ``verify``: prove one schedule, or all of them."""
+"""The verb ``verify``: prove one schedule, or all of them, or programs of others."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from collectives import limits
-from collectives.cli import proving
+from collectives.cli import ending, programs, proving
 from collectives.cli.ending import out_row
-from collectives.cli.options import UsageError, add_json, whole, wrong_input
+from collectives.cli.options import TIMEOUT, UsageError, add_json, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built, limited
+from collectives.schedule import ScheduleError
 from collectives.verify import COUNTED_RANKS, exact, verify
+
+if TYPE_CHECKING:
+    from collectives.machine import Machine
+
+SIZE = "1M"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     add_schedule(parser, limits.MOST_RANKS, nargs="?")
+    parser.add_argument("files", nargs="*", metavar="FILE.xml", help="instead: programs in MSCCL XML, one or more")
     parser.add_argument("--all", action="store_true", help="every algorithm, all its roots, segments and nodes")
     most = f"with --all: 1 to P ranks (default: {COUNTED_RANKS}, and more)"
     parser.add_argument("--max-ranks", type=whole(COUNTED_RANKS), metavar="P", help=most)
+    parser.add_argument("--machine", help="with FILE.xml: simulated there too; a preset, or your own NAME.yaml")
+    parser.add_argument("--bytes", type=size, help=f"with --machine (default {SIZE})")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """A row for each proof; a schedule that is wrong raises ScheduleError."""
+    words = [word for word in (arguments.collective, arguments.algorithm, *arguments.files) if word is not None]
+    if words and all(word.endswith(".xml") for word in words) and not arguments.all:
+        with ending.limit(arguments.timeout or TIMEOUT, "verify"):
+            _verify_programs(words, arguments)
+        return
+    if arguments.machine or arguments.bytes:
+        raise UsageError("--machine and --bytes go with FILE.xml: `simulate` has them for other schedules")
+    if arguments.files:
+        raise UsageError(f"verify: got {' '.join(words)[:80]}, expected a collective and an algorithm, or FILE.xml …")
     named = arguments.collective is not None and arguments.algorithm is not None
     if named == arguments.all:
         raise UsageError("verify takes either a collective and an algorithm, or --all")
@@ -29,6 +48,34 @@ def run(arguments: argparse.Namespace) -> None:
             _verify_all(arguments)
         else:
             _verify_one(arguments)
+
+
+def _verify_programs(files: list[str], arguments: argparse.Namespace) -> None:
+    given = [name for name in ("ranks", "root", "segments", "max_ranks") if getattr(arguments, name) is not None]
+    if given:
+        raise UsageError(f"FILE.xml takes no --{given[0].replace('_', '-')}: the file says it")
+    verdicts = []
+    for row in programs.rows(files, _machine(arguments), arguments.bytes or size(SIZE)):
+        out_row(row, programs.line(row), arguments.json)
+        verdicts.append(row["verdict"])
+    bad = {word: verdicts.count(word) for word in ("wrong", "unreadable") if word in verdicts}
+    if bad:
+        told = ", ".join(f"{count} of {len(files)} {word}" for word, count in bad.items())
+        raise UsageError(told) if "unreadable" in bad else ScheduleError(told)
+
+
+def _machine(arguments: argparse.Namespace) -> "Machine | None":
+    if arguments.machine is None:
+        if arguments.bytes:
+            raise UsageError("--bytes goes with --machine: got no machine, expected one")
+        return None
+    from collectives.machine import machine
+
+    try:
+        with wrong_input():
+            return machine(arguments.machine)
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
 
 
 def _verify_all(arguments: argparse.Namespace) -> None:

@@ -72,10 +72,12 @@ def _run(runs: list[Run], *, replace: bool) -> int:
         if _is_current(each):
             print(f"{name}: up to date", file=sys.stderr)
         else:
-            print(f"{name}: running", file=sys.stderr, flush=True)
+            before = _seconds(each.executed)
+            print(f"{name}: running{f', {before} last time' if before else ''}", file=sys.stderr, flush=True)
             if replace:
                 _make_way(each)
             _execute(each)
+            print(f"{name}: took {_seconds(each.executed)}", file=sys.stderr, flush=True)
     return sum(_failed_rows(each.executed) for each in runs)
 
 
@@ -156,8 +158,19 @@ def _inputs(notebook: Path, parameters: dict[str, Any]) -> str:
 def _inputs_of(executed: Path) -> str | None:
     """The fingerprint that an executed notebook was made from; None for one that is damaged, or not from here."""
     with suppress(ValueError, KeyError, TypeError, AttributeError):
-        return str(json.loads(executed.read_text(encoding="utf8"))["metadata"]["collectives"]["inputs"])
+        return str(_metadata(executed)["collectives"]["inputs"])
     return None
+
+
+def _seconds(executed: Path) -> str | None:
+    """How long an executed notebook took, such as "31 s"; None where there is none."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return f"{_metadata(executed)['papermill']['duration']:.0f} s"
+    return None
+
+
+def _metadata(executed: Path) -> Any:
+    return json.loads(executed.read_text(encoding="utf8"))["metadata"]
 
 
 def _is_current(run: Run) -> bool:

@@ -35,7 +35,7 @@ GREY = Mark("#88888866", ".")
 LABEL_LETTERS, LINE = 19, 64
 
 # Points that a letter of a tick label takes, and that an x axis of a figure's whole width has.
-LETTER, AXIS = 7, 0.62 * 72 * WIDTH
+LETTER, AXIS = 7.3, 0.62 * 72 * WIDTH
 
 
 def nothing() -> Picture:
@@ -129,20 +129,20 @@ def message(figure: Figure, theme: Theme, said: str, at: float | None = None) ->
         axes.axvline(at, color=theme.ink, lw=0.8, ls=(0, (1, 2)), zorder=0.5)
 
 
-def notes(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 9) -> None:
+def notes(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 9, columns: int = 3) -> None:
     """Below the figure: what kinds of marks are, and how sure the intervals of the rows are."""
     handles, title = list(more), confidence(rows)
     if handles or title:
         names = [str(handle.get_label()) for handle in handles]
         look: dict[str, Any] = {"fontsize": size, "title": title, "title_fontsize": size, "alignment": "left"}
-        figure.legend(handles, names, loc="outside lower left", ncols=3, **look)
+        figure.legend(handles, names, loc="outside lower left", ncols=columns, **look)
 
 
 def labels(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 9.5) -> None:
     """The name of every series at the right of each panel, in its colour; below the figure ``more``, as in `notes`.
 
-    A name is level with the end of its line. Names are pushed apart where ends are close; then, or where a line ends
-    earlier, a thin line leads from the end to its name. Call it last: it lays the figure out to know where ends are.
+    A name is level with the end of its line. Names are pushed apart where ends are close; then a thin line leads from
+    the end to its name; a line that ends earlier has a dotted one. Call it last: it lays the figure out first.
     """
     notes(figure, rows, more)
     figure.draw_without_rendering()
@@ -158,7 +158,9 @@ def _label(axes: Axes, size: float) -> None:
     levels = below(1, apart([float(y) for _, y in at], heights), heights)
     for (name, (x, y, colour)), level, (right, wanted) in zip(ends.items(), levels, at, strict=True):
         is_beside = right > 0.9 and abs(level - wanted) * height < size
-        arrow = None if is_beside else {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 0, "shrinkB": 3}
+        line = {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 0, "shrinkB": 3}
+        line["ls"] = "-" if right > 0.9 else (0, (1, 4))  # across the panel it must not pass for data
+        arrow = None if is_beside else line | {"relpos": (0, 0.5)}  # from the left of its name: it crosses no other
         look: dict[str, Any] = {"color": _legible(colour), "fontsize": size, "va": "center", "linespacing": 1.0}
         look |= {"textcoords": "axes fraction", "annotation_clip": False, "arrowprops": arrow, "ha": "left"}
         axes.annotate(name, (x, y), (1 + 10 / width, level), **look)
@@ -227,7 +229,7 @@ def confidence(rows: Rows) -> str | None:
 
     >>> import pandas as pd
     >>> confidence(pd.DataFrame({"samples": [[1.0] * 21, [2.0] * 21]}))
-    'bars: 97.33 % intervals of the median'
+    'bars: 97.33% intervals of the median'
     """
     counts = [len(samples) for samples in getattr(rows, "samples", ()) if len(samples)]
     return f"bars: {intervals(counts)} of the median" if counts and min(counts) > 1 else None

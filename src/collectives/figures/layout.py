@@ -1,4 +1,4 @@
-"""Where a picture has the ranks: on a ring, around a hub, on the levels of a tree, or on a line for each node."""
+"""Where a picture has the ranks: on a ring, around a hub or a switch, on a tree's levels, on a line for each node."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ BENDS = {"tree": 0.07, "two trees": 0.07, "nodes": 0.28}
 
 
 class Layout(NamedTuple):
-    """Points in the unit square (float64, shape (p, 2), y downwards), and the radius of a rank in the same unit.
+    """Points in the unit square (float64, shape (participants, 2), y downwards), and the radius of a rank in that unit.
 
     ``around`` is the number of places on a circle whose neighbours are joined by its arc; 0 without a circle. ``nodes``
     are the lines (x, y, x, y) from the first rank of each node to its last.
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 
 def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
-    """The places of a schedule's ranks. An algorithm that is not in the table is drawn on a ring.
+    """The places of a schedule's ranks, switches in the middle. What is not in the table is drawn on a ring.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> layout(ALGORITHMS["all_reduce", "ring"](4), "ring").points.tolist()
@@ -42,10 +42,12 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
     """
     lines: list[Line] = []
     shape = "nodes" if schedule.ranks_per_node > 1 else SHAPES.get(algorithm or "", "ring")
+    hubs = list(range(schedule.p, schedule.participants))
+    shape = "star" if hubs else shape
     if shape == "nodes":
         points, lines = _nodes(schedule.p // schedule.ranks_per_node, schedule.ranks_per_node)
     elif shape == "star":
-        points = _star(schedule.p, schedule.root or 0)
+        points = _star(schedule.participants, hubs or [schedule.root or 0])
     elif shape == "tree":
         points = _levels(parents(schedule, 0, schedule.k))
     elif shape == "two trees":
@@ -88,10 +90,12 @@ def _ring(p: int, turn: float = 0.0) -> Points:
     return (np.stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)], axis=1)).round(9) + 0.0
 
 
-def _star(p: int, hub: int) -> Points:
-    points = np.empty((p, 2))
-    points[np.arange(p) != hub] = _ring(p - 1)
-    points[hub] = 0.5
+def _star(places: int, hubs: list[int]) -> Points:
+    """Hubs in the middle, one there or several on a small ring, the others around."""
+    points = np.full((places, 2), 0.5)
+    points[~np.isin(np.arange(places), hubs)] = _ring(places - len(hubs))
+    if len(hubs) > 1:
+        points[hubs] += 0.4 * (_ring(len(hubs)) - 0.5)
     return points
 
 

@@ -10,7 +10,7 @@ from collectives.algorithms import Mark
 from collectives.figures import kit, statements
 from collectives.figures.statements import Rows
 from collectives.figures.style import Picture, mark
-from collectives.units import format_bytes, parse_bytes
+from collectives.units import format_bytes, many, parse_bytes
 
 # Our own back ends, and what they add to an algorithm's name.
 OURS = {"p2p": "", "p2p_nccl": " over NCCL", "in_process": " in one process"}
@@ -74,13 +74,14 @@ WHERE = {
 def machine(record: dict[str, Any]) -> str:
     """One sentence about where the rows come from, out of their record."""
     settings, first = record["settings"][0], record["environment"][0]
-    ranks = ", ".join(str(ranks) for ranks in dict.fromkeys(each["ranks"] for each in record["settings"]))
+    ranks = statements.listed([str(ranks) for ranks in dict.fromkeys(each["ranks"] for each in record["settings"])])
     confidence = statements.intervals(each["repetitions"] for each in record["settings"])
     return (
         f"Measured on {ranks} ranks ({WHERE[settings['where'].partition(':')[0]]}; {first['processor']}, "
         f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "
-        f"{settings['dtype']}: medians of {settings['repetitions']} calls after {settings['warmups']} warm-ups, "
-        f"{_interleaved(record['environment'])}, each sample the slowest rank's time, with {confidence}."
+        f"{settings['dtype']}: medians of {settings['repetitions']} calls after "
+        f"{many(settings['warmups'], 'warm-up')}, {_interleaved(record['environment'])}, each sample "
+        f"the slowest rank's time, with {confidence}."
     )
 
 
@@ -123,7 +124,8 @@ def sureness(record: dict[str, Any]) -> str:
     counts = [each["repetitions"] for each in record.get("settings", []) if each.get("repetitions")]
     if not counts:
         return ""
-    return f"{statements.span(counts, '{:.0f}'.format)} repetitions, {statements.intervals(counts)}"
+    noun = "repetition" if max(counts) == 1 else "repetitions"
+    return f"{statements.span(counts, '{:.0f}'.format)} {noun}, {statements.intervals(counts)}"
 
 
 def command(record: dict[str, Any], stem: str | Path) -> str:

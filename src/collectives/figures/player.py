@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.algorithms import ALGORITHMS, build, names
+from collectives.algorithms import ALGORITHMS, build, is_own, names
 from collectives.contracts import CONTRACTS, after, before, where
 from collectives.figures.layout import layout
 from collectives.figures.style import colours
@@ -34,11 +35,12 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
     version                 1; it changes when an old reader would misread the data
     collective, algorithm   names
     p, k, root, parts       ranks; chunks; the root or null; parts into which the collective divides the buffer
+    switches                number of switches, numbered from p on; their cells hold nothing at the start
     ranks_per_node          number of consecutive ranks on each node
     one_port                false if a rank may send or receive several messages in one step
     colours                 one for each chunk, as #rrggbb
-    layout                  shape; x and y of every rank in the unit square, y downwards; the radius of a rank; around:
-                            places on the circle, or 0; nodes: the line [x, y, x, y] of each node's ranks
+    layout                  shape; x and y of every rank and switch in the unit square, y downwards; the radius of a
+                            rank; around: places on the circle, or 0; nodes: the line [x, y, x, y] of each node's ranks
     steps                   for each step the five columns [src, dst, chunk, count, add] (add: 1 adds, 0 replaces)
     before                  [rank, chunk, count]: the rank has its own data in ``count`` chunks from this one on
     asked                   [rank, chunk, count, who]: at the end these chunks hold the contribution of rank ``who``,
@@ -64,6 +66,7 @@ def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
         "k": schedule.k,
         "root": schedule.root,
         "parts": parts(schedule.collective, schedule.p),
+        "switches": schedule.switches,
         "ranks_per_node": schedule.ranks_per_node,
         "one_port": schedule.one_port,
         "colours": colours(schedule.k),
@@ -91,7 +94,7 @@ Run = tuple[int, int, int, int]
 
 def _before(schedule: Schedule) -> Iterator[Cell]:
     """The contributor of each cell: (rank, chunk, contributor)."""
-    for rank, chunk in np.argwhere(before(schedule)[..., -1] == 0).tolist():
+    for rank, chunk in np.argwhere(before(schedule)[: schedule.p, :, -1] == 0).tolist():
         yield rank, chunk, rank
 
 
@@ -163,9 +166,16 @@ class Player:
     attributes: dict[str, str]
 
     def _repr_html_(self) -> str:
+        schedule = shown(self.collective, self.algorithm, self.p)
         written = "".join(f' {name}="{escape(value)}"' for name, value in self.attributes.items())
-        text = escape(grid(shown(self.collective, self.algorithm, self.p)))
-        return f"<schedule-player{written}><pre>{text}</pre></schedule-player>"
+        data = _inside(player_data(schedule, Path(self.algorithm).name)) if is_own(self.algorithm) else ""
+        return f"<schedule-player{written}>{data}<pre>{escape(grid(schedule))}</pre></schedule-player>"
+
+
+def _inside(data: dict[str, Any]) -> str:
+    """A schedule that is in none of the scripts, for its element."""
+    text = _compact(data).replace("<", "\\u003c")
+    return f'<script type="application/json">{text}</script>'
 
 
 def player(collective: str, algorithm: str, p: int, *, name: str | None = None, **options: str | int) -> Player:
@@ -173,7 +183,8 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
 
     Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of the buffer, 1 MiB by
     default). ``name`` is the element's id, which is part of links to a step; two players of a page that start with the
-    same schedule need different ones. Raises ValueError for an unknown algorithm or option, and outside 2 to 16 ranks.
+    same schedule need different ones. A schedule of your own, ``file.py:function`` or ``file.xml``, is in the element
+    itself. Raises ValueError for an unknown algorithm or option, and outside 2 to 16 ranks.
 
     >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
     <schedule-player id="all-reduce-recursive-doubling-2" collective="all_reduce" algorithm="recursive_doubling" p="2"
@@ -181,9 +192,11 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
     rank 0 | rank 1
        0 | +0&lt;1   | +0&lt;0</pre></schedule-player>
     """
-    spoken = f"{collective.replace('_', '-')} by {algorithm.replace('_', ' ')} on {p} ranks"
-    identity = name or f"{collective}-{algorithm}-{p}".replace("_", "-")
-    attributes = {"id": identity, "collective": collective, "algorithm": algorithm, "p": p, **options}
+    short = Path(algorithm).name
+    spoken = f"{collective.replace('_', '-')} by {short.replace('_', ' ')} on {p} ranks"
+    identity = name or re.sub(r"[^\w-]", "-", f"{collective}-{short}-{p}").replace("_", "-")
+    listed = {} if is_own(algorithm) else {"collective": collective, "algorithm": algorithm, "p": p}
+    attributes = {"id": identity, **listed, **options}
     attributes |= {"role": "group", "aria-label": f"Schedule player: {spoken}"}
     _need_known(collective, algorithm, p, options)
     return Player(collective, algorithm, p, {key: str(value) for key, value in attributes.items()})
@@ -191,13 +204,15 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
 
 def _need_known(collective: str, algorithm: str, p: int, options: dict[str, str | int]) -> None:
     """Raise ValueError while the page is built, not when it is read."""
-    if (collective, algorithm) not in ALGORITHMS:
+    if (collective, algorithm) not in ALGORITHMS and not is_own(algorithm):
         raise ValueError(f"no algorithm {algorithm!r} for {collective!r}")
     if p not in RANKS:
         raise ValueError(f"the player shows {RANKS[0]} to {RANKS[-1]} ranks, not {p}")
     unknown = set(options) - {"step", "bytes"}
     if unknown:
         raise ValueError(f"the player has no option {', '.join(sorted(unknown))}")
+    if is_own(algorithm):
+        shown(collective, algorithm, p)
 
 
 if __name__ == "__main__":

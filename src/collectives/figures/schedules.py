@@ -30,6 +30,11 @@ def symbol(rank: int, chunk: int) -> str:
     return LETTERS[rank] + "".join(SUBSCRIPTS[int(digit)] for digit in str(chunk))
 
 
+def label(schedule: Schedule, rank: int) -> str:
+    """What a picture calls a participant: a rank by its number."""
+    return str(rank) if rank < schedule.p else "switch"
+
+
 def walk(schedule: Schedule, columns: int = 2) -> Picture:
     """What every rank holds at the start and after every step: a panel each, ranks top to bottom, chunks left to right.
 
@@ -52,7 +57,7 @@ def walk(schedule: Schedule, columns: int = 2) -> Picture:
         f"What each of {schedule.p} ranks holds of {schedule.k} chunks, at the start and after each of "
         f"{schedule.nsteps} steps of {schedule.collective.replace('_', '-')}; at the end {end}."
     )
-    return picture(paint, alt, WIDTH, height=rows * (0.36 * schedule.p + 0.45))
+    return picture(paint, alt, WIDTH, height=rows * (0.36 * schedule.participants + 0.45))
 
 
 def _states(schedule: Schedule) -> list[Counts]:
@@ -73,14 +78,14 @@ def _written(schedule: Schedule, t: int) -> set[tuple[int, int]]:
 
 
 def _panel(axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int, int]], theme: Theme) -> None:
-    p, k = schedule.p, schedule.k
+    p, k = schedule.participants, schedule.k
     colours, wanted = hues(k), _wanted(schedule)
     for rank in range(p):
-        axes.text(-0.15, rank + 0.5, f"{rank}", ha="right", va="center", fontsize=9, color=theme.ink)
+        axes.text(-0.15, rank + 0.5, label(schedule, rank), ha="right", va="center", fontsize=9, color=theme.ink)
         for chunk in range(k):
             filled = state[rank, chunk].sum() / wanted
             _cell(axes, rank, chunk, state[rank, chunk], filled, colours[chunk], (rank, chunk) in written, theme)
-    axes.set_xlim(-0.5, k + 0.05)
+    axes.set_xlim(-0.5 - 0.12 * k * min(1, schedule.switches), k + 0.05)
     axes.set_ylim(p + 0.05, -0.05)
 
 
@@ -101,7 +106,7 @@ def _wanted(schedule: Schedule) -> int:
 
 
 def _holdings(schedule: Schedule, state: Counts) -> str:
-    full = (state.sum(axis=2) == _wanted(schedule)).sum(axis=1)
+    full = (state[: schedule.p].sum(axis=2) == _wanted(schedule)).sum(axis=1)
     least, most = int(full.min()), int(full.max())
     count = f"{least}" if least == most else f"{least} to {most}"
     return f"every rank holds {count} complete chunk{'s' if most != 1 else ''}"
@@ -116,13 +121,15 @@ def space_time(schedule: Schedule) -> Picture:
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         colours = hues(schedule.k)
-        for rank in range(schedule.p):
+        for rank in range(schedule.participants):
             axes.axhline(rank, color=theme.faint, lw=0.8, zorder=0)
         for t, step in enumerate(schedule.steps()):
             _arrows(axes, t, step, colours)
-        axes.set(xlim=(-0.3, schedule.nsteps + 0.3), ylim=(schedule.p - 0.5, -0.5), xlabel="step", ylabel="rank")
+        axes.set(
+            xlim=(-0.3, schedule.nsteps + 0.3), ylim=(schedule.participants - 0.5, -0.5), xlabel="step", ylabel="rank"
+        )
         axes.set_xticks(np.arange(schedule.nsteps) + 0.5, [str(t) for t in range(schedule.nsteps)])
-        axes.set_yticks(range(schedule.p))
+        axes.set_yticks(range(schedule.participants), [label(schedule, r) for r in range(schedule.participants)])
         axes.grid(False)
         axes.spines[["left", "bottom"]].set_visible(False)
 
@@ -131,7 +138,7 @@ def space_time(schedule: Schedule) -> Picture:
         f"Messages of {schedule.collective.replace('_', '-')} on {schedule.p} ranks: {messages} arrows between ranks "
         f"over {schedule.nsteps} steps, coloured by chunk ({schedule.k} in all)."
     )
-    return picture(paint, alt, WIDTH, height=0.9 + 0.34 * schedule.p)
+    return picture(paint, alt, WIDTH, height=0.9 + 0.34 * schedule.participants)
 
 
 def _arrows(axes: Axes, t: int, step: Step, colours: list[Colour]) -> None:
@@ -158,7 +165,7 @@ def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, mo
         for t, axes in zip(range(shown), panels.flat, strict=False):
             axes.set_title(f"step {t}", fontsize=9, color=theme.ink)
             _links(axes, schedule, placed, theme)
-            _ranks(axes, placed, theme)
+            _ranks(axes, schedule, placed, theme)
             _curves(axes, schedule, placed, t, theme)
 
     return picture(paint, _who_sends(schedule, shown), WIDTH, height=rows * (0.25 + WIDTH / columns))
@@ -172,13 +179,14 @@ def _links(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None
             axes.plot(*placed.points[[a, b]].T, color=theme.faint, lw=0.7, zorder=0)
 
 
-def _ranks(axes: Axes, placed: Layout, theme: Theme) -> None:
+def _ranks(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None:
     size = WIDTH / 3 * 72 * placed.radius  # about the radius in points, where three panels stand side by side
     for ax, ay, bx, by in placed.nodes:
         axes.plot([ax, bx], [ay, by], color=theme.faint, lw=2.4 * size, solid_capstyle="round", alpha=0.35, zorder=0)
     for rank, (x, y) in enumerate(placed.points.tolist()):
         axes.add_patch(Circle((x, y), placed.radius, fc=theme.ground, ec=theme.ink, lw=0.9, zorder=3))
-        axes.text(x, y, str(rank), ha="center", va="center", fontsize=min(9, 1.1 * size), color=theme.ink, zorder=4)
+        name, most = label(schedule, rank), 9 if rank < schedule.p else 5
+        axes.text(x, y, name, ha="center", va="center", fontsize=min(most, 1.1 * size), color=theme.ink, zorder=4)
     edge = 1.4 * placed.radius + 0.02
     axes.set(xlim=(-edge, 1 + edge), ylim=(1 + edge, -edge), aspect="equal")
 
@@ -241,7 +249,8 @@ def _who_sends(schedule: Schedule, shown: int) -> str:
         return said
     src, dst, chunks, add = _messages(schedule.step(0))[0]
     kind = "added" if add else "replacing"
-    return f"{said} In step 0, for example, rank {src} sends chunk {_short(chunks)} to rank {dst}, {kind}."
+    to = f"rank {dst}" if dst < schedule.p else "the switch"
+    return f"{said} In step 0, for example, rank {src} sends chunk {_short(chunks)} to {to}, {kind}."
 
 
 def two_trees(p: int) -> Picture:
@@ -254,7 +263,7 @@ def two_trees(p: int) -> Picture:
         for axes, parent, colour, name in zip(
             figure.subplots(1, 2), parents, colours, ("first", "second"), strict=True
         ):
-            axes.set_title(f"{name} tree, {name} half", fontsize=10, color=theme.ink)
+            axes.set_title(f"{name} tree, {name} half", fontsize=12, color=theme.ink)
             _tree(axes, parent, colour, set(first.tolist()), theme)
 
     both = np.intersect1d(first, second)
@@ -278,7 +287,7 @@ def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme:
             style = "solid" if colour[rank] == 0 else (0, (2, 1.5))
             axes.plot([rank, up], [depth[rank], depth[up]], color=theme.ink, lw=1.2, ls=style, zorder=1)
         fill = mark("two_tree").colour if rank in inside_first else mark("ring").colour
-        axes.scatter([rank], [depth[rank]], s=170, color=fill, zorder=2)
-        axes.text(rank, depth[rank], str(rank), ha="center", va="center", color="white", fontsize=9, zorder=3)
+        axes.scatter([rank], [depth[rank]], s=300, color=fill, zorder=2)
+        axes.text(rank, depth[rank], str(rank), ha="center", va="center", color="white", fontsize=12.5, zorder=3)
     axes.set(xlim=(-0.7, len(parent) - 0.3), ylim=(depth.max() + 0.45, -0.45))
     axes.set_axis_off()

@@ -51,17 +51,17 @@ def signed(share: float) -> str:
     """A relative error in whole per cent, with its sign.
 
     >>> signed(0.496), signed(-0.004), signed(-0.12)
-    ('+50 %', '0 %', '−12 %')
+    ('+50%', '0%', '−12%')
     """
     whole = round(100 * share)
-    return f"{'+' if whole > 0 else '−' if whole < 0 else ''}{abs(whole)} %"
+    return f"{'+' if whole > 0 else '−' if whole < 0 else ''}{abs(whole)}%"
 
 
 def intervals(counts: Iterable[int]) -> str:
     """The confidence of intervals around medians, from their numbers of samples.
 
     >>> intervals([5, 5]), intervals([15, 3]), intervals([1])
-    ('93.75 % intervals', '75 % to 96.48 % intervals', 'single samples, without intervals')
+    ('93.75% intervals', '75% to 96.48% intervals', 'single samples, without intervals')
     """
     sure = [covered(count) for count in counts]
     if min(sure) == 0:

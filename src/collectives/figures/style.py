@@ -2,14 +2,20 @@
 
 import base64
 import io
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from html import escape
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import matplotlib as mpl
-import seaborn as sns
+import numpy as np
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from collectives.algorithms import ALGORITHMS, NEUTRAL, Mark
@@ -31,6 +37,9 @@ LIGHT = Theme("light", ink="#1f2328", faint="#d0d7de", ground="#ffffff")
 DARK = Theme("dark", ink="#e6edf3", faint="#48515c", ground="#14181e")
 
 
+# Colours of algorithms that a dark page swallows, and what they are there: the same hue, brighter.
+BRIGHTER = {b"#332288": b"#8f7fe8", b"#882255": b"#c2476f", b"#117733": b"#5fb04a"}
+
 # Of each algorithm, and of back ends, for rows whose algorithm a library chose.
 MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | {
     "p2p": Mark("#0072B2", "o"),
@@ -48,8 +57,20 @@ def mark(algorithm: str) -> Mark:
 
 
 def hues(k: int) -> list[Colour]:
-    """One hue for each of k chunks, equally bright: red, green and blue from 0 to 1."""
-    return [(r, g, b) for r, g, b in sns.color_palette("husl", k)]
+    """One hue for each of k chunks, equally bright: red, green and blue from 0 to 1; seaborn's palette "husl"."""
+    angles = 359 * ((np.linspace(0, 1, k + 1)[:-1] + 0.01) % 1)
+    return [tuple(_husl().husl_to_rgb(angle, 0.9 * 99, 0.65 * 99)) for angle in angles.tolist()]
+
+
+@cache
+def _husl() -> Any:
+    """The module of this colour space alone: to import all of seaborn takes 1.5 s, on each page."""
+    package = find_spec("seaborn")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("missing package: got none, expected seaborn (extra `experiments`)")
+    module = ModuleType("husl")
+    SourceFileLoader("husl", str(Path(package.origin).parent / "external" / "husl.py")).exec_module(module)
+    return module
 
 
 def colours(k: int) -> list[str]:
@@ -58,15 +79,15 @@ def colours(k: int) -> list[str]:
     >>> colours(2)
     ['#f77189', '#36ada4']
     """
-    return list(sns.color_palette("husl", k).as_hex())
+    return [to_hex(hue) for hue in hues(k)]
 
 
 @dataclass(frozen=True)
 class Picture:
     """A figure as SVG (bytes), for light and for dark pages, with an alternative text, and a caption or none."""
 
-    light: bytes
-    dark: bytes
+    light: bytes = field(repr=False)
+    dark: bytes = field(repr=False)
     alt: str
     caption: str = ""
 
@@ -76,7 +97,8 @@ class Picture:
             f'{base64.b64encode(svg).decode()}">'
             for name, svg in (("light", self.light), ("dark", self.dark))
         )
-        caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
+        said = re.sub(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', escape(self.caption))
+        caption = f"<figcaption>{said}</figcaption>" if said else ""
         # in a box of their own: the theme hides a caption beside an image of the other theme
         return f'<figure class="drawn"><div>{images}</div>{caption}</figure>'
 
@@ -97,7 +119,15 @@ def _svg(paint: Callable[[Figure, Theme], None], theme: Theme, width: float, hei
         paint(figure, theme)
         out = io.BytesIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return out.getvalue()
+    return _bright(out.getvalue()) if theme is DARK else out.getvalue()
+
+
+def _bright(svg: bytes) -> bytes:
+    """Lines and markers; an area keeps its colour, because the letters in it are chosen for that."""
+    for dark, bright in BRIGHTER.items():
+        svg = svg.replace(b"fill: %b; stroke: %b" % (dark, dark), b"fill: %b; stroke: %b" % (bright, bright))
+        svg = svg.replace(b"stroke: %b" % dark, b"stroke: %b" % bright)
+    return svg
 
 
 def _settings(theme: Theme) -> Any:

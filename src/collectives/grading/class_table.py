@@ -41,7 +41,7 @@ def class_summary(grades: Iterable[Grade]) -> str:
     2 submissions: mean 2.5, median 2.5 of 4 points
     <BLANKLINE>
     criterion  passed
-    steps      1 of 2   50 %
+    steps      1 of 2   50%
     """
     sorted_grades = _sorted(grades)
     if not sorted_grades:
@@ -85,4 +85,4 @@ def _guarded(cell: Cell) -> Cell:
 def _rate(criterion: str, grades: list[Grade]) -> str:
     asked: list[Verdict] = [each for grade in grades for each in grade.verdicts if each.criterion == criterion]
     met = sum(verdict.status == "passed" for verdict in asked)
-    return f"{met} of {len(asked)}  {100 * met / len(asked):3.0f} %"
+    return f"{met} of {len(asked)}  {100 * met / len(asked):3.0f}%"

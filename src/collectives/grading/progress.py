@@ -68,4 +68,4 @@ def silent(ranks: Sequence[Rank], file: str, limit: float) -> str:
     where = f" ({file}, line {line})" if line else ""
     waiting = [str(rank.number) for rank in ranks if rank.waits]
     others = f"; {'rank' if len(waiting) == 1 else 'ranks'} {', '.join(waiting)} waited" if waiting else ""
-    return f"rank {first.number} did neither return nor send or receive for {limit:g} s{where}{others}"
+    return f"rank {first.number} neither returned nor sent or received anything for {limit:g} s{where}{others}"

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 import resource
+import signal
 import socket
 import sys
 import threading
@@ -211,11 +212,13 @@ def watcher(tried: list[str]) -> Watch:
 
     @contextmanager
     def watch(limit: float) -> Iterator[None]:
-        faulthandler.dump_traceback_later(STACK_AT * limit, file=2)  # sys.stderr may be the student's
+        # By a signal, which stops the thread: one that reads the stacks of others while they run can crash.
+        faulthandler.register(signal.SIGALRM, file=2)  # sys.stderr may be the student's
+        signal.setitimer(signal.ITIMER_REAL, STACK_AT * limit)
         try:
             yield
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_REAL, 0)
         if tried:
             _refuse(tried[0], [])
         if left := [thread.name for thread in threading.enumerate() if _is_left(thread)]:

@@ -73,7 +73,7 @@ def gradescope(grade: Grade) -> dict[str, Any]:
     return {
         "score": grade.points,
         "execution_time": round(sum(verdict.seconds for verdict in grade.verdicts)),
-        "output": "\n".join([f"{grade.title}: {passed(grade)}, {percent(grade):.0f} %", *grade.notes]),
+        "output": "\n".join([f"{grade.title}: {passed(grade)}, {percent(grade):.0f}%", *grade.notes]),
         "output_format": "text",
         "test_output_format": "text",
         "test_name_format": "text",

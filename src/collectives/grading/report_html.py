@@ -103,7 +103,7 @@ def _header(grade: Grade) -> Element:
         "header",
         _element("h1", grade.title),
         _element("p", "Submission ", _element("b", grade.submission)),
-        _element("p", score, f" ({percent(grade):.0f} %), {passed(grade)}", class_="score"),
+        _element("p", score, f" ({percent(grade):.0f}%), {passed(grade)}", class_="score"),
         *(_element("p", note, class_="note") for note in notes),
     )
 

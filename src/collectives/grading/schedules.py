@@ -56,6 +56,8 @@ def need_all_reduce(call: str, made: Any, p: int) -> None:
         raise Failed(f"{call}: got a schedule for {str(made.collective)[:40]!r}, expected 'all_reduce'")
     if made.p != p:
         raise Failed(f"{call}: got a schedule for {_count(made.p)} ranks, expected {p}")
+    if made.switches:
+        raise Failed(f"{call}: got a schedule with {_count(made.switches)} switches, expected ranks only")
     if made.root is not None:
         raise Failed(f"{call}: got root={made.root}, expected none: an all-reduce ends on every rank")
     _need_small(call, made)

@@ -21,14 +21,14 @@ def terminal(grade: Grade) -> str:
      ✗ failed     2.5 / 5     Every rank ends with the sum
                               rank 1, element 0: got 3, expected 6
     <BLANKLINE>
-       total      2.5 / 5     50 %, 0 of 1 criteria passed
+       total      2.5 / 5     50%, 0 of 1 criteria passed
     """
     grade = shown(grade)
     width = min(max(shutil.get_terminal_size((WIDEST, 0)).columns, NARROWEST), WIDEST)
     head = _wrapped(f"{grade.title}: {grade.submission}", width)
     rows = [_row(verdict, width) for verdict in grade.verdicts]
     total = HEAD.format("", "total", number(grade.points), number(grade.of))
-    blocks = [head, *rows, f"{total}{percent(grade):.0f} %, {passed(grade)}"]
+    blocks = [head, *rows, f"{total}{percent(grade):.0f}%, {passed(grade)}"]
     return "\n\n".join([*blocks, *(_wrapped(note, width) for note in _notes(grade))])
 
 

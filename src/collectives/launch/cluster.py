@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from collectives.emulator import PORT, Cluster, address, cluster, limits
 from collectives.launch import cluster_mpirun, mpirun
-from collectives.launch.fork_server import fork_servers, rank_command
+from collectives.launch.fork_server import rank_command
+from collectives.launch.host_servers import host_servers
 from collectives.launch.loopback import reading
 from collectives.launch.request import Request
 from collectives.processes.supervise import Event, Log, Process, end, supervise
@@ -92,7 +93,7 @@ def launch_on(
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[Process] = []
         with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"):
-            server = stack.enter_context(fork_servers(hosts.pids, module, environment or {}, timeout))
+            server = stack.enter_context(host_servers(hosts.pids, module, environment or {}, timeout))
             stack.callback(end, processes)
             for rank, log in enumerate(logs):
                 job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}

@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from collectives.emulator import PORT, Cluster, address, name
 from collectives.emulator.hosts import INTERFACE
 from collectives.launch import mpirun
-from collectives.launch.fork_server import fork_servers, rank_command
+from collectives.launch.fork_server import rank_command
+from collectives.launch.host_servers import host_servers
 from collectives.launch.loopback import reading
 from collectives.processes.supervise import Event, Log, RankError, end, indented, supervise, text
 
@@ -67,7 +68,7 @@ def launch_on(
         log: Log = stack.enter_context(tempfile.TemporaryFile())
         everywhere = SETTINGS | {"CLUSTER_AGENT": SEND.format(writer)} | dict(environment)
         with os.fdopen(writer, "wb"):
-            server = stack.enter_context(fork_servers(hosts.pids, module, everywhere, timeout))
+            server = stack.enter_context(host_servers(hosts.pids, module, everywhere, timeout))
             command = [*_mpirun(hosts, ranks_per_host), *rank_command(server, job | {"events": writer})]
             started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer])
         stack.callback(end, processes := [started])

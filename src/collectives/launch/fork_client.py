@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 
 # The files that a job may name by number, after those for input, output and errors.
-FILES = ("events", "answers")
+FILES = ("events", "answers", "listener", "lives")
 STREAMS = 3
 
 

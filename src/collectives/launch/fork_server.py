@@ -1,13 +1,15 @@
-"""Fork servers: ranks on emulated hosts as forks of one process, which imports torch and the ranks' module once.
+"""The fork server of this machine: ranks as forks of one process, which is kept between launches.
 
-Thirty-two imports of torch keep two cores busy for most of a minute and fill the memory with 32 copies. Here one
-process imports, and forks a server on every host. `rank_command` starts a `fork_client` there, which sends the server
-its job, its environment and its open files; the server forks again, and that process is the rank.
+A rank needs two to three seconds of processor time to import torch and to load the compiled executor. A fork of a
+process that has done so needs milliseconds. The server starts with the first launch and ends with the process that
+started it. It imports modules of this library, never yours: the next launch reads a module that you have edited.
 
-Each of these processes is killed when its parent ends, so all end with the first, and that with its launcher.
+`rank_command` starts a `fork_client`, which sends the server its job, its environment and its open files. The server
+forks, and that process is the rank, or the first of the servers on emulated hosts (`host_servers`). It and its process
+group end with the client. Each of these processes is killed when its parent ends.
 """
 
-import ctypes
+import atexit
 import gc
 import importlib
 import json
@@ -18,73 +20,107 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import IO, Any
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-from collectives.launch import fork_client, rank
+from collectives.launch import fork_client
 from collectives.processes.parent_death import die_with
-from collectives.processes.supervise import Event, RankError, end, last_lines, start
+from collectives.processes.supervise import Event, Process, RankError, end, last_lines, start
 
-NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # in the order in which they are entered
+IS_SUPPORTED = sys.platform == "linux"  # abstract sockets, and children that the kernel kills with their parent
+PRELOADED = "collectives.bench.measure"
 MOST_FILES = fork_client.STREAMS + len(fork_client.FILES)
 BACKLOG = 256  # ranks requested at the same time
-GONE_SECONDS = 5.0
+READY = b"."
 
-# What each host's server reports.
-READY, FAILED = b".", b"!"
+# Beginnings of the variables that count when a library is loaded. Ranks get all other variables anew.
+# fmt: off
+AT_IMPORT = ("HOME", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PATH", "PYTHON",
+             "TMPDIR", "TORCH", "TZ", "VIRTUAL_ENV", "XDG_")
+# fmt: on
 
 
-@contextmanager
-def fork_servers(pids: Sequence[int], module: str, environment: Mapping[str, str], seconds: float) -> Iterator[str]:
-    """A fork server on each host, for ranks that run ``module``; yields the servers' common name.
+class Server(NamedTuple):
+    """A running fork server; it ends when ``control`` is closed."""
 
-    ``pids`` are the hosts' first processes; ``environment`` is that of the ranks, and counts for the imports too.
-    Raises RankError if the servers are not ready within ``seconds``. All forks have ended afterwards.
+    name: str
+    process: Process
+    control: socket.socket
+
+
+_servers: dict[tuple[object, ...], Server] = {}
+_starting = threading.Lock()
+
+
+def fork_server(environment: Mapping[str, str], seconds: float) -> str:
+    """The name of a fork server for ranks with this environment; starts one where none is running.
+
+    Raises RankError if it is not ready within ``seconds``.
     """
-    reader, writer = os.pipe()
-    command = [sys.executable, "-m", "collectives.launch.fork_server"]
-    job = [str(os.getpid()), str(writer), module, *map(str, pids)]
-    with os.fdopen(reader, "rb", buffering=0) as lives, tempfile.TemporaryFile() as log:
-        with os.fdopen(writer, "wb"):
-            process = start([*command, *job], log, dict(environment), [writer])
-        try:
-            if not _heard(lives, len(pids), seconds):
-                raise RankError(f"the fork servers did not start; {last_lines(log)}")
-            yield str(process.pid)
-        finally:
-            end([process])
-            _heard(lives, sys.maxsize, GONE_SECONDS)
+    whole = os.environ | environment
+    loaded = sorted(item for item in whole.items() if item[0].startswith(AT_IMPORT))
+    key = os.getpid(), os.getcwd(), *loaded  # noqa: PTH109
+    with _starting:
+        if key not in _servers or _servers[key].process.poll() is not None:
+            _servers[key] = _start(environment, seconds)
+        return _servers[key].name
 
 
 def rank_command(server: str, job: Event) -> list[str]:
-    """The command that becomes a rank with this job on a host."""
+    """The command that becomes a rank with this job, where a server of this name runs."""
     return [sys.executable, "-I", "-S", fork_client.__file__, server, json.dumps(job)]
 
 
-def _heard(lives: IO[bytes], count: int, seconds: float) -> bool:
-    """Whether ``count`` servers report that they are ready, each within ``seconds``; False once all have ended."""
-    return all(select.select([lives], [], [], seconds)[0] and lives.read(1) == READY for _ in range(count))
+def _start(environment: Mapping[str, str], seconds: float) -> Server:
+    name, (ours, theirs) = uuid.uuid4().hex, socket.socketpair()
+    ours.settimeout(seconds)
+    with theirs, tempfile.TemporaryFile() as log:
+        command = [sys.executable, "-m", "collectives.launch.fork_server", str(theirs.fileno()), name]
+        process = start(command, log, dict(environment), [theirs.fileno()])
+        theirs.close()
+        try:
+            if ours.recv(1) != READY:
+                raise RankError(f"the fork server ended at its start; {last_lines(log)}")
+        except BaseException as error:
+            end([process])
+            ours.close()
+            if isinstance(error, TimeoutError):
+                raise RankError(f"the fork server timed out after {seconds:g} s; {last_lines(log)}") from None
+            raise
+    server = Server(name, process, ours)
+    atexit.register(_stop, os.getpid(), server)
+    return server
 
 
-def main(launcher: int, lives: int, module: str, *pids: int) -> None:
-    """Import, fork a server on every host, and wait until the launcher ends us."""
-    die_with(launcher)
-    os.set_inheritable(lives, False)  # children of ranks do not hold it open
+def _stop(owner: int, server: Server) -> None:
+    server.control.close()
+    if os.getpid() == owner:  # a fork of the owner has this handler, too
+        end([server.process])
+
+
+def main(control: str, name: str) -> None:
+    """Import, and fork a rank for each client until the launcher closes its end of ``control`` or has ended."""
+    with socket.socket(fileno=int(control)) as launcher, socket.socket(socket.AF_UNIX) as listener:
+        preload(PRELOADED)
+        listener.bind(fork_client.connection(name))
+        listener.listen(BACKLOG)
+        launcher.sendall(READY)
+        serve(listener, launcher)
+
+
+def preload(module: str) -> None:
+    """Import what the ranks share."""
     for name in ("torch.distributed", module):
         with suppress(Exception):  # the ranks fail in the same way and report it
-            importlib.import_module(name)
+            getattr(importlib.import_module(name), "preload", lambda: None)()
     gc.collect()
     gc.freeze()  # the collector leaves these objects alone, so their pages stay shared
-    own = os.getpid()
-    for pid in pids:
-        _fork(_enter, own, pid, lives)
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
 
 
-def _fork(do: Callable[..., None], *arguments: Any) -> int:
+def fork(do: Callable[..., None], *arguments: Any) -> int:
     """A child that does this and exits in an orderly way, because back ends have exit handlers."""
     child = os.fork()
     if child == 0:
@@ -93,46 +129,15 @@ def _fork(do: Callable[..., None], *arguments: Any) -> int:
     return child
 
 
-def _enter(parent: int, pid: int, lives: int) -> None:
-    """Enter a host and fork there: only a child gets a process number of the host. Waits for that child."""
-    directory = os.getcwd()  # noqa: PTH109
-    try:
-        _set_namespaces(pid)
-    except OSError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.stderr.flush()
-        os.write(lives, FAILED)
-        os._exit(1)
-    die_with(parent)  # only now: entering a user namespace clears it
-    os.chdir(directory)
-    os.waitpid(_fork(_serve, str(parent), lives), 0)
-    os._exit(0)
-
-
-def _set_namespaces(pid: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    with ExitStack() as stack:
-        files = [stack.enter_context(open(f"/proc/{pid}/ns/{name}", "rb")) for name in NAMESPACES]  # noqa: PTH123
-        own = stack.enter_context(open("/proc/self/ns/user", "rb"))  # noqa: PTH123
-        for file in files:
-            if not os.path.sameopenfile(file.fileno(), own.fileno()) and libc.setns(file.fileno(), 0):
-                raise OSError(code := ctypes.get_errno(), f"{file.name}: {os.strerror(code)}")
-
-
-def _serve(server: str, lives: int) -> None:
-    """On a host: for each connection fork a rank and its supervisor."""
-    die_with(0)  # a parent outside the host has number 0 here
+def serve(listener: socket.socket, *until: socket.socket) -> None:
+    """For each connection fork a rank and its supervisor, until one of the other sockets is closed at its other end."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     own = os.getpid()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(fork_client.connection(server))
-        listener.listen(BACKLOG)
-        os.write(lives, READY)
-        while True:
-            client, _ = listener.accept()
-            with client:
-                if _user(client) == os.geteuid():  # other users' processes on the host are refused
-                    _fork(_supervise_rank, own, client)
+    while listener in select.select([listener, *until], [], [])[0]:
+        client, _ = listener.accept()
+        with client:
+            if _user(client) == os.geteuid():  # other users' processes are refused
+                fork(_supervise, own, client)
 
 
 def _user(peer: socket.socket) -> int:
@@ -141,33 +146,61 @@ def _user(peer: socket.socket) -> int:
     return int(user)
 
 
-def _supervise_rank(parent: int, client: socket.socket) -> None:
-    """Fork a rank, and send its exit code to the client."""
+def _supervise(parent: int, client: socket.socket) -> None:
+    """Fork a rank, and send its exit code to the client. When either has ended, end the rank's process group."""
     die_with(parent)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    changes, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wakeup)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     text, files, _, _ = socket.recv_fds(client, 1 << 16, MOST_FILES)
     while piece := client.recv(1 << 16):
         text += piece
-    child = _fork(_become_rank, os.getpid(), json.loads(text), files)
+    child = fork(_become, os.getpid(), json.loads(text), files)
+    _wait_for_either(client, child, changes)
+    os.kill(child, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it had no group of its own yet
+        os.killpg(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(OSError):  # the client may have ended
         client.sendall(str(code).encode())
     os._exit(0)
 
 
-def _become_rank(parent: int, request: Event, files: Sequence[int]) -> None:
-    """Become a rank with the client's environment, directory and open files."""
+def _wait_for_either(client: socket.socket, child: int, changes: int) -> None:
+    """Wait until the client or the child has ended; a byte in ``changes`` may also say that the child was stopped."""
+    either = select.poll()
+    either.register(client, 0)  # the kernel reports that it hung up, without being asked
+    either.register(changes, select.POLLIN)
+    while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if client.fileno() in dict(either.poll()):
+            return
+        os.read(changes, 1 << 10)
+
+
+def _become(parent: int, request: Event, files: Sequence[int]) -> None:
+    """Become a rank, or the servers on emulated hosts, with the client's environment, directory and open files."""
     die_with(parent)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     for stream in range(fork_client.STREAMS):
         os.dup2(files[stream], stream)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    _draw_anew()
     job = {name: value for name, value in request["job"].items() if name not in fork_client.FILES}
-    rank.main([json.dumps(job | dict(zip(request["files"], files[fork_client.STREAMS :], strict=True)))])
+    job |= dict(zip(request["files"], files[fork_client.STREAMS :], strict=True))
+    program = "collectives.launch.host_servers" if "hosts" in job else "collectives.launch.rank"
+    importlib.import_module(program).main([json.dumps(job)])
+
+
+def _draw_anew() -> None:
+    """All forks would draw the same numbers from numpy; Python's own module sees to itself."""
+    import numpy as np
+
+    np.random.seed()  # noqa: NPY002
 
 
 if __name__ == "__main__":
-    launcher, lives, module, *pids = sys.argv[1:]
-    main(int(launcher), int(lives), module, *map(int, pids))
+    main(*sys.argv[1:])

@@ -1,8 +1,9 @@
 """Ranks as processes on this machine, joined by gloo over the loopback interface.
 
-No rank outlives the launcher. Each rank has its own process group, which the launcher ends. If the launcher is killed,
-the ranks are killed too, but not their children. Nothing is left on disk, because logs, the store's socket and the pipe
-of events are file descriptors without a name.
+On Linux ranks are forks of one process (`fork_server`), which has imported torch and is kept for the next launch. No
+rank outlives the launcher. Each rank has its own process group, which the launcher ends. If the launcher is killed, the
+ranks are killed too. Nothing is left on disk, because logs, the store's socket and the pipes are file descriptors
+without a name.
 """
 
 import json
@@ -16,6 +17,9 @@ from contextlib import ExitStack
 from typing import IO
 
 from collectives.launch.address import LOOPBACK, loopback_interface
+from collectives.launch.fork_client import FILES
+from collectives.launch.fork_server import IS_SUPPORTED, fork_server, rank_command
+from collectives.launch.host_servers import wait_until_gone
 from collectives.launch.request import Request
 from collectives.processes.supervise import Event, Log, Process, end, open_streams, start, supervise
 
@@ -23,30 +27,40 @@ from collectives.processes.supervise import Event, Log, Process, end, open_strea
 def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, one process for each rank on this machine."""
     open_streams()
-    ranks = wanted.ranks
+    ranks, variables = wanted.ranks, {"GLOO_SOCKET_IFNAME": loopback_interface()} | dict(wanted.environment)
+    server = fork_server(wanted.environment, wanted.timeout) if IS_SUPPORTED else None
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server((LOOPBACK, 0), backlog=ranks + 1))
-        reader, writer = os.pipe()
-        events = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
+        events, events_end = _pipe(stack)
+        lives, lives_end = _pipe(stack)
+        stack.callback(wait_until_gone, lives)
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[Process] = []
         stack.callback(end, processes)
-        with os.fdopen(writer, "wb"):
+        with events_end, lives_end, listener:
             for rank, log in enumerate(logs):
                 job = {"module": wanted.module, "settings": wanted.settings, "timeout": wanted.timeout}
+                job |= {"rank": rank, "ranks": ranks, "port": listener.getsockname()[1], "lives": lives_end.fileno()}
                 if rank == 0:
-                    job |= {"listener": listener.fileno(), "events": writer}
-                job |= {"rank": rank, "ranks": ranks, "port": listener.getsockname()[1], "launcher": os.getpid()}
-                processes.append(_start(job, log, dict(wanted.environment)))
-        listener.close()
+                    job |= {"listener": listener.fileno(), "events": events_end.fileno()}
+                processes.append(_start(server, job, log, {"LOCAL_RANK": str(rank)} | variables))
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
         return supervise(names, processes, logs, reading(events), wanted.timeout, wanted.on_event)
 
 
-def _start(job: Event, log: Log, environment: dict[str, str]) -> Process:
-    command = [sys.executable, "-m", "collectives.launch.rank", json.dumps(job)]
-    own = {"GLOO_SOCKET_IFNAME": loopback_interface(), "LOCAL_RANK": str(job["rank"])}
-    return start(command, log, own | environment, [job[name] for name in ("listener", "events") if name in job])
+def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """A pipe's two ends; the stack closes the one for reading."""
+    reader, writer = os.pipe()
+    return stack.enter_context(os.fdopen(reader, "rb", buffering=0)), os.fdopen(writer, "wb")
+
+
+def _start(server: str | None, job: Event, log: Log, environment: dict[str, str]) -> Process:
+    """One rank: a fork of the server where there is one, else a process that imports everything itself."""
+    if server:
+        command = rank_command(server, job)
+    else:
+        command = [sys.executable, "-m", "collectives.launch.rank", json.dumps(job | {"launcher": os.getpid()})]
+    return start(command, log, environment, [job[name] for name in FILES if name in job])
 
 
 def reading(stream: IO[bytes], event: Callable[[bytes], Event] = json.loads) -> Callable[[float], list[Event] | None]:

@@ -47,7 +47,8 @@ def takes(field: Schema, defs: Schema) -> str:
         name = field["$ref"].rpartition("/")[2]
         return f"*{name}*" if "properties" in defs[name] else takes(defs[name], defs)
     if "enum" in field or "const" in field:
-        return ", ".join(f"`{each}`" for each in field.get("enum", [field.get("const")]))
+        values = field.get("enum", [field.get("const")])
+        return ", ".join("null" if each is None else f"`{each}`" for each in values)
     several = field.get("anyOf") or (field["type"] if isinstance(field.get("type"), list) else ())
     if several:
         kinds = (each if isinstance(each, Mapping) else {"type": each} for each in several)

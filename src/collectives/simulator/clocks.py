@@ -114,6 +114,7 @@ def load(sent: Sent, p: int, links: Links, now: Scratch) -> None:
     """How long the step's messages occupy each port and shared link together."""
     for j in range(len(sent.src)):
         s, d, kind, size = sent.src[j], sent.dst[j], now.kind[j], float(sent.size[j])
+        sends, receives = links.ported[s], links.ported[d]
         q = protocol_of(size, links.limit)
         now.protocol[j] = q
         cls = min(kind, 1)
@@ -121,9 +122,9 @@ def load(sent: Sent, p: int, links: Links, now: Scratch) -> None:
         if kind > 0:
             network = links.beta[q, 1]
             out, into = slowed(out, network, links.slower[s]), slowed(into, network, links.slower[d])
-        now.egress[cls * p + s] += links.overhead[q, cls] + out * size
-        now.ingress[cls * p + d] += links.overhead[q, cls] + into * size
-        now.reducing[cls * p + d] += links.gamma * now.added[j]
+        now.egress[cls * p + s] += sends * (links.overhead[q, cls] + out * size)
+        now.ingress[cls * p + d] += receives * (links.overhead[q, cls] + into * size)
+        now.reducing[cls * p + d] += receives * links.gamma * now.added[j]
         for level in range(links.lowest, kind):
             leaving, entering = (
                 links.egress[level] + links.group[level, s],
@@ -132,8 +133,8 @@ def load(sent: Sent, p: int, links: Links, now: Scratch) -> None:
             out = into = links.shared_beta[level]
             if level == 0:
                 out, into = out * links.slower[s], into * links.slower[d]
-            now.shared[leaving] += out * links.stretch[q] * size
-            now.shared[entering] += into * links.stretch[q] * size
+            now.shared[leaving] += sends * out * links.stretch[q] * size
+            now.shared[entering] += receives * into * links.stretch[q] * size
 
 
 @compiled
@@ -171,8 +172,10 @@ def commit(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> No
     for j in range(len(sent.src)):
         s, d, kind = sent.src[j], sent.dst[j], now.kind[j]
         sender, receiver = min(kind, 1) * p + s, min(kind, 1) * p + d
-        occupy(clocks.egress, sender, now.start[j], now.left[j])
-        occupy(clocks.ingress, receiver, now.start[j] + links.latency[now.protocol[j], kind], now.arrival[j])
+        if links.ported[s] > 0.0:
+            occupy(clocks.egress, sender, now.start[j], now.left[j])
+        if links.ported[d] > 0.0:
+            occupy(clocks.ingress, receiver, now.start[j] + links.latency[now.protocol[j], kind], now.arrival[j])
         clocks.finish[s] = max(clocks.finish[s], now.left[j])
         clocks.finish[d] = max(clocks.finish[d], now.arrival[j])
         clocks.busy[0, sender] += now.egress[sender]

@@ -30,6 +30,7 @@ class Links(NamedTuple):
     group: Ints  # [level, rank]; level 0 is the port that ranks of a node share
     shared_beta: Floats  # by level: of the link that the group shares
     slower: Floats  # by rank: how many times as long a byte takes through its node's network port
+    ported: Floats  # by rank 1, by switch 0: it has a port for each rank, which waits for that rank's port only
     egress: Ints  # of each level: the first shared link out of its groups …
     ingress: Ints  # … and the first into them
     gamma: float
@@ -65,8 +66,8 @@ def slowed(beta: float, network: float, slower: float) -> float:
     return max(beta, network * slower)
 
 
-def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...]) -> Links:
-    """The machine as arrays, for ranks on these nodes and messages by these protocols."""
+def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...], switches: int = 0) -> Links:
+    """The machine as arrays, for ranks on these nodes, of which the last are switches, and for these protocols."""
     inside = machine.inside or machine.network
     share = np.array([protocol.share for protocol in protocols])
     rank, g = np.arange(len(node)), machine.ranks_per_node
@@ -86,6 +87,7 @@ def links_of(machine: Machine, node: Ints, protocols: tuple[Protocol, ...]) -> L
         group=group,
         shared_beta=np.array([machine.network.beta, *uplinks]),
         slower=np.array([machine.slower.get(each, 1.0) for each in node.tolist()]),
+        ported=np.repeat([1.0, 0.0], [len(node) - switches, switches]),
         egress=egress,
         ingress=egress + groups,
         gamma=machine.gamma,

@@ -53,7 +53,7 @@ def row(case: Case) -> Row:
 
 
 def segmented(case: Case) -> tuple[int, Simulation]:
-    """The best of 1, 2, 4, … segments, and its simulation; doubles while the time falls by at least 1 %.
+    """The best of 1, 2, 4, … segments, and its simulation; doubles while the time falls by at least 1%.
 
     An algorithm that takes no segments has 1.
     """

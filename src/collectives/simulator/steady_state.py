@@ -37,10 +37,10 @@ class SteadyState(NamedTuple):
 @compiled
 def enter(
     src: Ints, dst: Ints, adds: bool, q: int, node: Ints, links: Links, clocks: Clocks
-) -> tuple[bool, SteadyState]:
-    """The steady state that continues the clocks, and whether there is one: no two rows share a port or a link.
+) -> tuple[bool, bool, SteadyState]:
+    """Whether the clocks have a steady state, whether no two rows share a link, and the state.
 
-    Every message takes protocol ``q``.
+    There is one if no two rows share a port. Every message takes protocol ``q``.
     """
     rows, p, kinds = len(src), len(node), 1 + len(links.group)
     state = SteadyState(
@@ -55,19 +55,20 @@ def enter(
         state.fixed[kind], state.latency[kind] = links.overhead[q, min(kind, 1)], links.latency[q, kind]
         state.per_byte[kind] = beta + (links.gamma if adds else 0.0)
     sends, receives = np.full(p, -1), np.full(p, -1)
-    taken = np.zeros(len(clocks.shared), np.bool_)
+    alone, taken = True, np.zeros(len(clocks.shared), np.bool_)
     for i in range(rows):
         s, d = src[i], dst[i]
         if sends[s] >= 0 or receives[d] >= 0:
-            return False, state
+            return False, False, state
         sends[s], receives[d] = i, i
         kind = kind_of(s, d, node, links.group)
         cls = min(kind, 1)
         free = max(clocks.egress[cls * p + s, END], clocks.ingress[cls * p + d, END] - state.latency[kind])
         for level in range(links.lowest, kind):
+            if links.shared_beta[level] == 0.0:
+                continue
             for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
-                if taken[link]:
-                    return False, state
+                alone &= not taken[link]
                 taken[link] = True
                 free = max(free, clocks.shared[link, END])
         state.kind[i], state.before[i], state.free[i] = kind, free, free
@@ -77,7 +78,7 @@ def enter(
         state.arrived[i], state.arrived[rows + i] = clocks.arrived[d], clocks.arrived[s]
         state.last[i] = clocks.first[d] if clocks.end[d] == clocks.first[d] + 1 else -1
         state.last[rows + i] = clocks.first[s] if clocks.end[s] == clocks.first[s] + 1 else -1
-    return True, state
+    return True, alone, state
 
 
 @compiled
@@ -124,9 +125,10 @@ def repeat_some(chunk: Ints, size: Ints, state: SteadyState, rows: Small, arrive
 
 @compiled
 def leave(
-    src: Ints, dst: Ints, size: Ints, adds: bool, q: int, state: SteadyState, p: int, links: Links, clocks: Clocks
-) -> None:
-    """Bring the clocks up to date, as `simulate_step` would have left them."""
+    src: Ints, dst: Ints, size: Ints, adds: bool, q: int, alone: bool,
+    state: SteadyState, p: int, links: Links, clocks: Clocks,
+) -> None:  # fmt: skip
+    """Bring the clocks up to date, as `simulate_step` would have left them; of shared links only the loads."""
     gamma = links.gamma if adds else 0.0
     for i in range(len(src)):
         if state.messages[i] == 0:
@@ -152,7 +154,10 @@ def leave(
         clocks.messages[0] += state.messages[i]
         for level in range(links.lowest, kind):
             beta = links.shared_beta[level] * links.stretch[q]
+            if beta == 0.0:
+                continue
             for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
-                clocks.shared[link, GAP], clocks.shared[link, BEGIN] = begin, begin
-                clocks.shared[link, END] = begin + beta * size[c]
+                if alone:
+                    clocks.shared[link, GAP], clocks.shared[link, BEGIN] = begin, begin
+                    clocks.shared[link, END] = begin + beta * size[c]
                 clocks.shared_busy[link] += beta * state.bytes[i]

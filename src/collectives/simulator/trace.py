@@ -22,14 +22,14 @@ Event = dict[str, Any]
 def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Simulation:
     """Simulate ``n`` bytes, and write every message's sending and receiving to a JSON file; returns the simulation.
 
-    Each rank has two lines: messages that it sends, until they have left, and messages that it receives, from the first
-    byte on. Raises ValueError for more than a million messages and for a path that is not a regular file, and OSError
-    if the disk is full. After an error the old file is unchanged.
+    Each rank or switch has two lines: messages that it sends, until they have left, and messages that it receives, from
+    the first byte on. Raises ValueError for more than a million messages and for a path that is not a regular file, and
+    OSError if the disk is full. After an error the old file is unchanged.
     """
-    with writing(path, schedule.p) as events:
+    with writing(path, schedule.p, schedule.switches) as events:
 
         def on_step(t: int, messages: Messages) -> None:
-            if len(events) + 2 * len(messages.src) > 2 * MOST_MESSAGES + schedule.p:
+            if len(events) + 2 * len(messages.src) > 2 * MOST_MESSAGES + schedule.participants:
                 raise ValueError(
                     f"trace too long: expected at most {MOST_MESSAGES:,} messages; take fewer ranks or segments"
                 )
@@ -40,14 +40,15 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
 
 
 @contextmanager
-def writing(path: str | Path, ranks: int) -> Iterator[list[Event]]:
-    """A list of events for the block to extend, with a name for each rank; written to ``path`` if the block succeeds.
+def writing(path: str | Path, ranks: int, switches: int = 0) -> Iterator[list[Event]]:
+    """A list of events for the block to extend, with a name for each rank and switch; written if the block succeeds.
 
     Raises ValueError for a path that is not a regular file, and OSError if the disk is full. After an error the old
     file is unchanged.
     """
+    names = [f"rank {rank}" for rank in range(ranks)] + [f"switch {ranks + i}" for i in range(switches)]
     events: list[Event] = [
-        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}} for rank in range(ranks)
+        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}} for pid, name in enumerate(names)
     ]
     with _replacing(Path(path)) as file:
         yield events

@@ -17,8 +17,8 @@ functions of `torch.distributed` then work as over gloo. The algorithm is, in th
 A collective that has no algorithm of that name takes "auto": two_tree reduces, but does not gather.
 
 All collectives run by schedules of ours. gloo, which each group has inside, introduces the ranks to each other, and
-carries ``send``, ``recv`` and reductions of sparse tensors. Where GPUs are, NCCL carries the messages of CUDA tensors;
-that we could not try, for want of a GPU.
+carries ``send``, ``recv`` and reductions of sparse tensors. NCCL carries the messages of CUDA tensors; this path has
+not run on a GPU yet.
 
 All calls on one group run on one thread, in the order in which they were made; every rank has to make them in the same
 order. A peer that is dead or silent, or makes a different call, ends ``wait()`` on every rank within the group's

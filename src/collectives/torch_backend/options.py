@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from collectives.algorithms import ALGORITHMS
+from collectives.algorithms import ALGORITHMS, executable
 
 VARIABLE = "COLLECTIVES_ALGORITHM"
 AUTO = "auto"
-NAMES = tuple(sorted({name for _, name in ALGORITHMS}))
+NAMES = tuple(sorted({name for _, name in executable()}))
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Options:
     """An algorithm for all collectives that have one of that name; the others take "auto".
 
     ``segments`` says into how many pieces a pipelined algorithm cuts its buffer, by default from the size. Raises
-    ValueError for a name that no collective has.
+    ValueError for a name that no collective has, and for one that ranks cannot execute.
     """
 
     algorithm: str = AUTO

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import distributed as dist
 
 from collectives import interpret
-from collectives.algorithms import ALGORITHMS, build
+from collectives.algorithms import build, executable
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.program import AHEAD, Plan, Recv, Reduce, Send, Span, Task, Wait
@@ -185,7 +185,7 @@ def expected(schedule: Schedule, n: int, rank: int) -> tuple[slice, np.ndarray]:
 
 @pytest.mark.integration  # 35 algorithms take 20 seconds
 @NETWORKS
-@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+@pytest.mark.parametrize(("collective", "algorithm"), executable())
 @settings(max_examples=15, deadline=None)
 @given(p=st.integers(1, 13), n=st.integers(0, 60), segments=st.integers(1, 6))
 def test_every_plan_comes_out_right(
@@ -245,7 +245,7 @@ def test_half_of_a_ring_lands_in_place() -> None:
 
 
 def test_an_empty_buffer_sends_nothing() -> None:
-    for key in ALGORITHMS:
+    for key in executable():
         assert program_of(build(*key, 5, segments=2), 3, 0).program == ()
 
 
@@ -278,6 +278,7 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
     return Schedule("all_reduce", p, k, len(steps), steps.__getitem__, one_port=False)
 
 
+@pytest.mark.integration  # seconds
 @NETWORKS
 @settings(max_examples=250, deadline=None)
 @given(schedule=any_schedule(), n=st.integers(0, 9))
@@ -298,7 +299,8 @@ def test_any_schedule_is_played_as_the_interpreter_plays_it(
             assert tensor[edges[c] : edges[c + 1]].tolist() == state[rank, c, : edges[c + 1] - edges[c]].tolist()
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+@pytest.mark.integration  # seconds
+@pytest.mark.parametrize(("collective", "algorithm"), executable())
 def test_batches_for_nccl_never_wait_in_a_circle(
     collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

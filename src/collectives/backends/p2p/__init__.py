@@ -1,7 +1,7 @@
 """Our own back end: executes a schedule on the ranks of a torch process group, over messages from rank to rank.
 
 `collective` runs a call: `prepared` compiles it once (`compile`, `program`), `buffers` holds its data, and `execute`
-(over a `mesh` of TCP connections) or `batches` (over NCCL) follows the program.
+(over a `mesh` of TCP connections, in the compiled `loop` where it can) or `batches` (over NCCL) follows the program.
 """
 
 from collectives.backends import Backend, Call, Performed

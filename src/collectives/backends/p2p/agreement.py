@@ -5,8 +5,8 @@ The root of a broadcast receives nothing, so it would go on although another ran
 
 from __future__ import annotations
 
-from collectives.backends.p2p.connection import AGREEMENT, Message
-from collectives.backends.p2p.transport import Transport
+from collectives.backends.p2p.connection import AGREEMENT
+from collectives.backends.p2p.transport import Transport, finish
 
 
 def agree(joined: Transport, pairs: bool = False) -> None:
@@ -30,6 +30,4 @@ def _exchange(joined: Transport, distances: list[int], rank: int, p: int, step: 
     """One byte to the ranks that are so far ahead, and from those as far behind."""
     sent = [joined.send((rank + each) % p, step, [memoryview(b"\0")]) for each in distances]
     awaited = [joined.receive((rank - each) % p, step, memoryview(bytearray(1))) for each in distances]
-    messages: list[Message] = [*awaited, *sent]
-    while messages := [message for message in messages if message.left]:
-        joined.wait(messages)
+    finish(joined, [*awaited, *sent])

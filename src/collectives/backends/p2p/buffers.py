@@ -39,7 +39,8 @@ def hand_over(call: Call, work: torch.Tensor, edges: Ints, rank: int, p: int) ->
         case "gather" if rank == call.root:
             call.wanted().copy_(work)
         case "all_to_all":
-            pieces = [work[edges[s * p + rank] : edges[s * p + rank + 1]] for s in range(p)]
+            ends = edges[:: (len(edges) - 1) // (p * p)]
+            pieces = [work[ends[s * p + rank] : ends[s * p + rank + 1]] for s in range(p)]
             torch.cat(pieces, out=call.wanted())
 
 

@@ -16,6 +16,7 @@ from collectives.backends.p2p.connection import MessageError
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.member import SHARED, Member, group_of, member
 from collectives.backends.p2p.prepared import DEVICES, check, prepare, request
+from collectives.backends.p2p.program import PYTHON
 from collectives.backends.p2p.transport import Transport, give_up, transport
 
 
@@ -26,9 +27,10 @@ def perform(call: Call) -> Performed:
     message of another call raises RuntimeError, which names the sender and what differs. A group is for one thread at
     a time; RuntimeError where two use it at once. ValueError for tensors, an op or an algorithm that we do not have.
 
-    Floating-point sums are taken in the order that the schedule gives, the same on every rank, so all ranks end with
-    the same bits. float16 and bfloat16 are added in float32 and rounded once per step: after h steps of adding, the
-    result is within ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
+    Floating-point sums are taken in the order that the schedule gives. Where that is one order for all ranks
+    (`interpret.is_alike`: every all-reduce but swing_doubling), all ranks end with the same bits. float16 and bfloat16
+    are added in float32 and rounded once per step: after h steps of adding, the result is within
+    ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
     AVG is the sum, divided once by the rank that completes it (integers towards zero).
     """
     group = group_of(call)
@@ -63,13 +65,16 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
     try:
         if wanted.kind.device.type == "cuda":
             execute_in_batches(made.plan, work, scratch, group, call.op, p)
+            executor = PYTHON
         else:
             finish = _agreement(call, wanted.n) if call.agreed else None
-            execute(made.plan, work, scratch, group, call.op, p, made.signature, call.background, finish)
+            executor = execute(made.plan, work, scratch, group, call.op, p, made.signature, call.background, finish)
     except MessageError as error:
-        raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
+        raise RuntimeError(
+            f"{call.collective} by {made.performed[PYTHON].algorithm} failed on rank {rank}, {error}"
+        ) from error
     hand_over(call, work, made.edges, rank, p)
-    return made.performed
+    return made.performed[executor]
 
 
 def _agreement(call: Call, n: int) -> Callable[[Transport], None] | None:

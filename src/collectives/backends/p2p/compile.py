@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.program import AHEAD, Average, Instruction, Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.backends.p2p.step_messages import (
     StepMessages,
@@ -56,7 +57,8 @@ Span(start=0, stop=8, scratch=True)))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     ties = tuple(len(task.after) for task in program)
     writes, exchanges = any(messages.receives for messages in steps), all(_is_exchange(messages) for messages in steps)
-    return Plan(program, ties, _followers(program), scratch, writes, exchanges)
+    followers = _followers(program)
+    return Plan(program, ties, followers, scratch, writes, exchanges, flatten(program, ties, followers))
 
 
 def is_straight(schedule: Schedule) -> bool:

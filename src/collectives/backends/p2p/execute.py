@@ -1,11 +1,18 @@
 """Execute one rank's program on CPU tensors, over TCP connections, or memory if ranks are threads.
 
-The executor waits for each message by itself; tasks that do not need it go on meanwhile.
+The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
+reference. `loop` does the same in compiled code, and leaves to this one what is rare: it makes connections, reports
+errors, waits for more than a second, paces exchanges of long messages, and reduces half types.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from heapq import heappop, heappush
 from typing import Any
 
@@ -13,11 +20,29 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
+from collectives.backends.p2p import local
 from collectives.backends.p2p.connection import Message
-from collectives.backends.p2p.program import AHEAD, Instruction, Plan, Recv, Reduce, Send, Span, Wait
+from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.program import (
+    AHEAD,
+    COMPILED,
+    EXECUTORS,
+    PYTHON,
+    Instruction,
+    Plan,
+    Recv,
+    Reduce,
+    Send,
+    Span,
+    Wait,
+)
+from collectives.backends.p2p.progress import Progress, beginning
 from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
 from collectives.backends.p2p.signature import NO_CALL
 from collectives.backends.p2p.transport import Transport, transport
+
+# The variable that selects the executor by its name; without numba, or not on Linux, Python's serves.
+VARIABLE = "COLLECTIVES_EXECUTOR"
 
 
 def execute(
@@ -30,15 +55,16 @@ def execute(
     signature: bytes = NO_CALL,
     background: bool = False,
     finish: Callable[[Transport], None] | None = None,
-) -> None:
+) -> str:
     """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message.
 
-    ``finish`` sends and receives what ends the call, over the same connections.
+    ``finish`` sends and receives what ends the call, over the same connections. Returns the executor's name, COMPILED
+    also where a call that the loop has begun was ended in Python.
     """
     joined = transport(group, background)
     joined.begin(step_by_step=made.exchanges, signature=signature)
     try:
-        _execute(made, tensor, scratch, joined, op, p)
+        used = _execute(made, tensor, scratch, joined, op, p)
         if finish:
             finish(joined)
     except BaseException as error:
@@ -46,14 +72,49 @@ def execute(
         raise
     finally:
         joined.end()
+    return used
 
 
-def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int) -> None:
+def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int) -> str:
+    """In compiled code if it is there and takes this call; what that leaves, in Python. Returns the one that began."""
+    if not made.scratch:
+        scratch = tensor
+    compiled = loop()
+    kernels = compiled and isinstance(joined, Mesh) and compiled.takes(made, tensor, joined, op)
+    if not kernels:
+        _go_on(made, tensor, scratch, joined, op, p, beginning(made))
+        return PYTHON
+    if left := compiled.execute(made, tensor, scratch, joined, kernels, p):
+        _go_on(made, tensor, scratch, joined, op, p, left)
+    return COMPILED
+
+
+@cache
+def loop() -> Any:
+    """The module of the compiled loop; None without numba, elsewhere than on Linux, or where `VARIABLE` says so."""
+    wanted = os.environ.get(VARIABLE, COMPILED)
+    if wanted not in EXECUTORS:
+        raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {COMPILED} or {PYTHON}")
+    if wanted == PYTHON or sys.platform != "linux":
+        return None
+    with suppress(ImportError, RuntimeError):  # no numba, or no folder in which it may keep what it has compiled
+        return importlib.import_module("collectives.backends.p2p.loop.execute")
+    return None
+
+
+def _go_on(
+    made: Plan,
+    tensor: torch.Tensor,
+    scratch: torch.Tensor,
+    joined: Transport,
+    op: Any,
+    p: int,
+    progress: Progress,
+) -> None:
     """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
-    first, done, at = 0, bytearray(len(made.program)), [0] * len(made.program)
-    ties, ready = list(made.ties), [i for i, earlier in enumerate(made.ties) if not earlier]
+    first, ties, ready, at, done, messages = progress
     aside: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
-    do = _doer(tensor, scratch if made.scratch else tensor, joined, op, p)
+    do = _doer(tensor, scratch, joined, op, p, messages)
     while ready or aside:
         while ready and ready[0] < first + AHEAD:
             i = heappop(ready)
@@ -79,13 +140,13 @@ def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Tr
 
 
 def _doer(
-    tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int
+    tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int, messages: dict[int, Message]
 ) -> Callable[[Instruction], tuple[Message, int] | None]:
     """A function that executes one instruction, or returns the message and the bytes of it that may still be missing.
 
     A small call spends most of its time here, on a cold cache: touch only what is used.
     """
-    size, messages = tensor.element_size(), dict[int, Message]()
+    size = tensor.element_size()
     arrays = tensor.dtype not in HALF
     own, memory = _opened(tensor, arrays)
     more, more_memory = _opened(scratch, arrays) if scratch is not tensor else (own, memory)
@@ -120,3 +181,6 @@ def _opened(tensor: torch.Tensor, arrays: bool) -> tuple[Any, memoryview]:
     """What of a tensor is reduced, an array or itself, and its bytes."""
     array = as_array(tensor)
     return array if arrays else tensor, array.view(np.uint8).data
+
+
+loop(), local.rings()  # before ranks are forked, and not while others wait for this one

@@ -39,6 +39,9 @@ class Guests:
     def __iter__(self) -> Iterator[Guest]:
         return iter(list(self._there))
 
+    def __len__(self) -> int:
+        return len(self._there)
+
     def admit(self, connected: socket.socket) -> Guest:
         """Keep one more connection; it has `PATIENCE` seconds."""
         guest = Guest(connected, time.monotonic() + PATIENCE)

@@ -14,6 +14,8 @@ from torch import distributed as dist
 from collectives.autotune import statement
 from collectives.backends import Call
 from collectives.backends.exchange import everyones
+from collectives.backends.p2p.measured import measured
+from collectives.backends.p2p.transport import transport
 
 SHARED = (
     "two threads use one process group at the same time, so nothing says which of their calls belong together: "
@@ -22,7 +24,7 @@ SHARED = (
 
 
 class Place(NamedTuple):
-    """One rank's place in a group: what carries its messages ("gloo", "nccl"), and rank 0's machine `statement`."""
+    """One rank's place in a group: what carries its messages ("gloo", "nccl"), and the machine's `statement`."""
 
     rank: int
     p: int
@@ -59,8 +61,13 @@ class Member:
         self.place: Place | None = None  # not before the group is first used
 
     def meet(self, group: dist.ProcessGroup, device: torch.device) -> Place:
-        """Have rank 0 tell the group its machine; every rank calls it when it first uses the group."""
+        """Have rank 0 tell the group its machine; every rank calls it when it first uses the group.
+
+        If it names none, CPU ranks measure their links.
+        """
         told = everyones(statement() if self.rank == 0 else b"", group, device)[0]
+        if not told and self.p > 1 and device.type == "cpu":
+            told = measured(transport(group), group).model_dump_json().encode()
         self.place = Place(self.rank, self.p, self.over, told)
         return self.place
 

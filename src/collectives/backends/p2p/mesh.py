@@ -21,10 +21,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed as dist
 
+from collectives.backends.p2p import local
 from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
 from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, prepare
 from collectives.backends.p2p.farewell import (
@@ -56,18 +59,27 @@ class Mesh:
         self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         self.call, self.deadline, self.is_open, self._listened = 0, 0.0, True, 0.0
-        self._is_busy, self._has_told, self._signature = False, False, NO_CALL
+        self._is_busy, self._has_told, self.signature = False, False, NO_CALL
         self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
         self._listener.setblocking(False)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
+        self._local = local.listen(self._listener.getsockname(), self.size + MOST)  # before others know the address
+        self.listeners = self._listener.fileno(), self._local.fileno() if self._local else -1  # for the compiled loop
         self._addresses, self._token = introduce(self._listener, group)
         self._guests = Guests(self.size + MOST)
-        self._out: dict[int, Connection] = {}
-        self._outgoing = Outgoing(partial(self._lose, is_sent=True))
-        self._into: dict[int, Connection] = {}
+        self.out: dict[int, Connection] = {}
+        self.outgoing = Outgoing(partial(self.lose, is_sent=True))
+        self.into: dict[int, Connection] = {}
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
+        # For the compiled loop: numbers of the sockets to and from each peer, and addresses of the rings; -1 without.
+        self.sockets = np.full((self.size, 4), -1)
+        self.has_network = False  # whether any peer is reached by TCP
+        self._rings: dict[int, Any] = {}  # by numbers of sockets
+        self.kept: dict[int, Any] = {}  # its arrays
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self._listener, select.POLLIN, self._accept)
+        if self._local:
+            self._watch(self._local, select.POLLIN, partial(self._accept_local, self._local))
 
     def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> None:
         """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.
@@ -76,9 +88,9 @@ class Mesh:
         """
         if not self.is_open:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
-        self._is_busy, self._signature = True, signature
+        self._is_busy, self.signature = True, signature
         self.call += 1
-        self._outgoing.step_by_step = step_by_step
+        self.outgoing.step_by_step = step_by_step
         self._listened = time.monotonic()
         self.deadline = self._listened + self.seconds
 
@@ -86,20 +98,20 @@ class Mesh:
         """Tell the others why this rank gives up, as far as they listen; its connections are for no later call."""
         if self._has_told:
             return
-        self.is_open, self._outgoing.step_by_step, self._has_told = False, False, True
+        self.is_open, self.outgoing.step_by_step, self._has_told = False, False, True
         why, until = reason(self.rank, error), time.monotonic() + PATIENCE
         for peer in set(range(self.size)) - {self.rank} - {peer for peer, is_sent in self._lost if is_sent}:
-            connection = self._out.get(peer) or self._connect(peer)
-            self._outgoing.send(connection, farewell(peer, self.call, self._signature, why))
-        while self._outgoing.unsent and (left := until - time.monotonic()) > 0:
-            self._look_after(left)
+            connection = self.out.get(peer) or self._connect(peer)
+            self.outgoing.send(connection, farewell(peer, self.call, self.signature, why))
+        while self.outgoing.unsent and (left := until - time.monotonic()) > 0:
+            self.look_after(left)
 
     def _last_words(self, peer: int) -> FarewellError | None:
         """Why the peer has given up. Its connection to this rank may still wait to be accepted, and to say its rank."""
         until = time.monotonic() + PATIENCE
-        connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
+        connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
         while not connection.socket and (left := until - time.monotonic()) > 0:
-            self._look_after(left)
+            self.look_after(left)
         said = self._lost.get((peer, False))
         if isinstance(said, FarewellError):
             return said
@@ -113,16 +125,16 @@ class Mesh:
 
     def send(self, peer: int, step: int, parts: list[memoryview]) -> Message:
         """Send these bytes as one message, without waiting; they may not change until `wait` has seen it leave."""
-        header = HEADER.pack(self.call, step, sum(map(len, parts)), self._signature)
+        header = HEADER.pack(self.call, step, sum(map(len, parts)), self.signature)
         message = Message(peer, self.call, step, [header, *parts], is_sent=True)
-        connection = self._out.get(peer) or self._connect(peer)
-        self._outgoing.send(connection, message)
+        connection = self.out.get(peer) or self._connect(peer)
+        self.outgoing.send(connection, message)
         return message
 
     def receive(self, peer: int, step: int, into: memoryview) -> Message:
         """Receive the peer's message of this step into ``into``, without waiting; ask in the order of sending."""
         message = Message(peer, self.call, step, [into], is_sent=False)
-        connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
+        connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
         connection.messages.append(message)
         return message
 
@@ -140,9 +152,9 @@ class Mesh:
             raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
         if left < self.deadline - self._listened - NAP:
             self._need_others(first)
-        alone = len(messages) == 1 and len(self._handlers) == 1 and not self._outgoing.unsent
+        alone = len(messages) == 1 and len(self._handlers) == 1 + bool(self._local) and not self.outgoing.unsent
         if alone and not self._lost and not first.is_sent:
-            connection = self._into[first.peer]
+            connection = self.into[first.peer]
             if connection.socket:  # there is nothing else to do meanwhile: no need to ask who is ready
                 connection.socket.settimeout(min(left, NAP))
                 self._read(connection)
@@ -153,8 +165,12 @@ class Mesh:
                 why = (message.is_sent and self._last_words(message.peer)) or why
                 raise MessageError(message.is_sent, message.step, message.peer, self._explained(why)) from why
             if not message.is_sent:
-                self._listen(self._into[message.peer])
-        self._look_after(left)
+                self._listen(self.into[message.peer])
+                continue
+            for connection in self.into.values():  # its receiver may wait for this rank, too
+                if connection.messages:
+                    self._listen(connection)
+        self.look_after(left)
 
     def _need_others(self, message: Message) -> None:
         """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
@@ -166,8 +182,8 @@ class Mesh:
         """What a rank says that has given up, if one does so in time; best one that calls differently."""
         until, last = time.monotonic() + seconds, None
         while True:
-            self._look_after(min(seconds, BLINK))
-            for connection in self._into.values():
+            self.look_after(min(seconds, BLINK))
+            for connection in self.into.values():
                 said = overheard(connection) if connection.socket else None
                 if said and self._told(said) != str(said):
                     return said
@@ -176,7 +192,7 @@ class Mesh:
                 return last
 
     def _told(self, error: OSError) -> str:
-        return told(error, self.call, self._signature)
+        return told(error, self.call, self.signature)
 
     def _explained(self, error: OSError) -> str:
         """The error; where time is over, rather that of a rank that calls differently, if there is one."""
@@ -184,16 +200,30 @@ class Mesh:
             error = self._overheard(PATIENCE) or error
         return self._told(error)
 
-    def _look_after(self, seconds: float) -> None:
+    def look_after(self, seconds: float) -> None:
         """Whatever has come, or can be sent, of all that is under way."""
-        for connection in self._outgoing.stuck():
+        for connection in self.outgoing.stuck():
             if connection.number not in self._handlers:
                 self._watch(connection.socket, select.POLLOUT, connection.handler)
         for guest in self._guests.overdue():
             self._dismiss(guest)
-        for number, _ in self._poll.poll(min(seconds, NAP) * 1e3):
-            if number in self._handlers:  # an earlier one of these may have ended it
+        ready = [number for number, ring in self._rings.items() if number in self._handlers and ring.is_ready()]
+        polled = self._poll.poll(0 if ready else min(seconds, NAP) * 1e3)
+        for number in dict.fromkeys([*ready, *(number for number, _ in polled)]):
+            ring = self._rings.get(number)
+            if number in self._handlers and (not ring or ring.is_ready()):  # an earlier one may have ended it
                 self._handlers[number]()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way but what a call asks for: no stranger, no long message of the last call."""
+        return self.is_open and not (self._lost or self._guests or self.outgoing.is_busy)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a rank that waits has to see if others have given up, or the call's time is over."""
+        now = time.monotonic()
+        return not self.is_open or now > self._listened + NAP or now >= self.deadline
 
     def close(self) -> None:
         """Give up, from any thread: a call under way here, and all ranks that wait for this one, fail at once."""
@@ -205,13 +235,15 @@ class Mesh:
                 each.close()
 
     def _sockets(self) -> Iterator[socket.socket]:
-        connections = [*self._out.values(), *self._into.values()]
+        connections = [*self.out.values(), *self.into.values()]
         yield from (connection.socket for connection in connections if connection.socket)
         yield from (guest.socket for guest in self._guests)
         yield self._listener
+        if self._local:
+            yield self._local
 
-    def _watch(self, which: socket.socket, events: int, handler: Callable[[], None]) -> None:
-        self._poll.register(which, events)
+    def _watch(self, which: Any, events: int, handler: Callable[[], None]) -> None:
+        self._poll.register(which, select.POLLIN if which.fileno() in self._rings else events)
         self._handlers[which.fileno()] = handler
 
     def _ignore(self, number: int) -> None:
@@ -219,22 +251,32 @@ class Mesh:
             self._poll.unregister(number)
 
     def _connect(self, peer: int) -> Connection:
-        connected = socket.socket()
-        prepare(connected)
-        connection = self._out[peer] = Connection(peer)
-        connection.socket, connection.number = connected, connected.fileno()
+        connection, hello = self.out.setdefault(peer, Connection(peer)), HELLO.pack(self._token, self.rank)
         connection.handler = partial(self._go_on, connection)
+        if ring := local.meet(self._addresses, peer, hello):
+            self._use(connection, ring, is_sent=True)
+            return connection
+        self.has_network, connected = True, socket.socket()
+        prepare(connected)
+        self._use(connection, connected, is_sent=True)
         code = connected.connect_ex(self._addresses[peer])
         if code not in (0, errno.EINPROGRESS):
-            self._lose(connection, OSError(code, os.strerror(code)), is_sent=True)
-        hello = Message(peer, 0, 0, [HELLO.pack(self._token, self.rank)], is_sent=True)
-        self._outgoing.send(connection, hello)
+            self.lose(connection, OSError(code, os.strerror(code)), is_sent=True)
+        self.outgoing.send(connection, Message(peer, 0, 0, [hello], is_sent=True))
         return connection
+
+    def _use(self, connection: Connection, connected: Any, is_sent: bool) -> None:
+        """A connection goes over this socket, or ring."""
+        connection.socket, connection.number = connected, connected.fileno()
+        self.sockets[connection.peer, 0 if is_sent else 1] = connection.number
+        if address := getattr(connected, "address", None):
+            connection.is_local, self._rings[connection.number] = True, connected
+            self.sockets[connection.peer, 2 if is_sent else 3] = address
 
     def _go_on(self, connection: Connection) -> None:
         """There is room to send."""
         self._ignore(connection.number)
-        self._outgoing.push()
+        self.outgoing.push()
 
     def _accept(self) -> None:
         try:
@@ -242,6 +284,16 @@ class Mesh:
         except OSError:  # the caller has closed
             return
         prepare(connected)
+        self._admit(connected)
+
+    def _accept_local(self, listener: socket.socket) -> None:
+        try:
+            connected, _ = listener.accept()
+        except OSError:
+            return
+        self._admit(local.Visitor(connected))
+
+    def _admit(self, connected: socket.socket) -> None:
         guest = self._guests.admit(connected)
         self._watch(connected, select.POLLIN, partial(self._greet, guest))
         self._greet(guest)  # a rank's greeting has mostly come by now
@@ -260,9 +312,11 @@ class Mesh:
             return
         self._ignore(guest.socket.fileno())
         self._guests.remove(guest)
-        connection = self._into.get(peer) or self._into.setdefault(peer, Connection(peer))
-        connection.socket, connection.number = guest.socket, guest.socket.fileno()
-        connection.handler = partial(self._read, connection)
+        with suppress(OSError):  # a ring that this process may not map
+            connected = local.opened(guest.socket)
+            connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
+            connection.handler = partial(self._read, connection)
+            self._use(connection, connected, is_sent=False)
 
     def _dismiss(self, guest: Guest) -> None:
         self._ignore(guest.socket.fileno())
@@ -281,11 +335,11 @@ class Mesh:
             return
         message = connection.messages[0]
         try:
-            message.advance(take(connection, message, self._signature))
+            message.advance(take(connection, message, self.signature))
         except (BlockingIOError, TimeoutError):
             return
         except OSError as error:
-            self._lose(connection, error, is_sent=False)
+            self.lose(connection, error, is_sent=False)
             return
         receive_low_water = RECEIVE_LOW_WATER if message.left >= RECEIVE_LOW_WATER else 1
         if receive_low_water != connection.receive_low_water:
@@ -296,7 +350,8 @@ class Mesh:
             connection.messages.popleft()
             self._ignore(connection.number)
 
-    def _lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
+    def lose(self, connection: Connection, error: OSError, is_sent: bool) -> None:
+        """A connection has failed: a call that needs it raises the error."""
         self._ignore(connection.number)
         # Without traceback and context: their frames hold the group, which is freed before this object.
         error.__context__ = None

@@ -34,6 +34,11 @@ class Outgoing:
         self.step_by_step = False
         self._lose = lose
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something waits to be sent, or may be on its way out."""
+        return bool(self.unsent or self._leaving)
+
     def send(self, connection: Connection, message: Message) -> None:
         """Queue a message, and send whatever can be sent now."""
         connection.messages.append(message)
@@ -91,7 +96,7 @@ class Outgoing:
             return False
         connection.messages.popleft()
         connection.last = message.order
-        if message.size > BANDWIDTH_DELAY and connection not in self._leaving:
+        if message.size > BANDWIDTH_DELAY and connection not in self._leaving and not connection.is_local:
             self._leaving.append(connection)
         if not connection.messages:
             self.unsent.remove(connection)

@@ -12,11 +12,11 @@ from collectives.autotune import STRAIGHT, choose, stated
 from collectives.backends import Call, Performed
 from collectives.backends.p2p.compile import compact, is_straight, plan
 from collectives.backends.p2p.member import Place
-from collectives.backends.p2p.program import Plan
+from collectives.backends.p2p.program import EXECUTORS, Plan
 from collectives.backends.p2p.reduce import refusal
 from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
-from collectives.schedule import Ints, Schedule
+from collectives.schedule import Ints, Schedule, need_ranks_only
 
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -83,12 +83,15 @@ def _length(call: Call, p: int) -> int:
 
 
 class Prepared(NamedTuple):
-    """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice."""
+    """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice.
+
+    The choice is there for each executor by its name.
+    """
 
     plan: Plan
     edges: Ints
     signature: bytes
-    performed: Performed
+    performed: dict[str, Performed]
 
 
 @lru_cache(maxsize=KEPT)
@@ -104,7 +107,8 @@ def prepare(place: Place, wanted: Request) -> Prepared:
     same = signature(
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
-    return Prepared(made, edges, same, Performed(name, segments))
+    by = machine if wanted.algorithm == "auto" else None
+    return Prepared(made, edges, same, {each: Performed(name, segments, by, each) for each in EXECUTORS})
 
 
 @lru_cache(maxsize=KEPT)
@@ -113,6 +117,7 @@ def _compiled(
 ) -> tuple[Plan, Ints]:
     """The plan and the chunk edges, which calls of every op and dtype share."""
     schedule = build(collective, name, p, root=root, segments=segments)
+    need_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
     if collective in COMPACT:
         edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, name))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from collectives.schedule import Ints
+
 
 class Span(NamedTuple):
     """Elements ``start`` to ``stop`` of the tensor, or of scratch memory."""
@@ -59,6 +61,8 @@ class Average(NamedTuple):
 Instruction = Send | Recv | Wait | Reduce | Average
 
 
+# What follows a program: a loop in compiled code, or Python.
+EXECUTORS = COMPILED, PYTHON = "compiled", "python"
 # How far an executor may run ahead: a task begins only if all tasks that many places before it are done.
 AHEAD = 16
 
@@ -74,11 +78,23 @@ class Task(NamedTuple):
     after: tuple[int, ...]
 
 
+class Flat(NamedTuple):
+    """The same program as arrays, which `flat` describes."""
+
+    tasks: Ints
+    followers: Ints
+    instructions: Ints
+    spans: Ints
+    messages: int
+    longest: int  # elements of the longest message that is sent
+
+
 class Plan(NamedTuple):
     """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
 
     ``exchanges`` says that this rank only ever swaps messages: whom it sends to in a step, it hears from in that step.
-    ``ties`` says of each task after how many others it comes, and ``followers`` which come after it.
+    ``ties`` says of each task after how many others it comes, and ``followers`` which come after it. ``flat`` is all of
+    it as arrays.
     """
 
     program: tuple[Task, ...]
@@ -87,6 +103,7 @@ class Plan(NamedTuple):
     scratch: int
     writes: bool
     exchanges: bool
+    flat: Flat
 
     def instructions(self) -> Iterator[Instruction]:
         """All of them, task by task."""

@@ -16,11 +16,16 @@ def take(connection: Connection, message: Message, signature: bytes) -> int:
     connection.got += min(count, missing)
     if count < missing:
         return 0
+    need_asked_for(connection, message, signature, bytes(message.parts[0][: count - missing]))
+    return count - missing
+
+
+def need_asked_for(connection: Connection, message: Message, signature: bytes, begun: bytes) -> None:
+    """Raise OSError where the header that has come is another message's, or a farewell's, of which some has come."""
     came = HEADER.unpack(connection.header)
     if came[0] == CALL:
-        raise heard(connection.socket, came, bytes(message.parts[0][: count - missing]))
+        raise heard(connection.socket, came, begun)
     need_expected(came, (message.call, message.step, message.left, signature))
-    return count - missing
 
 
 def _some(count: int) -> int:

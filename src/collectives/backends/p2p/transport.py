@@ -1,9 +1,11 @@
 """What carries the messages of a group's calls: a mesh for those in the foreground, another for the background's."""
 
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary, finalize
 
 from torch import distributed as dist
 
+from collectives.backends.p2p.connection import Message
 from collectives.backends.p2p.memory import MemoryMesh
 from collectives.backends.p2p.mesh import Mesh
 from collectives.launch import threads
@@ -26,6 +28,12 @@ def transport(group: dist.ProcessGroup, background: bool = False) -> Transport:
         found = known[background] = Mesh(group) if shared is None else MemoryMesh(group, shared)
         finalize(group, found.close).atexit = False  # a group that was destroyed leaves no connection behind
     return found
+
+
+def finish(joined: Transport, messages: Sequence[Message]) -> None:
+    """Wait until all of these have left, or arrived."""
+    while messages := [message for message in messages if message.left]:
+        joined.wait(messages)
 
 
 def give_up(group: dist.ProcessGroup, background: bool) -> None:

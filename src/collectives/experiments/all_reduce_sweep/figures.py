@@ -115,7 +115,7 @@ def table(rows: Rows) -> Rows:
     named = _named(rows)
     if rows.empty:
         return named[[]]
-    wide = named.pivot(index="bytes", columns="series", values="median_us").round(0).astype(int)
+    wide = named.pivot(index="bytes", columns="series", values="median_us").map("{:,.0f}".format)
     wide.index = pd.Index([format_bytes(nbytes) for nbytes in wide.index], name="size")
     wide.columns.name = "median µs"
     return wide[list(dict.fromkeys(named.series))]

@@ -6,12 +6,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from collectives.algorithms import Mark
 from collectives.figures import kit, statements
 from collectives.figures.statements import Rows
 from collectives.figures.style import Picture, Theme, picture
 from collectives.statistics import median_interval
+from collectives.units import many
 
 LOOKS = {
     "all_reduce": Mark("#8c8c8c", "P"),
@@ -66,6 +68,7 @@ def rates(rows: Rows, predicted: dict[tuple[str, str], float]) -> Picture:
                     axes.plot([value] * 2, [height - 0.09, height + 0.09], color=theme.ink, lw=1.2)
         axes.set_yticks([*places.values()], [slowness(first) for first in table.drop_duplicates("slow").itertuples()])
         axes.set_xlim(left=0)
+        axes.set_ylim(0.5 - len(places), 0.5)
         axes.set_xlabel("updates per second")
         kit.message(figure, theme, _quickest(table))
         kit.notes(figure, table, _kinds(theme, table, bool(predicted)))
@@ -98,12 +101,13 @@ def _kinds(theme: Theme, table: Rows, is_predicted: bool) -> list[Line2D]:
 
 
 def _quickest(table: Rows) -> str:
-    """Which modes do the most updates with the first slow worker."""
+    """Which modes do the most updates with the first slow worker; none is named where all tie."""
     slow = next((slow for slow in table.slow if slow != "nobody"), table.slow.iloc[0])
     group = table[table.slow == slow]
     ahead = [name(row.mode, row.bound) for row in statements.leaders(group)]
     who = slowness(next(group.itertuples())).replace("\n", " ")
-    return f"{who[0].upper()}{who[1:]}: most updates per second {statements.listed(ahead)}"
+    said = "updates per second" if len(ahead) == len(group) else f"most updates per second {statements.listed(ahead)}"
+    return f"{who[0].upper()}{who[1:]}: {said}"
 
 
 def _rates_alt(table: Rows) -> str:
@@ -127,6 +131,7 @@ def staleness(rows: Rows) -> Picture:
             axes.set_title(_named(mode, bound, found), loc="left", fontsize=10)
         panels[-1].set_xlabel("steps ahead of the slowest worker when parameters were read")
         panels[-1].set_xlim(left=-0.5)
+        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
 
     said = "; ".join(_named(mode, bound, found).replace(": ", ", ") for mode, found in counts.items())
     return picture(paint, f"Histograms of the staleness of all updates. {said}.", kit.WIDTH, 0.6 + 1.3 * len(counts))
@@ -181,6 +186,6 @@ def _loss_alt(rows: Rows) -> str:
             f"after {group.seconds.median():.1f} s"
         )
     return (
-        f"Loss against updates, and the same against time, of {rows.repetition.nunique()} runs in each mode. "
+        f"Loss against updates, and the same against time, of {many(rows.repetition.nunique(), 'run')} in each mode. "
         f"After {rows.updates.iloc[0]} updates: {'; '.join(parts)}."
     )

@@ -16,7 +16,7 @@ def kept(rows: Rows, slow: str) -> str:
     even, now = (table[table.slow == each].set_index("mode") for each in ("nobody", slow))
     who = slowness(next(now.itertuples())).replace("\n", " ")
     left = [
-        f"{name(mode, now.bound[mode])} {100 * even.median_us[mode] / now.median_us[mode]:.0f} %" for mode in now.index
+        f"{name(mode, now.bound[mode])} {100 * even.median_us[mode] / now.median_us[mode]:.0f}%" for mode in now.index
     ]
     return f"If {who}, the rate falls to this share of the even one: {statements.listed(left)}."
 
@@ -40,8 +40,8 @@ def lag(rows: Rows) -> str:
         delays = added(runs.delay)
         largest = len(added(runs.staleness)) - 1
         said.append(
-            f"{name(str(mode), int(runs.bound.iloc[0]))}: up to {largest} steps ahead, with {_median(delays)} updates "
-            f"of others in between (median) and at most {len(delays) - 1}"
+            f"{name(str(mode), int(runs.bound.iloc[0]))}: up to {largest} steps ahead (updates of others in "
+            f"between: median {_median(delays)}, at most {len(delays) - 1})"
         )
     return f"{_capital('; '.join(said))}."
 
@@ -50,8 +50,8 @@ def share(rows: Rows) -> str:
     """A clause: how many of the asynchronous updates were the slow worker's."""
     counts = [int(row.by_worker[row.slow_worker]) / row.updates for row in rows.itertuples()]
     return (
-        f"the slow worker contributed {statements.span([100 * each for each in counts], '{:.1f}'.format)} % of the "
-        f"updates, not {100 / rows.workers.iloc[0]:.1f} %"
+        f"the slow worker contributed {statements.span([100 * each for each in counts], '{:.1f}'.format)}% of the "
+        f"updates, not {100 / rows.workers.iloc[0]:.1f}%"
     )
 
 
@@ -78,7 +78,7 @@ def last(rows: Rows) -> str:
     said = []
     for mode, runs in rows.groupby("mode", sort=False):
         losses = statements.span([row.losses[-1] for row in runs.itertuples()], "{:.2f}".format)
-        right = statements.span(100 * runs.accuracy, "{:.0f} %".format)
+        right = statements.span(100 * runs.accuracy, "{:.0f}%".format)
         said.append(f"{name(str(mode), int(runs.bound.iloc[0]))} {losses} ({right} of the test images read right)")
     return f"After {rows.updates.iloc[0]} updates the loss is: {'; '.join(said)}."
 

@@ -92,14 +92,8 @@ def _dot(axes: Axes, y: float, row: Any) -> None:
     look = NEUTRAL if row.backend == sentences.ALONE else measured.look(row.backend, row.algorithm)
     bars = [[max(0.0, row.median_us - row.low_us)], [max(0.0, row.high_us - row.median_us)]]
     axes.errorbar([row.median_us], [y], xerr=bars, color=look.colour, marker=look.marker, capsize=2, ls="")
-    axes.annotate(
-        duration(row.median_us * 1e-6),
-        (row.median_us, y),
-        xytext=(0, 6),
-        textcoords="offset points",
-        ha="center",
-        fontsize=9,
-    )
+    beside = axes.get_yaxis_transform()  # in a column at the right, where no bar and no prediction is
+    axes.annotate(duration(row.median_us * 1e-6), (1.02, y), xycoords=beside, va="center", fontsize=9.5)
 
 
 def _predicted(row: Any) -> float | None:
@@ -162,17 +156,13 @@ def rates(rows: Rows) -> Picture:
         for rule, series in table.groupby("rule", sort=False):
             look = LOOKS[str(rule)]
             bars = [series.accuracy - series.low, series.high - series.accuracy]
-            axes.errorbar(
-                series.batch, series.accuracy, yerr=bars, color=look.colour, marker=look.marker, capsize=2, lw=1.2
-            )
-        for rule, y in (("linear", 0.1), ("same", 0.2)):
-            axes.annotate(
-                sentences.RULES[rule], (0.04, y), xycoords="axes fraction", color=LOOKS[rule].colour, fontsize=10
-            )
+            line: dict[str, Any] = {"color": look.colour, "marker": look.marker, "capsize": 2, "lw": 1.2}
+            axes.errorbar(series.batch, series.accuracy, yerr=bars, label=sentences.RULES[str(rule)], **line)
         kit.binary_axis(axes, sorted(table.batch.unique()), "samples of a batch", "{:g}".format)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
         axes.set_ylim(0, 1.02)
         axes.set_ylabel("digits read right")
+        kit.labels(figure)
 
     return picture(
         paint, f"Share of unseen digits that are read right. {sentences.rule_of_rates(rows)}", kit.WIDTH, 3.6

@@ -124,8 +124,9 @@ def same_again(rows: Rows) -> str:
     """A sentence: whether the resumed losses are those of the undisturbed training."""
     row, whole = pair(rows)
     differ = int(np.sum(np.array(row.losses) != np.array(whole.losses)))
-    what = "every loss is the same, bit for bit" if not differ else f"{differ} of {len(row.losses)} losses differ"
-    return f"Beside an undisturbed training, {what}."
+    if not differ:
+        return "Every loss equals the undisturbed one, bit for bit."
+    return f"Losses that differ from the undisturbed ones: {differ} of {len(row.losses)}."
 
 
 def said(rows: Rows) -> str:

@@ -14,6 +14,7 @@ from matplotlib.ticker import MultipleLocator
 
 from collectives.experiments.massive_scale import published
 from collectives.figures import kit, statements
+from collectives.figures.choice import luminance, readable_on
 from collectives.figures.statements import Rows
 from collectives.figures.style import DARK, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
@@ -80,7 +81,7 @@ def _lead(rows: Rows) -> tuple[str, float | None]:
 
 def _visible(colour: str, theme: Theme) -> str:
     """On a dark ground the darkest colours are mixed with white."""
-    lighter = 0.45 if theme is DARK and _luminance(colour) < 0.15 else 0.0
+    lighter = 0.45 if theme is DARK and luminance(colour) < 0.15 else 0.0
     red, green, blue = (part + lighter * (1 - part) for part in mpl.colors.to_rgb(colour))
     return mpl.colors.to_hex((red, green, blue))
 
@@ -125,7 +126,7 @@ def regime_map(best: Rows) -> Picture:
         shown = sorted(best.algorithm.unique())
         handles = [Patch(color=mark(name).colour, label=f"{initials(name)}  {name}") for name in shown]
         kit.message(figure, theme, _most_fields(best))
-        kit.notes(figure, more=handles)
+        kit.notes(figure, more=handles, columns=2)
 
     return picture(paint, f"Simulated, {_regimes_alt(best, grid)}", kit.WIDTH, 4.4)
 
@@ -140,7 +141,7 @@ def _most_fields(best: Rows) -> str:
 def _field(axes: Axes, x: int, y: int, algorithm: str, theme: Theme) -> None:
     colour = mark(algorithm).colour
     axes.add_patch(mpl.patches.Rectangle((x - 0.5, y - 0.5), 1, 1, fc=colour, ec=theme.ground, lw=1))
-    axes.text(x, y, initials(algorithm), ha="center", va="center", fontsize=8, color=_readable_on(colour))
+    axes.text(x, y, initials(algorithm), ha="center", va="center", fontsize=8, color=readable_on(colour))
 
 
 def initials(algorithm: str) -> str:
@@ -150,19 +151,6 @@ def initials(algorithm: str) -> str:
     ('HR', 'R')
     """
     return "".join(word[0].upper() for word in algorithm.split("_"))
-
-
-def _readable_on(colour: str) -> str:
-    """Black or white, whichever contrasts more."""
-    return "black" if _luminance(colour) > 0.179 else "white"
-
-
-def _luminance(colour: str) -> float:
-    """WCAG's relative luminance, 0 to 1."""
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in mpl.colors.to_rgb(colour)
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def _regimes_alt(best: Rows, grid: Rows) -> str:

@@ -1,7 +1,7 @@
 """What others have published and we compare with: the points of Jeaugey 2019, and how they were read.
 
 The article's figures 3 and 4 show NCCL 2.3's rings and NCCL 2.4's trees on up to 24,576 GPUs (4,096 nodes of six).
-Their values are not printed: they were read off the pixels, to within 2 % in figure 3 and 150 MB/s in figure 4, at five
+Their values are not printed: they were read off the pixels, to within 2% in figure 3 and 150 MB/s in figure 4, at five
 of the nine numbers of GPUs. Figure 5 prints its values on its bars; these are exact.
 """
 

@@ -19,7 +19,7 @@ from collectives.figures.style import LIGHT, Picture, Theme, picture
 from collectives.statistics import median_interval
 from collectives.training import volume
 from collectives.training.pipeline_schedule import BACKWARD, FORWARD, SCHEDULES, timetable
-from collectives.units import duration, format_bytes
+from collectives.units import duration, format_bytes, many
 
 LOOKS = {
     "data": Mark("#0072B2", "o"),
@@ -214,19 +214,23 @@ def with_messages(row: Any, message: float) -> float:
 
 def _fills(table: Rows) -> str:
     """What more micro-batches do to the idle share, over all schedules."""
-    few, many = table.micro_batches.min(), table.micro_batches.max()
+    few, most = table.micro_batches.min(), table.micro_batches.max()
     first, last = (
         statements.span((_median(each)[1] for each in table.bubble[table.micro_batches == m]), "{:.0%}".format)
-        for m in (few, many)
+        for m in (few, most)
     )
-    return f"Stages idle {first} of a step with {few} micro-batch{'es' if few > 1 else ''}, {last} with {many}"
+    return f"Stages idle {first} of a step {_with(few)}, {last} with {most}"
+
+
+def _with(micro_batches: int) -> str:
+    return f"with {many(micro_batches, 'micro-batch')}"
 
 
 def _idle_alt(table: Rows) -> str:
     lines = []
     for (name,), series in kit.series(table, ["schedule"], "micro_batches"):
         middles, at = [_median(each)[1] for each in series.bubble], [*series.micro_batches]
-        lines.append(kit.from_to(str(name), at, middles, "with {} micro-batches".format, "{:.0%}".format))
+        lines.append(kit.from_to(str(name), at, middles, _with, "{:.0%}".format))
     known = table.sort_values("micro_batches").formula
     return (
         f"Share of a step in which {table.stages.iloc[0]} stages idle: {'; '.join(lines)}. "

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import pandas as pd
 from pydantic import Field, model_validator
 
 from collectives.algorithms import build
@@ -23,6 +24,7 @@ from collectives.experiments import parameters as base
 from collectives.experiments.parameters import Distinct, Latency, Name, Repetitions, Size, Some, distinct
 from collectives.experiments.scaling.targets import deviations
 from collectives.fields import Rate
+from collectives.figures.measured import asked
 from collectives.figures.statements import Rows
 from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
@@ -126,10 +128,21 @@ def results(stem: str | Path) -> tuple[Rows, dict[str, Any]]:
     Both in microseconds, and as today's code has them, whatever the bound was when the rows were measured.
     """
     rows, record = read(stem)
-    rows, machines = rows[rows.error.isna()].copy(), calibrated(stem)
+    return _computed(rows[rows.error.isna()].copy(), calibrated(stem)), record
+
+
+def renewed(rows: Rows, later: Rows, stem: str | Path) -> Rows:
+    """Rows of `results`, and rows measured later over the same links: where both have a point, the later one."""
+    both = pd.concat([rows, _computed(later.copy(), calibrated(stem))])
+    return both[
+        ~both.assign(asked=asked(both)).duplicated(["where", "ranks", "bytes", "backend", "asked"], keep="last")
+    ]
+
+
+def _computed(rows: Rows, machines: dict[str, Machine]) -> Rows:
     rows["simulated_us"] = [_simulated(row, machines[str(row.where)]) for row in rows.itertuples()]
     rows["bound_us"] = [_bound(row, machines[str(row.where)]) for row in rows.itertuples()]
-    return rows, record
+    return rows
 
 
 def _bound(row: Any, on: Machine) -> float:
@@ -147,10 +160,11 @@ def _simulated(row: Any, on: Machine) -> float | None:
 def links(stem: str | Path) -> str:
     """A sentence about the links as they were calibrated."""
     said = [
-        f"{name.partition(':')[2]} was calibrated as {duration(on.network.alpha)} and {on.network.rate / 1e6:.1f} MB/s"
+        f"link {name.partition(':')[2]} was calibrated as {duration(on.network.alpha)} "
+        f"and {on.network.rate / 1e6:.1f} MB/s"
         for name, on in sorted(calibrated(stem).items())
     ]
-    return f"{'; '.join(said)}." if said else ""
+    return f"The {'; '.join(said)}." if said else ""
 
 
 def agreement(rows: Rows) -> str:

@@ -5,6 +5,7 @@ Times are those of slow motion.
 
 from collections.abc import Callable, Sequence
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -26,8 +27,11 @@ def shown(rows: Rows) -> Rows:
 
 
 def ours(rows: Rows) -> Rows:
-    """Of what is shown, our algorithms by name."""
-    return rows[rows.backend.isin(OURS) & (rows.asked != "auto")]
+    """Of what is shown, our algorithms by name, and those that only "auto" was measured with."""
+    own = rows[rows.backend.isin(OURS)]
+    named, chosen = own[own.asked != "auto"], own[own.asked == "auto"]
+    chosen = chosen[~chosen.algorithm.isin(named.algorithm)]
+    return pd.concat([named, chosen.assign(asked=chosen.algorithm)])
 
 
 def libraries(rows: Rows) -> Rows:
@@ -96,7 +100,7 @@ def bandwidth_against_size(rows: Rows) -> Picture:
         kit.message(figure, theme, _highest(rows))
         kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
 
-    parts = [f"{label(*key)} up to {each.busbw.max() * 1e3:.1f} MB/s" for key, each in _series(rows, "bytes")]
+    parts = [f"{_name(*key)} up to {each.busbw.max() * 1e3:.1f} MB/s" for key, each in _series(rows, "bytes")]
     return picture(paint, f"{_head(rows, 'bus bandwidth')}: {'; '.join(parts)}.", kit.WIDTH, 4.2)
 
 
@@ -115,7 +119,7 @@ def _finish(figure: Figure, theme: Theme, rows: Rows, name: str) -> None:
 
 
 def _in_front(rows: Rows, along: str) -> list[tuple[float, list[str]]]:
-    return statements.in_front(rows, along, lambda row: label(row.backend, row.asked))
+    return statements.in_front(rows, along, lambda row: _name(row.backend, row.asked))
 
 
 def _times(axes: Axes, theme: Theme, rows: Rows, along: str) -> None:
@@ -131,9 +135,14 @@ def _draw(axes: Axes, key: tuple[str, str], x: Rows, y: Rows, low: Rows, high: R
     seen = look(*key)
     known = simulated.notna().all()
     joined = {"ls": ""} if known else {"ls": ":", "lw": 0.8}
-    kit.measured(axes, seen, label(*key), x, y, low, high, ms=5, **joined)
+    kit.measured(axes, seen, _name(*key), x, y, low, high, ms=5, **joined)
     if known:
         axes.plot(x, simulated, color=seen.colour, lw=1.2)
+
+
+def _name(backend: str, asked: str) -> str:
+    """Short: a library is shown by its own choice alone (`shown`)."""
+    return label(backend, asked) if backend in OURS else backend
 
 
 def _most(rows: Rows) -> Rows:
@@ -150,7 +159,7 @@ def _head(rows: Rows, what: str) -> str:
 
 def _ends(rows: Rows, along: str, form: Callable[[int], str]) -> str:
     parts = [
-        kit.from_to(label(*key), [*of[along]], [*of.median_us * 1e-6], lambda at: f"at {form(at)}", duration)
+        kit.from_to(_name(*key), [*of[along]], [*of.median_us * 1e-6], lambda at: f"at {form(at)}", duration)
         for key, of in _series(rows, along)
     ]
     return "; ".join(parts)

@@ -86,7 +86,7 @@ def slowdown(rows: Rows) -> str:
         for name, group in rows.groupby("algorithm", sort=False)
     ]
     return (
-        f"With the link of host {rows.slow_host.iloc[0]} {rows.factor.max()} times slower, an all-reduce of "
+        f"With host {rows.slow_host.iloc[0]}'s link {rows.factor.max()} times slower, an all-reduce of "
         f"{format_bytes(rows.bytes.iloc[0])} took: {', '.join(parts)} as on even links."
     )
 

@@ -16,7 +16,7 @@ from collectives.experiments.weak_scaling import published
 from collectives.figures import kit, statements
 from collectives.figures.statements import Row, Rows
 from collectives.figures.style import Picture, Theme, picture
-from collectives.units import duration
+from collectives.units import duration, many
 
 
 class Series(NamedTuple):
@@ -171,8 +171,8 @@ def deviation(rows: Rows) -> str:
         return ""
     off = [row.per_second / row.predicted_per_second - 1 for row in known.itertuples()]
     worst = max(known.itertuples(), key=lambda row: abs(row.per_second / row.predicted_per_second - 1))
-    many = "one bucket" if worst.buckets == 1 else f"{worst.buckets} buckets"
     return (
         f"Measured speeds differ from the predicted ones by {statements.span(off, statements.signed)} over "
-        f"{len(off)} rows; most on {worst.ranks} workers with {many}."
+        f"{len(off)} rows; most on {many(worst.ranks, 'worker')} "
+        f"with {many(worst.buckets, 'bucket')}."
     )

@@ -1,0 +1,99 @@
+"""Partners on alternating sides at distance 1, 1, 3, 5, 11, …: a doubling's steps and bytes, and fewer hops.
+
+    step 0:    0 - 1   2 - 3   4 - 5   6 - 7      distance 1
+    step 1:  - 0   1 - 2   3 - 4   5 - 6   7 -    distance 1, on the other side
+    step 2:    0 - 3   2 - 5   4 - 7   6 - 1      distance 3
+
+An even rank has its partner ``distance(t)`` further on, an odd rank as far back, round the ring. A doubling's partner
+is 2**t away: these are about two thirds as far (De Sensi et al. 2024, section 3).
+"""
+
+import numpy as np
+
+from collectives import bounds
+from collectives.algorithms.halving import fold
+from collectives.bounds import height
+from collectives.schedule import Bools, Ints, Schedule, Step, reverse, then
+
+
+def distance(t: int) -> int:
+    """How far on an even rank's partner of step t is: 1 - 2 + 4 - … (-2)**t, all binary digits 1 to the base -2.
+
+    >>> [distance(t) for t in range(6)]
+    [1, -1, 3, -5, 11, -21]
+    """
+    return int(1 - (-2) ** (t + 1)) // 3
+
+
+def partner(rank: Ints, t: int, p: int) -> Ints:
+    """The partner of each rank in step t, round a ring of an even number of ranks; the partner's partner is the rank.
+
+    >>> partner(np.arange(8), 2, p=8).tolist()
+    [3, 6, 5, 0, 7, 2, 1, 4]
+    """
+    return np.where(rank % 2 == 0, rank + distance(t), rank - distance(t)) % p
+
+
+def all_gather(p: int) -> Schedule:
+    """Partners swap the parts that the other lacks, far partners first: the second half of `all_reduce`, for even p.
+
+    Steps: ceil(log2 p). Bytes each rank sends: (p-1)/p n, the least there is, because no part comes twice. Every turn
+    of the ring by two ranks maps the schedule to itself, and so does its mirror image: all ranks send equally much.
+
+    >>> list(all_gather(4).steps())
+    [Step(0->3:=0, 1->2:=1, 2->1:=2, 3->0:=3), Step(0->1:=0, 0->1:=3, 1->0:=1-2, 2->3:=1-2, 3->2:=0, 3->2:=3)]
+    """
+    steps = height(p)
+
+    def make(t: int) -> Step:
+        other = partner(np.arange(p), steps - 1 - t, p)
+        held = _held(p, t)
+        src, first, count = _runs(held & ~held[other])
+        return Step(src, other[src], first, count)
+
+    return Schedule("all_gather", p, p, steps, make)
+
+
+def _held(p: int, t: int) -> Bools:
+    """Which parts (columns) every rank (row) has before step t of the all-gather."""
+    held = np.eye(p, dtype=np.bool_)
+    for before in range(t):
+        held |= held[partner(np.arange(p), height(p) - 1 - before, p)]
+    return held
+
+
+def _runs(cells: Bools) -> tuple[Ints, Ints, Ints]:
+    """The runs of True in each row: row, first column and length."""
+    edges = np.diff(np.pad(cells.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    row, first = np.nonzero(edges == 1)
+    return row, first, np.nonzero(edges == -1)[1] - first
+
+
+def all_reduce(p: int) -> Schedule:
+    """Swing, bandwidth-optimal: reduce-scatter from the nearest partner to the farthest, then all-gather back.
+
+    Steps: 2 ceil(log2 p) for even p. Bytes a rank sends: 2 (p-1)/p n, as halving-doubling, but n/2 goes to a neighbour
+    and only n/p to the farthest partner. For odd p the last rank folds into the others: two more steps of n bytes (De
+    Sensi et al. 2024, where the odd rank swaps a part with each other rank).
+
+    >>> all_reduce(8).nsteps, all_reduce(12).nsteps, all_reduce(13).nsteps
+    (6, 8, 10)
+    """
+    core = bounds.even(p)
+    return fold(then(reverse(all_gather(core), "reduce_scatter", add=True), all_gather(core), "all_reduce"), p)
+
+
+def doubling(p: int) -> Schedule:
+    """Swing, latency-optimal: recursive doubling with these partners, whole buffers. Bine's butterfly is the same.
+
+    Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: n a step, as recursive
+    doubling (De Sensi et al. 2024, section 3.1). From 8 ranks on each rank adds in an order of its own, because the
+    ranks whose sums a rank has are not the same for all of them: floats may differ in their last bits between ranks.
+
+    >>> list(doubling(4).steps())
+    [Step(0->1:+0, 1->0:+0, 2->3:+0, 3->2:+0), Step(0->3:+0, 1->2:+0, 2->1:+0, 3->0:+0)]
+    """
+    core = bounds.core(p)
+    rank = np.arange(core)
+    swaps = Schedule("all_reduce", core, 1, height(core), lambda t: Step(rank, partner(rank, t, core), 0, add=True))
+    return fold(swaps, p)

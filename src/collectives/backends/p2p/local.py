@@ -1,0 +1,123 @@
+"""Ranks of one host meet through an abstract Unix socket, and pass the memory of a ring; all others stay on TCP.
+
+The socket's name is the rank's address in the mesh. It belongs to the network namespace, as the address does: hosts
+that are emulated by namespaces do not share memory. The name is gone with its process, and the memory has none, so
+nothing is left behind. Both ends check that the other is the same user, and the one that is met checks the group's
+token. A pair for which the system refuses any of this uses TCP.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+# The variable that keeps all pairs on TCP.
+VARIABLE = "COLLECTIVES_TRANSPORT"
+TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
+
+MOST_RANKS = 32  # of one host that share memory: a ring for each pair and direction, 1 GiB if all of them talk
+Address = tuple[str, int]
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+def rings() -> Any:
+    """The module of the rings; None where `VARIABLE` says so, without numba, or elsewhere than on Linux."""
+    wanted = os.environ.get(VARIABLE, SHARED_MEMORY)
+    if wanted not in TRANSPORTS:
+        raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {SHARED_MEMORY} or {TCP}")
+    return None if wanted == TCP or sys.platform != "linux" else _compiled()
+
+
+@cache
+def _compiled() -> Any:
+    with suppress(ImportError, RuntimeError):  # no numba, or no folder in which it may keep what it has compiled
+        return importlib.import_module("collectives.backends.p2p.rings")
+    return None
+
+
+def listen(address: Address, backlog: int) -> socket.socket | None:
+    """A socket at which ranks of this host meet the rank of this address; None where that is refused."""
+    if not rings():
+        return None
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(_name(address))
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        return None
+    listener.setblocking(False)
+    return listener
+
+
+def meet(addresses: Sequence[Address], peer: int, hello: bytes) -> Any:
+    """Our end of a ring to a rank, which has been sent ``hello``; None where that is refused.
+
+    ``addresses`` has those of all ranks. Too many ranks on the peer's host would fill its memory with rings.
+    """
+    address = addresses[peer]
+    if not rings() or sum(host == address[0] for host, _ in addresses) > MOST_RANKS:
+        return None
+    bell = socket.socket(socket.AF_UNIX)
+    bell.setblocking(False)
+    try:
+        bell.connect(_name(address))
+        if _is_ours(bell):
+            return rings().give(bell, hello)
+    except OSError:  # mostly: it is on another host
+        pass
+    bell.close()
+    return None
+
+
+class Visitor(socket.socket):
+    """A process that has connected, and the memory that it passes with its greeting."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__(fileno=connected.detach())
+        self.setblocking(False)
+        self._memory: list[int] = []
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """What it says; nothing from another user."""
+        if not _is_ours(self):
+            return b""
+        said, memory, *_ = socket.recv_fds(self, size, 1, flags)
+        self._memory += memory
+        return said
+
+    def ring(self) -> Any:
+        """The ring in that memory, from which this rank reads. Raises OSError where it is not one."""
+        try:
+            return rings().take(socket.socket(fileno=os.dup(self.fileno())), self._memory)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection and the memory's descriptor; what is mapped stays."""
+        for descriptor in self._memory:
+            os.close(descriptor)
+        self._memory = []
+        super().close()
+
+
+def opened(connected: socket.socket) -> Any:
+    """What messages come over: the ring that a visitor has brought, or the socket itself."""
+    return connected.ring() if isinstance(connected, Visitor) else connected
+
+
+def _is_ours(connected: socket.socket) -> bool:
+    """Whether the process at the other end is the same user's."""
+    said = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(said)[1] == os.geteuid())
+
+
+def _name(address: Address) -> str:
+    return f"\0collectives/{address[0]}:{address[1]}"

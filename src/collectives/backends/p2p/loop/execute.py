@@ -1,0 +1,96 @@
+"""Execute a program in compiled code, as far as that goes; the executor in Python takes over what is left.
+
+The loop is compiled when this file is first imported on a machine, and loaded from numba's cache later: before ranks
+are forked, where a server forks them. Ranks that start together wait for the one that compiles.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectives.backends.p2p.connection import HEADER
+from collectives.backends.p2p.loop.flat import flatten
+from collectives.backends.p2p.loop.hand_over import InBytes, hand_over
+from collectives.backends.p2p.loop.kernels import kernels
+from collectives.backends.p2p.loop.state import CALL, PLACES, State, new_state
+from collectives.backends.p2p.loop.tasks import CALLER, FINISHED, PAUSE, run
+from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.outgoing import BANDWIDTH_DELAY
+from collectives.backends.p2p.program import Flat, Plan
+from collectives.backends.p2p.progress import Progress
+from collectives.backends.p2p.reduce import as_array
+
+Kernels = tuple[int, int]
+KEPT = 64  # programs of a mesh whose arrays are kept
+
+
+def takes(made: Plan, tensor: torch.Tensor, mesh: Mesh, op: Any) -> Kernels | None:
+    """The addresses of the kernels for this call; None where Python has to execute it.
+
+    That are half types that are reduced, and exchanges over a network of messages so long that one is to leave before
+    the next.
+    """
+    is_long = made.exchanges and made.flat.longest * tensor.element_size() > BANDWIDTH_DELAY
+    if not mesh.is_quiet or (is_long and mesh.has_network):
+        return None
+    return kernels(op, tensor.dtype)
+
+
+def execute(
+    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh, found: Kernels, p: int
+) -> Progress | None:
+    """Execute the program with these kernels; returns how far it is where Python has to go on, None if it is done."""
+    state = _state(made.flat, mesh)
+    HEADER.pack_into(state.header.data, 0, mesh.call, 0, 0, mesh.signature)
+    size, by_step = tensor.element_size(), made.exchanges
+    CALL.pack_into(
+        state.numbers.data, 0, tensor.data_ptr(), scratch.data_ptr(), *found, size, p, *mesh.listeners, by_step, 0
+    )
+    try:
+        if _run(made.flat, state, mesh):
+            return None
+    except BaseException:  # a signal's: what is half sent has to be known before the others are told
+        hand_over(made.flat, state, mesh, _in_bytes(tensor, scratch))
+        raise
+    return hand_over(made.flat, state, mesh, _in_bytes(tensor, scratch))
+
+
+def _state(program: Flat, mesh: Mesh) -> State:
+    """The arrays for a program, which the mesh keeps: one of its calls runs at a time."""
+    kept: dict[int, tuple[Flat, State]] = mesh.kept
+    if id(program) not in kept:
+        if len(kept) >= KEPT:
+            kept.clear()
+        kept[id(program)] = program, new_state(program, mesh.sockets)
+    return kept[id(program)][1]
+
+
+def _run(program: Flat, state: State, mesh: Mesh) -> bool:
+    """Whether the program was executed to its end."""
+    while (status := run(program, state)) in (PAUSE, CALLER):
+        if status == CALLER:
+            mesh.look_after(0.0)
+        elif mesh.is_due:
+            return False
+    return bool(status == FINISHED)
+
+
+def _in_bytes(tensor: torch.Tensor, scratch: torch.Tensor) -> InBytes:
+    size = tensor.element_size()
+    memory = [as_array(each).view(np.uint8).data for each in (tensor, scratch)]
+    return lambda span: memory[span.scratch][span.start * size : span.stop * size]
+
+
+def _compile() -> None:
+    """Run an empty program, one process at a time: the others find its code in the cache."""
+    with open(__file__, "rb") as once:  # noqa: PTH123
+        fcntl.flock(once, fcntl.LOCK_EX)
+        program = flatten((), (), ())
+        run(program, new_state(program, np.zeros((1, PLACES), dtype=np.int64)))
+
+
+_compile()

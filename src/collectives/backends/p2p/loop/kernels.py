@@ -1,0 +1,124 @@
+"""Reduce two arrays into a third, compiled for one op and dtype at a time: what the loop calls by its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from numba import cfunc, types
+from torch import distributed as dist
+
+from collectives.backends.p2p.reduce import HALF
+
+Array = Any
+
+
+def add(into: Array, one: Array, other: Array, count: int) -> None:
+    """The sum, element by element, as the other functions here."""
+    for i in range(count):
+        into[i] = one[i] + other[i]
+
+
+def multiply(into: Array, one: Array, other: Array, count: int) -> None:
+    """The product."""
+    for i in range(count):
+        into[i] = one[i] * other[i]
+
+
+def maximum(into: Array, one: Array, other: Array, count: int) -> None:
+    """The larger one; not a number if either is not."""
+    for i in range(count):
+        a, b = one[i], other[i]
+        into[i] = a if a >= b or a != a else b
+
+
+def minimum(into: Array, one: Array, other: Array, count: int) -> None:
+    """The smaller one; not a number if either is not."""
+    for i in range(count):
+        a, b = one[i], other[i]
+        into[i] = a if a <= b or a != a else b
+
+
+def bitwise_and(into: Array, one: Array, other: Array, count: int) -> None:
+    """Bits that both have; of bools "and"."""
+    for i in range(count):
+        into[i] = one[i] & other[i]
+
+
+def bitwise_or(into: Array, one: Array, other: Array, count: int) -> None:
+    """Bits that either has; of bools "or", which is their sum, too."""
+    for i in range(count):
+        into[i] = one[i] | other[i]
+
+
+def bitwise_xor(into: Array, one: Array, other: Array, count: int) -> None:
+    """Bits that one of the two has."""
+    for i in range(count):
+        into[i] = one[i] ^ other[i]
+
+
+def divide(into: Array, one: Array, ranks: Array, count: int) -> None:
+    """A sum divided by a number: in float64, rounded once, which is right for float32, too."""
+    for i in range(count):
+        into[i] = one[i] / ranks[0]
+
+
+def divide_whole(into: Array, one: Array, ranks: Array, count: int) -> None:
+    """A sum of integers divided towards zero."""
+    for i in range(count):
+        a, by = types.int64(one[i]), ranks[0]
+        into[i] = a // by if a >= 0 else -(-a // by)
+
+
+Kernel = Callable[[Array, Array, Array, int], None]
+KERNELS: dict[Any, Kernel] = {
+    dist.ReduceOp.SUM: add,
+    dist.ReduceOp.AVG: add,
+    dist.ReduceOp.PRODUCT: multiply,
+    dist.ReduceOp.MAX: maximum,
+    dist.ReduceOp.MIN: minimum,
+    dist.ReduceOp.BAND: bitwise_and,
+    dist.ReduceOp.BOR: bitwise_or,
+    dist.ReduceOp.BXOR: bitwise_xor,
+}
+# numpy's sum of bools is their "or", their product is their "and".
+OF_BOOLS: dict[Kernel, Kernel] = {
+    add: bitwise_or,
+    maximum: bitwise_or,
+    multiply: bitwise_and,
+    minimum: bitwise_and,
+}
+NONE = 0, 0
+
+
+@cache
+def kernels(op: Any, dtype: torch.dtype) -> tuple[int, int] | None:
+    """The addresses of what reduces this dtype by this op, and of what divides its sum; 0 for what is not needed.
+
+    None for half types, which torch reduces. What is only moved needs neither.
+    """
+    if op is None:
+        return NONE
+    if dtype in HALF:
+        return None
+    kernel = KERNELS[op]
+    if dtype == torch.bool:
+        return _address(OF_BOOLS.get(kernel, kernel), types.uint8, types.uint8), 0
+    kind = getattr(types, str(dtype).removeprefix("torch."))
+    if op != dist.ReduceOp.AVG:
+        return _address(kernel, kind, kind), 0
+    by = divide if dtype.is_floating_point else divide_whole
+    return _address(kernel, kind, kind), _address(by, kind, types.int64)
+
+
+def _address(kernel: Kernel, kind: Any, other: Any) -> int:
+    pointers: list[Any] = [types.CPointer(each) for each in (kind, kind, other)]  # type: ignore[no-untyped-call]
+    signature = types.void(*pointers, types.int64)
+    made: Any = cfunc(signature, cache=True, error_model="numpy")(kernel)
+    _kept.append(made)
+    return int(made.address)
+
+
+_kept: list[Any] = []  # compiled code lives as long as its object

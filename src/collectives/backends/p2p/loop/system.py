@@ -1,0 +1,57 @@
+"""What the compiled loop calls: functions of libc by their addresses as numbers, and a kernel by its address."""
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+from collectives.compiled import compiled
+
+Call = Any  # numba knows their types only when it compiles
+readv: Call = types.ExternalFunction("readv", types.int64(types.int32, types.int64, types.int32))
+writev: Call = types.ExternalFunction("writev", types.int64(types.int32, types.int64, types.int32))
+ppoll: Call = types.ExternalFunction("ppoll", types.int32(types.int64, types.int64, types.int64, types.int64))
+recv: Call = types.ExternalFunction("recv", types.int64(types.int32, types.int64, types.int64, types.int32))
+send: Call = types.ExternalFunction("send", types.int64(types.int32, types.int64, types.int64, types.int32))
+sched_yield: Call = types.ExternalFunction("sched_yield", types.int32())
+memmove: Call = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.int64))
+setsockopt: Call = types.ExternalFunction(
+    "setsockopt", types.int32(types.int32, types.int32, types.int32, types.int64, types.uint32)
+)
+_clock_gettime: Call = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
+_errno: Call = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())  # type: ignore[no-untyped-call]
+
+MONOTONIC = 1
+BILLION = 1_000_000_000
+
+
+@compiled
+def now(times: Any) -> int:
+    """Nanoseconds of the monotonic clock; ``times`` is an array of two numbers to write in."""
+    _clock_gettime(MONOTONIC, times.ctypes.data)
+    return int(times[0] * BILLION + times[1])
+
+
+@compiled
+def error_number() -> int:
+    """Why the last call has failed."""
+    return int(_errno()[0])
+
+
+@intrinsic
+def _call_kernel(context: Any, function: Any, into: Any, one: Any, other: Any, count: Any) -> Any:
+    """Call the function at an address with three addresses and a number."""
+    del context, function, into, one, other, count
+
+    def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del signature
+        word = ir.IntType(64)
+        kind = ir.FunctionType(ir.VoidType(), [word] * 4)
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+        return target.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), code
+
+
+call_kernel: Call = _call_kernel

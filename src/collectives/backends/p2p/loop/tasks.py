@@ -1,0 +1,153 @@
+"""The loop, compiled: run the tasks whose inputs are there, and wait for messages, as `execute` does in Python."""
+
+from collectives.backends.p2p.loop.flat import (
+    AVERAGE,
+    FIRST,
+    FOLLOWER,
+    KIND,
+    LAST,
+    NUMBER,
+    PEER,
+    RECV,
+    REDUCE,
+    SEND,
+    START,
+    TIES,
+    WAIT,
+)
+from collectives.backends.p2p.loop.messages import left, queue, send, take
+from collectives.backends.p2p.loop.ready import pop, push
+from collectives.backends.p2p.loop.reducing import divide, reduce
+from collectives.backends.p2p.loop.state import (
+    ASIDE,
+    ASIDES,
+    AT,
+    BEGUN,
+    DONE,
+    FIRST_TASK,
+    HAS_FAILED,
+    INSTRUCTION,
+    INTO,
+    INTO_FIRST,
+    LOW_WATER,
+    NONE,
+    OUT,
+    PLACES,
+    READIES,
+    READY,
+    SIZE,
+    UNDONE,
+    State,
+)
+from collectives.backends.p2p.loop.system import BILLION, now
+from collectives.backends.p2p.loop.waiting import CALLER, GOING, PAUSE, wait
+from collectives.backends.p2p.program import AHEAD, Flat
+from collectives.compiled import compiled
+
+# What the loop returns beside PAUSE and CALLER: the program is done; Python has to go on.
+FINISHED, HAND_OVER = 10, 11
+# Nanoseconds after which the caller looks for signals.
+PAUSE_AFTER = BILLION // 10
+__all__ = ["CALLER", "FINISHED", "HAND_OVER", "PAUSE", "run"]
+
+
+@compiled
+def run(program: Flat, state: State) -> int:
+    """Run the program until it is done, or until the caller has to look at something; then call it again.
+
+    It returns FINISHED, PAUSE after a tenth of a second, CALLER when somebody connects, or HAND_OVER where a
+    connection is not made yet or has failed: the executor in Python goes on from this state.
+    """
+    if not state.numbers[BEGUN]:
+        _begin(program, state)
+    until = now(state.times) + PAUSE_AFTER
+    while True:
+        if not _run_ready(program, state):
+            return HAND_OVER
+        if not state.numbers[ASIDES]:
+            return FINISHED
+        status = wait(program, state, until)
+        if state.numbers[HAS_FAILED]:
+            return HAND_OVER
+        if status != GOING:
+            return status
+
+
+@compiled
+def _begin(program: Flat, state: State) -> None:
+    """Fill the arrays for a new call."""
+    state.messages[:], state.tasks[:], state.peers[:], state.numbers[BEGUN:] = NONE, 0, NONE, 0
+    state.numbers[BEGUN] = 1
+    state.peers[:, :PLACES], state.peers[:, LOW_WATER] = state.sockets, 1
+    for task in range(len(program.tasks) - 1):
+        state.tasks[task, UNDONE], state.tasks[task, AT] = program.tasks[task, TIES], program.tasks[task, START]
+        if not state.tasks[task, UNDONE]:
+            push(state, task)
+
+
+@compiled
+def _run_ready(program: Flat, state: State) -> bool:
+    """Run the tasks that are ready, each until it is done or waits. False where Python has to go on."""
+    while state.numbers[READIES] and state.tasks[0, READY] < state.numbers[FIRST_TASK] + AHEAD:
+        task = pop(state)
+        last = program.tasks[task + 1, START]
+        while state.tasks[task, AT] < last:
+            status = _do(program, state, state.tasks[task, AT])
+            if status == PAUSE:
+                state.tasks[state.numbers[ASIDES], ASIDE] = task
+                state.numbers[ASIDES] += 1
+                break
+            state.tasks[task, AT] += status == GOING
+            if status == HAND_OVER or state.numbers[HAS_FAILED]:
+                push(state, task)
+                return False
+        else:
+            _finish(program, state, task)
+    return True
+
+
+@compiled
+def _finish(program: Flat, state: State, task: int) -> None:
+    """A task is done: those that have waited for it alone are ready."""
+    state.tasks[task, DONE] = 1
+    first = state.numbers[FIRST_TASK]
+    while first < len(program.tasks) - 1 and state.tasks[first, DONE]:
+        first += 1
+    state.numbers[FIRST_TASK] = first
+    for at in range(program.tasks[task, FOLLOWER], program.tasks[task + 1, FOLLOWER]):
+        follower = program.followers[at]
+        state.tasks[follower, UNDONE] -= 1
+        if not state.tasks[follower, UNDONE]:
+            push(state, follower)
+
+
+@compiled
+def _do(program: Flat, state: State, instruction: int) -> int:
+    """Execute an instruction: GOING if it is done, PAUSE if it waits, HAND_OVER where its connection is not there."""
+    do = program.instructions[instruction]
+    kind, peer = do[KIND], do[PEER]
+    if kind == WAIT:
+        return _await(program, state, do[NUMBER], do[FIRST] * state.numbers[SIZE])
+    if kind == SEND:
+        if state.peers[peer, OUT] == NONE:
+            return HAND_OVER
+        send(program, state, instruction)
+    elif kind == RECV:
+        if state.peers[peer, INTO] == NONE:
+            return HAND_OVER
+        queue(program, state, instruction, INTO_FIRST)
+    elif kind == REDUCE:
+        reduce(program, state, do[FIRST], do[LAST])
+    elif kind == AVERAGE:
+        divide(program, state, do[FIRST])
+    return GOING
+
+
+@compiled
+def _await(program: Flat, state: State, number: int, missing: int) -> int:
+    """Read until no more than so many bytes of a message are missing: GOING, or PAUSE; HAND_OVER after a failure."""
+    do = program.instructions[state.messages[number, INSTRUCTION]]
+    while left(state, number) > missing:
+        if do[KIND] == SEND or not take(program, state, do[PEER]):
+            return HAND_OVER if state.numbers[HAS_FAILED] else PAUSE
+    return GOING

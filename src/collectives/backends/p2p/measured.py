@@ -1,0 +1,117 @@
+"""The machine that "auto" goes by where none is named: a link between ranks, measured when a group is first used."""
+
+import struct
+import time
+from itertools import count
+from statistics import median
+
+from torch import distributed as dist
+
+from collectives.autotune import MEASURED
+from collectives.backends.exchange import everyones
+from collectives.backends.p2p.transport import Transport, finish
+from collectives.machine import Link, Machine
+
+SMALL = 8  # bytes of a message that shows the latency
+ROUNDS, BURST = 5, 8  # round trips; messages of a burst
+LARGE = (64 << 10, 512 << 10, 4 << 20)  # bytes of the messages that show the rate
+LONG = 3  # round trips: a message that takes longer shows the rate well enough
+SECONDS, TRIPS = 0.1, 20  # no larger message follows if it would end later: the longer of seconds and round trips
+
+_ORDER = struct.Struct("<III")  # rounds, messages in each, bytes of each; no rounds: the end
+_LINK = struct.Struct("<ddd")  # latency, overhead, rate
+_ANSWER = memoryview(b"\0")
+
+
+def measured(joined: Transport, group: dist.ProcessGroup) -> Machine:
+    """A machine of one link, the same on every rank: the median of what the pairs of ranks r and r + p // 2 measure.
+
+    All pairs measure at once, because a collective uses all links at once; with an odd p the last rank waits. Takes
+    about 20 round trips, or 0.1 s if that is longer. Every rank of a group of 2 or more calls it.
+
+    Raises RuntimeError, which names step and peer, if a rank fails meanwhile.
+    """
+    half, found = joined.size // 2, b""
+    joined.begin(step_by_step=False)
+    try:
+        if joined.rank < half:
+            found = _LINK.pack(*_asked(_Pair(joined, joined.rank + half)))
+        elif joined.rank < 2 * half:
+            _answer(_Pair(joined, joined.rank - half))
+    except BaseException as error:
+        joined.fail(error)
+        raise
+    finally:
+        joined.end()
+    links = [_LINK.unpack(each) for each in everyones(found, group) if each]
+    latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
+    source = f"{len(links)} of the group's pairs of ranks"
+    return Machine(name=MEASURED, source=source, network=Link(latency=latency, overhead=overhead, rate=rate))
+
+
+class _Pair:
+    """One rank's end of a pair; both ends count the messages alike."""
+
+    def __init__(self, joined: Transport, peer: int) -> None:
+        self.joined, self.peer, self.steps = joined, peer, count()
+
+    def send(self, *messages: memoryview) -> None:
+        """Send these, and wait until they have left."""
+        finish(self.joined, [self.joined.send(self.peer, next(self.steps), [each]) for each in messages])
+
+    def receive(self, into: memoryview) -> memoryview:
+        """Wait until it is full."""
+        finish(self.joined, [self.joined.receive(self.peer, next(self.steps), into)])
+        return into
+
+
+def _asked(pair: _Pair) -> tuple[float, float, float]:
+    """Latency, overhead and rate, measured by the rank that asks for the messages."""
+    _seconds(pair, 1, 1, SMALL)  # makes the connections
+    begin, trip = time.perf_counter(), _seconds(pair, ROUNDS, 1, SMALL)
+    each = (_seconds(pair, ROUNDS, BURST, SMALL) - trip) / (BURST - 1)
+    rate = _rate(pair, trip, begin + max(SECONDS, TRIPS * trip))
+    pair.send(memoryview(_ORDER.pack(0, 0, 0)))
+    alpha = trip / 2
+    overhead = min(max(each, 0.0), alpha)
+    return alpha - overhead, overhead, rate
+
+
+def _rate(pair: _Pair, trip: float, until: float) -> float:
+    """Bytes per second of the largest message that there was time for."""
+    rate = 0.0
+    for nbytes in LARGE:
+        if rate and time.perf_counter() + trip + nbytes / rate > until:
+            break
+        seconds = _seconds(pair, 1, 1, nbytes)
+        rate = nbytes / max(seconds - trip, seconds / 100)
+        if seconds > LONG * trip:
+            break
+    return rate
+
+
+def _seconds(pair: _Pair, rounds: int, messages: int, nbytes: int) -> float:
+    """The median of the rounds: from the first message of a round until the answer to its last one."""
+    data, answer, times = memoryview(bytearray(nbytes)), memoryview(bytearray(1)), list[float]()
+    pair.send(memoryview(_ORDER.pack(rounds, messages, nbytes)))
+    pair.receive(answer)
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        pair.send(*[data] * messages)
+        pair.receive(answer)
+        times.append(time.perf_counter() - begin)
+    return median(times)
+
+
+def _answer(pair: _Pair) -> None:
+    """Receive what the other rank announces, and answer each round with a byte, until it announces the end."""
+    while True:
+        rounds, messages, nbytes = _ORDER.unpack(pair.receive(memoryview(bytearray(_ORDER.size))))
+        if not rounds:
+            return
+        into = memoryview(bytearray(nbytes))
+        pair.send(_ANSWER)
+        for _ in range(rounds):
+            for _ in range(messages):
+                pair.receive(into)
+            pair.send(_ANSWER)

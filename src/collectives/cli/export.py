@@ -1,0 +1,102 @@
+"""The verb ``export``: a schedule for the tools of others."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from collectives import limits
+from collectives.cli import ending
+from collectives.cli.ending import out
+from collectives.cli.fastest import NODES, tuner
+from collectives.cli.options import TIMEOUT, UsageError, size, whole, wrong_input
+from collectives.cli.schedules import add_schedule, built
+from collectives.interchange.program import SLOTS
+from collectives.schedule import Schedule
+from collectives.verify import verify
+
+# What each format takes, beyond collective, algorithm and -p.
+TAKES = {
+    "msccl": ("dialect", "protocol"),
+    "goal": ("machine", "bytes"),
+    "nccl-tuner": ("machine", "nodes", "bytes", "rows"),
+}
+OF_SCHEDULE = ("algorithm", "ranks", "root", "segments")
+DIALECTS = ("rccl", "msccl-tools")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    add_schedule(parser, limits.MOST_RANKS_SHOWN, nargs="?")
+    formats = "MSCCL XML, proved before it is written; GOAL, for LogGOPSim; the file of NCCL's example tuner"
+    parser.add_argument("--to", choices=tuple(TAKES), required=True, help=formats)
+    parser.add_argument("--dialect", choices=DIALECTS, help="msccl: what reads it (default rccl)")
+    parser.add_argument("--protocol", choices=tuple(SLOTS), help="msccl: NCCL's protocol (default Simple)")
+    nodes, shown = whole(limits.MOST_RANKS), " ".join(map(str, NODES))
+    parser.add_argument("--machine", help="goal, nccl-tuner: whose network it is (default textbook)")
+    parser.add_argument("--nodes", nargs="+", type=nodes, help=f"nccl-tuner: of the machine (default {shown})")
+    parser.add_argument("--bytes", nargs="+", type=size, help="goal: one size; nccl-tuner: default 256 B to 1 GiB")
+    parser.add_argument("--rows", metavar="FILE.parquet", help="nccl-tuner: instead of a machine, rows of `bench`")
+    parser.add_argument("--output", metavar="FILE", help="left out: standard output")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """The schedule as a file, or on standard output."""
+    _need_taken(arguments)
+    with ending.limit(arguments.timeout or TIMEOUT, "export"):
+        text = tuner(arguments) if arguments.to == "nccl-tuner" else _program(arguments)
+    if arguments.output is None:
+        out(text.rstrip("\n"))
+    else:
+        _write(Path(arguments.output), text)
+
+
+def _need_taken(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for an option of another format, or of another source of times."""
+    taken = {*TAKES[arguments.to]} | {*(() if arguments.to == "nccl-tuner" else OF_SCHEDULE)}
+    if arguments.rows is not None and arguments.to == "nccl-tuner":
+        taken = {"rows"}
+    for option in sorted({each for options in (*TAKES.values(), OF_SCHEDULE) for each in options} - taken):
+        if (value := getattr(arguments, option)) is not None:
+            raise UsageError(f"--to {arguments.to} takes no {option} here: got {value}, expected none")
+    if arguments.collective is None or (arguments.to != "nccl-tuner" and arguments.algorithm is None):
+        raise UsageError("export: got no algorithm, expected one, such as all_reduce two_tree")
+
+
+def _program(arguments: argparse.Namespace) -> str:
+    from collectives.interchange import msccl_export
+
+    schedule = built(arguments)
+    with wrong_input():
+        limits.need_cells(schedule.p, schedule.k)
+    verify(schedule)
+    name = f"{arguments.collective}_{arguments.algorithm}"
+    with wrong_input():
+        if arguments.to == "goal":
+            return _goal(schedule, arguments)
+        return msccl_export.text(schedule, name, arguments.dialect or "rccl", arguments.protocol or "Simple")
+
+
+def _goal(schedule: Schedule, arguments: argparse.Namespace) -> str:
+    """The program; on standard error LogGOPSim's parameters for the machine's network."""
+    from collectives.interchange import goal
+    from collectives.machine import machine
+
+    if arguments.bytes is None or len(arguments.bytes) != 1:
+        raise ValueError(f"--bytes: got {arguments.bytes}, expected one size")
+    on = machine(arguments.machine or "textbook")
+    options = " ".join(f"-{name} {value}" for name, value in goal.loggp(on.network)._asdict().items())
+    text = goal.text(schedule, arguments.bytes[0])
+    print(f"LogGOPSim {options} -S {2**31 - 1}: times in picoseconds on {on.name}", file=sys.stderr)
+    return text
+
+
+def _write(path: Path, text: str) -> None:
+    from collectives.bench.results import replace
+
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(f"--output: got {path}, a folder, link, device or pipe, expected a file or a new name")
+    try:
+        replace(path, lambda partial: partial.write_text(text))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    print(f"{path}: {len(text):,} bytes", file=sys.stderr)

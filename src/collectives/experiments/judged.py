@@ -1,0 +1,108 @@
+"""The committed table of other people's programs: where each file is, and what ``collectives verify`` says about it."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+VERDICTS = ("right", "wrong", "unreadable")
+# The first digits of a commit and of a hash, which are enough on a screen.
+SHORT = 7, 12
+
+
+class Judged(NamedTuple):
+    """One file: its place, its hash, and the verdict. What `prove` reports of a right program is 0 for others."""
+
+    repository: str  # owner/name at GitHub
+    commit: str
+    path: str
+    sha256: str
+    bytes: int
+    collective: str  # empty, and 0 ranks, for a file that is unreadable
+    ranks: int
+    verdict: str
+    why: str  # empty for a right program
+    steps: int
+    slots: int
+    dependencies: int
+    needless: int
+    seconds: float  # of processor time
+
+    @property
+    def link(self) -> str:
+        """Where a browser shows the file."""
+        return f"https://github.com/{self.repository}/blob/{self.commit}/{self.path}"
+
+
+COLUMNS = Judged._fields
+NUMBERS = ("bytes", "ranks", "steps", "slots", "dependencies", "needless")
+
+
+def read(path: Path) -> list[Judged]:
+    """The rows of a table; ValueError for one that has other columns."""
+    with path.open(encoding="utf8", newline="") as file:
+        reader = csv.reader(file)
+        if (head := tuple(next(reader, ()))) != COLUMNS:
+            raise ValueError(f"columns of {path.name}: got {', '.join(head)}, expected {', '.join(COLUMNS)}")
+        return [_row(dict(zip(COLUMNS, row, strict=True))) for row in reader]
+
+
+def _row(texts: dict[str, str]) -> Judged:
+    numbers = {name: int(texts[name]) for name in NUMBERS}
+    return Judged(**{**texts, **numbers, "seconds": float(texts["seconds"])})  # type: ignore[arg-type]
+
+
+def write(path: Path, rows: Iterable[Judged]) -> None:
+    """Write a table, in the order of repository, path and commit."""
+    with path.open("w", encoding="utf8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([COLUMNS, *sorted(rows)])
+
+
+def summary(rows: list[Judged]) -> str:
+    """How many files of which repository are right, wrong, unreadable, as a table in Markdown."""
+    head = f"| repository | files | {' | '.join(VERDICTS)} | GPUs | largest file |\n|---|{'--:|' * 6}"
+    names = list(dict.fromkeys(row.repository for row in rows))
+    groups = [(f"`{name}`", [row for row in rows if row.repository == name]) for name in names]
+    return "\n".join([head, *(_counted(name, group) for name, group in [*groups, ("all", rows)])])
+
+
+def _counted(name: str, rows: list[Judged]) -> str:
+    verdicts, ranks = Counter(row.verdict for row in rows), sorted({row.ranks for row in rows if row.ranks})
+    numbers = [len(rows), *(verdicts[verdict] for verdict in VERDICTS)]
+    gpus = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
+    return f"| {name} | {' | '.join(map(str, numbers))} | {gpus} | {max(row.bytes for row in rows) / 1e3:,.0f} KB |"
+
+
+def whole(rows: list[Judged]) -> str:
+    """All rows as a table in HTML that scrolls in its box; what is not right comes first."""
+    names = ("verdict", "repository", "commit", "path", "SHA-256", "bytes", "GPUs", "s")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = "\n".join(map(_line, sorted(rows, key=lambda row: row.verdict == "right")))
+    cells = "div.cell_output table.programs.dataframe tr > :is(td, th)"  # stronger than the theme's rule
+    style = f"<style>{cells} {{text-align: left !important; white-space: nowrap}}</style>"
+    # The theme's class shows by a shadow that there is more.
+    box = (
+        '<div class="pst-scrollable-table-container" style="max-height:26rem;overflow:auto" tabindex="0" role="region" '
+        'aria-label="all files">'
+    )
+    # The theme gives the class "dataframe" the colours of the page, dark ones too.
+    table = f'<table class="dataframe programs"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f"{style}{box}{table}</div>"
+
+
+def _line(row: Judged) -> str:
+    commit, digits = SHORT
+    cells = [
+        row.verdict,
+        escape(row.repository),
+        f"<code>{row.commit[:commit]}</code>",
+        escape(row.path),
+        f'<code title="{row.sha256}">{row.sha256[:digits]}</code>',
+        f"{row.bytes:,}",
+        str(row.ranks or "–"),
+        f"{row.seconds:.2f}",
+    ]
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -1,0 +1,1 @@
+"""Interchange: programs in other people's formats, read, and proved or refuted."""

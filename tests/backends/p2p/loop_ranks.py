@@ -1,0 +1,67 @@
+"""Ranks as threads of this process, each with connections of its own, for tests of the executors."""
+
+import threading
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collectives.backends.p2p import execute as executors
+from collectives.backends.p2p import local, mesh
+from collectives.backends.p2p.mesh import Mesh
+
+LIMIT = 60.0
+_own = threading.local()  # what the rank of a thread has: the compiled loop, and no shared memory
+
+
+class Ranks:
+    """Ranks as threads of this process, each with a mesh of its own: over real connections, without a process group.
+
+    Those in ``tcp`` have no shared memory.
+    """
+
+    def __init__(self, p: int, patch: pytest.MonkeyPatch, seconds: float = LIMIT, tcp: Collection[int] = ()) -> None:
+        self.p, self.tcp, self._told = p, tcp, dict[int, Any]()
+        self._all = threading.Barrier(p)
+        patch.setattr(mesh, "introduce", self._introduce)
+        patch.setattr(executors, "transport", lambda group, _: group.mesh)
+        _own.is_compiled = True
+        assert executors.loop()  # compiled here, not while ranks wait
+        patch.setattr(executors, "loop", lambda loop=executors.loop: loop() if _own.is_compiled else None)
+        patch.setattr(local, "rings", lambda rings=local.rings: None if _own.is_tcp else rings())
+        options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
+        self.groups = [
+            SimpleNamespace(rank=lambda r=r: r, size=lambda: p, _get_backend=lambda _: SimpleNamespace(options=options))
+            for r in range(p)
+        ]
+        self.run(lambda r: setattr(self.groups[r], "mesh", Mesh(self.groups[r])), "p" * p)  # type: ignore[arg-type]
+
+    def _introduce(self, listener: Any, group: Any) -> tuple[list[tuple[str, int]], bytes]:
+        self._told[group.rank()] = listener.getsockname()
+        self._all.wait(LIMIT)
+        return [self._told[r] for r in range(self.p)], bytes(16)
+
+    def run(self, act: Callable[[int], Any], who: str) -> list[Any]:
+        """What each rank returns or raises; ``who`` has a letter for each, "c" for those with the compiled loop."""
+        seen: list[Any] = [None] * self.p
+
+        def one(r: int) -> None:
+            _own.is_compiled, _own.is_tcp = who[r] == "c", r in self.tcp
+            try:
+                seen[r] = act(r)
+            except (Exception, KeyboardInterrupt) as error:
+                seen[r] = error
+
+        threads = [threading.Thread(target=one, args=(r,), daemon=True) for r in range(self.p)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        assert not any(thread.is_alive() for thread in threads)
+        return seen
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.mesh.close()

@@ -1,0 +1,130 @@
+"""The compiled loop against the executor in Python: the same bits, whichever a rank has, by shared memory or TCP."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from loop_ranks import Ranks
+from torch import distributed as dist
+
+from collectives.algorithms import build, executable
+from collectives.backends.p2p import execute as executors
+from collectives.backends.p2p.compile import plan
+from collectives.backends.p2p.loop.state import NONE, OUT_RING
+from collectives.backends.p2p.reduce import HALF, refusal
+from collectives.contracts import REDUCING
+
+pytestmark = pytest.mark.integration
+
+OPS = [dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
+BITS = [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
+DTYPES = [
+    *(torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16, torch.bool),
+    *(torch.float16, torch.bfloat16, torch.complex64, torch.float8_e5m2),
+]
+
+
+def data(n: int, dtype: torch.dtype, rank: int) -> torch.Tensor:
+    """Different on every rank and in every element; floats of which no two sums round alike."""
+    made = torch.Generator().manual_seed(1000 * rank + n)
+    if dtype == torch.bool or not dtype.is_floating_point:
+        whole = torch.randint(-100, 100, (n,), generator=made)
+        return whole > 0 if dtype == torch.bool else whole.to(dtype)
+    return torch.randn(n, generator=made).to(dtype)
+
+
+def in_bits(tensor: torch.Tensor) -> bytes:
+    return tensor.view(torch.uint8).numpy().tobytes()
+
+
+def cases(p: int, count: int) -> list[tuple[str, str, int, torch.dtype, Any]]:
+    """Some of all algorithms, sizes, dtypes and ops."""
+    found, chosen = list[Any](), random.Random(p)
+    while len(found) < count:
+        collective, algorithm = chosen.choice(sorted(executable()))
+        dtype = chosen.choice(DTYPES)
+        op = chosen.choice(OPS + BITS) if collective in REDUCING else None
+        n = chosen.choice((0, 1, 2, p - 1, p + 1, 97, 1000, 70_001))
+        if refusal(op, dtype) is None:
+            found.append((collective, algorithm, n, dtype, op))
+    return found
+
+
+def is_shared(ranks: Ranks, some: range) -> set[bool]:
+    """Whether connections of these ranks are rings: any of a rank's."""
+    return {bool((ranks.groups[r].mesh.sockets[:, OUT_RING] != NONE).any()) for r in some}
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
+def test_both_give_the_same_bits(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, mixed, tcp = (Ranks(p, monkeypatch, tcp=some) for some in ((), range(1, p, 2), range(p)))
+    mix = ("cp" * p)[:p]
+    who = [
+        (tcp, "p" * p),
+        (tcp, mix),
+        (tcp, "c" * p),
+        (shared, "p" * p),
+        (shared, mix),
+        (shared, "c" * p),
+        (mixed, mix),
+    ]
+    used = set()
+    for collective, algorithm, n, dtype, op in cases(p, 25):
+        schedule = build(collective, algorithm, p, segments=2)
+        edges = schedule.cut(n)
+        plans = [plan(schedule, r, edges) for r in range(p)]
+        results = []
+        for ranks, each in who:
+
+            def call(
+                r: int,
+                groups: Any = ranks.groups,
+                plans: Any = plans,
+                whole: int = int(edges[-1]),
+                dtype: Any = dtype,
+                op: Any = op,
+            ) -> Any:
+                tensor, scratch = data(whole, dtype, r), torch.zeros(plans[r].scratch, dtype=dtype)
+                name = executors.execute(plans[r], tensor, scratch, groups[r], op, p)  # type: ignore[arg-type]
+                return name, in_bits(tensor)
+
+            seen = ranks.run(call, each)
+            assert not [error for error in seen if isinstance(error, Exception)], (collective, algorithm, n, dtype, op)
+            results.append([bits for _, bits in seen])
+            used |= {(each[r], dtype in HALF and op is not None, name) for r, (name, _) in enumerate(seen)}
+        assert all(result == results[0] for result in results), (collective, algorithm, n, dtype, op)
+    assert p == 1 or is_shared(shared, range(p)) == {True}
+    assert p < 3 or is_shared(mixed, range(0, p, 2)) == {True}
+    assert is_shared(mixed, range(1, p, 2)) | is_shared(tcp, range(p)) <= {False}
+    for ranks in (shared, mixed, tcp):
+        ranks.close()
+    assert {name for letter, _, name in used if letter == "p"} == {"python"}
+    assert {name for letter, is_half, name in used if letter == "c" and not is_half} >= {"compiled"}
+    assert {name for letter, is_half, name in used if letter == "c" and is_half} <= {"python"}
+
+
+def test_without_the_loop_python_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(executors.importlib, "import_module", absent)
+    executors.loop.cache_clear()
+    assert executors.loop() is None
+    executors.loop.cache_clear()
+
+
+@pytest.mark.parametrize(("value", "is_there"), [("compiled", True), ("python", False)])
+def test_the_variable_selects_the_executor(value: str, is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(executors.VARIABLE, value)
+    executors.loop.cache_clear()
+    assert (executors.loop() is not None) == is_there
+    executors.loop.cache_clear()
+
+
+def test_another_value_of_the_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(executors.VARIABLE, "quick")
+    executors.loop.cache_clear()
+    with pytest.raises(ValueError, match="COLLECTIVES_EXECUTOR: got 'quick', expected compiled or python"):
+        executors.loop()
+    executors.loop.cache_clear()

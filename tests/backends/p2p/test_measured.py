@@ -1,0 +1,53 @@
+"""The links that ranks measure for "auto": one result on every rank, and near the truth where that is known."""
+
+import os
+from typing import Any
+
+import pytest
+
+from collectives.autotune import MEASURED, choose
+from collectives.emulator import allowed
+from collectives.launch import launch
+from collectives.machine import Machine
+from places import TASKS
+
+pytestmark = pytest.mark.integration
+
+NBYTES = 4096
+
+
+@pytest.fixture(autouse=True)
+def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLLECTIVES_MACHINE", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(TASKS)
+
+
+def seen(p: int, where: str) -> dict[str, list[Any]]:
+    """What each rank saw, by case."""
+    return {event["case"]: event["seen"] for event in launch("measured_cases", {}, p, where=where, timeout=120)}
+
+
+@pytest.mark.parametrize(("p", "where"), [(1, "loopback"), (2, "threads"), (3, "loopback"), (5, "threads")])
+def test_all_ranks_choose_by_one_measurement(p: int, where: str) -> None:
+    found = seen(p, where)
+    first, named = found["first"], found["named"]
+    assert first == [first[0]] * p
+    assert found["again"] == first  # measured once
+    assert all(each["right"] for each in first + named)
+    assert [each["machine"]["name"] for each in named] == ["textbook"] * p
+    if p == 1:
+        assert first[0]["machine"] is None
+    else:
+        machine = Machine.model_validate(first[0]["machine"])
+        assert machine.name == MEASURED
+        assert first[0]["chosen"] == list(choose("all_reduce", p, NBYTES, on=machine)[:2])
+
+
+def test_links_that_are_known_are_found() -> None:
+    if reason := allowed():
+        pytest.skip(reason)
+    (first, *_) = seen(4, "cluster:20ms,5MB/s")["first"]
+    network = Machine.model_validate(first["machine"]).network
+    assert network.latency + network.overhead == pytest.approx(20e-3, rel=0.25)
+    assert network.rate == pytest.approx(5e6, rel=0.25)

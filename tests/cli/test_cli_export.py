@@ -1,0 +1,123 @@
+"""The verb ``export``: what it writes, where, and one line for what it cannot write."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from collectives.cli import main
+from collectives.interchange import msccl
+from collectives.interchange.prove import prove
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(capsys: Capture, line: str) -> tuple[int, str, str]:
+    code = main(line.split())
+    return code, *capsys.readouterr()
+
+
+def test_a_program_on_standard_output_is_proved_again(capsys: Capture) -> None:
+    code, out, err = run(capsys, "export all_reduce two_tree -p 5 --segments 2 --to msccl --protocol LL")
+    assert (code, err) == (0, "")
+    program = msccl.program(out.encode())
+    assert (program.collective, program.p, program.protocol) == ("all_reduce", 5, "LL")
+    assert prove(program).messages == 2 * 4 * 2 * 2
+
+
+def test_a_program_in_a_file(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "ring.xml"
+    path.write_text("old")
+    line = f"export all_reduce ring -p 4 --to msccl --output {path}"
+    code, out, err = run(capsys, line)
+    assert (code, out) == (0, "")
+    assert err == f"{path}: {path.stat().st_size:,} bytes\n"
+    assert run(capsys, f"verify {path}")[0] == 0
+    path.write_text("old")
+    assert run(capsys, line.replace("-p 4", "-p 40"))[0] == 2
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def measured(path: Path, backends: tuple[str, ...], algorithms: tuple[str, ...]) -> Path:
+    """Rows in which later algorithms are faster, and one row that failed."""
+    rows = [
+        {"collective": "all_reduce", "backend": backend, "algorithm": name, "ranks": 8, "bytes": 1024, "median_us": us}
+        for backend in backends
+        for us, name in zip((30.0, 20.0, 10.0), algorithms, strict=False)
+    ]
+    pd.DataFrame([*rows, rows[0] | {"median_us": float("nan")}]).to_parquet(path)
+    return path
+
+
+def test_the_tuner_s_file_from_measured_rows(capsys: Capture, tmp_path: Path) -> None:
+    rows = measured(tmp_path / "a.parquet", ("gloo", "nccl"), ("Ring/LL", "Tree/LL128", "default"))
+    code, out, err = run(capsys, f"export all_reduce --to nccl-tuner --rows {rows}")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "allreduce,1024,1024,tree,ll128,-1,-1,8,-1,-1"
+    rows = measured(tmp_path / "b.parquet", ("gloo", "p2p"), ("ring", "two_tree"))
+    code, out, err = run(capsys, f"export all_reduce --to nccl-tuner --rows {rows}")
+    assert (code, out) == (2, "")
+    assert "back ends of" in err
+
+
+def test_the_tuner_s_file_from_a_machine(capsys: Capture) -> None:
+    code, out, err = run(capsys, "export all_reduce --to nccl-tuner --machine dgx-h100 --nodes 2 --bytes 64K")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "allreduce,65536,65536,tree,ll,-1,2,16,-1,-1"
+
+
+def test_goal_comes_with_loggopsim_s_parameters(capsys: Capture) -> None:
+    code, out, err = run(capsys, "export all_reduce ring -p 4 --to goal --bytes 4K")
+    assert code == 0
+    assert out.startswith("num_ranks 4\nrank 0 {\nl1: send 1024b to 1 tag 0")
+    assert err == "LogGOPSim -L 0 -o 2500000 -g 5000000 -G 40 -S 2147483647: times in picoseconds on textbook\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("all_reduce ring -p 33 --to msccl", "steps of a thread block: got 65, expected at most 64, a limit of RCCL"),
+        ("gather flat --to msccl", "collective: got gather, expected all_reduce"),
+        ("broadcast flat --root 1 --to msccl", "root: got 1, expected 0"),
+        ("all_reduce ring --to msccl --output /", "--output: got /, a folder, link, device or pipe, expected a file"),
+        ("all_reduce ring --to msccl --output /nowhere/a.xml", "cannot write /nowhere/a.xml: No such file"),
+        ("all_reduce ring --to goal", "--bytes: got None, expected one size"),
+        ("all_reduce --to msccl", "got no algorithm, expected one"),
+        ("all_reduce ring --to msccl --nodes 2", "--to msccl takes no nodes here: got [2], expected none"),
+        ("all_reduce ring --to nccl-tuner", "--to nccl-tuner takes no algorithm here: got ring, expected none"),
+        ("all_reduce --to nccl-tuner --rows a --nodes 2", "--to nccl-tuner takes no nodes here"),
+        ("all_gather --to nccl-tuner", "got all_gather, expected all_reduce, or --rows of another"),
+        ("all_reduce --to nccl-tuner --rows /nowhere", "cannot read /nowhere"),
+        ("all_reduce ring --to msccl --segments 2", "all_reduce ring takes no --segments"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(capsys: Capture, line: str, message: str) -> None:
+    code, out, err = run(capsys, f"export {line}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_a_wrong_schedule_is_not_written(capsys: Capture, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from collectives import Schedule, Step\n"
+        "def twice(p): return Schedule('all_reduce', p, 1, 2, lambda t: Step([0, 1], [1, 0], 0, add=True))\n"
+    )
+    code, out, err = run(capsys, f"export all_reduce {own}:twice -p 2 --to msccl")
+    assert (code, out) == (1, "")
+    assert "rank 0 holds chunk 0 of rank 0 2 times, not 1" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "for_what"),
+    [
+        ("export all_reduce in_network -p 4 --to msccl", "MSCCL, whose GPUs do the adding"),
+        ("export all_reduce in_network -p 4 --to goal --bytes 1K", "GOAL, whose ranks do the adding"),
+        ("bench --algorithm in_network --ranks 2", "bench, which runs on ranks"),
+    ],
+)
+def test_what_needs_a_switch_is_refused_with_one_line(capsys: Capture, line: str, for_what: str) -> None:
+    code, out, err = run(capsys, line)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert f"switches of a schedule: got 1, expected none for {for_what}" in err

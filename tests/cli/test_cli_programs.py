@@ -1,0 +1,123 @@
+"""A program in MSCCL XML where an algorithm is named: shown, simulated, measured on ranks, verified on a machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collectives.cli import main
+from collectives.figures.player import player_data
+from collectives.interchange import msccl
+from collectives.interchange.as_schedule import schedule
+from command import Capture, run
+from interchange.programs import PROGRAMS, chain, ring
+from interchange.test_as_schedule import RIGHT, relay
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (RIGHT | {"relay": relay(4)}).items():
+        (tmp_path / f"{name.replace(' ', '_')}.xml").write_text(text)
+    (tmp_path / "wrong.xml").write_text(ring(3).replace('type="rrcs"', 'type="rcs"', 1))
+    return tmp_path
+
+
+def test_show_takes_collective_and_ranks_from_the_file(capsys: Capture, folder: Path) -> None:
+    code, out, err = run(capsys, "show", f"{folder}/ring.xml")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"all_reduce by {folder}/ring.xml on 3 ranks: 4 steps, 3 chunks.")
+    assert "   0 | +2<2   | +0<0   | +1<1\n" in out
+    assert run(capsys, "show", "all_reduce", f"{folder}/ring.xml", "-p", "3") == (0, out, "")
+
+
+def test_show_gives_the_player_its_data(capsys: Capture, folder: Path) -> None:
+    _, out, _ = run(capsys, "show", f"{folder}/all_pairs.xml", "--json")
+    shown = schedule(msccl.program(PROGRAMS["all_pairs"].encode()))
+    assert json.loads(out) == json.loads(json.dumps(player_data(shown, f"{folder}/all_pairs.xml")))
+
+
+def test_show_draws(capsys: Capture, folder: Path) -> None:
+    code, out, err = run(capsys, "show", f"{folder}/doubling.xml", "--svg", f"{folder}/picture")
+    assert (code, out) == (0, "")
+    assert "8 ranks" in err
+    assert len(list(folder.glob("picture-*.svg"))) == 4
+
+
+def test_simulate_counts_the_messages_of_the_program(capsys: Capture, folder: Path) -> None:
+    code, out, _ = run(capsys, "simulate", f"{folder}/ring.xml", "--bytes", "3000", "--json")
+    row = json.loads(out)
+    assert (code, row["collective"], row["ranks"], row["messages"]) == (0, "all_reduce", 3, 12)
+    assert row["bytes_by_link"] == {"network": 12 * 1000}
+
+
+@pytest.mark.parametrize("verb", ["show", "simulate", "bench --algorithm"])
+def test_what_a_file_is_not_is_said_in_one_line(capsys: Capture, folder: Path, verb: str) -> None:
+    for name, extra, fault in (
+        ("none", "", "none.xml: there is no such file"),
+        ("ring", "--root 1 -p 3" if verb != "bench --algorithm" else "--ranks 4", ""),
+        ("chain", "", "there is no such file"),
+        ("relay", "", "relay.xml: not a schedule: GPU 1 needs several values of chunk 0 at the same time"),
+    ):
+        code, _, err = run(capsys, *verb.split(), f"{folder}/{name}.xml", *extra.split())
+        assert (code, err.count("\n")) == (2, 1), err
+        assert fault in err
+    code, _, err = run(capsys, *verb.split(), f"{folder}/wrong.xml")
+    assert code == 2
+    assert "wrong.xml: wrong result: GPU 0, chunk 1" in err
+
+
+def test_a_root_is_that_of_the_file(capsys: Capture, folder: Path) -> None:
+    (folder / "chain.xml").write_text(chain("broadcast", 3))
+    assert run(capsys, "show", f"{folder}/chain.xml", "--root", "0")[0] == 0
+    code, _, err = run(capsys, "show", f"{folder}/chain.xml", "--root", "1")
+    assert (code, err.count("\n"), "got 1, expected 0" in err) == (2, 1, True)
+
+
+def test_verify_tells_loads_and_time(capsys: Capture, folder: Path) -> None:
+    code, out, _ = run(capsys, "verify", f"{folder}/ring.xml", "--machine", "textbook", "--bytes", "3000", "--json")
+    row = json.loads(out)
+    assert (code, row["busiest_sent"], row["busiest_received"], row["busiest_link"], row["least"]) == (
+        0, 4 / 3, 4 / 3, 4 / 3, 4 / 3
+    )  # fmt: skip
+    _, out, _ = run(capsys, "simulate", f"{folder}/ring.xml", "--bytes", "3000", "--json")
+    assert row["simulated_seconds"] == json.loads(out)["seconds"]
+    _, out, _ = run(capsys, "verify", f"{folder}/ring.xml", "--machine", "textbook")
+    assert "busiest GPU: 1.33 n sent, 1.33 n received, at least 1.33 n; busiest link: 1.33 n; textbook, 1 MiB: " in out
+    code, out, _ = run(capsys, "verify", f"{folder}/relay.xml", "--machine", "textbook")
+    assert (code, "textbook, 1 MiB: " in out, "not a schedule" in out) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("ring.xml --bytes 4", "--bytes goes with --machine"),
+        ("ring.xml --machine none", "none"),
+        ("ring.xml --machine none.yaml", "none.yaml"),
+    ],
+)
+def test_a_machine_that_is_none_is_refused(capsys: Capture, folder: Path, words: str, fault: str) -> None:
+    code, _, err = run(capsys, "verify", *f"{folder}/{words}".split())
+    assert (code, err.count("\n"), fault in err) == (2, 1, True), err
+    code, _, err = run(capsys, "verify", "all_reduce", "ring", "--machine", "textbook")
+    assert (code, "go with FILE.xml" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_ranks_in_this_process_end_with_the_right_elements(capsys: Capture, folder: Path, name: str) -> None:
+    words = f"--algorithm {folder}/{name.replace(' ', '_')}.xml --backend in_process --bytes 8 4K 40008 --repetitions 2"
+    code, out, err = run(capsys, "bench", *words.split(), "--warmups", "1", "--dtype", "int64", "--json")
+    assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (0, [0, 0, 0]), err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["all_pairs", "two_steps"])
+def test_ranks_end_with_the_right_elements(capsys: Capture, folder: Path, name: str) -> None:
+    words = f"--algorithm {folder}/{name}.xml --bytes 4K 256K --repetitions 2 --warmups 1 --json"
+    code, out, err = run(capsys, "bench", *words.split())
+    assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (0, [0, 0]), err
+
+
+def test_help_names_it(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    assert "FILE.xml" in capsys.readouterr().out

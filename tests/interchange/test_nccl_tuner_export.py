@@ -1,0 +1,63 @@
+"""The file of NCCL's example tuner: read back as the plugin reads it, it says the fastest algorithm of every size."""
+
+import pytest
+
+from collectives.interchange.nccl_tuner import Time, known, text
+
+SIZES = [256, 1024, 4096, 16384]
+
+
+def times(nodes: int, crossing: int) -> list[Time]:
+    """Tree is faster below the crossing."""
+    return [
+        Time("all_reduce", name, "simple", nodes, 8 * nodes, size, float(size < crossing if name == "ring" else 0.5))
+        for name in ("ring", "tree")
+        for size in SIZES
+    ]
+
+
+def chosen(file: str, collective: str, size: int, nodes: int, ranks: int) -> str | None:
+    """The first line that fits, as the plugin finds it."""
+    for line in file.splitlines():
+        if line.startswith("#"):
+            continue
+        names = line.split(",")
+        low, high, n, p = (int(names[i]) for i in (1, 2, 6, 7))
+        assert (names[5], names[8], names[9]) == ("-1", "-1", "-1")
+        if names[0] == collective and low <= size <= high and n in (-1, nodes) and p in (-1, ranks):
+            return names[3]
+    return None
+
+
+def test_every_size_has_its_fastest_algorithm() -> None:
+    file = text(times(2, 1024) + times(4, 16384), "test")
+    for nodes, crossing in ((2, 1024), (4, 16384)):
+        for size in (256, 300, 1023, 1024, 4095, 4096, 16383, 16384):
+            tested = max(each for each in SIZES if each <= size)
+            wanted = "tree" if tested < crossing else "ring"
+            assert chosen(file, "allreduce", size, nodes, 8 * nodes) == wanted
+
+
+def test_nothing_is_said_beyond_what_was_tried() -> None:
+    file = text(times(2, 1024), "test")
+    unknown = [(8, 2, 16), (20000, 2, 16), (256, 3, 16), (256, 2, 8)]
+    assert [chosen(file, "allreduce", *each) for each in unknown] == [None] * 4
+    assert chosen(file, "broadcast", 256, 2, 16) is None
+
+
+def test_a_protocol_has_its_own_lines() -> None:
+    two = [Time("all_gather", "ring", name, -1, 8, size, 1.0) for name, size in (("ll", 256), ("simple", 1024))]
+    assert text(two, "test").splitlines()[2:] == [
+        "allgather,256,1023,ring,ll,-1,-1,8,-1,-1",
+        "allgather,1024,1024,ring,simple,-1,-1,8,-1,-1",
+    ]
+
+
+def test_a_single_tree_is_not_nccls() -> None:
+    assert (known("tree"), known("hierarchical_ring"), known("default")) == (None, None, None)
+    assert (known("hierarchical_tree"), known("Ring/LL128")) == (("tree", "simple"), ("ring", "ll128"))
+
+
+def test_no_times_are_an_error() -> None:
+    with pytest.raises(ValueError, match="times: got none by ring or tree"):
+        text([], "test")

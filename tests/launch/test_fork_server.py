@@ -1,0 +1,84 @@
+"""The fork server of this machine: kept between launches, one per environment, and gone with its launcher."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_launch import nobody_has
+
+from collectives.launch import fork_server, launch
+from places import TASKS
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not fork_server.IS_SUPPORTED, reason="fork servers need Linux"),
+]
+
+MINE = """
+import os, random
+import numpy
+from torch import distributed as dist
+
+def run(settings, report):
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (SAID, random.random(), numpy.random.rand()))
+    report({"said": everyone})
+"""
+
+
+def server(environment: dict[str, str] | None = None) -> int:
+    """The process of the server that a launch would use."""
+    name = fork_server.fork_server(environment or {}, 60)
+    return next(each.process.pid for each in fork_server._servers.values() if each.name == name)
+
+
+def own_module(folder: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    (folder / "my_ranks.py").write_text(f"SAID = {said!r}\n{MINE}")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    events = launch("my_ranks", {}, 3, timeout=60)
+    return next(event["said"] for event in events if "said" in event)
+
+
+def test_a_server_serves_all_launches_of_one_environment() -> None:
+    first = server()
+    assert server({"NCCL_ALGO": "Tree"}) == first
+    assert server({"OMP_NUM_THREADS": "2"}) != first
+
+
+def test_a_server_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    monkeypatch.setenv("TZ", "UTC")  # a server of this test's own
+    killed = server()
+    os.kill(killed, signal.SIGKILL)
+    os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+    events = launch("unwell", {"do": "nothing"}, 2, timeout=60)
+    assert len(next(event["pids"] for event in events if "pids" in event)) == 2
+    assert server() != killed
+
+
+def test_an_edited_module_is_read_anew_and_ranks_draw_their_own_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for said in ("before", "and after"):
+        everyone = own_module(tmp_path, said, monkeypatch)
+        assert [each[0] for each in everyone] == [said] * 3
+        assert len({each[1] for each in everyone}) == len({each[2] for each in everyone}) == 3
+
+
+ENDING = """
+from collectives.launch import launch
+launch("unwell", {"do": "nothing"}, 2, timeout=60)
+print("done", flush=True)
+"""
+
+
+def test_a_server_ends_with_its_process(tmp_path: Path) -> None:
+    own = os.environ | {"PYTHONPATH": os.pathsep.join([str(TASKS), *sys.path]), "OWN": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", ENDING], env=own, capture_output=True, timeout=100)
+    assert (done.stdout, done.stderr) == (b"done\n", b"")
+    assert nobody_has(f"OWN={tmp_path}")

@@ -1,0 +1,130 @@
+"""Ranks that talk through shared memory or not, and what that leaves behind: for test_shared_memory.py."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+import collectives
+from collectives.backends.p2p.loop.state import OUT_RING
+from collectives.backends.p2p.transport import transport
+
+Report = Callable[[dict[str, Any]], None]
+SECONDS = 4.0  # timeout of a group of which a rank fails
+
+
+def run(settings: dict[str, Any], report: Report) -> None:
+    seen = {"bytes": counted, "stress": stressed}[settings["do"]](**settings.get("with", {}))
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, seen)
+    report({"seen": everyone})
+
+
+def counted(n: int) -> dict[str, int]:
+    """Bytes that this host has sent over its network, and over its loopback, during one all-reduce by a ring."""
+    tensor = torch.ones(n)
+    collectives.all_reduce(tensor, algorithm="ring")  # makes the connections
+    dist.barrier()
+    before = sent()
+    dist.barrier()
+    collectives.all_reduce(tensor, algorithm="ring")
+    dist.barrier()
+    return {name: value - before[name] for name, value in sent().items()}
+
+
+def sent() -> dict[str, int]:
+    """Bytes by interface of this network namespace."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
+    return {name.strip(): int(rest.split()[8]) for name, rest in (line.split(":") for line in lines)}
+
+
+def stressed(calls: int) -> bool:
+    """Calls of random sizes, some longer than a ring, and ranks that come late."""
+    size, late, right = random.Random(1), random.Random(dist.get_rank()), True
+    rank, p = dist.get_rank(), dist.get_world_size()
+    for _ in range(calls):
+        n = size.choice((1, 2, 3, 100, 5_000, size.randrange(400_000)))
+        algorithm = size.choice(("ring", "recursive_doubling", "two_tree", "exchange"))
+        tensor = torch.arange(n, dtype=torch.int64) + rank
+        if not late.randrange(50):
+            time.sleep(late.random() * 3e-3)
+        collectives.all_reduce(tensor, algorithm=algorithm)
+        right &= torch.equal(tensor, torch.arange(n, dtype=torch.int64) * p + p * (p - 1) // 2)
+    return right
+
+
+def fails(rank: int, p: int, how: str) -> str:
+    """Rank 1 is killed or stopped while the others wait for it: what these report."""
+    group = dist.new_group(timeout=timedelta(seconds=SECONDS))
+    assert group is not None
+    tensor = torch.ones(300_000)
+    collectives.all_reduce(tensor, group=group, algorithm="ring")
+    assert transport(group).sockets[(rank + 1) % p, OUT_RING] != -1  # type: ignore[union-attr]
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), getattr(signal, how))
+    try:
+        collectives.all_reduce(tensor, group=group, algorithm="ring")
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
+def leaves(rank: int, p: int) -> str:
+    """Whether groups that were used and destroyed leave descriptors, mappings or files."""
+    before = left()
+    for _ in range(3):
+        group = dist.new_group()
+        collectives.all_reduce(torch.ones(300_000), group=group, algorithm="exchange")
+        assert left() != before
+        dist.barrier()
+        dist.destroy_process_group(group)
+        del group
+    gc.collect()
+    return "nothing" if left() == before else f"{before} {left()}"
+
+
+def left() -> tuple[int, int, list[str]]:
+    """Open sockets and memory, mapped rings, and files in shared memory."""
+    opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    maps = Path("/proc/self/maps").read_text().count("memfd:collectives")
+    return sum("memfd:collectives" in each for each in opened), maps, sorted(os.listdir("/dev/shm"))  # noqa: PTH208
+
+
+def main(do: str, p: int, *rest: str) -> None:
+    """Run p ranks as forks of this process; each prints what it has seen."""
+    store = os.path.join(tempfile.mkdtemp(), "store")  # noqa: PTH118
+
+    def one(rank: int) -> None:
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=p)
+        said = {"fails": fails, "leaves": leaves}[do](rank, p, *rest)
+        sys.stdout.write(f"rank {rank}: {said}\n")
+        sys.stdout.flush()
+        os._exit(0)
+
+    ranks = [multiprocessing.get_context("fork").Process(target=one, args=(rank,)) for rank in range(p)]
+    for each in ranks:
+        each.start()
+    for nth in [0, *range(2, p), 1]:
+        if nth == 1 and rest:
+            ranks[1].kill()
+        ranks[nth].join()
+    shutil.rmtree(Path(store).parent)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

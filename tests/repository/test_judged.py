@@ -1,0 +1,123 @@
+"""The table of other people's programs has its form, and its files are fetched by git and compared by hash."""
+
+import hashlib
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from collectives.experiments.judged import COLUMNS, VERDICTS, Judged, read, summary, whole, write
+from interchange.programs import ring
+from places import ROOT, script
+
+TABLE = ROOT / "experiments" / "results" / "reference" / "judged" / "programs.csv"
+ROWS = read(TABLE)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script, with a table of its own."""
+    module = script("judged")
+    monkeypatch.setattr(module, "TABLE", tmp_path / "programs.csv")
+    return module
+
+
+def test_every_row_has_its_form() -> None:
+    assert len(ROWS) >= 100
+    for row in ROWS:
+        assert re.fullmatch(r"[\w-]+/[\w.-]+", row.repository)
+        assert re.fullmatch(r"[0-9a-f]{40}", row.commit)
+        assert re.fullmatch(r"[0-9a-f]{64}", row.sha256)
+        assert row.path.endswith(".xml")
+        assert not row.path.startswith("/")
+        assert row.verdict in VERDICTS
+        assert row.bytes > 0
+        assert row.seconds >= 0
+
+
+def test_a_file_counts_once_and_the_rows_are_sorted() -> None:
+    assert len({row.sha256 for row in ROWS}) == len(ROWS)
+    assert sorted(ROWS) == ROWS
+
+
+def test_a_verdict_comes_with_what_belongs_to_it() -> None:
+    for row in ROWS:
+        assert bool(row.why) == (row.verdict != "right")
+        assert (row.steps > 0) == (row.verdict == "right")
+        assert (row.ranks > 0) == (row.verdict != "unreadable")
+        assert row.needless <= row.dependencies
+        assert "/tmp" not in row.why
+
+
+def test_a_table_that_is_written_reads_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "again.csv", reversed(ROWS))
+    assert (tmp_path / "again.csv").read_bytes() == TABLE.read_bytes()
+
+
+def test_other_columns_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("repository,commit\n")
+    with pytest.raises(ValueError, match=re.escape(f"got repository, commit, expected {', '.join(COLUMNS)}")):
+        read(tmp_path / "other.csv")
+
+
+def test_the_summary_counts_every_row() -> None:
+    *_, last = summary(ROWS).splitlines()
+    counts = [int(number) for number in re.findall(r"\d+", last)[:4]]
+    assert counts == [len(ROWS), *(sum(row.verdict == verdict for row in ROWS) for verdict in VERDICTS)]
+    assert whole(ROWS).count("<tr>") == len(ROWS) + 1
+
+
+def row(text: bytes, commit: str, path: str) -> Judged:
+    digest = hashlib.sha256(text).hexdigest()
+    return Judged("owner/name", commit, path, digest, len(text), "", 0, "right", "", 0, 0, 0, 0, 0.0)
+
+
+@pytest.mark.integration
+def test_files_are_fetched_compared_and_judged(
+    judged: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = ring(3).encode(), ring(3).replace('send="1"', 'send="9"').encode()
+    site, folder = tmp_path / "site", tmp_path / "files"
+    commit = repository(site / "owner" / "name.git", {"good.xml": good, "a/bad.xml": bad})
+    monkeypatch.setattr(judged, "SITE", site.as_uri())
+    write(judged.TABLE, [row(good, commit, "good.xml"), row(bad, commit, "a/bad.xml")])
+    assert judged.main(["fetch", str(folder)]) == 0
+    assert {path.read_bytes() for path in folder.iterdir()} == {good, bad}
+    assert judged.main(["judge", str(folder), "--check"]) == 1
+    assert "bad.xml: verdict: got unreadable, expected right" in capsys.readouterr().out
+    assert judged.main(["judge", str(folder)]) == 0
+    assert judged.main(["judge", str(folder), "--check"]) == 0
+    found = {each.path: each for each in read(judged.TABLE)}
+    assert (found["good.xml"].verdict, found["good.xml"].ranks) == ("right", 3)
+
+
+def repository(folder: Path, files: dict[str, bytes]) -> str:
+    """A repository with one commit, whose name this returns."""
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    who = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
+    for command in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "-m", "files"]):
+        subprocess.run(["git", "-C", str(folder), *command], check=True, timeout=60)
+    subprocess.run(["git", "-C", str(folder), "config", "uploadpack.allowFilter", "true"], check=True, timeout=60)
+    done = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
+
+
+@pytest.mark.integration
+def test_another_hash_and_no_network_end_with_a_clear_error(
+    judged: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    commit = repository(site / "owner" / "name.git", {"good.xml": b"<algo/>"})
+    monkeypatch.setattr(judged, "SITE", site.as_uri())
+    write(judged.TABLE, [row(b"other", commit, "good.xml")])
+    with pytest.raises(SystemExit, match=r"SHA-256 of https://github.com/owner/name/blob/.*: got .*, expected "):
+        judged.main(["fetch", str(tmp_path / "files")])
+    monkeypatch.setattr(judged, "SITE", (tmp_path / "nowhere").as_uri())
+    with pytest.raises(SystemExit, match=r"git fetch .*: "):
+        judged.main(["fetch", str(tmp_path / "files")])
+    with pytest.raises(SystemExit, match=r"got no .* and 0 others, expected them: fetch first"):
+        judged.main(["judge", str(tmp_path / "files")])
