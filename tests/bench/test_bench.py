@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,8 +26,10 @@ from sweep import each
 ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
     *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
-    *("auto", "auto_by", "segments", "executor", "bound_us"),
+    *("auto", "auto_by", "segments", "executor", "transport", "bound_us"),
 }
+
+TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on one host
 
 
 @pytest.mark.parametrize(
@@ -163,6 +166,7 @@ def test_rows_of_the_other_collectives(capsys: Capture) -> None:
     for row in rows:
         parts = 1 if row["collective"] in ("broadcast", "reduce") else 3
         assert (row["bytes"], row["count"], row["wrong"]) == (4096 - 4096 % (4 * parts), 1024 // parts, 0)
+        assert row["transport"] == (TRANSPORT if row["backend"] == "p2p" else None)
     expected = [(name, backend) for name in collectives for backend in ("p2p", "gloo")]
     assert [(row["collective"], row["backend"]) for row in rows] == expected, err
 
@@ -176,7 +180,7 @@ def test_rows_of_ranks_in_this_process(p: int) -> None:
         ("in_process", "threads", p, 0)
     }
     assert [row["collective"] for row in rows[::3]] == list(MEASURED)
-    assert all(row["segments"] >= 1 and row["auto"] for row in rows)
+    assert all(row["segments"] >= 1 and row["auto"] and row["transport"] == "memory" for row in rows)
 
 
 def test_a_rank_that_fails_in_this_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

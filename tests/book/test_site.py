@@ -50,9 +50,14 @@ def test_every_page_of_the_contents_is_built(document: str) -> None:
 
 
 def test_index_leads_to_the_preface_from_wherever_the_site_lies() -> None:
-    refresh = parse(SITE / "index.html").select_one("meta[http-equiv=Refresh]")
+    page = parse(SITE / "index.html")
+    first = f"{TOC['root']}.html"
+    refresh, link, icon = (page.select_one(one) for one in ("meta[http-equiv=Refresh]", "a", "link[rel=icon]"))
     assert refresh is not None
-    assert refresh["content"] == f"0; url={TOC['root']}.html"
+    assert link is not None
+    assert icon is not None
+    assert (refresh["content"], link["href"]) == (f"0; url={first}", first)
+    assert (SITE / str(icon["href"])).exists()
 
 
 def test_no_page_fetches_from_another_host() -> None:

@@ -293,9 +293,9 @@ def test_collectives_are_right_there(allowed: None) -> None:
     wanted = Settings(ranks=3, where=WHERE, algorithms=["ring"], backends=["p2p", "gloo", "horovod"], **once)
     assert [one.backends for one in wanted.launches()] == [["p2p", "gloo"], ["horovod"]]
     rows = bench([wanted]).rows
-    assert [(row["backend"], row["where"], row["wrong"]) for row in rows] == [
-        *[(backend, WHERE, 0) for backend in ("p2p", "gloo") * 2],
-        *[("horovod", WHERE, 0)] * 2,
+    assert [(row["backend"], row["where"], row["transport"], row["wrong"]) for row in rows] == [
+        *[("p2p", WHERE, "tcp", 0), ("gloo", WHERE, None, 0)] * 2,
+        *[("horovod", WHERE, None, 0)] * 2,
     ]
 
 

@@ -34,8 +34,8 @@ def run(settings: dict[str, Any], report: Report) -> None:
     report({"seen": everyone})
 
 
-def counted(n: int) -> dict[str, int]:
-    """Bytes that this host has sent over its network, and over its loopback, during one all-reduce by a ring."""
+def counted(n: int) -> dict[str, Any]:
+    """Bytes that this host sends over its network and its loopback in an all-reduce by a ring; what ranks talk over."""
     tensor = torch.ones(n)
     collectives.all_reduce(tensor, algorithm="ring")  # makes the connections
     dist.barrier()
@@ -43,7 +43,8 @@ def counted(n: int) -> dict[str, int]:
     dist.barrier()
     collectives.all_reduce(tensor, algorithm="ring")
     dist.barrier()
-    return {name: value - before[name] for name, value in sent().items()}
+    over = transport(dist.distributed_c10d._get_default_group()).over
+    return {"over": over} | {name: value - before[name] for name, value in sent().items()}
 
 
 def sent() -> dict[str, int]:

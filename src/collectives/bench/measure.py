@@ -227,6 +227,7 @@ def _row(
         "algorithm": did.algorithm,
         "segments": did.segments,
         "executor": did.executor,
+        "transport": did.transport,
         "auto": configuration == (name, "auto"),
         "auto_by": did.machine and {"machine": did.machine.name} | slowest_link(did.machine, p).model_dump(),
         "backend": name,

@@ -17,7 +17,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 
 from collectives.launch import fork_client
 from collectives.processes.parent_death import die_with
+from collectives.processes.peer_user import is_ours
 from collectives.processes.supervise import Event, Process, RankError, end, last_lines, start
 
 IS_SUPPORTED = sys.platform == "linux"  # abstract sockets, and children that the kernel kills with their parent
@@ -136,14 +136,8 @@ def serve(listener: socket.socket, *until: socket.socket) -> None:
     while listener in select.select([listener, *until], [], [])[0]:
         client, _ = listener.accept()
         with client:
-            if _user(client) == os.geteuid():  # other users' processes are refused
+            if is_ours(client):  # other users' processes are refused
                 fork(_supervise, own, client)
-
-
-def _user(peer: socket.socket) -> int:
-    """The user of the process at the other end, from the kernel."""
-    _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(user)
 
 
 def _supervise(parent: int, client: socket.socket) -> None:

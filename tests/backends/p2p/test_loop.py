@@ -86,7 +86,7 @@ def test_both_give_the_same_bits(p: int, monkeypatch: pytest.MonkeyPatch) -> Non
                 op: Any = op,
             ) -> Any:
                 tensor, scratch = data(whole, dtype, r), torch.zeros(plans[r].scratch, dtype=dtype)
-                name = executors.execute(plans[r], tensor, scratch, groups[r], op, p)  # type: ignore[arg-type]
+                name, _ = executors.execute(plans[r], tensor, scratch, groups[r], op, p)  # type: ignore[arg-type]
                 return name, in_bits(tensor)
 
             seen = ranks.run(call, each)

@@ -229,6 +229,7 @@ def test_only_what_goes_to_another_host_crosses_the_network(hosts: int, each: in
         crossing = by_rank[rank // each * each + each - 1]  # the last rank of a host sends to the next one
         assert crossing <= seen["eth0"] <= 1.05 * crossing, (rank, seen)
         assert seen["lo"] < 0.01 * crossing, (rank, seen)
+        assert seen["over"] == (local.TCP if each == 1 else local.MIXED)
 
 
 def test_over_tcp_the_loopback_counts_the_rest(tasks: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +238,7 @@ def test_over_tcp_the_loopback_counts_the_rest(tasks: None, monkeypatch: pytest.
     monkeypatch.setenv(local.VARIABLE, local.TCP)
     (event,) = launch("shared_cases", {"do": "bytes", "with": {"n": N}}, 4, where=f"{NETWORK},2", timeout=120)
     by_rank = traffic(build("all_reduce", "ring", 4), NBYTES).sent.tolist()
-    assert all(by_rank[rank] <= seen["lo"] for rank, seen in enumerate(event["seen"]))
+    assert all(seen["over"] == local.TCP and by_rank[rank] <= seen["lo"] for rank, seen in enumerate(event["seen"]))
 
 
 def test_no_name_is_left() -> None:

@@ -65,16 +65,16 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
     try:
         if wanted.kind.device.type == "cuda":
             execute_in_batches(made.plan, work, scratch, group, call.op, p)
-            executor = PYTHON
+            executor, over = PYTHON, None
         else:
             finish = _agreement(call, wanted.n) if call.agreed else None
-            executor = execute(made.plan, work, scratch, group, call.op, p, made.signature, call.background, finish)
+            executor, over = execute(
+                made.plan, work, scratch, group, call.op, p, made.signature, call.background, finish
+            )
     except MessageError as error:
-        raise RuntimeError(
-            f"{call.collective} by {made.performed[PYTHON].algorithm} failed on rank {rank}, {error}"
-        ) from error
+        raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
     hand_over(call, work, made.edges, rank, p)
-    return made.performed[executor]
+    return made.performed._replace(executor=executor, transport=over)
 
 
 def _agreement(call: Call, n: int) -> Callable[[Transport], None] | None:

@@ -55,11 +55,11 @@ def execute(
     signature: bytes = NO_CALL,
     background: bool = False,
     finish: Callable[[Transport], None] | None = None,
-) -> str:
+) -> tuple[str, str | None]:
     """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message.
 
     ``finish`` sends and receives what ends the call, over the same connections. Returns the executor's name, COMPILED
-    also where a call that the loop has begun was ended in Python.
+    also where a call that the loop has begun was ended in Python, and what the connections are.
     """
     joined = transport(group, background)
     joined.begin(step_by_step=made.exchanges, signature=signature)
@@ -72,7 +72,7 @@ def execute(
         raise
     finally:
         joined.end()
-    return used
+    return used, joined.over
 
 
 def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int) -> str:

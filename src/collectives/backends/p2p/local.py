@@ -11,20 +11,21 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from collectives.processes.peer_user import is_ours
+
 # The variable that keeps all pairs on TCP.
 VARIABLE = "COLLECTIVES_TRANSPORT"
 TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
+MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a rank that has peers on its own host and on others
 
 MOST_RANKS = 32  # of one host that share memory: a ring for each pair and direction, 1 GiB if all of them talk
 Address = tuple[str, int]
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 def rings() -> Any:
@@ -69,7 +70,7 @@ def meet(addresses: Sequence[Address], peer: int, hello: bytes) -> Any:
     bell.setblocking(False)
     try:
         bell.connect(_name(address))
-        if _is_ours(bell):
+        if is_ours(bell):
             return rings().give(bell, hello)
     except OSError:  # mostly: it is on another host
         pass
@@ -87,7 +88,7 @@ class Visitor(socket.socket):
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """What it says; nothing from another user."""
-        if not _is_ours(self):
+        if not is_ours(self):
             return b""
         said, memory, *_ = socket.recv_fds(self, size, 1, flags)
         self._memory += memory
@@ -111,12 +112,6 @@ class Visitor(socket.socket):
 def opened(connected: socket.socket) -> Any:
     """What messages come over: the ring that a visitor has brought, or the socket itself."""
     return connected.ring() if isinstance(connected, Visitor) else connected
-
-
-def _is_ours(connected: socket.socket) -> bool:
-    """Whether the process at the other end is the same user's."""
-    said = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(said)[1] == os.geteuid())
 
 
 def _name(address: Address) -> str:

@@ -34,6 +34,8 @@ class Inbox:
 class MemoryMesh:
     """One rank of a group whose ranks share this process; made by all of them together."""
 
+    over = "memory"
+
     def __init__(self, group: dist.ProcessGroup, shared: dict[bytes, Any]) -> None:
         self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()

@@ -74,6 +74,7 @@ class Mesh:
         # For the compiled loop: numbers of the sockets to and from each peer, and addresses of the rings; -1 without.
         self.sockets = np.full((self.size, 4), -1)
         self.has_network = False  # whether any peer is reached by TCP
+        self.over: str | None = None  # what its connections are: shared memory, TCP, or both
         self._rings: dict[int, Any] = {}  # by numbers of sockets
         self.kept: dict[int, Any] = {}  # its arrays
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
@@ -269,7 +270,10 @@ class Mesh:
         """A connection goes over this socket, or ring."""
         connection.socket, connection.number = connected, connected.fileno()
         self.sockets[connection.peer, 0 if is_sent else 1] = connection.number
-        if address := getattr(connected, "address", None):
+        address = getattr(connected, "address", None)
+        over = local.SHARED_MEMORY if address else local.TCP
+        self.over = over if self.over in (None, over) else local.MIXED
+        if address:
             connection.is_local, self._rings[connection.number] = True, connected
             self.sockets[connection.peer, 2 if is_sent else 3] = address
 

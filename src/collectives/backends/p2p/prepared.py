@@ -12,7 +12,7 @@ from collectives.autotune import STRAIGHT, choose, stated
 from collectives.backends import Call, Performed
 from collectives.backends.p2p.compile import compact, is_straight, plan
 from collectives.backends.p2p.member import Place
-from collectives.backends.p2p.program import EXECUTORS, Plan
+from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.reduce import refusal
 from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
@@ -83,15 +83,12 @@ def _length(call: Call, p: int) -> int:
 
 
 class Prepared(NamedTuple):
-    """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice.
-
-    The choice is there for each executor by its name.
-    """
+    """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice."""
 
     plan: Plan
     edges: Ints
     signature: bytes
-    performed: dict[str, Performed]
+    performed: Performed
 
 
 @lru_cache(maxsize=KEPT)
@@ -108,7 +105,7 @@ def prepare(place: Place, wanted: Request) -> Prepared:
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
     by = machine if wanted.algorithm == "auto" else None
-    return Prepared(made, edges, same, {each: Performed(name, segments, by, each) for each in EXECUTORS})
+    return Prepared(made, edges, same, Performed(name, segments, by))
 
 
 @lru_cache(maxsize=KEPT)

@@ -1,0 +1,30 @@
+"""`index.html`, which leads to the first page and has the site's icon: without one a browser asks for /favicon.ico."""
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+PAGE = """<!DOCTYPE html>
+<html lang="{language}">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Refresh" content="0; url={first}">
+<title>{title}</title>
+<link rel="icon" href="_static/{icon}">
+</head>
+<body><a href="{first}">{title}</a></body>
+</html>
+"""
+
+
+def lead(app: Any, failure: Exception | None) -> None:
+    """Write it, in place of the one without a head that the table of contents' extension writes."""
+    if failure is None and app.builder.format == "html":
+        page = leading_to(f"{app.config.root_doc}.html", app.config)
+        (Path(app.outdir) / "index.html").write_text(page, encoding="utf8")
+
+
+def leading_to(first: str, config: Any) -> str:
+    """The page that leads to the first one."""
+    icon = Path(config.html_favicon).name
+    return PAGE.format(language=config.language, first=escape(first), title=escape(config.html_title), icon=icon)
