@@ -33,7 +33,7 @@ TAKES_quick := , five minutes on two cores
 
 WORKERS := --numprocesses 2 --dist loadfile
 
-.PHONY: help env experiments first-pages site book pdf serve check format unit test test-all golden golden-check \
+.PHONY: help env experiments first-pages site book pdf serve check format unit test test-all record golden golden-check \
     gpu-check lock clean checksum
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # prerequisites are made in their order, and nothing runs beside an experiment
@@ -141,6 +141,9 @@ test: env ## Run the tests that need no site: ten minutes
 test-all: book ## Build the site, then run every test
 	@echo "==> all tests"
 	@$(BIN)/python -m pytest $(WORKERS)
+
+record: env ## Measure every committed row again: an hour, with nothing else running
+	@$(BIN)/python .ci/record.py
 
 golden: env ## Record what the library computes: tests/golden.json
 	@$(BIN)/python .ci/golden.py

@@ -298,3 +298,6 @@ def test_the_command_of_rows_without_a_notebook_is_that_of_bench() -> None:
         "collectives bench --collective broadcast --ranks 3 --where loopback --repetitions 20 --warmups 3 "
         "--algorithm binomial chain --backend p2p --bytes 4 8"
     )
+    record = {"settings": [settings, settings | {"ranks": 5}], "variables": {"COLLECTIVES_TRANSPORT": "tcp"}}
+    said = measured.command(record, "results/mine/broadcasts")
+    assert said.startswith("COLLECTIVES_TRANSPORT=tcp collectives bench --collective broadcast --ranks 3 5 --where")

@@ -132,7 +132,7 @@ def command(record: dict[str, Any], stem: str | Path) -> str:
     """What measures the rows again: a notebook with its preset, or `collectives bench` for rows without a notebook."""
     name, folder = Path(stem).name, Path(stem).parent.name
     if not (home := _notebooks(stem, name)):
-        return _bench(record["settings"][0])
+        return _bench(record["settings"], record.get("variables", {}))
     if (home / "presets" / f"{folder}.yaml").exists():
         return f"collectives run experiments/{name}.ipynb --preset {folder}"
     return f"collectives run experiments/{name}.ipynb with the settings of its record"
@@ -144,12 +144,15 @@ def _notebooks(stem: str | Path, name: str) -> Path | None:
     return next((folder for folder in above if (folder / f"{name}.ipynb").exists()), None)
 
 
-def _bench(settings: dict[str, Any]) -> str:
+def _bench(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
+    """For settings that differ in their number of ranks only."""
     several = {"algorithm": "algorithms", "backend": "backends", "bytes": "bytes"}
-    settings = settings | {"bytes": [_typed(nbytes) for nbytes in settings["bytes"]]}
+    ranks = " ".join(str(each["ranks"]) for each in wanted)
+    settings = wanted[0] | {"ranks": ranks, "bytes": [_typed(nbytes) for nbytes in wanted[0]["bytes"]]}
     lists = [f"--{option} {' '.join(settings[name])}" for option, name in several.items()]
     single = ("collective", "ranks", "where", "repetitions", "warmups")
-    return " ".join(["collectives bench", *(f"--{each} {settings[each]}" for each in single), *lists])
+    begin = [f"{name}={value}" for name, value in variables.items()]
+    return " ".join([*begin, "collectives bench", *(f"--{each} {settings[each]}" for each in single), *lists])
 
 
 def _typed(nbytes: int) -> str:

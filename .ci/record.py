@@ -1,0 +1,134 @@
+"""Measure every committed row again, on a machine with nothing else to do (`make record`): an hour on two cores.
+
+Rows go to ``experiments/results/FOLDER``, and once all are there, to ``experiments/results/reference/FOLDER``. What was
+measured before a cut is not measured again. The rows from Slurm are not among them: they need a cluster.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from collectives.bench import Settings
+from collectives.bench.results import read, write
+from collectives.bench.sweep import sweep
+from collectives.experiments.execute import run
+
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
+RESULTS = EXPERIMENTS / "results"
+FOLDERS = ("slow-motion", "loopback")
+KEPT = (".parquet", ".json", ".jsonl", ".yaml")
+
+LINKS = "cluster:5ms,25MB/s"
+LIBRARIES = ["p2p", "gloo", "mpi"]
+ANY_SIZE = [4, 64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
+FEW_SIZES = [4, 64 << 10, 1 << 20, 4 << 20, 16 << 20]
+
+
+class Run(NamedTuple):
+    """What one sweep measures, and the variables that it is started with."""
+
+    settings: list[Settings]
+    variables: dict[str, str]
+
+
+def on_this_machine(variables: dict[str, str]) -> Run:
+    """`auto` beside gloo and Open MPI, processes that share this machine's cores."""
+    once = {"bytes": ANY_SIZE, "backends": LIBRARIES, "repetitions": 51, "warmups": 5}
+    return Run([Settings(ranks=p, **once) for p in (2, 4)], variables)
+
+
+def on_hosts(hosts: list[int], where: str, backends: list[str], sizes: list[int], repetitions: int) -> Run:
+    """`auto` beside the libraries on emulated hosts."""
+    once = {"where": where, "bytes": sizes, "backends": backends, "timeout": 1800.0}
+    return Run([Settings(ranks=p, repetitions=repetitions, warmups=1, **once) for p in hosts], {})
+
+
+SWEEPS = {
+    "loopback/all-reduce": on_this_machine({}),
+    "loopback/all-reduce-tcp": on_this_machine({"COLLECTIVES_TRANSPORT": "tcp", "OMPI_MCA_btl": "tcp,self"}),
+    "slow-motion/four-fast-hosts": on_hosts([4], "cluster:1ms,125MB/s", LIBRARIES, ANY_SIZE, 15),
+    "slow-motion/any-number": on_hosts([6, 12, 24, 31], LINKS, [*LIBRARIES, "horovod"], FEW_SIZES, 7),
+    "slow-motion/two-trees-broadcast": Run(
+        [
+            Settings(
+                collective="broadcast",
+                algorithms=["binomial", "chain", "scatter_allgather", "two_tree"],
+                ranks=24,
+                where=LINKS,
+                bytes=[64 << 10 << i for i in range(7)],
+                repetitions=9,
+                warmups=1,
+                timeout=900.0,
+            )
+        ],
+        {},
+    ),
+    "slow-motion/two-trees-all-reduce": Run(
+        [
+            Settings(
+                algorithms=["segmented_ring", "recursive_doubling", "halving_doubling", "tree", "two_tree"],
+                ranks=31,
+                where="cluster:10ms,12.5MB/s",
+                bytes=[128 << 10 << i for i in range(5)],
+                repetitions=7,
+                warmups=1,
+                timeout=900.0,
+            )
+        ],
+        {},
+    ),
+}
+
+
+def main() -> None:
+    """Measure, then replace what is committed."""
+    for name, each in SWEEPS.items():
+        print(f"==> {name}", file=sys.stderr, flush=True)
+        measure(RESULTS / name, each)
+    for hosts in (8, 32):
+        check(hosts, RESULTS / "slow-motion" / f"check-{hosts}.jsonl")
+    preset = yaml.safe_load((EXPERIMENTS / "presets" / "slow-motion.yaml").read_text(encoding="utf8"))
+    failed = run([EXPERIMENTS / f"{name}.ipynb" for name in preset], "slow-motion", replace=True)
+    failed += run(
+        [EXPERIMENTS / "data-parallel.ipynb"],
+        "quick",
+        {"beside": ["gloo", "horovod"], "fusion": [0, "128M"]},
+        "loopback",
+        replace=True,
+    )
+    if failed:
+        sys.exit(f"failed rows: got {failed}, expected none; `make record` measures them again")
+    for folder in FOLDERS:
+        for path in sorted((RESULTS / folder).iterdir()):
+            if path.suffix in KEPT and ".partial" not in path.suffixes:
+                shutil.copyfile(path, RESULTS / "reference" / folder / path.name)
+        shutil.rmtree(RESULTS / folder)  # the next call measures again
+
+
+def measure(stem: Path, wanted: Run) -> None:
+    """One sweep, whose record says which variables it was started with."""
+    if stem.with_suffix(".parquet").exists():
+        return
+    os.environ.update(wanted.variables)
+    sweep(wanted.settings, stem)
+    for name in wanted.variables:
+        del os.environ[name]
+    if wanted.variables:
+        rows, record = read(stem)
+        write(stem, rows.to_dict("records"), record | {"variables": wanted.variables})
+
+
+def check(hosts: int, path: Path) -> None:
+    """Measure whether that many emulated hosts have the links that were asked for."""
+    command = [sys.executable, "-m", "collectives", "cluster", "--hosts", str(hosts), "--check", "--json"]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600).stdout
+    path.write_bytes(said)
+
+
+if __name__ == "__main__":
+    main()
