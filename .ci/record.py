@@ -4,6 +4,7 @@ Rows go to ``experiments/results/FOLDER``, and once all are there, to ``experime
 measured before a cut is not measured again. The rows from Slurm are not among them: they need a cluster.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import yaml
 
 from collectives.bench import Settings
-from collectives.bench.results import read, write
+from collectives.bench.results import read, replace
 from collectives.bench.sweep import sweep
 from collectives.experiments.execute import run
 
@@ -49,8 +50,6 @@ def on_hosts(hosts: list[int], where: str, backends: list[str], sizes: list[int]
 
 
 SWEEPS = {
-    "loopback/all-reduce": on_this_machine({}),
-    "loopback/all-reduce-tcp": on_this_machine({"COLLECTIVES_TRANSPORT": "tcp", "OMPI_MCA_btl": "tcp,self"}),
     "slow-motion/four-fast-hosts": on_hosts([4], "cluster:1ms,125MB/s", LIBRARIES, ANY_SIZE, 15),
     "slow-motion/any-number": on_hosts([6, 12, 24, 31], LINKS, [*LIBRARIES, "horovod"], FEW_SIZES, 7),
     "slow-motion/two-trees-broadcast": Run(
@@ -82,14 +81,13 @@ SWEEPS = {
         ],
         {},
     ),
+    "loopback/all-reduce": on_this_machine({}),
+    "loopback/all-reduce-tcp": on_this_machine({"COLLECTIVES_TRANSPORT": "tcp", "OMPI_MCA_btl": "tcp,self"}),
 }
 
 
 def main() -> None:
     """Measure, then replace what is committed."""
-    for name, each in SWEEPS.items():
-        print(f"==> {name}", file=sys.stderr, flush=True)
-        measure(RESULTS / name, each)
     for hosts in (8, 32):
         check(hosts, RESULTS / "slow-motion" / f"check-{hosts}.jsonl")
     preset = yaml.safe_load((EXPERIMENTS / "presets" / "slow-motion.yaml").read_text(encoding="utf8"))
@@ -101,6 +99,9 @@ def main() -> None:
         "loopback",
         replace=True,
     )
+    for name, each in SWEEPS.items():
+        print(f"==> {name}", file=sys.stderr, flush=True)
+        measure(RESULTS / name, each)
     if failed:
         sys.exit(f"failed rows: got {failed}, expected none; `make record` measures them again")
     for folder in FOLDERS:
@@ -119,8 +120,9 @@ def measure(stem: Path, wanted: Run) -> None:
     for name in wanted.variables:
         del os.environ[name]
     if wanted.variables:
-        rows, record = read(stem)
-        write(stem, rows.to_dict("records"), record | {"variables": wanted.variables})
+        _, record = read(stem)
+        text = json.dumps(record | {"variables": wanted.variables}, indent=1) + "\n"
+        replace(stem.with_suffix(".json"), lambda path: path.write_text(text, encoding="utf8"))
 
 
 def check(hosts: int, path: Path) -> None:
