@@ -129,6 +129,7 @@ def check(hosts: int, path: Path) -> None:
     """Measure whether that many emulated hosts have the links that were asked for."""
     command = [sys.executable, "-m", "collectives", "cluster", "--hosts", str(hosts), "--check", "--json"]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600).stdout
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(said)
 
 
