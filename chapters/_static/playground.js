@@ -12,6 +12,7 @@
   const PAUSE = 250; // milliseconds without a key before the text is read
   const COLLECTIVES = ["all_reduce", "broadcast", "scatter", "gather", "all_gather", "all_to_all", "reduce", "reduce_scatter"];
   const RANKS = Array.from({ length: 15 }, (_, i) => i + 2);
+  const SCREEN = [[3.2406, -1.5372, -0.4986], [-0.9689, 1.8758, 0.0415], [0.0557, -0.204, 1.057]]; // red, green, blue of X, Y, Z
 
   /* Mistakes to find, made in a right schedule. */
   const BROKEN = {
@@ -47,9 +48,24 @@
     return { shape: "ring", x, y, radius, around: p > 2 ? p : 0, nodes: [] };
   }
 
+  /* A colour of seaborn's palette "husl", as in the figures (`collectives.figures.style.hues`): the most colourful that a
+     screen has at this lightness and angle, times 0.891. In LUV; y is the luminance, the same for all angles. */
+  function hue(degrees) {
+    const lightness = 64.35, y = ((lightness + 16) / 116) ** 3;
+    const sin = Math.sin((degrees * Math.PI) / 180), cos = Math.cos((degrees * Math.PI) / 180);
+    const limits = SCREEN.flatMap(([a, b, c]) => [0, 1].map((end) =>
+      (lightness * ((0.99915 * a + 1.05122 * b + 1.1446 * c) * y - 1.05122 * end)) /
+      (((0.8633 * c - 0.17266 * b) * sin + (0.12949 * c - 0.38848 * a) * cos) * y + 0.17266 * sin * end)));
+    const chroma = (0.891 * Math.min(...limits.filter((limit) => limit > 0))) / (13 * lightness);
+    const u = cos * chroma + 0.19784, v = sin * chroma + 0.46834;
+    const xyz = [(9 * u * y) / (4 * v), y, ((12 - 3 * u - 20 * v) * y) / (4 * v)];
+    const light = SCREEN.map((row) => row.reduce((sum, each, i) => sum + each * xyz[i], 0));
+    return `rgb(${light.map((each) => Math.round(255 * (1.055 * Math.max(each, 0.0031308) ** (1 / 2.4) - 0.055))).join(" ")})`;
+  }
+
   /* What the player reads (`collectives.figures.player.player_data`). */
   function playerData(schedule, layout) {
-    const colours = Array.from({ length: schedule.k }, (_, c) => `oklch(0.72 0.13 ${Math.round((360 * c) / schedule.k)})`);
+    const colours = Array.from({ length: schedule.k }, (_, c) => hue(((c / schedule.k + 0.01) % 1) * 359));
     return { version: 1, algorithm: "your_schedule", ranks_per_node: 1, one_port: false, colours, layout, ...contractOf(schedule), ...schedule };
   }
 

@@ -1,4 +1,4 @@
-"""Our collectives, called as ``torch.distributed``'s are: the same names, arguments and semantics, and an algorithm.
+"""Our collectives, with the names, arguments and semantics of ``torch.distributed``, and a choice of algorithm.
 
 ::
 
@@ -8,16 +8,16 @@
 Every rank of the group makes the same calls, one thread at a time. ``algorithm`` is a name from ``collectives list`` or
 "auto"; ``segments`` says into how many pieces a pipelined algorithm cuts its buffer (by default from the size). "auto"
 takes the algorithm with the shortest predicted time on the machine that the environment variable COLLECTIVES_MACHINE
-names on rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used; the
-others hear of it from rank 0. If it names none, the ranks of a gloo group measure their links then, in about 20 round
+names on rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used.
+Rank 0 tells the others. If it names none, the ranks of a gloo group measure their links then, in about 20 round
 trips or 0.1 s; an NCCL group goes by the preset ethernet. COLLECTIVES_MACHINE=ethernet turns the measurement off.
 
 Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); a group
-of `collectives.torch_backend` takes both. The dtype is the same for all tensors of a call. What moves tensors takes any
-dtype. What reduces them takes float16, bfloat16, float32, float64, signed integers, uint8 and bool; op is SUM, AVG,
+of `collectives.torch_backend` takes both. The dtype is the same for all tensors of a call. Without a reduction any
+dtype will do. A reduction takes float16, bfloat16, float32, float64, signed integers, uint8 and bool; op is SUM, AVG,
 PRODUCT, MAX or MIN, and for integers and bools BAND, BOR or BXOR. A sum of bools is their "or"; they have no average.
 
-Tensors may have any shape and any number of elements, also 0. Roots are global ranks. What a function says of sums
+Tensors may have any shape and any number of elements, including 0. Roots are global ranks. What a function says of sums
 holds for every op; for the rounding of floats see `collectives.backends.p2p.collective.perform`. Discard the group
 after any error: some ranks have added what others have not.
 

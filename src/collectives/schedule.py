@@ -103,7 +103,7 @@ class Step:
     later, the step does not change. Raises ScheduleError if a column has values of another kind or another length.
     Cost: a copy of each column, except of one that `column` has made.
 
-    Numbers stand for whole columns:
+    A number fills a whole column:
 
     >>> Step(src=[0, 1], dst=[1, 0], chunk=0, add=True)
     Step(0->1:+0, 1->0:+0)

@@ -86,6 +86,7 @@ def test_trees_begin_and_end_at_work() -> None:
             assert len(schedule.step(schedule.nsteps - 1)), p
 
 
+@pytest.mark.integration  # seconds
 def test_two_trees_halve_what_one_tree_sends() -> None:
     for p in range(3, 65):
         one, two = (traffic(build("all_reduce", name, p, segments=4), 800) for name in ("tree", "two_tree"))

@@ -151,6 +151,7 @@ def test_auto_never_chooses_it() -> None:
     assert IN_NETWORK not in executable()
 
 
+@pytest.mark.integration  # seconds
 def test_it_is_drawn_with_the_switch_in_the_middle_by_its_name() -> None:
     schedule = build(*IN_NETWORK, 4, segments=2)
     placed = layout(schedule)  # also without its name

@@ -1,5 +1,6 @@
 """The reference has every public name, verb and schema; its examples are true."""
 
+import ast
 import doctest
 import re
 from pathlib import Path
@@ -30,6 +31,18 @@ def test_every_public_name_is_described_once() -> None:
     described = DESCRIBED.findall(text("reference-api"))
     assert len(set(described)) == len(described)
     assert {f"collectives.{name}" for name in (*collectives.__all__, *PROMISED)} <= set(described)
+
+
+def test_the_signature_of_a_machine_that_is_written_out_has_its_fields_and_defaults() -> None:
+    """autodoc writes FieldInfo(...) in place of a default."""
+    (signature,) = re.findall(r"autoclass:: collectives\.Machine(\(.*\))", text("reference-api"))
+    (function,) = ast.parse(f"def machine{signature}: pass").body
+    assert isinstance(function, ast.FunctionDef)
+    fields = collectives.Machine.model_fields
+    assert [each.arg for each in function.args.kwonlyargs] == list(fields)
+    for field, default in zip(fields.values(), function.args.kw_defaults, strict=True):
+        assert field.is_required() == (default is None)
+        assert default is None or ast.literal_eval(default) == field.get_default(call_default_factory=True)
 
 
 @pytest.mark.extended

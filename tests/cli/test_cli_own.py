@@ -104,6 +104,7 @@ def test_what_never_ends_is_ended(capsys: Capture, own: str, verb: str) -> None:
         assert where in err
 
 
+@pytest.mark.integration  # seconds
 def test_a_file_that_never_ends_is_ended(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("while True: pass")
     code, _, err = run(capsys, "verify", "all_reduce", f"{tmp_path}/own.py:f", "--timeout", "1")

@@ -154,6 +154,7 @@ def test_values_in_place_of_the_presets_are_checked_too(folder: Path, wrong: lis
     assert not (folder / "results").exists()
 
 
+@pytest.mark.integration  # seconds
 def test_what_runs_with_other_values_lies_elsewhere(folder: Path) -> None:
     notebook, seen = folder / NOTEBOOK.name, set()
     for overrides, name in (({}, None), ({"ranks": 3}, None), ({"ranks": 5}, None), ({"ranks": 5}, "mine")):
@@ -213,6 +214,7 @@ def test_notebooks_are_kept_without_outputs_and_know_their_parameters(path: Path
     assert checked(load(path.stem).Parameters, namespace)
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_a_preset_fits_every_notebook_it_is_for(preset: Path) -> None:
     assert preset.read_text().startswith("# "), "the first line says what the preset is for"
@@ -221,6 +223,7 @@ def test_a_preset_fits_every_notebook_it_is_for(preset: Path) -> None:
     )
 
 
+@pytest.mark.integration  # seconds
 def test_every_notebook_has_a_model_and_is_in_the_quick_preset() -> None:
     assert {notebook.stem for notebook in NOTEBOOKS} == set(EXPERIMENTS)
     assert {each.notebook.stem for each in planned(NOTEBOOKS, "quick", {}, "x")} == set(EXPERIMENTS)

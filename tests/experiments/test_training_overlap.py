@@ -149,6 +149,7 @@ def _row(algorithm: str, buckets: int, nbytes: int = 16 << 20, median: float = 1
     }
 
 
+@pytest.mark.integration  # seconds
 def test_sentences_of_overlap_have_the_rows_numbers() -> None:
     table = pd.DataFrame([_row("ring", 1), _row("ring", 4, median=4e5), _row("tree", 1), _row("tree", 4)])
     assert figures.hidden(table) == (
@@ -170,6 +171,7 @@ def test_sentences_of_overlap_have_the_rows_numbers() -> None:
     assert figures.counters(table)["counters less hook"].tolist() == ["+5%"] * 4
 
 
+@pytest.mark.integration  # seconds
 def test_sentences_of_weak_scaling_have_the_rows_numbers() -> None:
     made = []
     for ranks, buckets, speed in ((1, 1, 80.0), (1, 4, 80.0), (40, 1, 1600.0), (40, 4, 2000.0)):

@@ -201,6 +201,7 @@ def test_every_chunk_has_its_own_hue() -> None:
     assert len(set(hues(8))) == 8
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("k", [0, 1, 2, 7, 64, 128])
 def test_hues_are_those_of_seaborn(k: int) -> None:
     import seaborn

@@ -132,6 +132,7 @@ def test_a_run_of_chunks_is_cut_below_the_largest_count() -> None:
     assert sum(each.chunks for each in made.steps if each.kind.sends) == 400
 
 
+@pytest.mark.integration  # seconds
 def test_the_elements_that_a_gpu_reads_are_limited() -> None:
     """62 blocks of 64 steps fit, but not with 100 GPUs beside them."""
     others, none = [*range(1, 32)], [0] * 31

@@ -139,6 +139,7 @@ def test_a_ring_needs_as_many_slots_as_each_gpu_is_ahead(p: int, ahead: int, chu
     assert not ends_with(text, ahead - 1)
 
 
+@pytest.mark.integration  # seconds
 def test_sends_and_receives_in_any_order_need_what_the_proof_says() -> None:
     rng, seen = random.Random(19), Counter[int | None]()
     for _ in range(300):

@@ -132,6 +132,7 @@ def test_no_name_of_a_folder_hides_a_module_of_it() -> None:
         assert names & modules_here <= bound_later, folder
 
 
+@pytest.mark.integration  # seconds
 def test_what_is_started_by_name_exists_and_is_not_above() -> None:
     floor = floors()
     for name, other in named_arrows(SOURCE):

@@ -47,6 +47,7 @@ def other_order(schedule: Schedule) -> Schedule:
     return replace(schedule, make=make)
 
 
+@pytest.mark.integration  # seconds
 def test_a_schedule(golden: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = ALGORITHMS[RING]
     lines = changed(
@@ -76,6 +77,7 @@ def test_each_column_of_a_step(golden: ModuleType, column: str) -> None:
     assert golden.digest(*golden.serialised(one)) != golden.digest(*golden.serialised(other))
 
 
+@pytest.mark.integration  # seconds
 def test_a_simulated_time(golden: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     real = simulation.simulate
 

@@ -103,10 +103,12 @@ def built(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.integration  # seconds
 def test_nothing_is_made_where_nothing_changed(tree: Path) -> None:
     assert "jupyter-book build" not in make(built(tree), "-n", "book")
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("name", ["src/file.py", "_build/html/index.html", "_build/.built-from"])
 def test_what_is_new_or_gone_is_made(tree: Path, name: str) -> None:
     path = built(tree) / name

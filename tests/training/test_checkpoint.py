@@ -26,6 +26,7 @@ def same(one: State, other: State) -> bool:
     return one.losses == other.losses and all(torch.equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("stopped", [1, 10, 29, 30])
 def test_a_training_that_resumes_is_the_undisturbed_one(tmp_path: Path, stopped: int) -> None:
     file = str(tmp_path / "run.pt")
@@ -38,6 +39,7 @@ class StopError(Exception):
     """Ends a training in the middle."""
 
 
+@pytest.mark.integration  # seconds
 def test_it_resumes_after_the_last_step_that_was_written(tmp_path: Path) -> None:
     file, taken = str(tmp_path / "run.pt"), []
 

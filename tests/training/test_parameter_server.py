@@ -121,6 +121,7 @@ def one_process(batch: int, steps: int, rate: float) -> torch.Tensor:
 SETTINGS = {"backend": "gloo", "batch": 400, "compute": 0.0, "factor": 1, "slow_worker": 0, "rate": 0.25}
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_synchronous_workers_together_are_one_process_and_equal_to_the_bit_in_any_order(workers: int) -> None:
     """An epoch is three batches of 400 images and one of 300: parts are uneven."""

@@ -34,7 +34,7 @@ def recursive_doubling(p: int) -> Schedule:
 
 
 def all_gather(p: int) -> Schedule:
-    """What one has doubles in each step: partners swap all the parts they have so far.
+    """What a rank has doubles in each step: partners swap all the parts they have so far.
 
     Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
     Otherwise a rank with a folded partner sends up to (p-1)/p n more.
@@ -48,7 +48,7 @@ def all_gather(p: int) -> Schedule:
     rank, distances = np.arange(core), core.bit_length() - 1
 
     def double(t: int) -> Step:
-        """Everyone has the parts of its block of 2**t ranks, and of the ranks folded into those."""
+        """Each rank has the parts of its block of 2**t ranks, and of the ranks folded into those."""
         block = rank >> t << t
         folded = np.clip(p - core - block, 0, 1 << t)
         with_folded = folded > 0
@@ -69,7 +69,7 @@ def all_gather(p: int) -> Schedule:
 
 
 def reduce_scatter(p: int) -> Schedule:
-    """What one is responsible for halves in each step: the all-gather by doubling in reverse, with its cost.
+    """What a rank is responsible for halves in each step: the all-gather by doubling in reverse, at its cost.
 
     Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
 

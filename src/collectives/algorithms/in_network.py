@@ -20,7 +20,7 @@ def all_reduce(p: int, segments: int = 1) -> Schedule:
     ranks that add by themselves must send 2 (p-1)/p n. So the bus bandwidth, which counts 2 (p-1)/p n, may be almost
     twice the link's rate. Graham et al. 2016 describe SHARP.
 
-    Back ends of ours cannot command a switch: this schedule is proved, drawn and simulated, but not executed.
+    Our back ends cannot control a switch: this schedule is proved, drawn and simulated, but not executed.
 
     >>> list(all_reduce(2).steps())
     [Step(0->2:+0, 1->2:+0), Step(2->0:=0, 2->1:=0)]

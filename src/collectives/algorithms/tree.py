@@ -165,8 +165,7 @@ def two_tree(p: int, segments: int = 1, second: str | None = None) -> Schedule:
 
     The first tree is NCCL's (`binary_tree`), with rank 0 at its root; the second is its mirror image ("mirror", the
     default for even p) or shifted by one rank ("shift", for odd p). The edges of both trees are coloured 0 and 1 so
-    that no rank ever sends two messages or receives two at the same time: edges of one colour work in even steps, the
-    others in odd.
+    that no rank ever sends two messages or receives two at the same time: the two colours work in alternate steps.
 
     Steps: at most 2 (2h + 2s - 2), h = ceil(log2 p), s segments per tree. Bytes a rank sends: at most 2 n; for even
     p the two roots send n and all others 2 n. Messages a rank sends: up to 4 s.

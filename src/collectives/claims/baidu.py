@@ -111,8 +111,9 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "post.2", "outside the excerpt", "The ring transfers 2 (N − 1) N/K per GPU, of K bytes on N GPUs.",
         2 * 39 * 40 / GRADIENTS, lambda: gigabytes((40,))[0] * 1e9, EQUAL,
-        "For N = 40 and K = 1.2 GB the schedule sends {} bytes.", "ring-all-reduce",
-        note="A misprint: with K/N, the fraction turned over, it is right.", form=lambda each: f"{each:,.0f}",
+        "For N = 40 and K = 1.2 GB the schedule sends {}.", "ring-all-reduce",
+        note="A misprint: with K/N, the fraction turned over, it is right.",
+        form=lambda each: f"{float(str(each)) / 1e9:.2f} GB",
     ),
     Claim(
         "post.3", "outside the excerpt", "The throughput grows linearly with the GPUs.", (40.0),

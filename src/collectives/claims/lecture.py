@@ -88,7 +88,8 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "A larger batch trains faster. (As a rule: it loses no accuracy for the same samples.)", LOST,
         lambda: lost((1024,)), AT_MOST, "Measured with digits: a batch of 1,024 instead of 32 loses {} of accuracy.",
         DATA, Given("the batch is not too large (256 at most for this model)", lambda: lost((64, 128, 256))),
-        note=f"At most {LOST} counts as no loss. Above, steps are fewer and learn less.",
+        note=f"At most {100 * LOST:.0f} points count as no loss. A larger batch has fewer steps and learns less.",
+        form=lambda share: f"{100 * float(str(share)):.1f} points".replace("-", "−"),
     ),
     Claim(
         "49", "batch_size per GPU * num_GPUs", "The batch is the batch of one GPU times the number of GPUs.",

@@ -62,7 +62,8 @@ def totals() -> str:
     judged = sum(counts.values()) - counts[EXCLUDED]
     sentences = sum(sum(each.sentences.values()) for each in SOURCES)
     return (
-        f"{sentences} sentences count, in {sum(counts.values())} entries. Of {judged} claims {counts[HOLDS]} hold, "
+        f"{sentences} sentences count. They form {sum(counts.values())} entries. "
+        f"Of {judged} claims {counts[HOLDS]} hold, "
         f"{counts[HOLDS_IF]} hold under a condition and {counts[FAILS]} do not hold. "
         f"{counts[EXCLUDED]} entries are excluded, with a reason."
     )

@@ -77,7 +77,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "7", "effective batch size increases with", "The effective batch grows in proportion to the number of GPUs.",
         (1.0, 2.0, 8.0), lambda: tuple(sum(shards(128, p)) / 128 for p in (1, 2, 8)), EQUAL,
-        "Where a batch of 128 is divided among 1, 2 and 8 ranks, it is {} times as large.", "data-parallel-training",
+        "Where a batch of 128 is divided among 1, 2 and 8 ranks, it grows by a factor of {}.", "data-parallel-training",
         Given("each GPU keeps its number of samples", lambda: tuple(sum(shards(16 * p, p)) / 16 for p in (1, 2, 8))),
     ),
     Claim(

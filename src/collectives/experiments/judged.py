@@ -73,7 +73,9 @@ def _counted(name: str, rows: list[Judged]) -> str:
     verdicts, ranks = Counter(row.verdict for row in rows), sorted({row.ranks for row in rows if row.ranks})
     numbers = [len(rows), *(verdicts[verdict] for verdict in VERDICTS)]
     gpus = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
-    return f"| {name} | {' | '.join(map(str, numbers))} | {gpus} | {max(row.bytes for row in rows) / 1e3:,.0f} KB |"
+    return (
+        f"| {name} | {' | '.join(map(str, numbers))} | {gpus} | {max(row.bytes for row in rows) / 1e3:,.0f}\u00a0KB |"
+    )
 
 
 def whole(rows: list[Judged]) -> str:

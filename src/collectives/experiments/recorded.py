@@ -51,7 +51,8 @@ def _ranks(record: dict[str, Any]) -> str:
 
 
 def _link(page: Path) -> str:
-    return f'<a href="{page.stem}.html">{page.stem}</a>'
+    title = re.search(r"^# (.+)$", page.read_text(encoding="utf8"), re.MULTILINE)
+    return f'<a href="{page.stem}.html">{title[1] if title else page.stem}</a>'
 
 
 def pages(run: Path, chapters: Path) -> list[Path]:

@@ -46,12 +46,13 @@ def names(rows: Rows) -> list[str]:
 def prominent(rows: Rows, names: Sequence[str]) -> list[str]:
     """Of the names in the column ``series`` those that a figure can tell apart: libraries, and the rows in front.
 
-    All, if they are few enough; otherwise a library's own choice, and then whatever has the lowest median at the most
-    places.
+    All, if they are few enough; otherwise a library's own choice, what is ahead at the largest size or has the highest
+    bandwidth, because a figure's message names it, and then whatever has the lowest median at the most places.
     """
-    ahead = Counter(rows.series[rows.groupby("bytes").median_us.idxmin()])
-    libraries = set(rows.series[rows.algorithm == "default"])
-    ordered = sorted(names, key=lambda name: (name not in libraries, -ahead[name]))
+    lowest = rows.groupby("bytes").median_us.idxmin()
+    ahead, libraries = Counter(rows.series[lowest]), set(rows.series[rows.algorithm == "default"])
+    told = {rows.series[lowest.iloc[-1]], rows.series[rows.busbw.idxmax()]}
+    ordered = sorted(names, key=lambda name: (name not in libraries, name not in told, -ahead[name]))
     return ordered[: kit.MOST_SERIES]
 
 
@@ -62,7 +63,7 @@ def plain(rows: Rows) -> str:
 
 # Where ranks were, as a sentence goes on; whatever starts them on a cluster, these are its own words.
 WHERE = {
-    "loopback": "processes on one machine, joined over loopback",
+    "loopback": "processes on one machine",
     "horovodrun": "started by horovodrun",
     "mpirun": "started by mpirun",
     "torchrun": "started by torchrun",

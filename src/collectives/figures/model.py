@@ -33,7 +33,8 @@ def model_time(
             axes.plot(at, seconds, color=colour, lw=1.8, label=algorithm)
         for number, (name, seconds) in enumerate((bounds or {}).items()):
             kit.lower_bound(axes, theme, at, seconds, name, dash=5 - 3 * number)
-        kit.binary_axis(axes, at[:: 1 + len(at) // 10], over, "{:,.0f}".format if over == "ranks" else format_bytes)
+        ticks = at[:: 1 + (len(at) - 1) // 6]  # few enough to name all of them
+        kit.binary_axis(axes, ticks, over, "{:,.0f}".format if over == "ranks" else format_bytes)
         kit.time_axis(axes, unit=1)
         kit.message(figure, theme, said, since)
         kit.labels(figure, more=[kit.key(theme, "model, not measured", lw=1.8)])

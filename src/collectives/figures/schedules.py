@@ -254,7 +254,7 @@ def _who_sends(schedule: Schedule, shown: int) -> str:
 
 
 def two_trees(p: int) -> Picture:
-    """Both trees of two-tree all-reduce on p ranks side by side; solid edges work in even steps, dashed ones in odd."""
+    """Both trees of two-tree all-reduce on p ranks side by side; solid and dashed edges work in alternate steps."""
     parents = np.stack([binary_tree(p), second_tree(p)])
     colours = edge_colours(parents)
     first, second = (np.unique(parent[parent != NO_PARENT]) for parent in parents)

@@ -42,6 +42,8 @@ def takes(field: Schema, defs: Schema) -> str:
 
     >>> takes({"anyOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": "null"}]}, {})
     'list of `a`, `b`; or null'
+    >>> takes({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 1024}}, {})
+    'list of whole numbers from 1 to 1,024'
     """
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
@@ -59,7 +61,7 @@ def takes(field: Schema, defs: Schema) -> str:
 def _one(field: Schema, defs: Schema) -> str:
     kind = field.get("type", "any value")
     if kind == "array" and "items" in field:
-        return f"list of {takes(field['items'], defs)}"
+        return "list of " + re.sub(r"\b(number|object)\b", r"\1s", takes(field["items"], defs))
     if kind == "string" and "pattern" in field:
         fitting = [each for each in TYPED if re.fullmatch(field["pattern"], each)]
         return f"text such as `{fitting[0]}`" if fitting else f"text that matches `{field['pattern']}`"
@@ -68,11 +70,19 @@ def _one(field: Schema, defs: Schema) -> str:
 
 def _limits(field: Schema) -> str:
     texts = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}
-    given = ((text, field[name]) for name, text in texts.items() if name in field)
-    return "".join(f", {text} {limit:,}" for text, limit in given if limit < WIDEST)
+    given = {name: field[name] for name in texts if field.get(name, WIDEST) < WIDEST}
+    if {"minimum", "maximum"} <= given.keys():
+        return f" from {given['minimum']:,} to {given['maximum']:,}"
+    return "".join(f", {texts[name]} {limit:,}" for name, limit in given.items())
 
 
 def default(field: Schema) -> str:
-    """The value of a field that is left out."""
+    """The value of a field that is left out.
+
+    >>> default({"default": 1.0}), default({"default": None})
+    ('default `1`', 'no')
+    """
     value = field.get("default")
-    return "no" if value in (None, "", [], {}) or isinstance(value, dict) else f"no: `{value}`"
+    if value in (None, "", [], {}) or isinstance(value, dict):
+        return "no"
+    return f"default `{value:g}`" if isinstance(value, float) else f"default `{value}`"

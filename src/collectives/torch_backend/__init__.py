@@ -16,14 +16,14 @@ functions of `torch.distributed` then work as over gloo. The algorithm is, in th
 
 A collective that has no algorithm of that name takes "auto": two_tree reduces, but does not gather.
 
-All collectives run by schedules of ours. gloo, which each group has inside, introduces the ranks to each other, and
-carries ``send``, ``recv`` and reductions of sparse tensors. NCCL carries the messages of CUDA tensors; this path has
+All collectives run our schedules. Through the gloo group inside each group the ranks find each other. It also carries
+``send``, ``recv`` and reductions of sparse tensors. NCCL carries the messages of CUDA tensors; this path has
 not run on a GPU yet.
 
 All calls on one group run on one thread, in the order in which they were made; every rank has to make them in the same
 order. A peer that is dead or silent, or makes a different call, ends ``wait()`` on every rank within the group's
 timeout: RuntimeError names the collective, the algorithm, the step and the peer, and under DistributedDataParallel the
-bucket. Then the group is unusable. So that no rank goes on alone, calls with a root or with split sizes end with a
+bucket. Then the group is unusable. So that no rank continues alone, calls with a root or with split sizes end with a
 barrier: a broadcast costs 2 log2(p) latencies, not log2(p).
 
 >>> import torch

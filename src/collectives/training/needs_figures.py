@@ -38,6 +38,7 @@ def memory() -> Picture:
             axes.axvline(gpus * H100.memory, color=theme.ink, lw=0.9, ls=(0, (5, 3)))
             axes.annotate(name, (gpus * H100.memory, 0.62), xytext=(3, 0), textcoords="offset points", size=9)
         axes.set_xscale("log")
+        axes.set_xlim(left=needed(MODELS[0])[0] / 1.8)  # the first label clear of the axis
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yticks([-nth for nth in range(len(MODELS))], [model.name for model in MODELS])
@@ -56,6 +57,6 @@ def needed(model: Transformer) -> tuple[float, float]:
 def _alt() -> str:
     each = [f"{model.name} {written(needed(model)[0])}, {written(needed(model)[1])}" for model in MODELS]
     return (
-        f"Memory of a training's state, then with the activations of one sequence: {'; '.join(each)}. "
+        f"Memory of the training state, then with the activations of one sequence: {'; '.join(each)}. "
         f"One {H100.name} has {written(H100.memory)}, {NODE} have {written(NODE * H100.memory)}."
     )

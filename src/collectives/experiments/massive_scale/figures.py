@@ -124,7 +124,7 @@ def regime_map(best: Rows) -> Picture:
         axes.grid(visible=False)
         axes.set(xlabel=f"GPUs of {best.machine.iloc[0]}", ylabel="buffer")
         shown = sorted(best.algorithm.unique())
-        handles = [Patch(color=mark(name).colour, label=f"{initials(name)}  {name}") for name in shown]
+        handles = [Patch(fc=mark(name).colour, ec="none", label=f"{initials(name)}  {name}") for name in shown]
         kit.message(figure, theme, _most_fields(best))
         kit.notes(figure, more=handles, columns=2)
 
@@ -132,7 +132,7 @@ def regime_map(best: Rows) -> Picture:
 
 
 def _most_fields(best: Rows) -> str:
-    """Who is the fastest most often."""
+    """Which algorithm is the fastest most often."""
     counts = best.algorithm.value_counts()
     first = statements.listed(sorted(counts.index[counts == counts.max()]))
     return f"{first}: the fastest in {counts.max()} of {len(best)} fields"

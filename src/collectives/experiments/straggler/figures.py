@@ -118,16 +118,16 @@ def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
     inside = [row for row in places if row.slow_host not in {0, *leaves}]
     return (
         f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}: {duration(even.median_us * 1e-6)} with even "
-        f"links. With a link {places[0].factor} times slower at a leaf {_took_by(at_leaf)}, {_longer(at_leaf, even)}; "
-        f"at a rank inside {_took_by(inside)}, {_longer(inside, even)}."
+        f"links. With a link {places[0].factor} times slower at a leaf it takes {_took_by(at_leaf)}, "
+        f"{_longer(at_leaf, even)}; at a rank inside, {_took_by(inside)}, {_longer(inside, even)}."
     )
 
 
 def _longer(rows: Sequence[Any], even: Any) -> str:
     longer = sum(statements.apart(even, row) and row.median_us > even.median_us for row in rows)
     if longer == len(rows):
-        return "which is longer"
-    return f"longer at {longer} of {len(rows)}" if longer else "which the intervals do not tell apart"
+        return "longer than with even links"
+    return f"longer at {longer} of {len(rows)}" if longer else "and the intervals overlap"
 
 
 def _took_by(rows: Sequence[Any]) -> str:
