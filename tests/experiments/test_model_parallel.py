@@ -104,7 +104,7 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers(rows: Any) -> Non
     assert "by batch: " in sentences.faster(rows, 5)
     assert "The formula gives 50% and 25%." in sentences.idle(rows)
     assert "with messages the timetable gives" in sentences.idle(rows, 1e-3)
-    assert sentences.computing(rows) == "waiting stood in for computing"
+    assert sentences.computing(rows) == "waiting replaced computing"
     alt = figures.sent(figures.steps(rows, 5)).alt
     assert "tensor parallel sends from 320 B at batch 3 to 4.16667 KiB at batch 40" in alt
     assert "of 3 micro-batches, measured: by gpipe the step takes" in figures.timeline(rows, 3).alt

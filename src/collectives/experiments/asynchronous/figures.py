@@ -106,8 +106,9 @@ def _quickest(table: Rows) -> str:
     group = table[table.slow == slow]
     ahead = [name(row.mode, row.bound) for row in statements.leaders(group)]
     who = slowness(next(group.itertuples())).replace("\n", " ")
-    said = "updates per second" if len(ahead) == len(group) else f"most updates per second {statements.listed(ahead)}"
-    return f"{who[0].upper()}{who[1:]}: {said}"
+    if len(ahead) == len(group):
+        return f"Updates per second if {who}"
+    return f"Most updates if {who}: {statements.listed(ahead)}"
 
 
 def _rates_alt(table: Rows) -> str:

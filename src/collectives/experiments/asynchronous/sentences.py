@@ -122,7 +122,7 @@ def table(rows: Rows, predictions: dict[tuple[str, str], float]) -> Any:
                 "slow": slowness(row).replace("\n", " "),
                 "mode": name(row.mode, row.bound),
                 "measured": f"{1e6 / row.median_us:.0f} [{1e6 / row.high_us:.0f}, {1e6 / row.low_us:.0f}]",
-                "predicted": f"{value:.0f}" if value else "",
+                "predicted": f"{value:.0f}" if value else "–",
             }
         )
     return pd.DataFrame(lines).set_index(["slow", "mode"])

@@ -89,15 +89,16 @@ def share(rows: Rows) -> str:
     if "reduce_us" not in series or series.reduce_us.isna().all():
         return ""
     shares = (series.reduce_us / series.median_us).dropna()
-    size = series.bytes.iloc[0] / 1024
-    return f"Summing the {size:.0f} KiB of gradients takes {statements.span(shares, '{:.0%}'.format)} of a step."
+    size = series.bytes.iloc[0] / 1e3
+    return f"Summing the {size:.1f} kB of gradients takes {statements.span(shares, '{:.0%}'.format)} of a step."
 
 
 def worth(rows: Rows) -> str:
     """A sentence: how many of the series take a step in less time than one process."""
     series = replicated(rows)
     faster = int((series.median_us < one_process(rows).median_us).sum())
-    return f"With this small model, {faster} of {len(series)} series take a shorter step than one process."
+    count = f"{faster or 'none'} of the {len(series)} series {'take' if faster > 1 else 'takes'}"
+    return f"With this small model, {count} a shorter step than one process."
 
 
 def fusion(rows: Rows) -> str:

@@ -86,9 +86,9 @@ def sent(rows: Rows) -> Picture:
 
 
 def _sends_less(rows: Rows) -> str:
-    """Which way sends less, below and above the batch where both send alike."""
+    """Above which batch data parallelism sends less."""
     at = volume.crossing(int(rows.width.iloc[0]))
-    return f"Above a batch of {at:,.0f} data parallel sends less, below it tensor parallel"
+    return f"Data parallel sends less above a batch of {at:,.0f}"
 
 
 def _bytes_axis(axes: Axes) -> None:

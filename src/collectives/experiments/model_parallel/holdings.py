@@ -40,9 +40,9 @@ WAYS = (
     Way(
         "tensor parallel",
         ({"x": ALL, "W₁": LEFT, "W₂": TOP}, {"x": ALL, "W₁": RIGHT, "W₂": BOTTOM}),
-        "sums of activations,\nof their gradients",
+        "sums of activations\nand of their gradients",
     ),
-    Way("pipeline", ({"x": ALL, "W₁": ALL}, {"W₂": ALL}), "activations,\nback their gradients"),
+    Way("pipeline", ({"x": ALL, "W₁": ALL}, {"W₂": ALL}), "activations forward,\ntheir gradients back"),
 )
 
 

@@ -49,9 +49,19 @@ def crossing(rows: Rows, width: int) -> str:
     data, tensor = (next(table[table.way == way].itertuples()) for way in ("data", "tensor"))
     at = data.sent / (tensor.sent / tensor.batch)
     return (
-        f"At width {width} a data parallel step sends {format_bytes(data.sent)} whatever the batch, a tensor parallel "
-        f"step {format_bytes(tensor.sent / tensor.batch)} for each sample: the same at a batch of {at:,.1f}."
+        f"At width {width} a data parallel step sends {_short(data.sent)} whatever the batch, a tensor parallel "
+        f"step {_short(tensor.sent / tensor.batch)} for each sample: the same at a batch of {at:,.1f}."
     )
+
+
+def _short(nbytes: float) -> str:
+    """A size in bytes to four digits.
+
+    >>> _short(6306856), _short(6144)
+    ('6.015 MiB', '6 KiB')
+    """
+    value, unit = format_bytes(nbytes).split()
+    return f"{float(value):.4g} {unit}"
 
 
 def faster(rows: Rows, width: int) -> str:
@@ -94,4 +104,4 @@ def _said(table: Rows, message: float | None) -> str:
 def computing(rows: Rows) -> str:
     """A clause: whether the stages of the pipeline computed or waited."""
     waited = of(rows, "pipeline").waiting_us.max()
-    return "the stages computed" if not waited else "waiting stood in for computing"
+    return "the stages computed" if not waited else "waiting replaced computing"

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from collectives.figures import kit, statements
 from collectives.figures.statements import Row, Rows
-from collectives.figures.style import Picture, Theme, mark, picture
+from collectives.figures.style import LIGHT, Picture, Theme, mark, picture
 from collectives.training.timeline import BACKWARD, FORWARD, REDUCE, Span
 from collectives.units import duration, format_bytes
 
@@ -49,11 +49,8 @@ def timeline(row: Row, other: Row) -> Picture:
         panels[1].xaxis.set_major_formatter(lambda value, _: duration(value))
         panels[1].set_xlabel("time since the step began")
         looks = [(FORWARD, theme.faint), (BACKWARD, theme.ink), (REDUCE, mark(row.algorithm).colour)]
-        kit.message(
-            figure,
-            theme,
-            f"{_bucket_count(row)} exposed {us(row.median_us)}, {_bucket_count(other)} {us(other.median_us)}",
-        )
+        exposed_by = [f"{us(each.median_us)} with {_bucket_count(each)}" for each in (row, other)]
+        kit.message(figure, theme, f"Exposed: {', '.join(exposed_by)}")
         kit.notes(figure, more=[kit.key(theme, name, color=colour, lw=6) for name, colour in looks])
 
     return picture(paint, _timeline_alt(row, other), kit.WIDTH, 5.4)
@@ -67,7 +64,7 @@ def _lanes(axes: Axes, theme: Theme, row: Row) -> None:
         lasts = span.end - span.begin
         axes.barh(span.rank + below, lasts, BAR, span.begin, color=colour, edgecolor=theme.ground, lw=0.6, align="edge")
     computed, ended = ends(row)
-    axes.axvspan(computed, ended, color=mark(row.algorithm).colour, alpha=0.15, lw=0)
+    axes.axvspan(computed, ended, color=mark(row.algorithm).colour, alpha=0.15 if theme is LIGHT else 0.35, lw=0)
     axes.set_title(f"{buckets(row)}: {us(row.median_us)} exposed", fontsize=10, loc="left")
     axes.set_yticks([rank + BAR for rank in sorted({span.rank for span in shown})])
     axes.set_yticklabels([f"rank {rank}" for rank in sorted({span.rank for span in shown})], fontsize=8)
@@ -121,11 +118,19 @@ def exposed(rows: Rows) -> Picture:
         kit.time_labels(axes)
         axes.set_ylabel("exposed time of a step")
         more = [] if rows.predicted_us.isna().all() else [kit.key(theme, "predicted")]
-        ahead = statements.in_front(rows, "bucket", lambda row: str(row.algorithm))
-        kit.message(figure, theme, statements.takeover(ahead, format_bytes, "the least exposed")[0])
+        kit.message(figure, theme, _least_exposed(rows))
         kit.labels(figure, rows, more)
 
     return picture(paint, _exposed_alt(rows), kit.WIDTH, 3.8)
+
+
+def _least_exposed(rows: Rows) -> str:
+    """Which algorithm exposes least; of a single one, how many buckets do."""
+    if rows.algorithm.nunique() == 1:
+        best = extremes(rows)[1]
+        return f"{best.algorithm} exposes least with {_bucket_count(best)}"
+    ahead = statements.in_front(rows, "bucket", lambda row: str(row.algorithm))
+    return statements.takeover(ahead, format_bytes, "the least exposed")[0]
 
 
 def _name(rows: Rows) -> str:

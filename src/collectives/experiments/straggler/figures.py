@@ -96,7 +96,9 @@ def worst_place(rows: Rows) -> str:
     rows = by_position(rows)
     groups = rows.groupby("algorithm", sort=False)
     parts = [_worst(str(name), group) for name, group in groups if len(group) > 1]
-    return f"It may matter who is slow. By a factor of {rows.factor.iloc[0]}, {'; '.join(parts)}." if parts else ""
+    return (
+        f"It may matter which host is slow. By a factor of {rows.factor.iloc[0]}, {'; '.join(parts)}." if parts else ""
+    )
 
 
 def _worst(name: str, rows: Rows) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from collectives.algorithms import BLUE, VERMILION, Mark
 from collectives.experiments.weak_scaling import published
@@ -77,6 +78,7 @@ def _draw(axes: Axes, rows: Rows, name: str, factor: float, each: bool = False) 
 def _finish(figure: Figure, axes: Axes, rows: Rows, theme: Theme, points: dict[int, float]) -> None:
     kit.published(axes, Mark(theme.ink, "D"), list(points), list(points.values()))
     axes.set_xlabel("workers")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
     shown = kit.key(theme, "published by Baidu", marker="D", mfc="none", ls="")
     known = [] if rows.predicted_per_second.isna().all() else [kit.key(theme, "predicted")]
     kit.message(figure, theme, f"{rows.ranks.max()} workers: {_gained(rows)}")
@@ -160,7 +162,7 @@ def saved(rows: Rows) -> str:
     verb = "saves" if after < before else "costs"
     return (
         f"Overlap {verb} {duration(abs(before - after))} of {duration(before)} on {without.ranks} workers; "
-        f"Baidu's text says {duration(least)} to {duration(most)}."
+        f"Baidu's text says {duration(least)} to {duration(most)} on {max(published.SAMPLES)}."
     )
 
 
