@@ -22,7 +22,7 @@ from collectives.experiments.execute import run
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 RESULTS = EXPERIMENTS / "results"
 FOLDERS = ("slow-motion", "loopback")
-KEPT = (".parquet", ".json", ".jsonl", ".yaml")
+KEPT = ("*.parquet", "*.jsonl", "*.yaml")
 
 LINKS = "cluster:5ms,25MB/s"
 LIBRARIES = ["p2p", "gloo", "mpi"]
@@ -105,10 +105,16 @@ def main() -> None:
     if failed:
         sys.exit(f"failed rows: got {failed}, expected none; `make record` measures them again")
     for folder in FOLDERS:
-        for path in sorted((RESULTS / folder).iterdir()):
-            if path.suffix in KEPT and ".partial" not in path.suffixes:
-                shutil.copyfile(path, RESULTS / "reference" / folder / path.name)
+        keep(RESULTS / folder, RESULTS / "reference" / folder)
         shutil.rmtree(RESULTS / folder)  # the next call measures again
+
+
+def keep(measured: Path, reference: Path) -> None:
+    """Copy rows, their records, and machines."""
+    for path in (path for pattern in KEPT for path in measured.glob(pattern)):
+        shutil.copyfile(path, reference / path.name)
+        if path.suffix == ".parquet":
+            shutil.copyfile(path.with_suffix(".json"), reference / f"{path.stem}.json")
 
 
 def measure(stem: Path, wanted: Run) -> None:

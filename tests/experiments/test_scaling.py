@@ -142,19 +142,7 @@ def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch:
     assert targets.since(4, "ring", "ring") == ""
 
 
-def test_a_point_that_was_measured_later_replaces_the_earlier_one(stem: str) -> None:
-    """Whatever auto chose then; an algorithm that only auto was measured with is a series of its own."""
-    found, _ = experiment.results(stem)
-    again = found[(found.bytes == 4) & (found.ranks == 8) & found.auto].drop(columns=["simulated_us", "bound_us"])
-    both = experiment.renewed(found, again.assign(algorithm="root", median_us=7.0), stem)
-    assert len(both) == len(found)
-    (now,) = both[(both.bytes == 4) & (both.ranks == 8) & both.auto].itertuples()
-    assert (now.algorithm, now.median_us) == ("root", 7.0)
-    assert now.simulated_us < now.bound_us * 3
-    assert sorted(set(figures.ours(figures.shown(both)).asked)) == ["recursive_doubling", "root"]
-    assert figures.time_against_size(both).light
-
-
+@pytest.mark.integration  # seconds
 def test_the_figures_show_all_series_and_say_so(stem: str) -> None:
     found, _ = experiment.results(stem)
     both = figures.time_against_size(found)

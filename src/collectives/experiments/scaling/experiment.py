@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import pandas as pd
 from pydantic import Field, model_validator
 
 from collectives.algorithms import build
@@ -24,7 +23,6 @@ from collectives.experiments import parameters as base
 from collectives.experiments.parameters import Distinct, Latency, Name, Repetitions, Size, Some, distinct
 from collectives.experiments.scaling.targets import deviations
 from collectives.fields import Rate
-from collectives.figures.measured import asked
 from collectives.figures.statements import Rows
 from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
@@ -129,14 +127,6 @@ def results(stem: str | Path) -> tuple[Rows, dict[str, Any]]:
     """
     rows, record = read(stem)
     return _computed(rows[rows.error.isna()].copy(), calibrated(stem)), record
-
-
-def renewed(rows: Rows, later: Rows, stem: str | Path) -> Rows:
-    """Rows of `results`, and rows measured later over the same links: where both have a point, the later one."""
-    both = pd.concat([rows, _computed(later.copy(), calibrated(stem))])
-    return both[
-        ~both.assign(asked=asked(both)).duplicated(["where", "ranks", "bytes", "backend", "asked"], keep="last")
-    ]
 
 
 def _computed(rows: Rows, machines: dict[str, Machine]) -> Rows:

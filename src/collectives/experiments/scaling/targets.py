@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from math import isfinite, nan
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from collectives.figures.measured import OURS
-from collectives.figures.statements import Rows, listed, ratio, verdict
+from collectives.figures.statements import Rows, ratio, verdict
 from collectives.units import format_bytes
 
 # How many times as fast as the better of gloo and Horovod "auto" was to be, from this size on.
@@ -125,43 +124,6 @@ def _verdicts(rows: Held) -> Iterator[dict[str, Any]]:
     for what, (low, came_out, high), limit, at_least in goals:
         said = verdict(low, high, limit, at_least=at_least)
         yield {"bytes": nbytes, "goal": what, "low": low, "came_out": came_out, "high": high, "verdict": said}
-
-
-def beside_libraries(rows: Rows) -> Rows:
-    """For each number of ranks and each size: what auto ``chosen``, the quickest library, and its time over auto's.
-
-    ``low`` and ``high`` bound the ``ratio`` as far as intervals allow. Only a library's own choice counts.
-    """
-    good = rows[rows.error.isna()]
-    found = []
-    for (ranks, nbytes), group in good.groupby(["ranks", "bytes"]):
-        auto = _quickest(group[group.backend.isin(OURS) & group.auto])
-        library = _quickest(group[~group.backend.isin(OURS) & (group.algorithm == "default")])
-        low, middle, high = _over(library, auto)
-        found.append(
-            {
-                "ranks": ranks,
-                "bytes": nbytes,
-                "chosen": auto.algorithm,
-                "library": library.backend,
-                "low": low,
-                "ratio": middle,
-                "high": high,
-            }
-        )
-    return pd.DataFrame(found)
-
-
-def outcome(beside: Rows) -> str:
-    """Sentences about `beside_libraries`: the geometric mean for each number of ranks, and where auto is behind."""
-    means = [f"{np.exp(np.log(group.ratio).mean()):.2f} on {ranks} hosts" for ranks, group in beside.groupby("ranks")]
-    behind = [f"{format_bytes(row.bytes)} on {row.ranks} hosts" for row in beside[beside.high < 1].itertuples()]
-    said = (
-        f"`auto` is slower by its interval with {listed(behind)}."
-        if behind
-        else "At no point is `auto` slower by its interval."
-    )
-    return f"The geometric mean over the sizes is {listed(means)}. {said}"
 
 
 def since(nbytes: int, chosen: str, now: str) -> str:
