@@ -49,6 +49,7 @@ def prominent(rows: Rows, names: Sequence[str]) -> list[str]:
     All, if they are few enough; otherwise a library's own choice, what is ahead at the largest size or has the highest
     bandwidth, because a figure's message names it, and then whatever has the lowest median at the most places.
     """
+    rows = rows.reset_index(drop=True)
     lowest = rows.groupby("bytes").median_us.idxmin()
     ahead, libraries = Counter(rows.series[lowest]), set(rows.series[rows.algorithm == "default"])
     told = {rows.series[lowest.iloc[-1]], rows.series[rows.busbw.idxmax()]}

@@ -40,8 +40,9 @@ def libraries(rows: Rows) -> Rows:
 
 
 def time_against_hosts(rows: Rows, sizes: Sequence[int]) -> Picture:
-    """Median times of our algorithms against the number of hosts, a panel for each of these sizes."""
+    """Median times of our algorithms on the most hosts against the number of hosts, a panel for each of these sizes."""
     rows = ours(shown(rows))
+    rows = rows[rows.asked.isin(_most(rows).asked)]
 
     def paint(figure: Figure, theme: Theme) -> None:
         panels = figure.subplots(len(sizes), 1, sharex=True, squeeze=False)[:, 0]
