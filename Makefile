@@ -142,7 +142,7 @@ test-all: book ## Build the site, then run every test
 	@echo "==> all tests"
 	@$(BIN)/python -m pytest $(WORKERS)
 
-record: env ## Measure every committed row again: an hour, with nothing else running
+record: env ## Measure every committed row again, nothing else running: 90 minutes
 	@$(BIN)/python .ci/record.py
 
 golden: env ## Record what the library computes: tests/golden.json

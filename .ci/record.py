@@ -1,4 +1,4 @@
-"""Measure every committed row again, on a machine with nothing else to do (`make record`): an hour on two cores.
+"""Measure every committed row again, on a machine with nothing else to do (`make record`), 90 minutes.
 
 Rows go to ``experiments/results/FOLDER``, and once all are there, to ``experiments/results/reference/FOLDER``. What was
 measured before a cut is not measured again. The rows from Slurm are not among them: they need a cluster.
