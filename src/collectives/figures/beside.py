@@ -34,9 +34,9 @@ def quickest(beside: Rows) -> Rows:
 
 def table(beside: Mapping[str, Rows]) -> Rows:
     """The ratios of several `libraries` by their name, number of ranks and library; a column for each size."""
-    rows = pd.concat([each.assign(over=name) for name, each in beside.items()])
+    rows = pd.concat([each.assign(over=name, ranks=each.ranks.map("{} ranks".format)) for name, each in beside.items()])
     wide = rows.pivot_table(index=["over", "ranks", "library"], columns="bytes", values="ratio", sort=False)
-    return wide.map("{:.2f}".format).rename(columns=format_bytes).rename_axis(columns=None)
+    return wide.map("{:.2f}".format).rename(columns=format_bytes).rename_axis(index=[None] * 3, columns=None)
 
 
 def outcome(beside: Rows, library: str) -> str:

@@ -108,6 +108,11 @@ def provenance(record: dict[str, Any], stem: str | Path) -> str:
     return f"{' · '.join(part for part in said if part)}."
 
 
+def source(record: dict[str, Any], stem: str | Path) -> str:
+    """Sentences of a page about rows without a figure: the machine, how surely, and their command as code."""
+    return f"Measured on {computer(record)}: {sureness(record)}. `{command(record, stem)}` measures it again."
+
+
 def computer(record: dict[str, Any]) -> str:
     """The machine: processor, cores, memory and system."""
     first = record["environment"][0]
