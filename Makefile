@@ -143,7 +143,7 @@ test-all: book ## Build the site, then run every test
 	@$(BIN)/python -m pytest $(WORKERS)
 
 record: env ## Measure every committed row again, nothing else running: 90 minutes
-	@$(BIN)/python .ci/record.py
+	@PYTHONPATH=tests $(BIN)/python .ci/record.py
 
 golden: env ## Record what the library computes: tests/golden.json
 	@$(BIN)/python .ci/golden.py

@@ -1,7 +1,8 @@
 """Measure every committed row again, on a machine with nothing else to do (`make record`), 90 minutes.
 
 Rows go to ``experiments/results/FOLDER``, and once all are there, to ``experiments/results/reference/FOLDER``. What was
-measured before a cut is not measured again. The rows from Slurm are not among them: they need a cluster.
+measured before a cut is not measured again. The rows of Slurm come from a job on nodes that are this machine; where
+there can be no such cluster, the committed ones stay.
 """
 
 import json
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import yaml
@@ -18,16 +20,20 @@ from collectives.bench import Settings
 from collectives.bench.results import read, replace
 from collectives.bench.sweep import sweep
 from collectives.experiments.execute import run
+from slurm.four_nodes import cluster, lacking, submit
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 RESULTS = EXPERIMENTS / "results"
-FOLDERS = ("slow-motion", "loopback")
+FOLDERS = ("slow-motion", "loopback", "slurm-cpu")
 KEPT = ("*.parquet", "*.jsonl", "*.yaml")
 
 LINKS = "cluster:5ms,25MB/s"
 LIBRARIES = ["p2p", "gloo", "mpi"]
 ANY_SIZE = [4, 64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
 FEW_SIZES = [4, 64 << 10, 1 << 20, 4 << 20, 16 << 20]
+
+SLURM_JOB = ["--nodes=4", "--ntasks-per-node=2", "experiments/slurm/papermill.sbatch"]
+SLURM_SECONDS = 1800
 
 
 class Run(NamedTuple):
@@ -102,9 +108,10 @@ def main() -> None:
     for name, each in SWEEPS.items():
         print(f"==> {name}", file=sys.stderr, flush=True)
         measure(RESULTS / name, each)
+    measure_on_slurm(RESULTS / "slurm-cpu")
     if failed:
         sys.exit(f"failed rows: got {failed}, expected none; `make record` measures them again")
-    for folder in FOLDERS:
+    for folder in filter(lambda each: (RESULTS / each).exists(), FOLDERS):
         keep(RESULTS / folder, RESULTS / "reference" / folder)
         shutil.rmtree(RESULTS / folder)  # the next call measures again
 
@@ -129,6 +136,22 @@ def measure(stem: Path, wanted: Run) -> None:
         _, record = read(stem)
         text = json.dumps(record | {"variables": wanted.variables}, indent=1) + "\n"
         replace(stem.with_suffix(".json"), lambda path: path.write_text(text, encoding="utf8"))
+
+
+def measure_on_slurm(folder: Path) -> None:
+    """Submit the job script of the chapter on clusters, and take its rows."""
+    if folder.exists():
+        return
+    if reason := lacking():
+        print(f"==> slurm-cpu: the committed rows stay: {reason}", file=sys.stderr, flush=True)
+        return
+    print("==> slurm-cpu", file=sys.stderr, flush=True)
+    with TemporaryDirectory() as logs, cluster(Path(logs) / "daemons") as inside:
+        log = f"--output={logs}/job"
+        job, state, said = submit(inside, EXPERIMENTS.parent, log, *SLURM_JOB, seconds=SLURM_SECONDS)
+    if state != "COMPLETED 0:0":
+        sys.exit(f"job on Slurm: got {state}, expected COMPLETED 0:0\n{said}")
+    (RESULTS / f"slurm-cpu-{job}").rename(folder)
 
 
 def check(hosts: int, path: Path) -> None:

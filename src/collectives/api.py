@@ -55,7 +55,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import distributed as dist
@@ -289,7 +288,7 @@ def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | 
     if async_op:
         group = group_of(call)
         collective.connect(group)
-        later = replace(call, group=group, background=True)
+        later = call._replace(group=group, background=True)
         return start(lambda: _finish(later, into), group)
     _finish(call, into)
     return None

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from collectives.launch import RankError, launch
+from collectives.launch import command as by_command
 from collectives.processes.supervise import end, start, supervise
 from command import started
 from places import TASKS
@@ -169,6 +170,18 @@ def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str) -> No
     assert "ValueError: a bug on purpose" in str(caught.value)
     assert f"\n{where} ended with exit code" in str(caught.value)
     assert all(is_gone(pid) for pid in pids(seen))
+
+
+def test_the_first_rank_that_fails_is_named_although_its_report_is_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = by_command.Heard
+
+    def late(rank: int, message: dict[str, object]) -> by_command.Heard:
+        time.sleep(0.5 if rank == 2 and "failed" in message else 0)
+        return heard(rank, message)
+
+    monkeypatch.setattr(by_command, "Heard", late)
+    with pytest.raises(RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:"):
+        launch("unwell", {"do": "raise", "rank": 2}, 3, where="mpirun", timeout=60)
 
 
 @pytest.mark.parametrize("where", COMMANDS)

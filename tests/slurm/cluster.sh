@@ -1,5 +1,5 @@
 #!/bin/bash
-# A Slurm cluster of four nodes on one machine, for tests/launch/test_slurm.py: the first process of namespaces of its own.
+# A Slurm cluster of four nodes on one machine, for slurm/four_nodes.py: the first process of namespaces of its own.
 # Processes, ports, host names and /run are private to it, so that all of it is gone when this process is.
 set -euo pipefail
 nodes=(n1 n2 n3 n4)

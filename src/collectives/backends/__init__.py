@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -125,8 +124,7 @@ class Backend(ABC):
         """Release what `perform` has made for all calls; every rank calls it after the last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One collective on one rank's tensors, as ``torch.distributed`` would be asked for it.
 
     Where torch works in place (all_reduce, broadcast, reduce) ``input`` and ``output`` are the same tensor. In a

@@ -111,6 +111,8 @@ def _listen(host: str, shared: str, job: Event) -> tuple[Listener, SimpleQueue[H
         connection.send(job)
         while (message := connection.receive()) is not None:
             heard.put(Heard(rank, message))
+            if "failed" in message:  # only now may the rank end, so that its consequences are heard of later
+                connection.send({})
 
     return Listener(host, shared, {"rank"}, serve), heard
 

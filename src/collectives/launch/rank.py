@@ -27,6 +27,8 @@ from collectives.launch.tasks import module_of
 from collectives.processes.parent_death import die_with
 
 JOIN_SECONDS = 60.0
+# A rank that has failed ends when its launcher has heard why, or after so long.
+ANSWER_SECONDS = 5.0
 
 # Variables in which each launcher sets the rank, the world size and the local rank.
 VARIABLES = {
@@ -122,7 +124,8 @@ def _by_launcher(launcher: str, host: str, port: str) -> Link:
     job = connection.receive()
     if job is None:
         raise ConnectionError(f"the launcher at {host}:{port} has ended")
-    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    answered = threading.Event()
+    threading.Thread(target=_end_with, args=(connection, answered), daemon=True).start()
     if ranks != job["ranks"]:
         raise RuntimeError(f"wrong number of ranks: got {ranks} from {launcher}, expected {job['ranks']}")
     if host == LOOPBACK:  # all ranks are on this machine, so gloo listens on loopback only
@@ -137,6 +140,7 @@ def _by_launcher(launcher: str, host: str, port: str) -> Link:
     def failed(lines: list[str]) -> None:
         with suppress(OSError):  # the launcher is gone, and the reason with it
             connection.send({"failed": lines})
+            answered.wait(ANSWER_SECONDS)
 
     return Link(module_of(job["task"]), job, rank, store, report if rank == 0 else lambda _: None, failed)
 
@@ -151,11 +155,11 @@ def _secret() -> str:
     return shared
 
 
-def _end_with(connection: Connection) -> None:
-    """End this process and its children when the connection to the launcher ends."""
+def _end_with(connection: Connection, answered: threading.Event) -> None:
+    """End this process and its children when the connection to the launcher ends; until then, hear its answer."""
     try:
         while connection.receive() is not None:
-            pass
+            answered.set()
     finally:
         os.killpg(os.getpgrp(), signal.SIGKILL)  # every launcher gives each rank its own group
 

@@ -90,7 +90,8 @@ def simulate(
 
     Raises ValueError if n is negative, if the ranks do not fill the machine's nodes, and if the clocks need more than
     2 GiB; ScheduleError if a step differs from the one that ``repeats`` declares it to repeat. Cost: about 1 ns a
-    message if steps repeat, as a ring's do, 10 ns if those of several rings share a link, and 80 ns otherwise.
+    message if steps repeat, as a ring's do, and half of it where clocks advance evenly; 10 ns if rows of several rings
+    share a link, and 80 ns otherwise.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> from collectives.machine import machine

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -198,7 +197,7 @@ class Group(dist.ProcessGroup):
     def _perform(self, job: Job, base: dist.ProcessGroup, whose: str) -> None:
         algorithm = self.algorithms.of(job.call.collective, splits=job.call.splits is not None)
         segments = self.algorithms.segments
-        call = replace(job.call, group=base, algorithm=algorithm, segments=segments, background=True, agreed=True)
+        call = job.call._replace(group=base, algorithm=algorithm, segments=segments, background=True, agreed=True)
         try:
             collective.perform(call)
         except RuntimeError as error:

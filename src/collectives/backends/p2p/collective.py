@@ -74,7 +74,7 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
     hand_over(call, work, made.edges, rank, p)
-    return made.performed._replace(executor=executor, transport=over)
+    return Performed(*made.performed[:3], executor, over)
 
 
 def _agreement(call: Call, n: int) -> Callable[[Transport], None] | None:

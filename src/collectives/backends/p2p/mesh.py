@@ -55,7 +55,7 @@ HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 class Mesh:
     """The connections of one rank to the others of its group; made by all of them together."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
         self.rank, self.size = group.rank(), group.size()
         self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         self.call, self.deadline, self.is_open, self._listened = 0, 0.0, True, 0.0
@@ -66,6 +66,7 @@ class Mesh:
         self._local = local.listen(self._listener.getsockname(), self.size + MOST)  # before others know the address
         self.listeners = self._listener.fileno(), self._local.fileno() if self._local else -1  # for the compiled loop
         self._addresses, self._token = introduce(self._listener, group)
+        self.looks = local.looks(self._addresses, self.rank, background)
         self._guests = Guests(self.size + MOST)
         self.out: dict[int, Connection] = {}
         self.outgoing = Outgoing(partial(self.lose, is_sent=True))

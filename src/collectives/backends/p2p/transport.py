@@ -25,7 +25,7 @@ def transport(group: dist.ProcessGroup, background: bool = False) -> Transport:
     found = known.get(background)
     if found is None:
         shared = threads.shared()
-        found = known[background] = Mesh(group) if shared is None else MemoryMesh(group, shared)
+        found = known[background] = Mesh(group, background) if shared is None else MemoryMesh(group, shared)
         finalize(group, found.close).atexit = False  # a group that was destroyed leaves no connection behind
     return found
 

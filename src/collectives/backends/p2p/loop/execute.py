@@ -48,7 +48,17 @@ def execute(
     HEADER.pack_into(state.header.data, 0, mesh.call, 0, 0, mesh.signature)
     size, by_step = tensor.element_size(), made.exchanges
     CALL.pack_into(
-        state.numbers.data, 0, tensor.data_ptr(), scratch.data_ptr(), *found, size, p, *mesh.listeners, by_step, 0
+        state.numbers.data,
+        0,
+        tensor.data_ptr(),
+        scratch.data_ptr(),
+        *found,
+        size,
+        p,
+        *mesh.listeners,
+        by_step,
+        mesh.looks,
+        0,
     )
     try:
         if _run(made.flat, state, mesh):

@@ -16,6 +16,7 @@ from collectives.backends.p2p.loop.state import (
     INTO_RING,
     LISTENER,
     LOCAL_LISTENER,
+    LOOKS,
     NONE,
     OUT,
     OUT_RING,
@@ -36,7 +37,6 @@ GOING, PAUSE, CALLER = range(3)
 WANTED, HAPPENED, DESCRIPTOR = 32, 48, (1 << 32) - 1
 POLLIN, POLLOUT = 1, 4
 LISTENERS = 2  # pollfds before those of tasks
-SPINS = 16  # looks at rings before a rank sleeps; a rank that sleeps costs itself and its peer more
 
 
 @compiled
@@ -102,7 +102,7 @@ def _spin(program: Flat, state: State) -> bool:
 
     A rank that waits for a socket, too, does not spin.
     """
-    for _ in range(SPINS if _has_rings_alone(state) else 1):
+    for _ in range(state.numbers[LOOKS] if _has_rings_alone(state) else 1):
         if _is_any_ready(program, state):
             return True
         sched_yield()
