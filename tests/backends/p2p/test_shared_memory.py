@@ -201,6 +201,7 @@ def test_a_peer_that_is_killed_or_stopped_is_named(how: str) -> None:
         assert ("timeout" in words) == (how == "SIGSTOP"), words
 
 
+@pytest.mark.alone  # another test's files in /dev/shm are not ours
 def test_groups_leave_nothing_behind() -> None:
     assert set(_ranks("leaves", "3").values()) == {"nothing"}
 
