@@ -135,6 +135,19 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
             supervise(*watched)
 
 
+def test_a_killed_rank_is_named_although_its_peer_ends_first() -> None:
+    commands = [
+        ["sh", "-c", "echo in step 0, receiving from rank 1: it has gone; exit 1"],
+        ["sh", "-c", "sleep 0.4; kill -9 $$"],
+    ]
+    with ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in commands]
+        processes = [start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)]
+        stack.callback(end, processes)
+        with pytest.raises(RankError, match=r"^rank 1 of 2 was killed by SIGKILL; its last lines:"):
+            supervise(["rank 0 of 2", "rank 1 of 2"], processes, logs, lambda _: None, 10, lambda _: None)
+
+
 @pytest.mark.alone
 def test_a_rank_that_the_others_have_waited_for_in_vain_is_named() -> None:
     said = r"^rank 1 of 3 did not answer the others\nrank [02] of 3 ended with exit code 1; its last lines:"

@@ -19,6 +19,9 @@ POLL_SECONDS = 0.05
 # How long we read the others' events after one has failed.
 LINGER_SECONDS = 2.0
 
+# How long a rank that is being killed may take until it has ended: its peers notice before we can.
+DYING_SECONDS = 1.0
+
 # How long a process that starts ranks may take to end them before we kill it.
 GRACE_SECONDS = 5.0
 
@@ -113,6 +116,9 @@ def _first_failure(names: list[str], processes: list[Process], logs: list[Log]) 
 
     If it failed because a running rank did not answer, the message begins with that rank.
     """
+    until = time.monotonic() + DYING_SECONDS
+    while _silent(processes, logs) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
     failed = [which for which, process in enumerate(processes) if process.poll()]
     which = min(failed, key=lambda which: os.fstat(logs[which].fileno()).st_mtime_ns)
     code = processes[which].poll() or 0
