@@ -72,13 +72,13 @@ def test_the_card_is_named_if_the_site_has_an_address() -> None:
     assert (ROOT / "chapters" / CARD).read_bytes()[16:24] == (1200).to_bytes(4, "big") + (630).to_bytes(4, "big")
 
 
-def test_the_page_that_leads_to_the_first_one_names_what_it_asks_for() -> None:
+def test_the_page_that_leads_to_the_first_one_asks_for_nothing() -> None:
     from book_site.front import leading_to
 
-    config = SimpleNamespace(html_favicon="chapters/_static/logo.svg", language="en", html_title="One & All")
+    config = SimpleNamespace(language="en", html_title="One & All")
     page = leading_to("chapters/preface.html", config)
     assert 'content="0; url=chapters/preface.html"' in page
-    assert 'href="_static/logo.svg"' in page
+    assert '<link rel="icon" href="data:,">' in page
     assert "<title>One &amp; All</title>" in page
 
 

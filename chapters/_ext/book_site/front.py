@@ -1,4 +1,8 @@
-"""`index.html`, which leads to the first page and has the site's icon: without one a browser asks for /favicon.ico."""
+"""`index.html`, which leads to the first page at once.
+
+Its icon is an empty one. Without any a browser asks for /favicon.ico, and it breaks off loading the site's own when it
+follows to the first page.
+"""
 
 from html import escape
 from pathlib import Path
@@ -10,7 +14,7 @@ PAGE = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta http-equiv="Refresh" content="0; url={first}">
 <title>{title}</title>
-<link rel="icon" href="_static/{icon}">
+<link rel="icon" href="data:,">
 </head>
 <body><a href="{first}">{title}</a></body>
 </html>
@@ -26,5 +30,4 @@ def lead(app: Any, failure: Exception | None) -> None:
 
 def leading_to(first: str, config: Any) -> str:
     """The page that leads to the first one."""
-    icon = Path(config.html_favicon).name
-    return PAGE.format(language=config.language, first=escape(first), title=escape(config.html_title), icon=icon)
+    return PAGE.format(language=config.language, first=escape(first), title=escape(config.html_title))
