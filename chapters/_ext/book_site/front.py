@@ -1,7 +1,7 @@
 """`index.html`, which leads to the first page at once.
 
-Its icon is an empty one. Without any a browser asks for /favicon.ico, and it breaks off loading the site's own when it
-follows to the first page.
+Its icon is empty. Without an icon a browser requests /favicon.ico, which does not exist. A request for the site's own
+icon would be aborted by the redirect.
 """
 
 from html import escape

@@ -27,7 +27,7 @@ from collectives.launch.tasks import module_of
 from collectives.processes.parent_death import die_with
 
 JOIN_SECONDS = 60.0
-# A rank that has failed ends when its launcher has heard why, or after so long.
+# How long a rank that has failed waits until its launcher has received the report.
 ANSWER_SECONDS = 5.0
 
 # Variables in which each launcher sets the rank, the world size and the local rank.

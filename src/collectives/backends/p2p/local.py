@@ -25,8 +25,8 @@ TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
 MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a rank that has peers on its own host and on others
 
 MOST_RANKS = 32  # of one host that share memory: a ring for each pair and direction, 1 GiB if all of them talk
-# How often a rank looks at its rings before it sleeps, and yields in between: for about a millisecond, or 8 us.
-MANY_LOOKS, FEW_LOOKS = 2000, 16
+# How often a rank polls its rings, and yields in between, before it sleeps: for about a millisecond, or 8 us.
+MANY_SPINS, FEW_SPINS = 2000, 16
 Address = tuple[str, int]
 
 
@@ -80,16 +80,15 @@ def meet(addresses: Sequence[Address], peer: int, hello: bytes) -> Any:
     return None
 
 
-def looks(addresses: Sequence[Address], rank: int, background: bool) -> int:
-    """How often the rank looks at its rings before it sleeps.
+def spins(addresses: Sequence[Address], rank: int, background: bool) -> int:
+    """How often the rank polls its rings before it sleeps.
 
-    A rank that sleeps costs itself and its peer 50 us and more. A rank that looks keeps a core from those that have
-    something to do: from other ranks, if this host has more of them than cores; or from its own computation, if the
-    calls are in the background.
+    To sleep and to be woken costs 50 us and more. To spin occupies a core, which others may need: other ranks if this
+    host has fewer cores than ranks, and the rank's own computation if its calls run in the background.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = sum(host == addresses[rank][0] for host, _ in addresses)
-    return FEW_LOOKS if background or here > cores else MANY_LOOKS
+    return FEW_SPINS if background or here > cores else MANY_SPINS
 
 
 class Visitor(socket.socket):

@@ -66,7 +66,7 @@ class Mesh:
         self._local = local.listen(self._listener.getsockname(), self.size + MOST)  # before others know the address
         self.listeners = self._listener.fileno(), self._local.fileno() if self._local else -1  # for the compiled loop
         self._addresses, self._token = introduce(self._listener, group)
-        self.looks = local.looks(self._addresses, self.rank, background)
+        self.spins = local.spins(self._addresses, self.rank, background)
         self._guests = Guests(self.size + MOST)
         self.out: dict[int, Connection] = {}
         self.outgoing = Outgoing(partial(self.lose, is_sent=True))

@@ -57,7 +57,7 @@ def execute(
         p,
         *mesh.listeners,
         by_step,
-        mesh.looks,
+        mesh.spins,
         0,
     )
     try:

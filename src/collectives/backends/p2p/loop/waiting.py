@@ -16,13 +16,13 @@ from collectives.backends.p2p.loop.state import (
     INTO_RING,
     LISTENER,
     LOCAL_LISTENER,
-    LOOKS,
     NONE,
     OUT,
     OUT_RING,
     SIZE,
     SOURCE,
     SOURCES,
+    SPINS,
     UNSENT,
     UNSENTS,
     State,
@@ -102,7 +102,7 @@ def _spin(program: Flat, state: State) -> bool:
 
     A rank that waits for a socket, too, does not spin.
     """
-    for _ in range(state.numbers[LOOKS] if _has_rings_alone(state) else 1):
+    for _ in range(state.numbers[SPINS] if _has_rings_alone(state) else 1):
         if _is_any_ready(program, state):
             return True
         sched_yield()
