@@ -77,7 +77,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "why-many-gpus",
     ),
     Claim(
-        "27", "Running a single batch across", "A single batch across several GPUs lowers the time of a training.",
+        "27", "Running a single batch across", "A single batch across several GPUs lowers the time of a training run.",
         1.0, lambda: faster(8, 1), AT_LEAST, "Measured: eight workers have {} times the throughput of one.", DATA,
     ),
     Excluded(

@@ -1,4 +1,4 @@
-"""What a rank of a training calls: all_reduce, which goes on while the rank computes, broadcast, and compute."""
+"""What a rank of a training run calls: all_reduce, which goes on while the rank computes, broadcast, and compute."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Handle:
 
 
 class TrainingComm(Connection):
-    """A rank's connection to the other ranks of a training.
+    """A rank's connection to the other ranks of a training run.
 
     ``rank`` and ``size`` say who it is, and of how many. Buffers are torch tensors or numpy arrays of floats, of any
     shape. All ranks start the same collectives, of the same sizes, in the same order.

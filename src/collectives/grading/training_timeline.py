@@ -1,4 +1,4 @@
-"""A training on one rank as text: when it computed which layer, and when the network carried which bucket."""
+"""A training run on one rank as text: when it computed which layer, and when the network carried which bucket."""
 
 from collections.abc import Iterable
 

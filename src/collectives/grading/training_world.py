@@ -1,4 +1,4 @@
-"""Ranks of a training and their collectives: carried out, timed and counted here, outside the students' processes.
+"""Ranks of a training run and their collectives: carried out, timed and counted here, outside the students' processes.
 
 A rank's clock goes on when it computes a layer and when it waits for a collective. The network carries one collective
 after another, each when all ranks have started it: alpha + beta * bytes. Which layers a rank computes, in which order,
@@ -64,7 +64,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Trained(Played):
-    """What came of a training: also all collectives, in their order, and when each rank computed what."""
+    """The result of a training run: also all collectives, in their order, and when each rank computed what."""
 
     collectives: list[Collective]
     computed: list[Span]
@@ -84,7 +84,7 @@ class Trained(Played):
 
 @dataclass
 class TrainingWorld(World):
-    """``computations`` has, for each rank, the layers that it computes, in the order of a training."""
+    """``computations`` has, for each rank, the layers that it computes, in the order of a training run."""
 
     comm: ClassVar[str] = "training_comm:TrainingComm"
     computations: Sequence[Sequence[Computation]] = ()
@@ -110,7 +110,7 @@ class TrainingWorld(World):
         return Trained(played.values, played.arguments, [], seconds, [], self.collectives, self.spans)
 
     def _handler(self, question: Any) -> Callable[[Rank, dict[str, Any]], None] | None:
-        """A training sends no messages from rank to rank: nothing goes past the collectives."""
+        """A training run sends no messages from rank to rank: nothing goes past the collectives."""
         op = question.get("op") if isinstance(question, dict) else None
         return super()._handler(question) if op in QUESTIONS else None
 

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a training needs to go on where it was, in one file that is whole or not there.
+"""Checkpoints: all that a training run needs to resume, in one file that is complete or absent.
 
 Rank 0 writes the file under another name and moves it to its place, so a rank that dies while it writes leaves the last
 checkpoint as it was. Rank 0 reads it and sends its bytes to the others, which need no common file system. They are
@@ -75,5 +75,5 @@ def need_same(path: str | Path, made_for: Content, wanted: Content) -> None:
     for name, value in wanted.items():
         if made_for.get(name) != value:
             raise ValueError(
-                f"checkpoint {path} is of another training: got {name}={made_for.get(name)}, expected {name}={value}"
+                f"checkpoint {path} is of another run: got {name}={made_for.get(name)}, expected {name}={value}"
             )

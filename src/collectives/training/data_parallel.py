@@ -98,9 +98,9 @@ def train(
 ) -> State:
     """Train a replica; every rank calls it alike, and ends with the same model.
 
-    With a ``file``, rank 0 writes a checkpoint whenever ``every`` steps are done, and after the last one. A training
-    that finds one goes on from there, also on another number of ranks. ``optimize`` makes the optimizer. Raises
-    ValueError where the file is of another training.
+    With a ``file``, rank 0 writes a checkpoint whenever ``every`` steps are done, and after the last one. A run that
+    finds one resumes from it, also on another number of ranks. ``optimize`` makes the optimizer. Raises ValueError
+    where the file is of another training run.
 
     >>> from collectives.training.replicas import alone
     >>> losses = train(Training(steps=20), alone()).losses
@@ -135,7 +135,7 @@ def save(state: State, training: Training, file: str) -> None:
 
 
 def resume(state: State, training: Training, replicas: Replicas, file: str) -> None:
-    """Continue from the file's checkpoint, if there is one; a training may only become longer by it."""
+    """Continue from the file's checkpoint, if there is one; it may only make a training run longer."""
     found = checkpoint.load(file, replicas)
     if found is None:
         return

@@ -9,7 +9,7 @@ import torch
 
 
 class Optimizer(Protocol):
-    """What a training needs of an optimizer; torch's have it, too."""
+    """What training needs of an optimizer; torch's have it, too."""
 
     def zero_grad(self) -> None:
         """Forget all gradients."""

@@ -27,7 +27,7 @@ class Transformer(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """Memory in bytes, and bfloat16 operations in a second: the data sheet's, and what a training achieves."""
+    """Memory in bytes, and bfloat16 operations in a second: the data sheet's, and what training achieves."""
 
     name: str
     memory: float
@@ -72,7 +72,7 @@ def activation_bytes(model: Transformer, samples: int = 1, kept: str = "all but 
 
 
 def operations(model: Transformer) -> float:
-    """Floating-point operations of the whole training.
+    """Floating-point operations of the whole training run.
 
     >>> f"{operations(MODELS[-1]):.1e}"
     '3.8e+25'

@@ -43,7 +43,7 @@ Count = Annotated[int, Field(ge=1, le=10_000)]
 
 
 class Parameters(base.Parameters):
-    """The parameters of ``data-parallel``: replicas, what joins them, one training, and what is tried beside it."""
+    """The parameters of ``data-parallel``: replicas, what joins them, one training run, and its comparisons."""
 
     ranks: Ranks
     batch: Count
@@ -183,7 +183,7 @@ def _killed_and_resumed(parameters: Parameters) -> Row:
 
 
 def _killed(parameters: Parameters, each: Launch, settings: Row) -> Row:
-    """The losses of a training until its last rank is killed, what the launcher says then, and how long after that."""
+    """The losses of a run until its last rank is killed, what the launcher says then, and how long after that."""
     last: list[tuple[float, list[float]]] = []
 
     def on_event(event: Row) -> None:
@@ -197,7 +197,7 @@ def _killed(parameters: Parameters, each: Launch, settings: Row) -> Row:
             raise
         (when, losses), said = last[0], str(error).splitlines()[0].partition(";")[0]
         return {"before": losses, "said": said, "seconds": round(time.monotonic() - when, 3)}
-    raise RuntimeError("a rank was killed: got a training that ended well, expected RankError")
+    raise RuntimeError("a rank was killed: got a training run that ended well, expected RankError")
 
 
 def _launched(
