@@ -27,7 +27,7 @@ from collectives.launch.tasks import module_of
 from collectives.processes.parent_death import die_with
 
 JOIN_SECONDS = 60.0
-# How long a rank that has failed waits until its launcher has received the report.
+# The longest that a failed rank waits for its launcher to receive the report.
 ANSWER_SECONDS = 5.0
 
 # Variables in which each launcher sets the rank, the world size and the local rank.

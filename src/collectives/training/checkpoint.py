@@ -71,9 +71,9 @@ def broadcast(data: bytes, replicas: Replicas) -> bytes:
 
 
 def need_same(path: str | Path, made_for: Content, wanted: Content) -> None:
-    """Raise ValueError where a checkpoint was made by another training than the one that wants to go on."""
+    """Raise ValueError if the parameters that a checkpoint was made with differ from those wanted."""
     for name, value in wanted.items():
         if made_for.get(name) != value:
             raise ValueError(
-                f"checkpoint {path} is of another run: got {name}={made_for.get(name)}, expected {name}={value}"
+                f"checkpoint {path} has other parameters: got {name}={made_for.get(name)}, expected {name}={value}"
             )

@@ -100,7 +100,7 @@ def train(
 
     With a ``file``, rank 0 writes a checkpoint whenever ``every`` steps are done, and after the last one. A run that
     finds one resumes from it, also on another number of ranks. ``optimize`` makes the optimizer. Raises ValueError
-    where the file is of another training run.
+    if the checkpoint was made with other parameters; only ``steps`` may differ.
 
     >>> from collectives.training.replicas import alone
     >>> losses = train(Training(steps=20), alone()).losses
@@ -135,7 +135,7 @@ def save(state: State, training: Training, file: str) -> None:
 
 
 def resume(state: State, training: Training, replicas: Replicas, file: str) -> None:
-    """Continue from the file's checkpoint, if there is one; it may only make a training run longer."""
+    """Resume from the file's checkpoint, if there is one; only the number of steps may differ from its parameters."""
     found = checkpoint.load(file, replicas)
     if found is None:
         return

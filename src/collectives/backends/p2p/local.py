@@ -25,7 +25,7 @@ TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
 MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a rank that has peers on its own host and on others
 
 MOST_RANKS = 32  # of one host that share memory: a ring for each pair and direction, 1 GiB if all of them talk
-# How often a rank polls its rings, and yields in between, before it sleeps: for about a millisecond, or 8 us.
+# How many times a rank polls its rings, yielding in between, before it sleeps: about a millisecond, or 8 us.
 MANY_SPINS, FEW_SPINS = 2000, 16
 Address = tuple[str, int]
 
@@ -81,9 +81,9 @@ def meet(addresses: Sequence[Address], peer: int, hello: bytes) -> Any:
 
 
 def spins(addresses: Sequence[Address], rank: int, background: bool) -> int:
-    """How often the rank polls its rings before it sleeps.
+    """How many times the rank polls its rings before it sleeps.
 
-    To sleep and to be woken costs 50 us and more. To spin occupies a core, which others may need: other ranks if this
+    Sleeping and being woken costs 50 us and more. Spinning occupies a core that others may need: other ranks if this
     host has fewer cores than ranks, and the rank's own computation if its calls run in the background.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

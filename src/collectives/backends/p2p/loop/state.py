@@ -28,8 +28,8 @@ UNDONE, AT, DONE, READY, ASIDE = range(5)
 OUT, INTO, OUT_RING, INTO_RING, OUT_FIRST, OUT_LAST, INTO_FIRST, INTO_LAST, LOW_WATER, UNSENT, SOURCE = range(11)
 PLACES = INTO_RING + 1  # columns that the mesh knows
 # Numbers of the call, which `CALL` packs: addresses of the tensor, of scratch memory and of kernels; bytes of an
-# element; ranks; the sockets that listen; whether a step's messages leave before a later one's; how often a rank polls
-# its rings before it sleeps; whether the loop has begun. Then its own: how many tasks and peers the lists have;
+# element; ranks; the sockets that listen; whether a step's messages leave before a later one's; how many times a rank
+# polls its rings before it sleeps; whether the loop has begun. Then its own: how many tasks and peers the lists have;
 # the first task that is not done; what failed: on whose connection, which way, the system's reason or one of those
 # below, and how many bytes came behind another header.
 TENSOR, SCRATCH_MEMORY, KERNEL, DIVIDE, SIZE, RANKS, LISTENER, LOCAL_LISTENER, BY_STEP, SPINS, BEGUN = range(11)
