@@ -116,7 +116,7 @@ serve: book ## Serve the site on this machine (PORT=8000)
 	@echo "==> http://localhost:$(PORT)/ (Ctrl-C stops it)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) $(PORT)
 
-check: env ## Check format, lint, types, imports and the text
+check: env ## Check format, lint, types, imports, the text and the golden file
 	@echo "==> ruff format"
 	@$(BIN)/ruff format --check .
 	@echo "==> ruff check"
@@ -127,6 +127,8 @@ check: env ## Check format, lint, types, imports and the text
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@echo "==> gates"
 	@$(BIN)/python .ci/gates.py
+	@echo "==> golden"
+	@$(BIN)/python .ci/golden.py --check
 
 format: env ## Format the code and repair what lint can repair
 	@$(BIN)/ruff format .
@@ -142,8 +144,8 @@ test: env ## Run the tests that need no site: ten minutes
 	@$(BIN)/python -m pytest $(WORKERS) -m "not extended"
 
 test-all: book ## Build the site, then run every test
-	@echo "==> all tests"
-	@$(BIN)/python -m pytest $(WORKERS)
+	@echo "==> all tests$(if $(ONLY), that are $(ONLY))"
+	@$(BIN)/python -m pytest $(WORKERS) $(if $(ONLY),-m "$(ONLY)")
 
 record: env ## Measure every committed row again, nothing else running: 90 minutes
 	@PYTHONPATH=tests $(BIN)/python .ci/record.py

@@ -6,7 +6,6 @@ recorder imports the `collectives` that Python finds, so it records another chec
 """
 
 import argparse
-import ast
 import hashlib
 import inspect
 import json
@@ -220,29 +219,6 @@ def signature(value: Any) -> str:
     return str(inspect.signature(value)) if callable(value) else type(value).__name__
 
 
-def names(package: Path = PACKAGE) -> Entries:
-    """The signatures of all public functions and classes, as the modules' text has them: nothing is imported."""
-    for path in sorted(package.rglob("*.py")):
-        module = ".".join(path.relative_to(package).with_suffix("").parts)
-        for statement in ast.parse(path.read_text(encoding="utf8")).body:
-            yield from signatures(module, statement)
-
-
-def signatures(where: str, statement: ast.AST) -> Entries:
-    """A function's arguments; a class's bases and fields, then its methods."""
-    if not isinstance(statement, ast.FunctionDef | ast.ClassDef) or statement.name.startswith("_"):
-        return
-    name = f"{where}.{statement.name}"
-    if isinstance(statement, ast.FunctionDef):
-        returns = f" -> {ast.unparse(statement.returns)}" if statement.returns else ""
-        yield name, f"({ast.unparse(statement.args)}){returns}"
-        return
-    fields = [ast.unparse(each) for each in statement.body if isinstance(each, ast.AnnAssign)]
-    yield name, f"class({', '.join(map(ast.unparse, statement.bases))}) {'; '.join(fields)}".rstrip()
-    for each in statement.body:
-        yield from signatures(name, each)
-
-
 def references(folder: Path = REFERENCE) -> Entries:
     """Every committed row and record, as `results.read` returns them; other rows as the JSON of each line."""
     from collectives.bench.results import read
@@ -261,7 +237,6 @@ def references(folder: Path = REFERENCE) -> Entries:
 SECTIONS: dict[str, Callable[[], Entries]] = {
     "calibrate": calibrated,
     "choice": chosen,
-    "names": names,
     "player": played,
     "public": public,
     "reference": references,

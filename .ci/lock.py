@@ -13,9 +13,10 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+OLDEST = "3.11.0"
 CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton$)")
 HEAD = """\
-# Every package that the project's extras resolve to, for Python 3.11. Written by `make lock`: do not edit.
+# Every package that the project's extras resolve to, for Python 3.11.0 and newer. Written by `make lock`: do not edit.
 # torch stands without a build: pip takes the CUDA build on Linux from PyPI, and then adds the NVIDIA packages
 # of that build by itself; they are not listed here, so that the CPU build can be taken from the same file.
 """
@@ -34,10 +35,14 @@ def groups() -> dict[str, list[str]]:
 
 
 def resolve(requirements: list[str]) -> dict[str, str]:
-    """Ask pip which version of what these requirements need."""
+    """Ask pip which version of what these requirements need, on the oldest Python that README names.
+
+    A package may need a later 3.11 than the 3.11.2 of Debian 12, as soupsieve 4.1.2 does.
+    """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+    for_oldest = ["--python-version", OLDEST, "--only-binary", ":all:", "--target", "nowhere"]
     report = subprocess.run(
-        [*command, "--report", "-", *requirements], stdout=subprocess.PIPE, check=True, text=True
+        [*command, *for_oldest, "--report", "-", *requirements], stdout=subprocess.PIPE, check=True, text=True
     ).stdout
     packages = [item["metadata"] for item in json.loads(report)["install"]]
     # "2.13.0+cpu" names a build; the lock names a version.

@@ -1,12 +1,15 @@
 """Three tiers of tests; and in CI nothing is skipped but tests that need a GPU.
 
 A test without a mark is a unit test, and starts no Python process. `make test` adds those marked ``integration``,
-`make test-all` those marked ``extended``. A test marked ``alone`` runs beside no test of another worker.
+`make test-all` those marked ``extended``. A test marked ``alone`` runs beside no test of another worker. A test that
+uses the fixture ``sandbox`` or ``allowed`` needs what README's commands do not install: where that is absent, it is
+skipped with the reason, and the last line of a run sums the reasons up.
 """
 
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 
 from browsers import CHROMIUM, QUIET
+from collectives import emulator
 from places import ROOT, TASKS
 
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
@@ -23,6 +27,8 @@ CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 collect_ignore = ["conftest.py", "book/conftest.py"]
 MAY_SKIP = ("gpu", "multi_gpu")
 BEYOND_UNIT = ("integration", "extended")
+# Fixtures that skip where an optional program is absent; a test that uses one is marked `needs`.
+NEEDS = frozenset({"allowed", "sandbox"})
 
 # What the tests' own ranks do are tasks here, and in every process that the tests start.
 os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in TASKS.glob("*.py")))
@@ -30,6 +36,9 @@ os.environ["COLLECTIVES_TASKS"] = ",".join(sorted(path.stem for path in TASKS.gl
 # A shell that starts the tests in its background has them ignore Ctrl-C, and every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# These tests may be started by a test, which has had its turn.
+WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ
 
 # Doctests, which have no marks of their own.
 OF_PROCESSES = ("collectives.emulator.allowed", "collectives.processes.workers.workers")
@@ -64,9 +73,28 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.fixture(scope="session")
+def allowed() -> None:
+    """Skip where this machine allows no emulated hosts."""
+    if reason := emulator.allowed():
+        pytest.skip(f"no emulated hosts: {reason}")
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> None:
+    """Skip where submissions cannot be run in a sandbox."""
+    from collectives.grading import sandbox  # most tests do without the grader
+
+    if reason := sandbox.unavailable():
+        pytest.skip(f"no sandbox: {reason}")
+
+
 @contextmanager
 def turn(alone: bool) -> Iterator[None]:
     """Wait until no other worker's test has to be alone, and if this one has to, until no other runs."""
+    if WITHIN_A_TEST:
+        yield
+        return
     with (ROOT / "Makefile").open() as door, (ROOT / "pyproject.toml").open() as room:
         flock(door, LOCK_EX)  # keeps new tests out while one waits to be alone
         flock(room, LOCK_EX if alone else LOCK_SH)
@@ -82,6 +110,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.name in OF_PROCESSES:
             item.add_marker("integration")
+        if NEEDS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("needs")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -116,3 +146,24 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     refuse_skip(report)
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # after pytest's own last line
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    result = yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and (line := not_tested(reporter.stats.get("skipped", []))):
+        reporter.write_line(line)
+    return result
+
+
+def not_tested(skipped: list[pytest.TestReport | pytest.CollectReport]) -> str:
+    """One line: how many tests were skipped, for each reason."""
+    reasons = Counter(
+        str(each.longrepr[2]).removeprefix("Skipped: ") for each in skipped if isinstance(each.longrepr, tuple)
+    )
+    return (
+        "not tested here: " + "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
+        if reasons
+        else ""
+    )

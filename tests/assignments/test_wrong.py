@@ -9,7 +9,7 @@ from assignments.wrong import ASSIGNMENTS, Wrong
 from collectives.grading import assignment, starter
 from collectives.grading.grade import grade
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("sandbox")]
 
 NAMES = sorted(each.parent.name for each in ASSIGNMENTS.glob("*/assignment.yaml"))
 SEED = 3

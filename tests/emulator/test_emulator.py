@@ -28,13 +28,6 @@ WHERE = "cluster:1ms,100MB/s"
 COMMAND = [sys.executable, "-m", "collectives", "cluster"]
 
 
-@pytest.fixture(scope="module", name="allowed")
-def skipped_elsewhere() -> None:
-    """Skip where this machine allows no hosts, or none but Linux's."""
-    if reason := allowed():
-        pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def hosts(allowed: None) -> Iterator[Cluster]:
     with cluster(4, **NETWORK) as made:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from collectives.algorithms import build, executable, names
-from collectives.emulator import Cluster, allowed, cluster
+from collectives.emulator import Cluster, cluster
 from collectives.processes.supervise import Process, end
 from places import TASKS
 from sweep import each
@@ -75,10 +75,8 @@ class Ranks:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
+def ranks(allowed: None) -> Iterator[Ranks]:
     """A process on each host of a cluster."""
-    if reason := allowed():
-        pytest.skip(reason)
     with cluster(HOSTS, "5ms", "25MB/s") as hosts, ExitStack() as stack:
         processes = []
         for host in range(HOSTS):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from collectives.emulator import allowed, cluster
+from collectives.emulator import cluster
 from places import ROOT
 from sweep import each
 
@@ -38,10 +38,8 @@ def test_four_ranks_train_as_gloo_does(program: str, algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["ring", "two_tree", "auto"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_eight_emulated_hosts_train_as_gloo_does(
-    program: str, algorithm: str, capfd: pytest.CaptureFixture[str]
+    allowed: None, program: str, algorithm: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if reason := allowed():
-        pytest.skip(reason)
     command = [sys.executable, str(ROOT / "examples" / f"{program}.py")]
     chosen = {"COLLECTIVES_ALGORITHM": algorithm, "OMP_NUM_THREADS": "1"}
     with cluster(8, "1ms", "100MB/s") as hosts:

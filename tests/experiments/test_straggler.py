@@ -13,7 +13,7 @@ import pytest
 from collectives import emulator as clusters
 from collectives.algorithms import build
 from collectives.bench.results import read
-from collectives.emulator import Cluster, allowed
+from collectives.emulator import Cluster
 from collectives.experiments import ExperimentError, checked
 from collectives.experiments.straggler import figures
 from collectives.experiments.straggler.experiment import Parameters as Straggler
@@ -60,9 +60,9 @@ def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> No
 
 
 @pytest.mark.integration
-def test_each_point_is_measured_while_that_link_alone_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := allowed():
-        pytest.skip(reason)
+def test_each_point_is_measured_while_that_link_alone_is_slow(
+    allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     rates: dict[int, str] = {}
     rates_of_points, change = [], Cluster.set

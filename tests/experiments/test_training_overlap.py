@@ -11,7 +11,6 @@ import pytest
 
 from collectives import emulator as clusters
 from collectives.bench.results import read
-from collectives.emulator import allowed
 from collectives.experiments import ExperimentError, checked
 from collectives.experiments.overlap import experiment as overlap
 from collectives.experiments.overlap import figures
@@ -203,9 +202,7 @@ def test_where_no_hosts_are_allowed_the_notebook_says_why_and_ends(
 
 
 @pytest.mark.extended
-def test_overlap_is_measured_on_emulated_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := allowed():
-        pytest.skip(reason)
+def test_overlap_is_measured_on_emulated_hosts(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     found = overlap.run(checked(overlap.Parameters, GOOD | {"output": str(tmp_path / "rows")}))
     rows, record = read(tmp_path / "rows")
@@ -225,9 +222,7 @@ def test_overlap_is_measured_on_emulated_hosts(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.extended
-def test_weak_scaling_is_measured_on_racks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := allowed():
-        pytest.skip(reason)
+def test_weak_scaling_is_measured_on_racks(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     racks, make = [], clusters.cluster
 

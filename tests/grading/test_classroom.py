@@ -126,6 +126,7 @@ def thirty(ring: Assignment, folder: Path) -> dict[str, dict[str, str]]:
     return missed
 
 
+@pytest.mark.usefixtures("sandbox")
 @pytest.mark.extended
 @pytest.mark.timeout(1200)
 def test_a_class_of_thirty(tmp_path: Path) -> None:
@@ -140,6 +141,7 @@ def test_a_class_of_thirty(tmp_path: Path) -> None:
     assert len(rows) == CLASS
 
 
+@pytest.mark.usefixtures("sandbox")
 @pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_the_same_submission_gets_the_same_grade_ten_times(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from collectives.grading.criterion import Criterion, Submission
 from collectives.grading.grade import grade
 from grading.hostile_rings import HOSTILE, Hostile
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60), pytest.mark.usefixtures("sandbox")]
 
 REFERENCE = (ASSIGNMENTS / "ring" / "reference" / "ring.py").read_text()
 

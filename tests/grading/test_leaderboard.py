@@ -31,6 +31,7 @@ def test_a_folder_without_submissions_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.usefixtures("sandbox")
 def test_the_same_seed_gives_the_same_ranking_and_a_new_run_another_race(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -241,6 +241,7 @@ def test_what_cannot_be_exported_leaves_nothing(tmp_path: Path, name: str, text:
     assert not [path for path in tmp_path.glob("course/**/*") if path.is_file()]
 
 
+@pytest.mark.usefixtures("sandbox")
 @pytest.mark.extended
 @pytest.mark.parametrize("whose", ["reference", "untouched"])
 def test_the_notebook_gives_the_points_of_the_grader(tmp_path: Path, whose: str) -> None:

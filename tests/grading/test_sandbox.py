@@ -23,6 +23,7 @@ REFERENCE = ASSIGNMENTS / "ring" / "reference"
 PROBE = Path(__file__).with_name("sandbox_probe.py")
 STRANGER = 65_533
 integration = pytest.mark.integration
+needs_sandbox = pytest.mark.usefixtures("sandbox")
 
 
 def probe() -> dict[str, Any]:
@@ -39,6 +40,7 @@ def probe() -> dict[str, Any]:
 
 
 @integration
+@needs_sandbox
 def test_nothing_works_and_little_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLECTIVES_SECRET", "SECRET")
     found = probe()
@@ -61,6 +63,7 @@ def as_stranger(*typed: str) -> list[str]:
     return ["bwrap", "--dev-bind", "/", "/", *home, *seen, "--die-with-parent", "--", "setpriv", *ids, "--", *typed]
 
 
+@needs_sandbox
 @integration
 @pytest.mark.extended
 @pytest.mark.skipif(os.geteuid() != 0, reason="all other tests run as another user already")
@@ -100,6 +103,7 @@ def test_without_a_sandbox_a_rank_is_ended(tmp_path: Path) -> None:
 
 
 @integration
+@needs_sandbox
 def test_a_process_is_killed_whole_and_twice(tmp_path: Path) -> None:
     rank = Process(tmp_path, Limits())
     rank.need_ready()
@@ -128,6 +132,7 @@ def test_no_number_of_a_user_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
         process._own_user()
 
 
+@needs_sandbox
 def test_why_there_is_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seccomp, "has_filter", lambda: False)
     assert "no filter of system calls" in sandbox.unavailable()

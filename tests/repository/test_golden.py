@@ -137,18 +137,6 @@ def test_a_public_name(golden: ModuleType, monkeypatch: pytest.MonkeyPatch) -> N
     assert lines == ["! verify"]
 
 
-def test_a_module_that_moved_and_a_field(golden: ModuleType, tmp_path: Path) -> None:
-    one, text = tmp_path / "one.py", "def _inner(): ...\n\ndef made(p: int = 1) -> int: ...\n"
-    one.write_text(f"{text}class Row:\n    a: int\n    def line(self) -> str: ...\n")
-
-    def move() -> None:
-        (tmp_path / "folder").mkdir()
-        (tmp_path / "folder" / "two.py").write_text(text)
-        one.write_text("class Row:\n    b: int\n    def line(self) -> str: ...\n")
-
-    assert changed(golden, lambda: golden.names(tmp_path), move) == ["+ folder.two.made", "! one.Row", "- one.made"]
-
-
 def test_a_committed_row(golden: ModuleType, tmp_path: Path) -> None:
     stem = tmp_path / "folder" / "sweep"
     results.write(stem, [{"samples": [0.1, 0.2], "ranks": 2}], {"environment": ["here"]})

@@ -11,7 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from places import ROOT
+from places import ROOT, script
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
 DIRECT = [
@@ -60,6 +60,15 @@ def test_the_lock_fits_every_machine() -> None:
     """No CUDA package, which pip adds by itself, and no build such as 2.13.0+cpu."""
     assert not [name for name in lock() if name.startswith(("nvidia-", "cuda-")) or name == "triton"]
     assert not [version for version in lock().values() if "+" in version]
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_the_lock_can_be_installed_on_the_oldest_python() -> None:
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+    oldest = ["--python-version", script("lock").OLDEST, "--only-binary", ":all:", "--target", "nowhere"]
+    done = subprocess.run([*command, *oldest, "-r", "requirements.lock"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.extended

@@ -11,6 +11,8 @@ import pytest
 from places import ROOT
 
 TIERS = ("unit", "test", "test-all")
+OPTIONAL = "step packages bubblewrap chromium fonts-dejavu-core iproute2 munge slurm-wlm"
+REST = 'make test-all ONLY="extended or needs"'
 
 
 def collected(*arguments: str) -> set[str]:
@@ -35,11 +37,15 @@ def test_each_tier_is_part_of_the_next_and_the_last_is_everything() -> None:
     assert not {"-m", "-k", "--deselect", "--ignore"}.intersection(arguments(TIERS[-1]))
 
 
-def test_continuous_integration_runs_the_last_tier_and_ends_with_its_summary() -> None:
+@pytest.mark.extended
+def test_continuous_integration_runs_every_test_and_the_quick_ones_before_it_installs_more_than_readme_names() -> None:
     commands = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert "step make check" in commands
-    assert "step make book" in commands
-    assert commands[-1] == f"make {TIERS[-1]}"
+    steps = ["step make check", "step make book", "step env -u CI make test", OPTIONAL, REST]
+    assert sorted(steps, key=commands.index) == steps
+    assert commands[-1] == REST
+    everything, tested = collected(*arguments(TIERS[-1])), collected(*arguments("test"))
+    rest = collected(*arguments(TIERS[-1]), "-m", "extended or needs")
+    assert rest < everything == rest | tested
 
 
 @pytest.mark.parametrize("start", [lambda: subprocess.run([sys.executable, "-c", ""], check=True), os.fork])

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from collectives.autotune import MEASURED, choose
-from collectives.emulator import allowed
 from collectives.launch import launch
 from collectives.machine import Machine
 from places import TASKS
@@ -44,9 +43,7 @@ def test_all_ranks_choose_by_one_measurement(p: int, where: str) -> None:
         assert first[0]["chosen"] == list(choose("all_reduce", p, NBYTES, on=machine)[:2])
 
 
-def test_links_that_are_known_are_found() -> None:
-    if reason := allowed():
-        pytest.skip(reason)
+def test_links_that_are_known_are_found(allowed: None) -> None:
     (first, *_) = seen(4, "cluster:20ms,5MB/s")["first"]
     network = Machine.model_validate(first["machine"]).network
     assert network.latency + network.overhead == pytest.approx(20e-3, rel=0.25)

@@ -19,7 +19,6 @@ import pytest
 from collectives.algorithms import build
 from collectives.backends.p2p import local, rings
 from collectives.backends.p2p.loop import ring
-from collectives.emulator import allowed
 from collectives.launch import launch
 from collectives.traffic import traffic
 from places import TASKS
@@ -219,10 +218,8 @@ def _ranks(*arguments: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(8, 1), (4, 2)])
-def test_only_what_goes_to_another_host_crosses_the_network(hosts: int, each: int, tasks: None) -> None:
+def test_only_what_goes_to_another_host_crosses_the_network(hosts: int, each: int, tasks: None, allowed: None) -> None:
     """The bytes that hosts count, with 0 to 5 % of headers, are those of `traffic` between ranks of different hosts."""
-    if reason := allowed():
-        pytest.skip(reason)
     ranks = hosts * each
     (event,) = launch("shared_cases", {"do": "bytes", "with": {"n": N}}, ranks, where=f"{NETWORK},{each}", timeout=120)
     by_rank = traffic(build("all_reduce", "ring", ranks), NBYTES).sent.tolist()
@@ -233,9 +230,7 @@ def test_only_what_goes_to_another_host_crosses_the_network(hosts: int, each: in
         assert seen["over"] == (local.TCP if each == 1 else local.MIXED)
 
 
-def test_over_tcp_the_loopback_counts_the_rest(tasks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := allowed():
-        pytest.skip(reason)
+def test_over_tcp_the_loopback_counts_the_rest(tasks: None, allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(local.VARIABLE, local.TCP)
     (event,) = launch("shared_cases", {"do": "bytes", "with": {"n": N}}, 4, where=f"{NETWORK},2", timeout=120)
     by_rank = traffic(build("all_reduce", "ring", 4), NBYTES).sent.tolist()
