@@ -1,0 +1,345 @@
+"""The compiled loop of one rank, whose peers are sockets and rings that the test holds: pieces, failures, wake-ups."""
+
+import ctypes
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectives.backends.p2p import rings
+from collectives.backends.p2p.connection import HEADER
+from collectives.backends.p2p.loop import messages, ring, state, tasks, waiting
+from collectives.backends.p2p.loop.flat import flatten
+from collectives.backends.p2p.program import Flat, Instruction, Recv, Send, Span, Task, Wait
+
+pytestmark = pytest.mark.integration  # compiles the loop, which takes half a minute
+
+CALL, SIGNATURE = 7, bytes(range(40))
+N = 1 << 20
+SOON = 900_000_000  # nanoseconds: the system's call takes less than a second
+MOST_PAUSES = 300  # each of a tenth of a second
+LONG = messages.RECEIVE_LOW_WATER
+
+
+class Rank:
+    """A rank with a connection to each peer, both ways over one socket or ring; its elements are bytes."""
+
+    def __init__(self, stack: ExitStack, peers: int = 1) -> None:
+        self.tensor = np.random.default_rng(3).integers(0, 256, N, dtype=np.uint8)
+        self.sockets = np.full((peers, state.PLACES), state.NONE)
+        self.peers = [self._connect(stack, peer) for peer in range(peers)]
+        self.listeners, self.step_by_step, self.spins = (-1, -1), False, 1
+        self.program: Flat
+        self.state: state.State
+
+    def _connect(self, stack: ExitStack, peer: int) -> socket.socket:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            ours = stack.enter_context(socket.create_connection(server.getsockname()))
+            theirs = stack.enter_context(server.accept()[0])
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        ours.setblocking(False)
+        self.sockets[peer, : state.INTO + 1] = ours.fileno()
+        return theirs
+
+    def begin(self, *each: Sequence[Instruction]) -> None:
+        """Tasks that wait for no other."""
+        self.program = flatten(tuple(Task(tuple(task), ()) for task in each), (0,) * len(each), ((),) * len(each))
+        self.state = state.new_state(self.program, self.sockets)
+        HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
+        numbers = self.tensor.ctypes.data, 0, 0, 0, 1, len(self.peers), *self.listeners, self.step_by_step, self.spins
+        state.CALL.pack_into(self.state.numbers.data, 0, *numbers, 0)
+
+    def run(self) -> int:
+        """What the loop gives: PAUSE after a tenth of a second."""
+        return int(tasks.run(self.program, self.state))
+
+    def wait(self, nanoseconds: int) -> int:
+        """What waiting gives, for at most that time."""
+        return int(waiting.wait(self.program, self.state, waiting.now(self.state.times) + nanoseconds))
+
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """Whether a connection has failed, whose, whether in sending, why, and how many bytes came of another."""
+        return tuple(self.state.numbers[state.HAS_FAILED : state.FAILED_BEGUN + 1].tolist())
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def header(size: int, step: int = 0, call: int = CALL, signature: bytes = SIGNATURE) -> bytes:
+    return HEADER.pack(call, step, size, signature)
+
+
+def receive(size: int, number: int = 0, peer: int = 0, missing: int = 0) -> tuple[Instruction, ...]:
+    """Receive that many bytes at the tensor's begin, or behind the ones of the message before."""
+    return Recv(number, peer, 0, Span(number * size, (number + 1) * size)), Wait(number, missing)
+
+
+def send(size: int, number: int = 0, peer: int = 0, step: int = 0) -> tuple[Instruction, ...]:
+    return Send(number, peer, step, (Span(0, size),)), Wait(number)
+
+
+def reset(peer: socket.socket) -> None:
+    """Close it, so that the other end is told that the connection was reset."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+def come(peer: Any, size: int) -> bytes:
+    said = b""
+    while len(said) < size:
+        said += peer.recv(size - len(said)) or pytest.fail("closed")
+    return said
+
+
+def ended(rank: Rank, reader: threading.Thread) -> int:
+    """How the loop ends, while a peer reads in this thread."""
+    reader.start()
+    status = next((status for _ in range(MOST_PAUSES) if (status := rank.run()) != tasks.PAUSE), tasks.PAUSE)
+    reader.join(MOST_PAUSES / 10)
+    return status
+
+
+def test_a_message_may_come_in_pieces(stack: ExitStack) -> None:
+    rank = Rank(stack)
+    rank.begin(receive(100))
+    whole = header(100) + bytes(range(100))
+    for begin, end in ((0, 10), (10, HEADER.size), (HEADER.size, HEADER.size + 3)):
+        rank.peers[0].sendall(whole[begin:end])
+        assert rank.run() == tasks.PAUSE
+    rank.peers[0].sendall(whole[HEADER.size + 3 :])
+    assert rank.run() == tasks.FINISHED
+    assert bytes(rank.tensor[:100]) == bytes(range(100))
+
+
+@pytest.mark.parametrize("begun", [0, 3])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        header(100, call=CALL + 1),
+        header(100, step=1),
+        header(101),
+        header(100, signature=SIGNATURE[:-1] + b"x"),
+    ],
+)
+def test_another_header_is_refused_whether_or_not_bytes_follow(stack: ExitStack, wrong: bytes, begun: int) -> None:
+    rank = Rank(stack, peers=2)
+    rank.begin(receive(100, peer=1))
+    rank.peers[1].sendall(wrong + b"x" * begun)
+    assert rank.run() == tasks.HAND_OVER
+    assert rank.failed == (1, 1, 0, state.DIFFERENT, begun)
+
+
+@pytest.mark.parametrize(("end", "why"), [(socket.socket.close, state.CLOSED), (reset, errno.ECONNRESET)])
+def test_a_peer_that_ends_in_a_message_is_named(
+    stack: ExitStack, end: Callable[[socket.socket], None], why: int
+) -> None:
+    rank = Rank(stack, peers=3)
+    rank.begin(receive(100, peer=2))
+    rank.peers[2].sendall(header(100) + b"part")
+    assert rank.run() == tasks.PAUSE
+    end(rank.peers[2])
+    assert rank.run() == tasks.HAND_OVER
+    assert rank.failed[:4] == (1, 2, 0, why)
+
+
+def test_of_two_peers_that_end_the_first_is_named(stack: ExitStack) -> None:
+    rank = Rank(stack, peers=2)
+    rank.begin(receive(100), receive(100, number=1, peer=1))
+    assert rank.run() == tasks.PAUSE
+    reset(rank.peers[0])
+    rank.peers[1].close()
+    assert rank.run() == tasks.HAND_OVER
+    assert rank.failed[:4] == (1, 0, 0, errno.ECONNRESET)
+
+
+def test_a_peer_that_takes_no_more_is_named_as_the_receiver(stack: ExitStack) -> None:
+    rank = Rank(stack, peers=2)
+    rank.begin(send(N, peer=1))
+    assert rank.run() == tasks.PAUSE
+    reset(rank.peers[1])
+    assert rank.run() == tasks.HAND_OVER
+    assert rank.failed[:3] == (1, 1, 1)
+    assert rank.failed[3] in (errno.ECONNRESET, errno.EPIPE)
+
+
+def test_later_and_interrupted_are_no_failures(stack: ExitStack) -> None:
+    rank = Rank(stack)
+    rank.begin()
+    for why in (errno.EAGAIN, errno.EINTR):
+        messages._fail(rank.state, 0, False, why)
+        assert rank.failed[0] == 0
+    messages._fail(rank.state, 0, False, errno.EBADF)
+    assert rank.failed[:4] == (1, 0, 0, errno.EBADF)
+
+
+def test_what_the_system_takes_bit_by_bit_arrives_whole_at_each_peer(stack: ExitStack) -> None:
+    """Several spans; the peers read one after the other, so that all messages wait to be sent at first."""
+    rank = Rank(stack, peers=3)
+    spans = (Span(5, N // 2), Span(N // 2 + 3, N - 100), Span(N - 50, N))
+    rank.begin(*([Send(peer, peer, 0, spans), Wait(peer)] for peer in range(3)))
+    assert rank.run() == tasks.PAUSE
+    expected = b"".join(bytes(rank.tensor[span.start : span.stop]) for span in spans)
+    whole = header(len(expected)) + expected
+    came: list[bytes] = []
+    reader = threading.Thread(daemon=True, target=lambda: came.extend(come(peer, len(whole)) for peer in rank.peers))
+    assert ended(rank, reader) == tasks.FINISHED
+    assert came == [whole] * 3
+
+
+def test_a_message_of_more_parts_than_one_call_of_the_system_takes(stack: ExitStack) -> None:
+    rank = Rank(stack)
+    spans = tuple(Span(3 * at, 3 * at + 2) for at in range(state.MOST_PARTS + 1))
+    rank.begin([Send(0, 0, 0, spans), Wait(0)])
+    assert rank.run() == tasks.FINISHED
+    expected = b"".join(bytes(rank.tensor[span.start : span.stop]) for span in spans)
+    assert come(rank.peers[0], HEADER.size + len(expected)) == header(len(expected)) + expected
+
+
+def test_a_rank_that_waits_to_send_reads_what_it_has_asked_for(stack: ExitStack) -> None:
+    """Its receiver may do the same: neither reads otherwise."""
+    rank = Rank(stack)
+    rank.begin([receive(100)[0], *send(N, number=1), Wait(0)])
+    assert rank.run() == tasks.PAUSE
+    rank.peers[0].sendall(header(100) + bytes(100))
+    assert rank.run() == tasks.PAUSE
+    assert messages.left(rank.state, 0) == 0
+    assert messages.left(rank.state, 1) > 0
+
+
+def test_in_an_exchange_a_later_step_waits_for_the_earlier_one_of_another_peer(stack: ExitStack) -> None:
+    rank = Rank(stack, peers=2)
+    rank.step_by_step = True
+    rank.begin(send(N), send(100, number=1, peer=1, step=1))
+    assert rank.run() == tasks.PAUSE
+    assert not select.select([rank.peers[1]], [], [], 0)[0]
+    reader = threading.Thread(daemon=True, target=come, args=(rank.peers[0], HEADER.size + N))
+    assert ended(rank, reader) == tasks.FINISHED
+    assert come(rank.peers[1], HEADER.size) == header(100, step=1)
+
+
+@pytest.mark.parametrize("size", [100, LONG + 1000, 3 * LONG])
+def test_the_last_bytes_of_a_long_message_wake_the_rank(stack: ExitStack, size: int) -> None:
+    rank = Rank(stack)
+    rank.begin(receive(size))
+    sender = threading.Thread(daemon=True, target=rank.peers[0].sendall, args=(header(size) + bytes(size - 10),))
+    sender.start()
+    for _ in range(MOST_PAUSES):
+        if rank.run() == tasks.PAUSE and messages.left(rank.state, 0) <= 10:
+            break
+    sender.join()
+    rank.peers[0].sendall(b"1234567890")
+    assert rank.wait(SOON) == waiting.GOING
+    assert bytes(rank.tensor[size - 10 : size]) == b"1234567890"
+
+
+def test_a_task_goes_on_with_the_byte_that_it_lacks(stack: ExitStack) -> None:
+    rank = Rank(stack)
+    rank.begin(receive(100, missing=5))
+    rank.peers[0].sendall(header(100) + bytes(94))
+    assert rank.run() == tasks.PAUSE
+    rank.peers[0].sendall(b"x")
+    assert rank.run() == tasks.FINISHED
+
+
+def test_waiting_ends_when_its_time_is_over(stack: ExitStack) -> None:
+    rank = Rank(stack)
+    rank.begin(receive(100))
+    assert rank.run() == tasks.PAUSE
+    assert rank.wait(0) == waiting.PAUSE
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_connects_ends_the_waiting(stack: ExitStack, which: int) -> None:
+    rank = Rank(stack)
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    rank.listeners = (listener.fileno(), -1) if which == 0 else (-1, listener.fileno())
+    rank.begin(receive(100))
+    assert rank.run() == tasks.PAUSE
+    stack.enter_context(socket.create_connection(listener.getsockname()))
+    assert rank.run() == tasks.CALLER
+
+
+Pair = tuple[Rank, rings.Ring]
+
+
+def over_ring(stack: ExitStack, is_sent: bool) -> Pair:
+    """A rank that sends, or receives, over a ring, and the peer's end."""
+    one, other = socket.socketpair()
+    writer = rings.give(one, b".")
+    _, memory, *_ = socket.recv_fds(other, 1, 1)
+    reader = rings.take(other, memory)
+    os.close(memory[0])
+    rank, ours = Rank(stack), writer if is_sent else reader
+    rank.sockets[0] = state.NONE
+    rank.sockets[0, [0, 2] if is_sent else [1, 3]] = ours.fileno(), ours.address
+    stack.callback(writer.close)
+    stack.callback(reader.close)
+    return rank, reader if is_sent else writer
+
+
+def test_what_a_peer_wrote_before_it_closed_is_read_first(stack: ExitStack) -> None:
+    rank, writer = over_ring(stack, is_sent=False)
+    rank.begin(receive(100))
+    assert rank.run() == tasks.PAUSE
+    writer.sendmsg([header(100) + bytes(range(100))])
+    writer.close()
+    messages.hear(rank.state, 0, False)  # as if the closing had woken it
+    assert rank.failed[0] == 0
+    assert rank.run() == tasks.FINISHED
+    assert bytes(rank.tensor[:100]) == bytes(range(100))
+
+
+def test_a_writer_that_closes_in_a_message_is_named(stack: ExitStack) -> None:
+    rank, writer = over_ring(stack, is_sent=False)
+    rank.begin(receive(100))
+    writer.sendmsg([header(100) + b"part"])
+    assert rank.run() == tasks.PAUSE
+    writer.close()
+    assert rank.run() == tasks.HAND_OVER
+    assert rank.failed[:4] == (1, 0, 0, state.CLOSED)
+
+
+def test_a_reader_that_closes_is_noticed_when_its_ring_is_full(stack: ExitStack) -> None:
+    rank, reader = over_ring(stack, is_sent=True)
+    rank.begin(send(N), send(N, number=1))
+    assert rank.run() == tasks.PAUSE
+    reader.close()
+    assert rank.run() == tasks.HAND_OVER
+    assert rank.failed[:4] == (1, 0, 1, errno.EPIPE)
+
+
+def test_bytes_that_come_while_a_rank_falls_asleep_are_seen(stack: ExitStack) -> None:
+    rank, writer = over_ring(stack, is_sent=False)
+    rank.spins = 0  # it looks only once, after it has asked to be woken
+    rank.begin(receive(100))
+    assert rank.run() == tasks.PAUSE
+    asleep = ctypes.c_int64.from_address(int(rank.sockets[0, 3]) + ring.READER_SLEEPS)
+    asleep.value = 0  # the writer has looked before, and sends nothing that would wake it
+    writer.sendmsg([header(100) + bytes(100)])
+    assert rank.wait(SOON) == waiting.GOING
+
+
+def test_a_writer_is_woken_when_half_of_its_ring_is_free(stack: ExitStack) -> None:
+    rank, reader = over_ring(stack, is_sent=True)
+    rank.begin(send(N), send(N, number=1))
+    assert rank.run() == tasks.PAUSE
+    bell = [int(rank.sockets[0, 0])]
+    assert not select.select(bell, [], [], 0)[0]
+    assert len(come(reader, ring.ROOM)) == ring.ROOM
+    assert select.select(bell, [], [], 0)[0]
+    reader.settimeout(MOST_PAUSES / 10)
+    rest = threading.Thread(daemon=True, target=come, args=(reader, 2 * (HEADER.size + N) - ring.ROOM))
+    assert ended(rank, rest) == tasks.FINISHED
