@@ -128,6 +128,7 @@ def test_a_rank_passes_on_the_reason_that_it_has_heard() -> None:
 @pytest.mark.parametrize(
     ("call", "theirs", "differs"),
     [(5, OTHER, True), (5, SIGNATURE, False), (6, OTHER, False), (5, NO_CALL, False)],
+    ids=["another", "the same", "of another number", "none"],
 )
 def test_calls_of_one_number_are_compared(call: int, theirs: bytes, differs: bool) -> None:
     error = FarewellError(WHY, call=call, signature=theirs)

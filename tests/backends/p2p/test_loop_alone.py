@@ -133,6 +133,7 @@ def test_a_message_may_come_in_pieces(stack: ExitStack) -> None:
         header(101),
         header(100, signature=SIGNATURE[:-1] + b"x"),
     ],
+    ids=["call", "step", "bytes", "signature"],
 )
 def test_another_header_is_refused_whether_or_not_bytes_follow(stack: ExitStack, wrong: bytes, begun: int) -> None:
     rank = Rank(stack, peers=2)
