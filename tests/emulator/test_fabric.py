@@ -66,17 +66,6 @@ def test_without_the_right_to_real_time_the_fabric_runs_all_the_same(monkeypatch
     assert len(asked) == 1
 
 
-@pytest.mark.integration
-def test_the_fabric_ends_by_itself_when_its_launcher_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := allowed():
-        pytest.skip(reason)
-    codes: Said = []
-    monkeypatch.setattr(emulator, "_end", lambda process, _: codes.append(process.wait(30)))
-    with cluster(2):
-        pass
-    assert codes == [0]
-
-
 def refused(code: int, *flags: int) -> tuple[Callable[[int], None], Said]:
     """`unshare`, which the system refuses for these namespaces; and for which it was asked."""
     asked: Said = []
@@ -182,3 +171,14 @@ def test_a_host_that_cannot_be_set_up_says_why(fault: str, monkeypatch: pytest.M
     assert (tmp_path / "tcp_congestion_control").read_text() == "reno"
     for end in life:
         os.close(end)
+
+
+@pytest.mark.integration
+def test_the_fabric_ends_by_itself_when_its_launcher_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    if reason := allowed():
+        pytest.skip(reason)
+    codes: Said = []
+    monkeypatch.setattr(emulator, "_end", lambda process, _: codes.append(process.wait(30)))
+    with cluster(2):
+        pass
+    assert codes == [0]

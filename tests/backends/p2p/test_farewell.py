@@ -86,6 +86,7 @@ def test_the_last_words_come_behind_messages_that_are_dropped(ends: Ends, header
     check(last_words(connection))
 
 
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
 def test_a_peer_that_does_not_say_why_has_no_last_words(ends: Ends, before: bytes, closes: bool) -> None:

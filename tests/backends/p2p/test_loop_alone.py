@@ -16,7 +16,7 @@ import pytest
 
 from collectives.backends.p2p import rings
 from collectives.backends.p2p.connection import HEADER
-from collectives.backends.p2p.loop import messages, ring, state, tasks, waiting
+from collectives.backends.p2p.loop import execute, messages, ring, state, tasks, waiting
 from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.program import Flat, Instruction, Recv, Send, Span, Task, Wait
 
@@ -60,7 +60,7 @@ class Rank:
 
     def run(self) -> int:
         """What the loop gives: PAUSE after a tenth of a second."""
-        return int(tasks.run(self.program, self.state))
+        return int(execute.run(self.program, self.state))
 
     def wait(self, nanoseconds: int) -> int:
         """What waiting gives, for at most that time."""
