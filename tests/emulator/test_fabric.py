@@ -45,6 +45,22 @@ def test_a_launcher_that_has_closed_ends_the_fabric(changes: Said) -> None:
     assert changes == []
 
 
+def test_why_hosts_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("planted")
+
+    life = os.pipe()
+    monkeypatch.setattr(fabric, "die_with", lambda _: None)
+    monkeypatch.setattr(fabric, "_make", refuse)
+    monkeypatch.setattr(fabric.os, "pipe", lambda: life)
+    ours, theirs = socket.socketpair()
+    with ours:
+        fabric.main("1", str(theirs.detach()), json.dumps({"hosts": 1, "link": [1, 0], "racks": 1, "uplink": None}))
+        assert (ours.recv(100), ours.recv(100)) == (b'{"error": "planted"}\n', b"")
+    for end in life:
+        os.close(end)
+
+
 @pytest.mark.parametrize("control", [2, 4, 9])
 def test_each_device_has_its_host_and_no_other_file_has_one(control: int) -> None:
     devices, of_device = fabric._numbers([Host(7, 100), Host(5, 101)], control)

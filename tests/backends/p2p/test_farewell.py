@@ -12,6 +12,8 @@ from collectives.backends.p2p.connection import HEADER, Connection, Message, Mes
 from collectives.backends.p2p.farewell import CALL, MOST, FarewellError, heard, last_words, overheard
 from collectives.backends.p2p.signature import NO_CALL, signature
 
+pytestmark = pytest.mark.timeout(20)  # a peer says nothing, or ends: nobody waits for long
+
 WHY = "rank 1 failed by ValueError: 3 ≠ 4"
 SIGNATURE, OTHER = (signature("all_reduce", "ring", dist.ReduceOp.SUM, torch.float32, n, None, 1) for n in (8, 9))
 
@@ -86,7 +88,6 @@ def test_the_last_words_come_behind_messages_that_are_dropped(ends: Ends, header
     check(last_words(connection))
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
 def test_a_peer_that_does_not_say_why_has_no_last_words(ends: Ends, before: bytes, closes: bool) -> None:
