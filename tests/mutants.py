@@ -70,8 +70,18 @@ def killer(mutant: Mutant) -> str | None:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", said, re.MULTILINE)
-        return failed[1] if failed else f"exit code {process.returncode}" if process.returncode else None
+        return ended(process.returncode, said)
+
+
+def ended(code: int, said: str) -> str | None:
+    """The test that failed; None if all pass. Raises RuntimeError where the tests could not run at all."""
+    if failed := re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - |$)", said, re.MULTILINE):
+        return failed[1]
+    if code < 0 or " Timeout +" in said:
+        return f"the end of the tests with code {code}"
+    if code:
+        raise RuntimeError(f"the tests did not run:\n{said}")
+    return None
 
 
 def main(names: list[str]) -> int:
