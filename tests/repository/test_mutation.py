@@ -1,10 +1,10 @@
-"""The faults of `mutants.toml` can still be planted: each text is in its file exactly once, and its tests are there."""
+"""The faults of `mutation.toml` can still be planted: each text is in its file exactly once, and its tests are there."""
 
 import ast
 
 import pytest
 
-from mutants import SOURCES, TESTS, Mutant, ended, mutants
+from mutation import SOURCES, TESTS, Mutant, ended, mutants
 
 
 @pytest.mark.parametrize("mutant", [pytest.param(each, id=each.name) for each in mutants()])

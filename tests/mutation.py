@@ -1,4 +1,4 @@
-"""Plant each fault of `mutants.toml` in a copy of the sources: `python tests/mutants.py [NAME ...]`.
+"""Plant each fault of `mutation.toml` in a copy of the sources: `python tests/mutation.py [NAME ...]`.
 
 A mutant is killed if a test of its module that `make test` runs fails. It takes a minute where numba compiles again.
 """
@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 
 def mutants() -> Iterator[Mutant]:
     """All of them, module by module."""
-    for module in tomllib.loads((TESTS / "mutants.toml").read_text())["module"]:
+    for module in tomllib.loads((TESTS / "mutation.toml").read_text())["module"]:
         file, tests = Path("collectives", module["file"]), tuple(module["tests"])
         for each in module["mutant"]:
             yield Mutant(each["name"], file, each["old"], each["new"], each["breaks"], tests)
