@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.grading.checking import all_equal, need_equal, random_buffers
 from collectives.grading.criterion import Criterion, Submission
@@ -18,12 +19,36 @@ def variant(seed: int) -> dict[str, Any]:
 
 def _need_sum(submission: Submission, p: int, n: int, op: str = "sum", **network: Any) -> Played:
     """What is counted or timed has to be right first: a rank that does nothing sends nothing wrong, and fast."""
-    buffers = random_buffers(submission, p, n)
-    played = submission.play("all_reduce", [[each, op] for each in buffers], Network(**network))
-    total = np.sum(buffers, axis=0)
+    return _need_result(submission, random_buffers(submission, p, n), op, **network)
+
+
+def _need_result(submission: Submission, buffers: list[NDArray[Any]], op: str = "sum", **network: Any) -> Played:
+    """Raise Failed unless all_reduce leaves the result in every buffer, by way of messages."""
+    p, total = len(buffers), np.sum(buffers, axis=0, dtype=buffers[0].dtype)
     expected = total / p if op == "mean" else total
-    need_equal(played, [expected] * p, f"all_reduce, {op}, p = {p}, length {n}")
+    what = f"all_reduce, {op}, p = {p}, length {len(total)}, {total.dtype}"
+    played = submission.play("all_reduce", [[each, op] for each in buffers], Network(**network))
+    _need_in_place(played, buffers, expected, what)
+    need_equal(played, [expected] * p, what)
+    _need_messages(played, p, 2 * (p - 1) * total.nbytes, what)
     return played
+
+
+def _need_in_place(played: Played, given: list[NDArray[Any]], expected: NDArray[Any], what: str) -> None:
+    """Raise Failed, with the reason, where a rank returns its result and leaves its buffer as it was."""
+    for rank, (value, (after, *_), before) in enumerate(zip(played.values, played.arguments, given, strict=True)):
+        if isinstance(value, np.ndarray) and np.array_equal(after, before) and not np.array_equal(before, expected):
+            raise Failed(
+                f"{what}: rank {rank} returned an array, but its buffer is unchanged: what a function returns is "
+                "ignored, so write into the buffer, as buffer[:] = ... does"
+            )
+
+
+def _need_messages(played: Played, p: int, least: int, what: str) -> None:
+    """Raise Failed for fewer bytes on the wire than any algorithm needs: the rest came from somewhere else."""
+    sent = sum(played.bytes_sent(p))
+    if sent < least:
+        raise Failed(f"{what}: the ranks sent {sent:,} bytes together, expected at least {least:,}: all data by comm")
 
 
 def four_ranks(submission: Submission) -> None:
@@ -38,26 +63,39 @@ def any_ranks(submission: Submission) -> None:
 def any_length(submission: Submission) -> None:
     for n in (0, 1, 3, 5, 6, 7, 103):
         _need_sum(submission, 4, n)
+    for n in (0, 3, 10, 12, 103):
+        _need_bounds(submission, n)
+
+
+def _need_bounds(submission: Submission, n: int) -> None:
+    """The remainder may not pile up in one chunk. The sums were right, which is half of the criterion."""
+    p = 4
+    told = submission.call("bounds", n, p)
+    found = told.tolist() if isinstance(told, np.ndarray) else told
+    small, larger = divmod(n, p)
+    wanted = [chunk * small + min(chunk, larger) for chunk in range(p + 1)]
+    if not isinstance(found, list) or not all(isinstance(each, int) for each in found) or found != wanted:
+        raise Failed(f"bounds({n}, {p}): got {told!r:.80}, expected {wanted}: larger chunks first", share=0.5)
 
 
 def dtypes(submission: Submission) -> None:
     for dtype in (np.float32, np.int32, np.int64, np.uint8):
-        buffers = [np.arange(8, dtype=dtype) + dtype(rank) for rank in range(4)]
-        played = submission.play("all_reduce", [[each.copy(), "sum"] for each in buffers])
-        need_equal(played, [np.sum(buffers, axis=0, dtype=dtype)] * 4, f"all_reduce of {np.dtype(dtype)}")
+        _need_result(submission, [np.arange(8, dtype=dtype) + dtype(rank) for rank in range(4)])
 
 
 def mean(submission: Submission) -> None:
-    """To the bit where division rounds, because a sum of quotients is not the quotient of the sum."""
+    """To the bit where division rounds, because a sum of quotients is not the quotient of the sum.
+
+    Dividing by p and multiplying by 1/p round differently; both come once, after the sum, so both are right.
+    """
     _need_sum(submission, 4, 12, "mean")
-    p, n = 3, 12
+    p, n = 3, 300
     buffers = random_buffers(submission, p, n)
-    played = submission.play("all_reduce", [[each, "mean"] for each in buffers])
-    once = np.sum(buffers, axis=0) / p
-    need_equal(played, [once] * p, f"all_reduce, mean, p = {p}, length {n}")
+    played = _need_result(submission, buffers, "mean")
+    total = np.sum(buffers, axis=0)
     for rank, (after, _) in enumerate(played.arguments):
-        if wrong := np.flatnonzero(after != once).tolist():
-            found, expected = after[wrong[0]], once[wrong[0]]
+        if wrong := np.flatnonzero((after != total / p) & (after != total * (1 / p))).tolist():
+            found, expected = after[wrong[0]], total[wrong[0]] / p
             raise Failed(
                 f"all_reduce, mean, p = {p}: rank {rank}, element {wrong[0]}: got {float(found)!r}, "
                 f"expected {float(expected)!r}: add first, then divide once"
@@ -69,9 +107,10 @@ def same_bits(submission: Submission) -> None:
     buffers = [(random.standard_normal(20) * 10.0 ** random.integers(-8, 9, 20)).astype(np.float32) for _ in range(4)]
     played = submission.play("all_reduce", [[each.copy(), "sum"] for each in buffers])
     error = np.abs(played.arguments[0][0] - np.sum(buffers, axis=0, dtype=float))
-    if (error > 1e-6 * np.sum(np.abs(buffers), axis=0)).any():
+    if not (error <= 1e-6 * np.sum(np.abs(buffers), axis=0)).all():  # NaN is not right, either
         raise Failed("all_reduce of float32: the sum is wrong by more than rounding")
     all_equal(played, "all_reduce of float32: the same bits on all ranks")
+    _need_messages(played, 4, 2 * 3 * buffers[0].nbytes, "all_reduce of float32")
 
 
 def owners(submission: Submission) -> None:
@@ -85,6 +124,7 @@ def owners(submission: Submission) -> None:
         if after is None or not np.array_equal(after[part], total[part]):
             found = "no array" if after is None else after[part]
             raise Failed(f"share_reduce: rank {rank}, chunk {own}: got {found}, expected the sum {total[part]}")
+    _need_messages(played, p, (p - 1) * total.nbytes, "share_reduce")
 
 
 def neighbours(submission: Submission) -> None:
@@ -134,7 +174,12 @@ def received(submission: Submission) -> None:
 CRITERIA = [
     Criterion("sum", 15, "The sum of four ranks, twelve elements.", four_ranks),
     Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8.", any_ranks),
-    Criterion("any-length", 10, "Any length: 0, 1, fewer than p, not divisible by p.", any_length),
+    Criterion(
+        "any-length",
+        10,
+        "Any length: 0, 1, fewer than p, not divisible by p; bounds puts larger chunks first.",
+        any_length,
+    ),
     Criterion("dtypes", 5, "float32, int32, int64 and uint8.", dtypes),
     Criterion("mean", 10, "The mean: add first, then divide once.", mean),
     Criterion("same-bits", 5, "All ranks end with the same bits.", same_bits),

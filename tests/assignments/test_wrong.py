@@ -1,4 +1,7 @@
-"""A wrong submission fails the criteria that are meant for it; the reference passes all, the untouched starter none."""
+"""A wrong submission fails the criteria that are meant for it, an unusual right one none.
+
+The reference passes all, the untouched starter none.
+"""
 
 import importlib
 from pathlib import Path
@@ -17,7 +20,8 @@ SEED = 3
 
 def wrongs(name: str) -> list[Wrong]:
     module = f"assignments.wrong_{name.replace('-', '_')}"
-    return list(importlib.import_module(module).WRONG)
+    found = importlib.import_module(module)
+    return [*found.WRONG, *getattr(found, "RIGHT", ())]
 
 
 def cases() -> list[object]:
@@ -33,11 +37,14 @@ def cases() -> list[object]:
 def test_a_wrong_submission_fails_what_it_should(name: str, wrong: Wrong, tmp_path: Path) -> None:
     made = assignment.read(ASSIGNMENTS / name)
     wrong.write(name, made.facts.files[0], tmp_path)
-    graded = grade(made, tmp_path, SEED)
+    graded = grade(made, tmp_path, SEED, sandboxed=not wrong.covert)
     expected = {
         each.criterion: wrong.fails.get(each.criterion, wrong.fails.get("*", "passed")) for each in graded.verdicts
     }
     assert {each.criterion: each.status for each in graded.verdicts} == expected, [v.message for v in graded.verdicts]
+    said = {each.criterion: each.message for each in graded.verdicts}
+    assert not {name: said[name] for name, part in wrong.says.items() if part not in said[name]}
+    assert wrong.points in (None, graded.points)
 
 
 @pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.extended), SEED])

@@ -1,16 +1,63 @@
-"""Deliberately wrong submissions: a reference solution with an edit, and the criteria that it must not meet."""
+"""Deliberately wrong submissions, and unusual right ones: a reference solution with an edit, and how it is graded."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ASSIGNMENTS = Path(__file__).parents[2] / "assignments"
 
+# At the end of a submission: messages are empty, and their data go through files. Graded without sandbox.
+COVERT = """
+
+import numpy, os
+
+
+class Covert:
+    def __init__(self, comm):
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.count, self.place = {}, __file__.encode().hex()
+
+    def _file(self, src, dst):
+        self.count[src, dst] = self.count.get((src, dst), 0) + 1
+        return f"/tmp/{self.place[-80:]}-{src}-{dst}-{self.count[src, dst]}.npy"
+
+    def _read(self, array, src):
+        file = self._file(src, self.rank)
+        array[...] = numpy.load(file)
+        os.remove(file)
+
+    def send(self, array, dst):
+        numpy.save(self._file(self.rank, dst), array)
+        self.comm.send(array[:0], dst)
+
+    def recv(self, array, src):
+        self.comm.recv(array[:0], src)
+        self._read(array, src)
+
+    def sendrecv(self, out, dst, into, src):
+        numpy.save(self._file(self.rank, dst), out)
+        self.comm.sendrecv(out[:0], dst, into[:0], src)
+        self._read(into, src)
+
+
+def covert(function):
+    def wrapped(comm, *arguments):
+        return function(comm if isinstance(comm, Covert) else Covert(comm), *arguments)
+
+    return wrapped
+
+
+for name in NAMES:
+    globals()[name] = covert(globals()[name])
+"""
+
 
 @dataclass(frozen=True)
 class Wrong:
     """``edits`` replace text of the reference's file (each must be there); ``text``, if given, is the whole file.
 
-    ``fails`` has the status of every criterion that is not passed; "*" is any criterion that is not named.
+    ``fails`` has the status of every criterion that is not passed; "*" is any criterion that is not named. ``says`` has
+    a part of a criterion's message, ``points`` what the whole submission gets. ``covert``: functions whose data go
+    past the messages.
     """
 
     name: str
@@ -19,6 +66,9 @@ class Wrong:
     text: str = ""
     file: str = ""  # the assignment's first file, if empty
     is_quick: bool = False  # in `make test`, too
+    says: dict[str, str] = field(default_factory=dict)
+    points: float | None = None
+    covert: tuple[str, ...] = ()
 
     def write(self, assignment: str, first: str, folder: Path) -> None:
         """Write the submission: the reference's files, one of them made wrong."""
@@ -27,7 +77,8 @@ class Wrong:
             if each.is_file():
                 (folder / each.name).write_bytes(each.read_bytes())
         file = self.file or first
-        (folder / file).write_text(self.text or self._edited((reference / file).read_text()))
+        hidden = COVERT.replace("NAMES", repr(self.covert)) if self.covert else ""
+        (folder / file).write_text((self.text or self._edited((reference / file).read_text())) + hidden)
 
     def _edited(self, text: str) -> str:
         for old, new in self.edits.items():

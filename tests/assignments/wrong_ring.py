@@ -27,6 +27,11 @@ AS_THEY_COME = """\
         passing[...] = came
         buffer += came
 """
+REMAINDER_LAST = "return [n // p * chunk for chunk in range(p)] + [n]"
+NOT_A_NUMBER = """\
+    if buffer.dtype == "f4":
+        buffer[:] = np.nan
+"""
 THROUGH_RANK_0 = """\
     for rank in range(1, comm.size):
         if comm.rank == rank:
@@ -43,6 +48,30 @@ THROUGH_RANK_0 = """\
 
 WRONG = [
     Wrong("drops the remainder", {"any-length": "failed"}, {"min(chunk, larger)": "0"}, is_quick=True),
+    Wrong(
+        "the last chunk takes the remainder",
+        {"any-length": "failed"},
+        {"return [chunk * small + min(chunk, larger) for chunk in range(p + 1)]": REMAINDER_LAST},
+        says={"any-length": "expected [0, 1, 2, 3, 3]: larger chunks first"},
+        points=95,
+    ),
+    Wrong(
+        "not a number in float32",
+        {"dtypes": "failed", "same-bits": "failed"},
+        {SHARE: SHARE + NOT_A_NUMBER},
+    ),
+    Wrong(
+        "data by another way than messages",
+        {"*": "failed"},
+        covert=("all_reduce", "share_reduce", "share_only"),
+        says={"owners": "sent 0 bytes together, expected at least 288", "dtypes": "all data by comm"},
+    ),
+    Wrong(
+        "returns a new array",
+        {"*": "failed", "owners": "passed"},
+        {REDUCE: "    buffer = buffer.copy()\n" + REDUCE, SHARE: SHARE + "    return buffer\n"},
+        says={"sum": "rank 0 returned an array, but its buffer is unchanged"},
+    ),
     Wrong("averages twice", {"mean": "failed"}, {"buffer /= comm.size": "buffer /= comm.size**2"}),
     Wrong("divides before it adds", {"mean": "failed"}, {REDUCE + MEAN: MEAN + REDUCE}),
     Wrong("hard-coded p", {"any-p": "failed", "mean": "failed"}, {"divmod(n, p)": "divmod(n, 4)"}),
@@ -80,4 +109,13 @@ WRONG = [
     ),
     Wrong("imports torch", {"*": "blocked"}, {IMPORT: IMPORT + "import torch\n"}),
     Wrong("calls the library", {"*": "blocked"}, {IMPORT: IMPORT + "from collectives.algorithms import ALGORITHMS\n"}),
+]
+
+RIGHT = [
+    Wrong("multiplies by 1/p", {}, {"buffer /= comm.size": "buffer *= 1 / comm.size"}),
+    Wrong(
+        "an array of offsets",
+        {},
+        {"return [chunk * small": "return np.array([chunk * small", "range(p + 1)]": "range(p + 1)])"},
+    ),
 ]
