@@ -27,6 +27,34 @@ WRONG = [
         {"share = ahead[last] / (ahead[last] - ahead[last + 1])": "share = 1"},
     ),
     Wrong(
+        "no weights",
+        {"noisy-fit": "failed"},
+        {
+            "np.stack([1 / typical, distinct / typical], axis=1)": "np.stack([distinct**0, distinct], axis=1)",
+            "np.ones(len(distinct))": "typical",
+        },
+    ),
+    Wrong(
+        "never a crossing",
+        {"crossing": "failed", "simulator": "failed"},
+        {"steps, middle = 2": "return 0.0\n    steps, middle = 2"},
+    ),
+    Wrong("the largest size for infinity", {"measured": "failed"}, {"return math.inf": "return sizes[-1]"}),
+    Wrong(
+        "the first crossing",
+        {"measured": "failed"},
+        {
+            "last = int(np.flatnonzero(ahead > 0)[-1])": "last = next((i for i in range(len(ahead) - 1) "
+            "if ahead[i] > 0 >= ahead[i + 1]), len(ahead) - 1)"
+        },
+    ),
+    Wrong(
+        "alpha twice",
+        {"exact-fit": "failed", "noisy-fit": "failed", "whole": "failed"},
+        {"return float(alpha), float(beta)": "return 2 * float(alpha), float(beta)"},
+        says={"exact-fit": "expected within 0.1% of"},
+    ),
+    Wrong(
         "an invented crossing",
         {"report": "failed"},
         {'"predicted_crossing": 0.0': '"predicted_crossing": 65536.0'},
