@@ -3,6 +3,7 @@
 from assignments.wrong import Wrong
 
 CORRECT_FIRST = ("any-p", "any-length", "dtypes", "steps", "messages", "bytes", "small-buffers", "received")
+FOR_EACH = ("any-p", "any-length", "dtypes", "messages", "small-buffers", "received", "send-and-recv")
 WITHOUT_ALL_GATHER = dict.fromkeys(("all-gather", *CORRECT_FIRST, "send-and-recv"), "failed")
 
 SENDS_FIRST = """\
@@ -15,6 +16,7 @@ SENDS_FIRST = """\
 """
 PARENT = "mine - (1 << (mine.bit_length() - 1))"
 CHILDREN = "range(mine.bit_length(), (comm.size - 1).bit_length())"
+SEND_ON = "            comm.send(buffer, ranks[mine + (1 << step)])\n"
 FAR_FIRST = "reversed(range((mine & -mine or 2 * comm.size).bit_length() - 1))"
 SCATTER = """\
             comm.send(chunk, rank)
@@ -75,5 +77,27 @@ WRONG = [
         "calls sendrecv",
         {"send-and-recv": "failed"},
         {SENDS_FIRST: "        comm.sendrecv(out, after, into, before)\n"},
+    ),
+    Wrong(
+        "one collective of four is wrong",
+        {**dict.fromkeys(("scatter", *FOR_EACH, "bytes"), "failed")},
+        {"comm.recv(chunk, ranks[0])": "comm.recv(chunk.copy(), ranks[0])"},
+        points=100 - 8 - (10 + 10 + 5 + 5 + 5 + 5 + 5) / 4 - 1.67,
+    ),
+    Wrong(
+        "data by another way than messages",
+        {"*": "failed"},
+        covert=("broadcast", "scatter", "gather", "all_gather"),
+        says={"gather": "received 0 bytes, expected at least 72: all data by comm"},
+        points=0,
+    ),
+    Wrong(
+        "returns a new array",
+        {"broadcast": "failed", "tree": "failed", **dict.fromkeys((*FOR_EACH, "steps"), "failed")},
+        {
+            f"{RECEIVES}{PARENT}])\n": f"buffer = buffer.copy()\n        {RECEIVES}{PARENT}])\n",
+            SEND_ON: SEND_ON + "    return buffer\n",
+        },
+        says={"broadcast": "returned an array, but its buffer is unchanged"},
     ),
 ]
