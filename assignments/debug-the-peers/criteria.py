@@ -1,5 +1,6 @@
 """Six programs with faults: what the answers say of them, and how their repairs do; both are counted."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from collectives.grading.checking import need_equal, random_buffers
 from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.messages import Network
+from collectives.grading.messages import Network, Played
 from collectives.grading.schedules import need_all_reduce, prove
 from collectives.grading.verdict import Failed
 from collectives.schedule import Schedule
@@ -85,7 +86,21 @@ def _proved(submission: Submission, program: str, p: int, k: int, most_steps: in
 
 
 def hypercube_repaired(submission: Submission) -> None:
-    _proved(submission, "hypercube", 8, 3, most_steps=3, most_sent=3)
+    schedule = _proved(submission, "hypercube", 8, 3, most_steps=3, most_sent=3)
+    corner = {rank: place for place, rank in enumerate(submission.variant["corners"])}
+    for t, step in enumerate(schedule.steps()):
+        row, _ = step.cells()
+        for (src, dst), chunks in Counter(zip(step.src[row].tolist(), step.dst[row].tolist(), strict=True)).items():
+            if chunks > 1 or corner[src] ^ corner[dst] not in (1, 2, 4):
+                text = f"rank {src} sends {chunks} chunks to rank {dst}, expected one to each neighbour on the cube"
+                raise Failed(f"hypercube.schedule(): step {t}: {text}")
+
+
+def _need_sent(played: Played, least: list[int], what: str) -> None:
+    """Raise Failed where a rank sent less than others need from it: the rest came to them from somewhere else."""
+    for rank, (sent, needed) in enumerate(zip(played.bytes_sent(len(least)), least, strict=True)):
+        if sent < needed:
+            raise Failed(f"{what}: rank {rank} sent {sent:,} bytes, expected at least {needed:,}: all data by comm")
 
 
 def trees_repaired(submission: Submission) -> None:
@@ -104,6 +119,7 @@ def groups_repaired(submission: Submission) -> None:
         expected = [sum(sums) if [rank] in (groups[0][:1], groups[1][:1]) else expected[rank] for rank in range(7)]
         played = submission.play("total", [[each] for each in buffers], network, file="groups.py")
         need_equal(played, expected, "groups.total")
+        _need_sent(played, [8 * n] * 7, "groups.total")
         most = 8 * n * (sum(len(group) * (len(group) - 1) for group in groups) + 2)
         if sum(played.bytes_sent(7)) > most:
             raise Failed(f"groups.total: the ranks sent {sum(played.bytes_sent(7)):,} bytes, expected {most:,}")
@@ -114,6 +130,7 @@ def ring_repaired(submission: Submission) -> None:
         buffers = random_buffers(submission, p, n)
         played = submission.play("all_reduce", [[each] for each in buffers], SMALL_BUFFERS, file="ring.py")
         need_equal(played, [np.sum(buffers, axis=0)] * p, f"ring.all_reduce, p = {p}, {n} elements")
+        _need_sent(played, [8 * n * (p > 1)] * p, f"ring.all_reduce, p = {p}, {n} elements")
         most = 8 * -(-n // p)
         for message in played.sent:
             if message.bytes > most:
@@ -132,8 +149,11 @@ def counted_repaired(submission: Submission) -> None:
         played = submission.play("all_reduce", [[each] for each in buffers], file="counted.py")
         need_equal(played, [np.sum(buffers, axis=0)] * p, f"counted.all_reduce, p = {p}, {n} elements")
         for rank, (said, sent) in enumerate(zip(played.values, played.bytes_sent(p), strict=True)):
-            if not isinstance(said, int) or said != sent:
-                raise Failed(f"counted.all_reduce, p = {p}: rank {rank} says {said!r:.40} bytes, it sent {sent:,}")
+            if not isinstance(said, int | float):
+                raise Failed(f"counted.all_reduce, p = {p}: rank {rank} returned {said!r:.40}, expected {sent:,} bytes")
+            if said != sent:
+                raise Failed(f"counted.all_reduce, p = {p}: rank {rank} says {said:,} bytes, it sent {sent:,}")
+        _need_sent(played, [int(8 * each * (p > 1)) for each in filled], f"counted.all_reduce, p = {p}")
     played = submission.play("all_reduce", [[np.zeros(50)] for _ in range(4)], file="counted.py")
     if sum(played.bytes_sent(4)) > 2 * 3 * 8:
         raise Failed(f"counted.all_reduce: {sum(played.bytes_sent(4)):,} bytes for buffers of zeros, expected 48")
@@ -148,6 +168,7 @@ def choice_repaired(submission: Submission) -> None:
             arguments = [[each, int(bytes_)] for each, bytes_ in zip(buffers, room, strict=True)]
             played = submission.play("all_reduce", arguments, file="choice.py")
             need_equal(played, [np.sum(buffers, axis=0)] * p, f"choice.all_reduce, p = {p}, {n} elements")
+            _need_sent(played, [8 * n] * p, f"choice.all_reduce, p = {p}, {n} elements")
             name, most = ("exchange", 8 * n) if n <= least else ("ring", 8 * -(-n // p))
             largest = [
                 max((message.bytes for message in played.sent if message.src == rank), default=0) for rank in range(p)
@@ -161,7 +182,7 @@ def choice_repaired(submission: Submission) -> None:
 
 
 REPAIRED = {
-    "hypercube": ("Proved, in three steps of three chunks.", hypercube_repaired),
+    "hypercube": ("Proved, in three steps, in each of which every link carries one chunk.", hypercube_repaired),
     "groups": ("Right sums, also with small buffers, with no message more.", groups_repaired),
     "trees": ("Proved; no rank has children in both trees or sends more than twice the buffer.", trees_repaired),
     "ring": ("Right sums for any p and length; no message longer than a chunk.", ring_repaired),

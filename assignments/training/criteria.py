@@ -17,7 +17,7 @@ from collectives.grading.verdict import EndedError, Failed
 SECONDS = 1e-3
 ALPHA = 2e-5
 NEAR = 1e-9
-PLAYED: dict[tuple[Path, int], tuple[Trained, float] | EndedError] = {}
+PLAYED: dict[tuple[Path, int], tuple[Trained, list[float]] | EndedError] = {}
 
 
 def variant(seed: int) -> dict[str, Any]:
@@ -84,14 +84,22 @@ def _factor(change: list[Any], slope: list[Any], where: str, names: list[str]) -
 
 def _one_step(
     submission: Submission, model: Model, shards: list[Shard], starts: list[Model] | None = None, **network: Any
-) -> tuple[Trained, float]:
-    """One step, and the factor of its gradient: what is counted or timed has to be right, but for a factor."""
+) -> tuple[Trained, list[float]]:
+    """One step, and each rank's factor of its gradient: what is counted or timed has to be right, but for a factor."""
     played = _train(submission, starts or [model] * len(shards), [shards], network=Network(**network))
-    slope, factor = model.gradient(0, shards), 1.0
+    slope, factors = model.gradient(0, shards), []
     for rank, found in enumerate(played.values):
         change = [before - after for before, after in zip(model.parameters, found, strict=True)]
-        factor = _factor(change, slope, f"p = {len(shards)}: rank {rank}", model.names)
-    return played, factor
+        factors.append(_factor(change, slope, f"p = {len(shards)}: rank {rank}", model.names))
+    _need_collectives(played, len(shards), sum(each.nbytes for each in slope if each.any()))
+    return played, factors
+
+
+def _need_collectives(played: Trained, p: int, least: int) -> None:
+    """Raise Failed if the collectives carried less than the result needs: the rest came from somewhere else."""
+    carried = sum(each.bytes for each in played.collectives)
+    if p > 1 and carried < least:
+        raise Failed(f"the collectives carried {carried:,} bytes, expected at least {least:,}: all data by comm")
 
 
 def slow_network(model: Model) -> Network:
@@ -99,8 +107,8 @@ def slow_network(model: Model) -> Network:
     return Network(ALPHA, 0.6 * sum(model.seconds) / sum(model.sizes))
 
 
-def _even(submission: Submission, p: int = 2) -> tuple[Model, Trained, float]:
-    """One step of p ranks, each with three samples, on a slow network; what came of it, and the gradient's factor.
+def _even(submission: Submission, p: int = 2) -> tuple[Model, Trained, list[float]]:
+    """One step of p ranks, each with three samples, on a slow network; what came of it, and each rank's factor.
 
     Several criteria look at it. It is played once, because starting a rank with torch takes seconds.
     """
@@ -128,10 +136,13 @@ def any_ranks(submission: Submission) -> None:
 
 
 def average(submission: Submission) -> None:
-    _, _, factor = _even(submission)
-    if abs(factor - 1) > NEAR:
-        hint = ": the sum over the ranks, not their average" if abs(factor - 2) < NEAR else ""
-        raise Failed(f"p = 2: the gradient is {factor:.4g} times that of the whole batch's mean loss{hint}")
+    for p in (2, 3):
+        _, _, factors = _even(submission, p)
+        for rank, factor in enumerate(factors):
+            if abs(factor - 1) > NEAR:
+                hint = ": the sum over the ranks, not their average" if abs(factor - p) < NEAR else ""
+                what = f"p = {p}: the gradient of rank {rank} is {factor:.4g} times that of the whole batch's mean loss"
+                raise Failed(f"{what}{hint}")
 
 
 def uneven(submission: Submission) -> None:
@@ -155,12 +166,14 @@ def several_steps(submission: Submission) -> None:
     for name, *values in zip(model.names, *played.values, strict=True):
         if values[0].tobytes() != values[1].tobytes():
             raise Failed(f"{steps} steps: {name} has other bits on rank 1 than on rank 0")
+    _need_collectives(played, 2, steps * sum(start.sizes))
 
 
 def broadcast(submission: Submission) -> None:
     model, other = _model(submission), _model(submission)
     starts = [model, replace(model, parameters=other.parameters)]
-    _one_step(submission, model, _shards(submission, model, (3, 3)), starts)
+    played, _ = _one_step(submission, model, _shards(submission, model, (3, 3)), starts)
+    _need_collectives(played, 2, 2 * sum(model.sizes))  # parameters, then gradients
 
 
 def in_buckets(submission: Submission) -> None:
@@ -204,7 +217,7 @@ def order(submission: Submission) -> None:
 def overlap(submission: Submission) -> None:
     model, played, _ = _even(submission)
     network, most = slow_network(model), submission.variant["bucket_bytes"]
-    begin = max([each.end for each in played.collectives if each.kind == "broadcast"], default=0.0)
+    begin = min(each.begin for each in played.computed)  # what is broadcast later belongs to the step
     computing = sum(each.seconds for each in model.computations([()]))
     found, limit = played.seconds - begin - computing, 1.1 * exposed(model, network, most)
     if found > limit:

@@ -37,7 +37,7 @@ def cases() -> list[object]:
 def test_a_wrong_submission_fails_what_it_should(name: str, wrong: Wrong, tmp_path: Path) -> None:
     made = assignment.read(ASSIGNMENTS / name)
     wrong.write(name, made.facts.files[0], tmp_path)
-    graded = grade(made, tmp_path, SEED, sandboxed=not wrong.covert)
+    graded = grade(made, tmp_path, SEED, sandboxed=not wrong.bypass)
     expected = {
         each.criterion: wrong.fails.get(each.criterion, wrong.fails.get("*", "passed")) for each in graded.verdicts
     }

@@ -6,12 +6,12 @@ from pathlib import Path
 ASSIGNMENTS = Path(__file__).parents[2] / "assignments"
 
 # At the end of a submission: messages are empty, and their data go through files. Graded without sandbox.
-COVERT = """
+BYPASS = """
 
 import numpy, os
 
 
-class Covert:
+class Bypass:
     def __init__(self, comm):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.count, self.place = {}, __file__.encode().hex()
@@ -39,15 +39,15 @@ class Covert:
         self._read(into, src)
 
 
-def covert(function):
+def bypass(function):
     def wrapped(comm, *arguments):
-        return function(comm if isinstance(comm, Covert) else Covert(comm), *arguments)
+        return function(comm if isinstance(comm, Bypass) else Bypass(comm), *arguments)
 
     return wrapped
 
 
 for name in NAMES:
-    globals()[name] = covert(globals()[name])
+    globals()[name] = bypass(globals()[name])
 """
 
 
@@ -56,7 +56,7 @@ class Wrong:
     """``edits`` replace text of the reference's file (each must be there); ``text``, if given, is the whole file.
 
     ``fails`` has the status of every criterion that is not passed; "*" is any criterion that is not named. ``says`` has
-    a part of a criterion's message, ``points`` what the whole submission gets. ``covert``: functions whose data go
+    a part of a criterion's message, ``points`` what the whole submission gets. ``bypass``: functions whose data go
     past the messages.
     """
 
@@ -68,7 +68,7 @@ class Wrong:
     is_quick: bool = False  # in `make test`, too
     says: dict[str, str] = field(default_factory=dict)
     points: float | None = None
-    covert: tuple[str, ...] = ()
+    bypass: tuple[str, ...] = ()
 
     def write(self, assignment: str, first: str, folder: Path) -> None:
         """Write the submission: the reference's files, one of them made wrong."""
@@ -77,7 +77,7 @@ class Wrong:
             if each.is_file():
                 (folder / each.name).write_bytes(each.read_bytes())
         file = self.file or first
-        hidden = COVERT.replace("NAMES", repr(self.covert)) if self.covert else ""
+        hidden = BYPASS.replace("NAMES", repr(self.bypass)) if self.bypass else ""
         (folder / file).write_text((self.text or self._edited((reference / file).read_text())) + hidden)
 
     def _edited(self, text: str) -> str:

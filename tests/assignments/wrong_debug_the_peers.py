@@ -53,4 +53,33 @@ WRONG = [
         {"range(1, comm.size):\n        came = np.zeros": "(1,):\n        came = np.zeros"},
         file="choice.py",
     ),
+    Wrong(
+        "all chunks on one link",
+        {"hypercube-repaired": "failed"},
+        {"(first + step) %": "(step) %"},
+        file="hypercube.py",
+        says={"hypercube-repaired": "sends 3 chunks to rank"},
+    ),
+    Wrong(
+        "groups by another way than messages",
+        {"groups-repaired": "failed"},
+        file="groups.py",
+        bypass=("total",),
+    ),
+    Wrong("a ring by another way than messages", {"ring-repaired": "failed"}, file="ring.py", bypass=("all_reduce",)),
+    Wrong(
+        "counts nothing, by another way than messages",
+        {"counted-repaired": "failed"},
+        {"return 8 + buffer[:filled].nbytes": "return 0"},
+        file="counted.py",
+        bypass=("all_reduce",),
+        says={"counted-repaired": "all data by comm"},
+    ),
+    Wrong(
+        "a choice by another way than messages", {"choice-repaired": "failed"}, file="choice.py", bypass=("all_reduce",)
+    ),
+]
+
+RIGHT = [
+    Wrong("counts in floats", {}, {"8 + buffer[:filled].nbytes": "8.0 + buffer[:filled].nbytes"}, file="counted.py"),
 ]

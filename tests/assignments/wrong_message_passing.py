@@ -87,7 +87,7 @@ WRONG = [
     Wrong(
         "data by another way than messages",
         {"*": "failed"},
-        covert=("broadcast", "scatter", "gather", "all_gather"),
+        bypass=("broadcast", "scatter", "gather", "all_gather"),
         says={"gather": "received 0 bytes, expected at least 72: all data by comm"},
         points=0,
     ),

@@ -63,7 +63,7 @@ WRONG = [
     Wrong(
         "data by another way than messages",
         {"*": "failed"},
-        covert=("all_reduce", "share_reduce", "share_only"),
+        bypass=("all_reduce", "share_reduce", "share_only"),
         says={"owners": "sent 0 bytes together, expected at least 288", "dtypes": "all data by comm"},
     ),
     Wrong(

@@ -10,6 +10,7 @@ SEND = "        self.under_way.append((flat, self.comm.all_reduce(flat)))\n"
 LEFT = "        while len(self.under_way) < len(self.buckets):\n            self.start()\n"
 WAIT = "        for bucket, (flat, handle) in zip(self.buckets, self.under_way, strict=True):\n"
 KEEP = "        self.comm = comm\n"
+STEP = "                    parameter -= rate * parameter.grad\n"
 
 # A bucket starts when it is complete, whatever the other buckets and the other ranks do.
 OUT_OF_ORDER = {
@@ -44,6 +45,26 @@ WRONG = [
         "ignores how many samples a rank has",
         {"uneven": "failed"},
         {"model.loss(batch) * comm.size / batch.samples": "model.loss(batch) / max(1, len(batch.x))"},
+    ),
+    Wrong(
+        "one all_reduce after backward, then the parameters again",
+        {"buckets": "failed", "overlap": "failed"},
+        {
+            "each in trained], bucket_bytes)": "each in trained], 1 << 30)",
+            STEP: STEP + "        for parameter in model.parameters():\n            comm.broadcast(parameter, 0)\n",
+        },
+    ),
+    Wrong(
+        "only the last rank divides",
+        {"average": "failed", "steps": "failed"},
+        {"(flat / self.comm.size)": "(flat / (self.comm.size if self.comm.rank == self.comm.size - 1 else 1))"},
+        says={"average": "p = 2: the gradient of rank 0 is 2 times"},
+    ),
+    Wrong(
+        "divides by two on any number of ranks",
+        {"average": "failed"},
+        {"(flat / self.comm.size)": "(flat / 2)"},
+        says={"average": "p = 3: the gradient of rank 0 is 1.5 times"},
     ),
     Wrong("no broadcast", {"broadcast": "failed"}, {"comm.broadcast(parameter, 0)": "pass"}),
     Wrong("gradients stay from step to step", {"steps": "failed"}, {"        model.zero_grad()\n": ""}),

@@ -34,6 +34,7 @@ WRONG = [
         "adds on the way down",
         {"*": "failed"},
         {"made = [Step(*zip(*rows, strict=True))": "made = [Step(*zip(*rows, strict=True), add=True)"},
+        points=0,
     ),
     Wrong(
         "hard-coded p",
