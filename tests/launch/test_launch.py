@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from collectives.emulator import allowed
 from collectives.launch import RankError, launch
 from collectives.launch import command as by_command
 from collectives.processes.supervise import end, start, supervise
@@ -212,6 +213,17 @@ def test_what_is_set_for_the_ranks_is_there_and_each_knows_its_place() -> None:
         assert [event["everyone"] for event in events if "everyone" in event] == [[["Tree", "0"], ["Tree", "1"]]]
 
 
+@pytest.mark.parametrize("where", ["loopback", "cluster:1ms,100MB/s", "cluster:1ms,100MB/s,mpirun"])
+def test_a_job_of_any_length_is_in_no_command_line(where: str) -> None:
+    if where.startswith("cluster") and (reason := allowed()):
+        pytest.skip(reason)
+    much = "seldom" * (1 << 18)
+    events = launch("unwell", {"do": "command lines", "much": much}, 2, where=where, timeout=100)
+    seen = next(event["seen"] for event in events if "seen" in event)
+    assert [length for length, _, _ in seen] == [len(much)] * 2
+    assert all(found == 0 < lines for _, found, lines in seen)
+
+
 def test_an_unknown_where_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown where 'moon'; known are loopback, cluster, horovodrun, mpirun"):
         launch("unwell", {}, 2, where="moon", timeout=1)
@@ -235,6 +247,7 @@ def test_there_is_at_least_one_rank() -> None:
 
 LAUNCHER = """
 from collectives.cli.ending import signals
+from collectives.emulator import allowed
 from collectives.launch import launch
 import sys
 say = lambda event: print(event.get("pids", ""), flush=True)

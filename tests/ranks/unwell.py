@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +36,11 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             own = (os.environ[settings["name"]], os.environ["LOCAL_RANK"])
             dist.all_gather_object(everyone, own)
             report({"everyone": everyone})
+        case "command lines":
+            lines = list(map(command_line, Path("/proc").glob("[0-9]*/cmdline")))
+            seen: list[object] = [None] * dist.get_world_size()
+            dist.all_gather_object(seen, (len(settings["much"]), sum(b"seldom" in line for line in lines), len(lines)))
+            report({"seen": seen})
         case "orphan":
             child = subprocess.Popen(["sleep", "600"])
             report({"child": child.pid})
@@ -55,6 +61,13 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             print("going to sleep", flush=True)
             time.sleep(600)
     dist.barrier()
+
+
+def command_line(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def lose_a_peer(me: bool, algorithm: str, report: Callable[[dict[str, Any]], None]) -> None:

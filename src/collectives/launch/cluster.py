@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from collectives.emulator import PORT, Cluster, address, cluster, limits
 from collectives.launch import cluster_mpirun, mpirun
+from collectives.launch.fork_client import FILES
 from collectives.launch.fork_server import rank_command
 from collectives.launch.host_servers import host_servers
 from collectives.launch.loopback import reading
-from collectives.launch.request import Request
+from collectives.launch.request import Request, settings_file
 from collectives.processes.supervise import Event, Log, Process, end, supervise
 
 MPIRUN = "mpirun"
@@ -92,11 +93,11 @@ def launch_on(
         answers = stack.enter_context(os.fdopen(answer, "wb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[Process] = []
-        with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"):
+        with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"), settings_file(settings) as file:
             server = stack.enter_context(host_servers(hosts.pids, module, environment or {}, timeout))
             stack.callback(end, processes)
             for rank, log in enumerate(logs):
-                job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT}
+                job = {"module": module, "settings": file, "timeout": timeout, "host": address(0), "port": PORT}
                 job |= {"rank": rank, "ranks": ranks} | ({"events": writer, "answers": heard} if rank == 0 else {})
                 processes.append(_start(hosts, server, job, ranks_per_host, log, environment or {}))
 
@@ -121,5 +122,5 @@ def _start(
         environment=variables,
         stdout=log,
         stderr=log,
-        pass_fds=[job[name] for name in ("events", "answers") if name in job],
+        pass_fds=[job[name] for name in FILES if name in job],
     )

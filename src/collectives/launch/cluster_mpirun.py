@@ -2,7 +2,7 @@
 
 mpirun runs on host 0, within its namespaces, and ends with it. There is no ssh to the other hosts: mpirun's agent
 writes the command for a host to the pipe of events, and this process runs it there. Rank 0's `fork_client` is a child
-of mpirun. mpirun passes no open file on, so the agent and the client open their parent's.
+of mpirun. mpirun passes no open file on, so the agent and the clients open their parent's.
 """
 
 import json
@@ -20,6 +20,7 @@ from collectives.launch import mpirun
 from collectives.launch.fork_server import rank_command
 from collectives.launch.host_servers import host_servers
 from collectives.launch.loopback import reading
+from collectives.launch.request import settings_file
 from collectives.processes.supervise import Event, Log, RankError, end, indented, supervise, text
 
 # mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
@@ -61,8 +62,9 @@ def launch_on(
 ) -> list[Event]:
     """`collectives.launch.launch` by mpirun on existing hosts. Raises RankError that names the first rank to fail."""
     since, ranks = time.monotonic(), hosts.hosts * ranks_per_host
-    job = {"module": module, "settings": settings, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
+    job = {"module": module, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
     with ExitStack() as stack:
+        job["settings"] = file = stack.enter_context(settings_file(settings))
         reader, writer = os.pipe()
         pipe = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
         log: Log = stack.enter_context(tempfile.TemporaryFile())
@@ -70,12 +72,12 @@ def launch_on(
         with os.fdopen(writer, "wb"):
             server = stack.enter_context(host_servers(hosts.pids, module, everywhere, timeout))
             command = [*_mpirun(hosts, ranks_per_host), *rank_command(server, job | {"events": writer})]
-            started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer])
+            started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer, file])
         stack.callback(end, processes := [started])
 
         def run(host: int, command: str) -> None:
             asked = ["sh", "-c", command]
-            processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log))
+            processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log, pass_fds=[file]))
 
         try:
             return supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, on_event, since)

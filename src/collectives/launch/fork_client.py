@@ -11,8 +11,9 @@ import socket
 import sys
 from contextlib import suppress
 
-# The files that a job may name by number, after those for input, output and errors.
-FILES = ("events", "answers", "listener", "lives")
+# The files that a job may name by number, after those for input, output and errors. The settings are in a file, because
+# every user can read a command line, and because its length is limited.
+FILES = ("events", "answers", "listener", "lives", "settings")
 STREAMS = 3
 
 
@@ -39,13 +40,12 @@ def main(server: str, text: str) -> None:
 
 
 def _files(job: dict[str, object]) -> dict[str, int]:
-    """The job's files. mpirun passes none on to rank 0, which opens mpirun's instead."""
+    """The job's files. mpirun and its daemons pass none on: ranks open their parent's, and only rank 0 reports."""
     given = {name: int(str(job[name])) for name in FILES if name in job}
     if "rank" in job:
         return given
-    if os.environ["OMPI_COMM_WORLD_RANK"] != "0":
-        return {}
-    return {name: os.open(f"/proc/{os.getppid()}/fd/{number}", os.O_WRONLY) for name, number in given.items()}
+    modes = {"settings": os.O_RDONLY} | ({"events": os.O_WRONLY} if os.environ["OMPI_COMM_WORLD_RANK"] == "0" else {})
+    return {name: os.open(f"/proc/{os.getppid()}/fd/{given[name]}", mode) for name, mode in modes.items()}
 
 
 def _end_as(code: int) -> None:

@@ -20,7 +20,7 @@ from collectives.launch.address import LOOPBACK, loopback_interface
 from collectives.launch.fork_client import FILES
 from collectives.launch.fork_server import IS_SUPPORTED, fork_server, rank_command
 from collectives.launch.host_servers import wait_until_gone
-from collectives.launch.request import Request
+from collectives.launch.request import Request, settings_file
 from collectives.processes.supervise import Event, Log, Process, end, open_streams, start, supervise
 
 
@@ -37,9 +37,9 @@ def launch(wanted: Request) -> list[Event]:
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[Process] = []
         stack.callback(end, processes)
-        with events_end, lives_end, listener:
+        with events_end, lives_end, listener, settings_file(wanted.settings) as settings:
             for rank, log in enumerate(logs):
-                job = {"module": wanted.module, "settings": wanted.settings, "timeout": wanted.timeout}
+                job = {"module": wanted.module, "settings": settings, "timeout": wanted.timeout}
                 job |= {"rank": rank, "ranks": ranks, "port": listener.getsockname()[1], "lives": lives_end.fileno()}
                 if rank == 0:
                     job |= {"listener": listener.fileno(), "events": events_end.fileno()}

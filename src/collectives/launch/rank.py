@@ -1,8 +1,8 @@
 """The process of one rank: gets its job and its number, joins the group, runs its module.
 
-python -m collectives.launch.rank JOB                      started by `loopback`, with all in the argument. On a cluster
-                                                           the fork server's forks call `main` with it; under mpirun
-                                                           it lacks the rank's number.
+python -m collectives.launch.rank JOB                      started by `loopback`, with the settings in an open file. On
+                                                           a cluster the fork server's forks call `main` with the job;
+                                                           under mpirun it lacks the rank's number.
 python -m collectives.launch.rank LAUNCHER HOST PORT       started by a command. The launching process listens there and
                                                            sends the job to a rank that shows the secret (`channel`).
 """
@@ -80,6 +80,7 @@ def _by_argument(text: str) -> Link:
     from torch import distributed as dist
 
     job = json.loads(text)
+    job["settings"] = _settings(job["settings"])
     if "rank" not in job:
         job["rank"] = _from_mpirun()
     if "launcher" in job:  # absent on an emulated host, whose processes end with it and cannot see the launcher
@@ -93,6 +94,13 @@ def _by_argument(text: str) -> Link:
         master_listen_fd=job.get("listener"),
     )
     return Link(job["module"], job, job["rank"], store, _writer(job.get("events"), job.get("answers")), lambda _: None)
+
+
+def _settings(file: int) -> Event:
+    """What a file that all ranks share holds; reading moves its position for none of them."""
+    settings: Event = json.loads(os.pread(file, os.fstat(file).st_size, 0))
+    os.close(file)
+    return settings
 
 
 def _from_mpirun() -> int:
