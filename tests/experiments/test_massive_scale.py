@@ -187,8 +187,8 @@ def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
-    monkeypatch.setattr("collectives.simulator.speed.goals", lambda: [small])
     speed = load("bench-simulator")
+    monkeypatch.setattr(speed, "goals", lambda: [small])
     speed.run(speed.Parameters(output=str(tmp_path / "speed"), cases=1))
     found, record = read(tmp_path / "speed")
     assert found.what.tolist() == ["small"]

@@ -75,7 +75,7 @@ def test_each_point_is_measured_while_that_link_alone_is_slow(
 
     monkeypatch.setattr(Cluster, "set", changed)
     asked = Straggler(**GOOD | {"output": str(tmp_path / "rows")})
-    found = run(asked)
+    run(asked)
     slow = "12.5MB/s"
     assert rates_of_points == [
         {0: "100MB/s", 1: "100MB/s"},
@@ -88,7 +88,6 @@ def test_each_point_is_measured_while_that_link_alone_is_slow(
     expected = [(*point, algorithm) for point in points for algorithm in GOOD["algorithms"]]
     assert list(zip(rows.slow_host, rows.factor, rows.algorithm, strict=True)) == expected
     assert rows.wrong.sum() == 0
-    assert len(found) == len(rows)
     assert len(record["environment"]) == 2
 
 

@@ -9,11 +9,15 @@ from collectives.bench.settings import Row
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Ask for each of the links under "points", then measure what "measure" names; events carry their point.
+    """For each point and size under "cases", ask for the point's links, then measure what "measure" has, at this size.
 
-    For `cluster.ranks.launch_on`, where a report returns only when the launcher has changed the links.
+    The rows of a case are one event, and have their point. For `collectives.launch.cluster.launch_on`, where a
+    report returns only when the launcher has changed the links.
     """
-    for point in settings["points"]:
+    for point, nbytes in settings["cases"]:
         report({"slow": point})
         dist.barrier()  # nobody begins before that
-        measure.run(settings, lambda event, point=point: report(event | {"point": point}))  # type: ignore[misc]
+        events: list[Row] = []
+        measure.run({"measure": [settings["measure"] | {"bytes": [nbytes]}]}, events.append)
+        report(next(event for event in events if "environment" in event))
+        report({"rows": [event["row"] | {"point": point} for event in events if "row" in event]})

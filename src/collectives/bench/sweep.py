@@ -31,11 +31,8 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
     """
     need_all(wanted)
     made_of, path = fingerprint([each.model_dump() for each in wanted]), partial(wanted, stem)
-    if Path(f"{stem}.parquet").exists():
-        if read(stem)[1].get("fingerprint") != made_of:
-            raise FileExistsError(f"{stem}.parquet: got rows of other settings, expected none; name another output")
-        if not path.exists():
-            return
+    if is_complete(stem, made_of, path):
+        return
     parts = [one for alike in launches(wanted) for one in alike]
     events = _begun(path, parts)
     sizes = sum(len(one.bytes) for one in parts)
@@ -45,14 +42,14 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
 
         def keep(more: Sequence[Row]) -> None:
             events.extend(more)
-            file.write(_lines(more))
+            file.write(lines(more))
             file.flush()
 
         while left := _left(parts, events):
             _measure(launches(left)[0], keep)
     rows = _rows(wanted, events)
     settings = [each.model_dump() for each in wanted]
-    environment = _environment(events) or [record()]
+    environment = launched(events) or [record()]
     write(stem, rows, {"settings": settings, "environment": environment, "fingerprint": made_of})
     if not any(row["error"] for row in rows):
         path.unlink()
@@ -60,8 +57,24 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
 
 def partial(wanted: Sequence[Settings], stem: str | Path) -> Path:
     """The file of rows of a measurement that is not complete."""
-    asked = [each.model_dump(exclude={"bytes"}) for each in wanted]
-    return Path(f"{stem}.{fingerprint(asked)[:8]}.partial.jsonl")
+    return unfinished(stem, fingerprint([each.model_dump(exclude={"bytes"}) for each in wanted]))
+
+
+def unfinished(stem: str | Path, made_of: str) -> Path:
+    """The file of events of a measurement with this fingerprint, until its rows are at ``stem``."""
+    return Path(f"{stem}.{made_of[:8]}.partial.jsonl")
+
+
+def is_complete(stem: str | Path, made_of: str, path: Path) -> bool:
+    """Whether ``stem`` has all rows of this fingerprint, and none is left to measure in the file at ``path``.
+
+    Raises FileExistsError for rows of another fingerprint.
+    """
+    if not Path(f"{stem}.parquet").exists():
+        return False
+    if read(stem)[1].get("fingerprint") != made_of:
+        raise FileExistsError(f"{stem}.parquet: got rows of other settings, expected none; name another output")
+    return not path.exists()
 
 
 def _begun(path: Path, parts: Sequence[Settings]) -> list[Row]:
@@ -71,7 +84,7 @@ def _begun(path: Path, parts: Sequence[Settings]) -> list[Row]:
     events = [event for event in _read(path, data) if not event.get("row", {}).get("error")]
     again = {(series, _bytes(one, n)) for one in _left(parts, events) for n in one.bytes for series in _all_of(one)}
     events = [event for event in events if "row" not in event or _place(event["row"]) not in again]
-    if (whole := _lines(events).encode()) != data:
+    if (whole := lines(events).encode()) != data:
         replace(path, lambda partial: partial.write_bytes(whole))
     return events
 
@@ -98,7 +111,8 @@ def _is_event(event: Any) -> bool:
     return isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in NAMED.items())
 
 
-def _lines(events: Sequence[Row]) -> str:
+def lines(events: Sequence[Row]) -> str:
+    """The events as the file of an unfinished measurement has them."""
     return "".join(f"{json.dumps(event)}\n" for event in events)
 
 
@@ -185,7 +199,7 @@ def _rows(wanted: Sequence[Settings], events: list[Row]) -> list[Row]:
     ]
 
 
-def _environment(events: list[Row]) -> list[Row]:
+def launched(events: list[Row]) -> list[Row]:
     """Every rank's record, in every launch whose records are not those of an earlier one."""
     launches = [event["environment"] for event in events if "environment" in event]
     distinct = [launch for nth, launch in enumerate(launches) if launch not in launches[:nth]]

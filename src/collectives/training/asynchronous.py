@@ -47,25 +47,22 @@ class Trained(NamedTuple):
 
 
 def run(settings: Event, report: Callable[[Event], None]) -> None:
-    """Train once for each repetition, slowness and mode; rank 0 reports the environment and a row for each run.
+    """Train once for each repetition, slowness and mode under "cases"; rank 0 reports the environment and their rows.
 
-    The event "slow" comes before the runs it holds for. With `cluster.launch_on` the report returns when the launcher
+    The event "slow" comes before the run it holds for. With `cluster.launch_on` the report returns when the launcher
     has set the links.
     """
     torch.set_num_threads(1)
     mine = record() | backend(settings["backend"]).record()
     report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
     learned, tested = digits()
-    for repetition in range(settings["repetitions"]):
-        for slow in settings["slow"]:
-            report({"slow": slow})
-            for mode in settings["modes"]:
-                dist.barrier()  # no worker begins before the links are set
-                trained = _train(settings, mode, slow, learned)
-                if trained:
-                    report(
-                        {"row": {"mode": mode, "slow": slow, "repetition": repetition} | _row(trained, learned, tested)}
-                    )
+    for repetition, slow, mode in settings["cases"]:
+        report({"slow": slow})
+        dist.barrier()  # no worker begins before the links are set
+        trained = _train(settings, mode, slow, learned)
+        if trained:
+            row = {"mode": mode, "slow": slow, "repetition": repetition} | _row(trained, learned, tested)
+            report({"rows": [row]})
     backend(settings["backend"]).close()
 
 

@@ -26,26 +26,29 @@ Row = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# Cases that no back end joins: the same training in one process, and batch sizes with their learning rates.
+ONE_PROCESS, RATES = "one process", "rates"
 # Steps that no time is kept of: in the first ones connections and buffers are made.
 WARMUPS = 3
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Train once for each back end under "joined", and once in one process; then try the rates, if there are any."""
+    """Train once for each back end and algorithm under "joined"; `ONE_PROCESS` and `RATES` stand among them."""
     torch.set_num_threads(1)
-    names = [name for name, _ in settings["joined"]]
+    names = settings["backends"]
     mine = record() | {"where": settings["where"], "backends": names}
     for name in names:
         mine |= backend(name).record()
     report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
-    training = Training(**settings["training"])
-    if settings["reference"]:
-        report({"row": one_process(training, backend(names[0]).device())})
+    training, device = Training(**settings["training"]), backend(names[0]).device()
     for name, algorithm in settings["joined"]:
-        report({"row": replicated(training, name, algorithm, settings, report)})
-    for row in rates(**settings["rates"], device=backend(names[0]).device()) if settings["rates"] else ():
-        report({"row": row})
-    for name in dict.fromkeys(names):
+        if name == RATES:
+            report({"rows": rates(**settings["rates"], device=device)})
+        elif name == ONE_PROCESS:
+            report({"rows": [one_process(training, device)]})
+        else:
+            report({"rows": [replicated(training, name, algorithm, settings, report)]})
+    for name in names:
         backend(name).close()
 
 
@@ -55,7 +58,7 @@ def one_process(training: Training, device: torch.device) -> Row:
     row: Row = {}
     if dist.get_rank() == 0:
         state = train(training, alone(device), timed(step, times))
-        row = summary("one process", training, state, times) | {"backend": "one process", "ranks": 1}
+        row = summary(ONE_PROCESS, training, state, times) | {"backend": ONE_PROCESS, "ranks": 1}
     dist.barrier()
     return row
 

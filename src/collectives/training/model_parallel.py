@@ -43,17 +43,16 @@ SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has s
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Measure everything that the settings name; rank 0 reports the environment and rows."""
+    """Measure the widths and batches under "steps" and the "pipelines"; rank 0 reports the environment and rows."""
     torch.set_num_threads(1)
     one = backend(named(settings["backend"])[0])
     launched = {"where": settings["where"], "backends": [settings["backend"]], "set": settings["set"]}
     records = everyones(json.dumps(record() | launched | one.record()).encode())
     report({"environment": list(map(json.loads, records))})
-    for width, batch in product(settings["widths"], settings["batches"]):
-        for row in _steps(settings, width, batch, one.device()):
-            report({"row": row})
-    for row in pipelines(settings, one.device()):
-        report({"row": row})
+    for width, batch in settings["steps"]:
+        report({"rows": _steps(settings, width, batch, one.device())})
+    for rows in pipelines(settings, one.device()):
+        report({"rows": rows})
     one.close()
 
 

@@ -36,7 +36,7 @@ TOLERANCE = 1e-5
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Measure each number of buckets under "buckets"; rank 0 reports the environment and a row for each algorithm."""
+    """Measure each number of buckets under "buckets"; rank 0 reports the environment and the algorithms' rows."""
     torch.set_num_threads(1)
     name = settings["backend"]
     library = backend(name)
@@ -44,8 +44,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
     hooks = {algorithm: hook_of(library, algorithm) for algorithm in settings["algorithms"]}
     for buckets in settings["buckets"]:
-        for row in Trial(settings, buckets, hooks, library).rows():
-            report({"row": row})
+        report({"rows": Trial(settings, buckets, hooks, library).rows()})
     library.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -56,20 +56,20 @@ class _Step(NamedTuple):
         return 1 - busy / (len(self.stages) * self.seconds())
 
 
-def pipelines(settings: Row, device: torch.device) -> Iterator[Row]:
-    """Rows of each schedule and number of micro-batches; ranks beyond the last stage have nothing to do."""
+def pipelines(settings: Row, device: torch.device) -> Iterator[list[Row]]:
+    """Rows of each schedule and number of micro-batches under "pipelines"; ranks beyond the last stage do nothing."""
     stages, width, batch = settings["stages"], settings["stage_width"], settings["stage_batch"]
     line, blocks, (x, target) = _line(stages, device), model(width, stages, device), samples(width, batch, device)
     alone = [shard(each, 0, 1) for each in blocks]
     job = _Job(blocks, x, target, tensor_step(x, target, alone, lambda _: None))
     same = {"backend": settings["backend"], "where": settings["where"], "ranks": dist.get_world_size()}
     same |= {"stages": stages, "width": width, "batch": batch, "waiting_us": settings["forward"] * 1e6}
-    for schedule, count in product(settings["schedules"], settings["micro_batches"]):
+    for schedule, count in settings["pipelines"]:
         steps = [_once(settings, job, line, schedule, count) for _ in range(1 + settings["repetitions"])][1:]
         which = {"schedule": schedule, "micro_batches": count}
-        yield same | which | {"part": "pipeline", "way": "pipeline"} | _summary(steps, schedule, stages, count)
+        whole = same | which | {"part": "pipeline", "way": "pipeline"} | _summary(steps, schedule, stages, count)
         middle = sorted(steps, key=_Step.seconds)[len(steps) // 2]
-        yield from (which | row for row in _actions(middle))
+        yield [whole, *(which | row for row in _actions(middle))]
 
 
 def _summary(steps: Sequence[_Step], schedule: str, stages: int, count: int) -> Row:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from itertools import product
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -16,13 +17,12 @@ from collectives.algorithms import build
 from collectives.backends import backend
 from collectives.backends.presence import need
 from collectives.bench import Row
-from collectives.bench.environment import record
-from collectives.bench.results import write
 from collectives.bench.settings import starter
 from collectives.emulator import Cluster, cluster
 from collectives.experiments import parameters as base
 from collectives.experiments.data_parallel.experiment import JOINING
 from collectives.experiments.parameters import Name, Ranks, Repetitions, Some, need_place
+from collectives.experiments.resume import Keep, resume
 from collectives.fields import Seconds
 from collectives.launch import launch, links
 from collectives.launch.cluster import launch_on, parse
@@ -82,47 +82,44 @@ class Parameters(base.Parameters):
         return self.ranks - 1
 
 
-def run(parameters: Parameters) -> list[Row]:
-    """Train in every mode, and write rows and record.
+def run(parameters: Parameters) -> None:
+    """Train in every mode, and write rows and record (`resume`).
 
     Raises ImportError where the back end is absent, ClusterError where no hosts can be emulated, RankError where a
     rank fails: the others have ended by then.
     """
     need(parameters.backend)
-    events: list[Row] = []
-
-    def on_event(event: Row) -> None:
-        events.append(event)
-        if "row" in event:
-            event["row"]["load"] = os.getloadavg()[0]
-            _say(event["row"])
-
-    if links(parameters.where, parameters.ranks):
-        _on_a_cluster(parameters, on_event)
-    else:
-        where = starter(parameters.backend, parameters.where)
-        launch(TASK, _job(parameters), parameters.ranks, where=where, timeout=TIMEOUT, on_event=on_event)
     common = parameters.model_dump(include=COLUMNS) | {"workers": parameters.workers}
-    rows = [common | event["row"] for event in events if "row" in event]
-    environment = next((event["environment"] for event in events if "environment" in event), [record()])
-    write(parameters.output, rows, {"settings": [parameters.model_dump(mode="json")], "environment": environment})
-    return rows
+
+    def measure(left: Sequence[tuple[int, str, str]], keep: Keep) -> None:
+        job = _job(parameters) | {"cases": left}
+        if links(parameters.where, parameters.ranks):
+            _on_a_cluster(parameters, job, keep)
+        else:
+            where = starter(parameters.backend, parameters.where)
+            launch(TASK, job, parameters.ranks, where=where, timeout=TIMEOUT, on_event=keep)
+
+    def completed(row: Row) -> Row:
+        return common | row | {"load": os.getloadavg()[0]}
+
+    cases = list(product(range(parameters.repetitions), parameters.slow, parameters.modes))
+    resume(parameters, parameters.model_dump(mode="json"), cases, measure, completed, _say)
 
 
 def _job(parameters: Parameters) -> Row:
     return parameters.model_dump(exclude={"output", "where"}) | {"workers": parameters.workers, "limit": LIMIT}
 
 
-def _on_a_cluster(parameters: Parameters, on_event: Callable[[Row], None]) -> None:
+def _on_a_cluster(parameters: Parameters, job: Row, keep: Keep) -> None:
     options = parse(parameters.where.partition(":")[2], parameters.ranks)
     with cluster(parameters.ranks // options.ranks_per_host, options.latency, options.rate) as hosts:
 
         def heard(event: Row) -> None:
             if "slow" in event:
                 _set_link(hosts, parameters, event["slow"], options.ranks_per_host)
-            on_event(event)
+            keep(event)
 
-        launch_on(hosts, TASK, _job(parameters), options.ranks_per_host, timeout=TIMEOUT, on_event=heard)
+        launch_on(hosts, TASK, job, options.ranks_per_host, timeout=TIMEOUT, on_event=heard)
 
 
 def _set_link(hosts: Cluster, parameters: Parameters, slow: str, ranks_per_host: int) -> None:

@@ -1,15 +1,15 @@
 """The experiment ``bench-simulator``: how fast the simulator is on this machine."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
 
-from collectives.bench.environment import record
-from collectives.bench.results import write
 from collectives.experiments import parameters as base
+from collectives.experiments.resume import Keep, resume
 from collectives.simulator.scaling import Row
-from collectives.simulator.speed import benchmark, goals, lines
+from collectives.simulator.speed import Goal, benchmark, goals, lines
 
 
 class Parameters(base.Parameters):
@@ -18,8 +18,14 @@ class Parameters(base.Parameters):
     cases: Annotated[int, Field(ge=1, le=len(goals()))]
 
 
-def run(parameters: Parameters) -> list[Row]:
-    """Measure the cases, and write rows and record."""
-    found = benchmark(lambda row: print(lines(row), file=sys.stderr, flush=True), parameters.cases)
-    write(parameters.output, found, {"environment": [record()]})
-    return found
+def run(parameters: Parameters) -> None:
+    """Measure the cases, and write rows and record (`resume`)."""
+
+    def measure(left: Sequence[Goal], keep: Keep) -> None:
+        benchmark(lambda row: keep({"rows": [row]}), left)
+
+    resume(parameters, parameters.model_dump(), goals()[: parameters.cases], measure, dict, _say)
+
+
+def _say(row: Row) -> None:
+    print(lines(row), file=sys.stderr, flush=True)

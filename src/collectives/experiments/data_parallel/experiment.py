@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, NamedTuple, Self
 
@@ -20,16 +22,16 @@ from collectives.algorithms import build
 from collectives.autotune import VARIABLE, choose
 from collectives.backends.presence import need
 from collectives.bench import OURS, Row, needed_here
-from collectives.bench.environment import record
-from collectives.bench.results import write
 from collectives.bench.settings import starter
 from collectives.experiments import parameters as base
 from collectives.experiments.parameters import Distinct, Name, Ranks, Some, need_place
+from collectives.experiments.resume import Keep, resume
 from collectives.fields import Bytes
 from collectives.launch import RankError, launch, links
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate
 from collectives.training.data_parallel import Training
+from collectives.training.data_parallel_ranks import ONE_PROCESS, RATES
 from collectives.units import duration
 
 TASK = "collectives.training.data_parallel_ranks"
@@ -95,6 +97,13 @@ class Parameters(base.Parameters):
                 together.setdefault((starter(name, self.where), variant), []).append((name, algorithm))
         return [Launch(where, fusion, joined) for (where, fusion), joined in together.items()]
 
+    def cases(self) -> list[tuple[int, tuple[str, str]]]:
+        """What is measured, each with the number of its launch; the killed rank comes last, by launches of its own."""
+        first, *others = (each.joined for each in self.launches())
+        tried = [(RATES, "")] if self.batches else []
+        joined = [[(ONE_PROCESS, ""), *first, *tried], *others, [("killed", "")] if self.killed_at else []]
+        return [(nth, case) for nth, cases in enumerate(joined) for case in cases]
+
     def _variants(self, name: str) -> Iterator[tuple[str | None, str]]:
         if name == "horovod":
             yield from ((str(threshold), "default") for threshold in self.fusion)
@@ -110,32 +119,35 @@ class Launch(NamedTuple):
     joined: list[tuple[str, str]]
 
 
-def run(parameters: Parameters) -> list[Row]:
-    """Train, kill and resume, try rates; write rows and record.
+def run(parameters: Parameters) -> None:
+    """Train, kill and resume, try rates; write rows and record (`resume`).
 
     Raises ImportError with the reason where a back end is absent, RankError where a rank fails that should not.
     """
     for name in (parameters.backend, *parameters.beside):
         if needed_here(starter(name, parameters.where), name):
             need(name)
-    rows: list[Row] = []
-    environment: list[Row] = []
-    for nth, each in enumerate(parameters.launches()):
-        for event in _train(parameters, each, is_first=nth == 0):
-            environment.extend(event.get("environment", []))
-            if event.get("row"):
-                rows.append(_row(parameters, each, event["row"]))
-    if parameters.killed_at:
-        rows.append(_killed_and_resumed(parameters))
+    launches = parameters.launches()
+
+    def measure(left: Sequence[tuple[int, tuple[str, str]]], keep: Keep) -> None:
+        for nth, cases in groupby(left, itemgetter(0)):
+            joined = [case for _, case in cases]
+            if nth == len(launches):
+                keep({"rows": [_killed_and_resumed(parameters)]})
+            else:
+                _train(parameters, launches[nth], joined, keep)
+
     settings = {**parameters.model_dump(mode="json"), "training": asdict(parameters.training())}
-    write(parameters.output, rows, {"settings": [settings], "environment": environment or [record()]})
-    return rows
+    resume(parameters, settings, parameters.cases(), measure, dict, _say)
 
 
-def _settings(parameters: Parameters, each: Launch) -> Row:
+def _settings(parameters: Parameters, each: Launch, joined: list[tuple[str, str]]) -> Row:
     """What a launch's ranks are told; `run` of the task reads it."""
-    training = {"training": asdict(parameters.training()), "where": each.where, "joined": each.joined}
-    return training | {"reference": False, "rates": None}
+    tried = {"batches": parameters.batches, "rate": parameters.base_rate}
+    tried |= {"epochs": parameters.epochs, "seeds": parameters.seeds}
+    names = list(dict.fromkeys(name for name, _ in each.joined))
+    told = {"training": asdict(parameters.training()), "where": each.where, "backends": names}
+    return told | {"joined": joined, "rates": tried}
 
 
 def _environment(parameters: Parameters, each: Launch) -> dict[str, str]:
@@ -144,13 +156,11 @@ def _environment(parameters: Parameters, each: Launch) -> dict[str, str]:
     return ({VARIABLE: network} if network else {}) | ({FUSION: each.fusion} if each.fusion is not None else {})
 
 
-def _train(parameters: Parameters, each: Launch, *, is_first: bool) -> list[Row]:
-    settings = _settings(parameters, each)
-    if is_first:
-        tried = {"batches": parameters.batches, "rate": parameters.base_rate}
-        tried |= {"epochs": parameters.epochs, "seeds": parameters.seeds}
-        settings |= {"reference": True, "rates": tried if parameters.batches else None}
-    return _launched(parameters, each, settings, _say, TIMEOUT)
+def _train(parameters: Parameters, each: Launch, joined: list[tuple[str, str]], keep: Keep) -> None:
+    def on_event(event: Row) -> None:
+        keep({"rows": [_row(parameters, each, row) for row in event["rows"]]} if "rows" in event else event)
+
+    _launched(parameters, each, _settings(parameters, each, joined), on_event, TIMEOUT)
 
 
 def _row(parameters: Parameters, each: Launch, row: Row) -> Row:
@@ -168,16 +178,15 @@ def _row(parameters: Parameters, each: Launch, row: Row) -> Row:
 def _killed_and_resumed(parameters: Parameters) -> Row:
     """Kill a rank, then start all ranks again, which go on from the checkpoint; one row about both."""
     first = parameters.launches()[0]
-    first = first._replace(joined=first.joined[:1])
     file = Path(f"{parameters.output}.checkpoint.pt")
     file.unlink(missing_ok=True)
-    again = _settings(parameters, first) | {"file": str(file.absolute()), "every": parameters.every}
+    again = _settings(parameters, first, first.joined[:1]) | {"file": str(file.absolute()), "every": parameters.every}
     try:
         death = _killed(parameters, first, again | {"killed_at": parameters.killed_at})
         events = _launched(parameters, first, again, lambda _: None, KILLED_SECONDS)
     finally:
         file.unlink(missing_ok=True)
-    row: Row = next(event["row"] for event in events if event.get("row"))
+    row: Row = next(event["rows"][0] for event in events if "rows" in event)
     kept = (parameters.killed_at - 1) // parameters.every * parameters.every
     return row | death | {"part": "resumed", "killed_at": parameters.killed_at, "resumed_after": kept}
 
@@ -214,8 +223,7 @@ def _launched(
     )
 
 
-def _say(event: Row) -> None:
-    row = event.get("row") or {}
-    if "median_us" in row:
+def _say(row: Row) -> None:
+    if row["part"] == "training" and "median_us" in row:
         what = f"{row['backend']} {row['algorithm']}" if row["ranks"] > 1 else "one process"
         print(f"{what}: a step takes {duration(row['median_us'] * 1e-6)}", file=sys.stderr, flush=True)

@@ -6,16 +6,17 @@ All rows come from one launch (`collectives.training.model_parallel`), and are d
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from itertools import product
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from collectives.bench import Row, Settings, need_all
-from collectives.bench.environment import record
-from collectives.bench.results import write
 from collectives.errors import explain
 from collectives.experiments import parameters as base
 from collectives.experiments.parameters import Name, Ranks, Repetitions, Some, need_place
+from collectives.experiments.resume import Keep, resume
 from collectives.fields import Seconds
 from collectives.launch import launch
 from collectives.training.volume import ELEMENT, parameters
@@ -80,8 +81,8 @@ class Parameters(base.Parameters):
         )
 
 
-def run(parameters: Parameters) -> list[Row]:
-    """Measure, and write rows and record.
+def run(parameters: Parameters) -> None:
+    """Measure, and write rows and record (`resume`).
 
     Raises ImportError if the back end is absent, RankError if a rank fails.
     """
@@ -89,26 +90,22 @@ def run(parameters: Parameters) -> list[Row]:
     need_all([wanted])
     (one,) = wanted.launches()
     job = parameters.model_dump() | {"where": one.where, "set": one.variables()}
-    environment: list[Row] = []
-    rows: list[Row] = []
 
-    def on_event(event: Row) -> None:
-        environment.extend(event.get("environment", []))
-        if "row" in event:
-            rows.append(event["row"])
-            _say(rows[-1])
+    def measure(left: Sequence[tuple[str, Sequence[object]]], keep: Keep) -> None:
+        launch(
+            MODULE,
+            job | {part: [case for name, case in left if name == part] for part in ("steps", "pipelines")},
+            parameters.ranks,
+            where=one.where,
+            timeout=TIMEOUT,
+            environment=one.variables(),
+            on_event=keep,
+        )
 
-    launch(
-        MODULE,
-        job,
-        parameters.ranks,
-        where=one.where,
-        timeout=TIMEOUT,
-        environment=one.variables(),
-        on_event=on_event,
-    )
-    write(parameters.output, rows, {"settings": [parameters.model_dump()], "environment": environment or [record()]})
-    return rows
+    steps = product(parameters.widths, parameters.batches)
+    pipelines = product(parameters.schedules, parameters.micro_batches)
+    cases = [*(("steps", case) for case in steps), *(("pipelines", case) for case in pipelines)]
+    resume(parameters, parameters.model_dump(), cases, measure, dict, _say)
 
 
 def _say(row: Row) -> None:

@@ -7,6 +7,7 @@ of it, where the links are known.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -16,10 +17,10 @@ from collectives.autotune import VARIABLE, choose
 from collectives.backends import BACKENDS, backend
 from collectives.backends.presence import need
 from collectives.bench import OURS, Row, needed_here
-from collectives.bench.results import write
 from collectives.emulator import allowed
 from collectives.experiments import parameters as base
 from collectives.experiments.parameters import Distinct, Name, Ranks, Repetitions, Size, Some, need_place
+from collectives.experiments.resume import Keep, resume
 from collectives.fields import Seconds
 from collectives.launch import launch, links
 from collectives.machine import Machine, machine
@@ -60,10 +61,10 @@ class Parameters(base.Parameters):
         need_names(self.backend, self.algorithms, self.ranks)
         return self
 
-    def job(self) -> Row:
-        """What each rank is told."""
+    def job(self, buckets: Sequence[int]) -> Row:
+        """What each rank is told, to measure these numbers of buckets."""
         names = self.algorithms if self.backend in OURS else [DEFAULT]
-        told = self.model_dump(include={"where", "backend", "buckets", "repetitions"}) | {"algorithms": names}
+        told = self.model_dump(include={"where", "backend", "repetitions"}) | {"algorithms": names, "buckets": buckets}
         return told | stack(self.layers, self.gradients, self.waiting, self.batch)
 
 
@@ -101,35 +102,30 @@ def lacking(where: str, library: str) -> str | None:
     return f"{library} is absent: {absent}" if absent else None
 
 
-def run(parameters: Parameters) -> list[Row]:
-    """Measure, and write rows and record.
+def run(parameters: Parameters) -> None:
+    """Measure, and write rows and record (`resume`).
 
     Raises ImportError where the back end is absent, ClusterError where this system allows no emulated hosts, and
     RankError where a rank fails.
     """
     network = links(parameters.where, parameters.ranks)
-    rows, environment = measured(parameters.job(), parameters.ranks, network)
     on = machine(network) if network else None
-    rows = [row | predicted(row, parameters.waiting, on) for row in rows]
-    for row in rows:
-        _say(row)
-    write(parameters.output, rows, {"settings": [parameters.model_dump()], "environment": environment})
-    return rows
+
+    def measure(left: Sequence[int], keep: Keep) -> None:
+        measured(parameters.job(left), parameters.ranks, network, keep)
+
+    def completed(row: Row) -> Row:
+        return row | predicted(row, parameters.waiting, on)
+
+    resume(parameters, parameters.model_dump(), parameters.buckets, measure, completed, _say)
 
 
-def measured(job: Row, ranks: int, network: str | None) -> tuple[list[Row], list[Row]]:
-    """Launch the ranks; returns the rows, and every rank's environment. "auto" goes by these links."""
+def measured(job: Row, ranks: int, network: str | None, keep: Keep) -> None:
+    """Launch the ranks, whose events go to ``keep``. "auto" goes by these links."""
     if needed_here(job["where"], job["backend"]):
         need(job["backend"])
     variables = {VARIABLE: network} if network else {}
-    events = launch(TASK, job, ranks, where=job["where"], timeout=TIMEOUT, environment=variables)
-    return taken(events)
-
-
-def taken(events: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Rows and environment of the events of a launch."""
-    rows = [event["row"] for event in events if "row" in event]
-    return rows, next(event["environment"] for event in events if "environment" in event)
+    launch(TASK, job, ranks, where=job["where"], timeout=TIMEOUT, environment=variables, on_event=keep)
 
 
 def predicted(row: Row, waiting: float, on: Machine | None) -> Row:

@@ -1,21 +1,24 @@
 """The experiment ``straggler``: one host's link is slower than the others'; parameters, measurement and rows.
 
-Every point is a host and a factor. One launch measures all of them: the links change while its ranks wait.
+Every point is a host and a factor. One launch measures all of them: the links change while its ranks wait. Every point
+is measured at each size.
 """
 
 import os
 import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.bench import Row, Settings
-from collectives.bench.environment import record
-from collectives.bench.results import write
 from collectives.emulator import MOST_HOSTS, Cluster, cluster
 from collectives.experiments import parameters as base
 from collectives.experiments.parameters import Distinct, Latency, Name, Repetitions, Size, Some
+from collectives.experiments.resume import Keep, resume
 from collectives.fields import Rate
 from collectives.launch.cluster import launch_on
 from collectives.machine import Link, Machine
@@ -77,30 +80,27 @@ class Parameters(base.Parameters):
         return Machine(name="cluster", network=link, slower={host: factor})
 
 
-def run(parameters: Parameters) -> list[Row]:
-    """Measure all points, and write rows and record.
+def run(parameters: Parameters) -> None:
+    """Measure all points, and write rows and record (`resume`).
 
     Raises ClusterError where this system allows no hosts (`emulator.allowed`), RankError where a rank fails.
     """
-    wanted, points = parameters.settings(), parameters.points()
-    environment: list[Row] = []
-    rows: list[Row] = []
+    wanted = parameters.settings().model_dump()
     latency, rate = typed_seconds(parameters.latency), typed_rate(parameters.rate)
-    with cluster(parameters.hosts, latency, rate) as hosts:
 
-        def on_event(event: Row) -> None:
-            if "slow" in event:
-                _slow_down(hosts, parameters, *event["slow"])
-            elif "row" in event:
-                rows.append(_row(parameters, event))
-                _say(rows[-1])
-            elif not environment:
-                environment.extend(event.get("environment", []))
+    def measure(left: Sequence[tuple[tuple[int, int], int]], keep: Keep) -> None:
+        with cluster(parameters.hosts, latency, rate) as hosts:
 
-        job = {"points": points, "measure": [wanted.model_dump()]}
-        launch_on(hosts, "collectives.bench.straggling", job, timeout=TIMEOUT, on_event=on_event)
-    write(parameters.output, rows, {"settings": [wanted.model_dump()], "environment": environment or [record()]})
-    return rows
+            def on_event(event: Row) -> None:
+                if "slow" in event:
+                    _slow_down(hosts, parameters, *event["slow"])
+                keep(event)
+
+            job = {"cases": left, "measure": wanted}
+            launch_on(hosts, "collectives.bench.straggling", job, timeout=TIMEOUT, on_event=on_event)
+
+    cases = list(product(parameters.points(), parameters.sizes))
+    resume(parameters, wanted, cases, measure, partial(_row, parameters), _say)
 
 
 def _slow_down(hosts: Cluster, parameters: Parameters, slow: int, factor: int) -> None:
@@ -109,10 +109,9 @@ def _slow_down(hosts: Cluster, parameters: Parameters, slow: int, factor: int) -
         hosts.set(host, rate=typed_rate(parameters.rate / (factor if host == slow else 1)))
 
 
-def _row(parameters: Parameters, event: Row) -> Row:
+def _row(parameters: Parameters, row: Row) -> Row:
     """A measured row, which host was slow and by how much, the simulated time, and how busy this machine was."""
-    slow, factor = event["point"]
-    row: Row = event["row"]
+    slow, factor = row.pop("point")
     schedule = build("all_reduce", row["algorithm"], parameters.hosts, segments=SEGMENTS)
     simulated = simulate(schedule, parameters.machine(slow, factor), row["bytes"], row["algorithm"]).seconds
     own = {"slow_host": slow, "factor": factor, "simulated_us": round(simulated * 1e6, 3), "load": os.getloadavg()[0]}

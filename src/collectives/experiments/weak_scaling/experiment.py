@@ -8,12 +8,14 @@ computing included, is ``slower`` by another factor, so that this machine's core
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from itertools import groupby, product
+from operator import itemgetter
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from collectives.bench import Row
-from collectives.bench.results import write
 from collectives.emulator import MOST_HOSTS, cluster
 from collectives.experiments import parameters as base
 from collectives.experiments.overlap.experiment import (
@@ -25,9 +27,9 @@ from collectives.experiments.overlap.experiment import (
     need_names,
     predicted,
     stack,
-    taken,
 )
 from collectives.experiments.parameters import Latency, Name, Ranks, Repetitions, Size, Some, need_place
+from collectives.experiments.resume import Keep, resume
 from collectives.fields import Rate, Seconds
 from collectives.launch.cluster import launch_on
 from collectives.machine import Link, Machine
@@ -83,10 +85,10 @@ class Parameters(base.Parameters):
         """
         return [*(1 << power for power in range((self.ranks - 1).bit_length())), self.ranks]
 
-    def job(self) -> Row:
-        """What each rank is told."""
+    def job(self, buckets: Sequence[int]) -> Row:
+        """What each rank is told, to measure these numbers of buckets."""
         batch = 1 if self.computing else self.batch  # layers that only wait need no work beside it
-        told = self.model_dump(include={"where", "backend", "buckets", "repetitions"})
+        told = self.model_dump(include={"where", "backend", "repetitions"}) | {"buckets": buckets}
         layers = stack(self.layers, self.gradients // self.shrink, self.computing * self.slower, batch)
         return told | {"algorithms": [self.algorithm]} | layers
 
@@ -99,32 +101,34 @@ class Parameters(base.Parameters):
         return Machine(name="racks", ranks_per_node=node, ports_per_node=1, inside=inside, network=network)
 
 
-def run(parameters: Parameters) -> list[Row]:
-    """Measure on each number of workers; rows and record are written after each.
+def run(parameters: Parameters) -> None:
+    """Measure on each number of workers, and write rows and record (`resume`).
 
     Raises ImportError where the back end is absent, ClusterError where this system allows no emulated hosts, and
     RankError where a rank fails.
     """
-    rows: list[Row] = []
-    environment: list[Row] = []
-    for ranks in parameters.workers():
-        found, records = _measured(parameters, ranks)
-        rows += [row | _more(parameters, row) for row in found]
-        environment += records
-        for row in rows[-len(found) :]:
-            _say(row)
-        write(parameters.output, rows, {"settings": [parameters.model_dump()], "environment": environment})
-    return rows
+
+    def measure(left: Sequence[tuple[int, int]], keep: Keep) -> None:
+        for ranks, cases in groupby(left, itemgetter(0)):
+            _measure(parameters, ranks, [buckets for _, buckets in cases], keep)
+
+    def completed(row: Row) -> Row:
+        return row | _more(parameters, row)
+
+    cases = list(product(parameters.workers(), parameters.buckets))
+    resume(parameters, parameters.model_dump(), cases, measure, completed, _say)
 
 
-def _measured(parameters: Parameters, ranks: int) -> tuple[list[Row], list[Row]]:
+def _measure(parameters: Parameters, ranks: int, buckets: list[int], keep: Keep) -> None:
+    job = parameters.job(buckets)
     if parameters.where != EMULATED:
-        return measured(parameters.job(), ranks, None)
+        measured(job, ranks, None, keep)
+        return
     on, racks = parameters.machine(ranks), -(-ranks // parameters.ranks_per_node)
     inside = (on.inside or on.network).rate
     uplink = typed_rate(on.network.rate) if racks > 1 else None
     with cluster(ranks, typed_seconds(parameters.latency), typed_rate(inside), racks=racks, uplink=uplink) as hosts:
-        return taken(launch_on(hosts, TASK, parameters.job(), timeout=TIMEOUT, on_event=lambda _: None))
+        launch_on(hosts, TASK, job, timeout=TIMEOUT, on_event=keep)
 
 
 def _more(parameters: Parameters, row: Row) -> Row:
