@@ -111,9 +111,14 @@ def test_an_experiment_runs_once_and_again_when_its_preset_changes(
     assert executed.metadata.papermill.exception is None
     assert not list(results.glob(".*"))
 
-    assert re.search(r"\[1/1\].*: running\n(.*\n)*\[1/1\].*: took \d+ s\n", capsys.readouterr().err)
+    where = f"results in {results / NOTEBOOK.name} and {results / 'all-reduce-sweep.parquet'}\n"
+    said = capsys.readouterr().err
+    assert re.search(r"\[1/1\].*: running\n(.*\n)*\[1/1\].*: took \d+ s\n", said)
+    assert said.endswith(where)
     run([notebook], "tiny")
-    assert "up to date" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "up to date" in said
+    assert said.endswith(where)
     (folder / "presets" / "tiny.yaml").write_text(
         "all-reduce-sweep: {ranks: 1, sizes: [4], algorithms: [ring], repetitions: 1}\n"
     )

@@ -78,6 +78,8 @@ def _run(runs: list[Run], *, replace: bool) -> int:
                 _make_way(each)
             _execute(each)
             print(f"{name}: took {_seconds(each.executed)}", file=sys.stderr, flush=True)
+        rows = each.executed.with_suffix(".parquet")
+        print(f"{name}: results in {each.executed}{f' and {rows}' * rows.exists()}", file=sys.stderr, flush=True)
     return sum(_failed_rows(each.executed) for each in runs)
 
 
