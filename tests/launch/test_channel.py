@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from collectives.launch import address, channel, secret, tasks, torchrun
+from collectives.launch import command as by_command
 from collectives.launch.address import LOOPBACK
 from collectives.launch.channel import LAUNCHER, PEER, ChannelError, Connection, Listener, connect
 from collectives.launch.hub import DRIVER, PROCESS, Hub
+from collectives.launch.request import Request
 
 pytestmark = pytest.mark.integration  # connections, and seconds of waiting for strangers
 
@@ -450,6 +452,14 @@ def test_a_user_s_own_secret_is_made_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert {found.get(timeout=1) for _ in threads} == {secret.own()}
     (path,) = (tmp_path / ".cache" / "collectives").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_job_that_is_too_long_is_refused_before_anything_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MOST_BYTES", 1000)
+    monkeypatch.setattr(by_command, "start", lambda *_: pytest.fail("the command was started"))
+    wanted = Request("collectives.bench.measure", {"much": "x" * 1000}, 2, 60, {}, lambda _: None)
+    with pytest.raises(ValueError, match=r"job too long: got 1\d\d\d bytes, expected at most 1000"):
+        by_command.launch_by(["true"], wanted, launcher="mpirun", host=LOOPBACK, shared=SECRET)
 
 
 def test_a_task_is_one_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,9 +74,7 @@ class Connection:
     def send(self, message: Event) -> None:
         """Send a message. Raises ValueError for one that is too long, and OSError if the connection is lost."""
         with self._lock:
-            text = json.dumps(message)
-            if len(text) > MOST_BYTES - STRANGER_BYTES:
-                raise ValueError(f"message too long: got {len(text)} bytes, expected at most {MOST_BYTES}")
+            text = encoded(message, "message")
             self.write(f"{self._mac(self._own, self._sent, text)} {text}")
             self._sent += 1
 
@@ -134,6 +132,14 @@ class Connection:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def encoded(message: Event, what: str) -> str:
+    """The message as JSON. Raises ValueError, with its name, for one that is too long for a connection."""
+    text = json.dumps(message)
+    if len(text) > MOST_BYTES - STRANGER_BYTES:
+        raise ValueError(f"{what} too long: got {len(text)} bytes, expected at most {MOST_BYTES}")
+    return text
 
 
 class Listener:

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from collectives.launch import secret, tasks
-from collectives.launch.channel import Connection, Listener
+from collectives.launch.channel import Connection, Listener, encoded
 from collectives.launch.request import Request
 from collectives.processes import parent_death
 from collectives.processes.supervise import (
@@ -64,13 +64,15 @@ def launch_by(
     process is killed. ``lost`` matches the command's message about a killed rank, which cannot report itself; its
     groups are ``rank`` and ``how``.
 
-    Raises RankError, with the first rank's own report, and ValueError for a module that is no task (`tasks.name_of`).
+    Raises RankError, with the first rank's own report, and ValueError for a module that is no task (`tasks.name_of`)
+    and for a job that is too long for a connection (`channel.MOST_BYTES`).
     """
     ranks = wanted.ranks
     job = {"task": tasks.name_of(wanted.module), "settings": wanted.settings, "timeout": wanted.timeout, "ranks": ranks}
     with ExitStack() as stack:
         store = _store(host, wanted.timeout)
         job["store"] = [host, store.port]
+        encoded(job, "job")  # so that one that is too long fails here, not in every rank
         listener, heard = _listen(host, shared, job)
         stack.callback(listener.close)
         log: Log = stack.enter_context(tempfile.TemporaryFile())
