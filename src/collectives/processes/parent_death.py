@@ -6,11 +6,13 @@ unless that is empty, because a killed parent cannot. It imports Python's own mo
 
 import ctypes
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5
@@ -40,33 +42,49 @@ def guard(parent: int, command: int, file: str) -> None:
     does if its ranks ended first: then the guard kills the whole process group. The guard is not a child of the
     command, because the command would not expect one.
     """
+    launcher = watched(parent) if os.getppid() == parent else None
+    watching = watched(command)
     if os.fork():
         os.wait()
         return
     if os.fork():
         os._exit(0)
-    while is_alive(parent) and is_alive(command):
+    while is_alive(launcher) and is_alive(watching):
         time.sleep(POLL_SECONDS)
     if file:
         with suppress(FileNotFoundError):  # a living parent removes it, too
             os.unlink(file)  # noqa: PTH108, pathlib takes time to import
-    if is_alive(command):
+    if is_alive(watching):
         os.kill(command, signal.SIGTERM)
     until = time.monotonic() + GRACE_SECONDS
-    while is_alive(command):
+    while is_alive(watching):
         if time.monotonic() > until:
             os.killpg(os.getpgrp(), signal.SIGKILL)
         time.sleep(POLL_SECONDS)
     os._exit(0)
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process with this number exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def watched(pid: int) -> Any:
+    """A process that runs now, for `is_alive`, which does not take another with its number for it; None if none does.
+
+    Linux has a descriptor for a process; elsewhere psutil compares when it was started.
+    """
+    with suppress(AttributeError, OSError):  # another system, or Linux before 5.3
+        return os.pidfd_open(pid)
+    import psutil  # type: ignore[import-untyped]
+
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None
+
+
+def is_alive(process: Any) -> bool:
+    """Whether a process from `watched` still runs."""
+    if isinstance(process, int):
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        return not ended.poll(0)
+    return process is not None and process.is_running()
 
 
 if __name__ == "__main__":
