@@ -18,25 +18,8 @@ SPELLED = ("chapters", "src", "tests", "assignments", "examples", "experiments/p
 
 PLACEHOLDER = re.compile(r"\b(?:TODO|FIXME|TBD|XXX)\b|(?i:\blorem ipsum\b|\bcoming soon\b|\bto be written\b)")
 
-# Before these words "is no" compares: is no faster.
-COMPARED = "longer|more|less|fewer|larger|smaller|better|worse|slower|faster|higher|lower"
-# Idioms of a translation, each with what to write instead.
-IDIOMS = {
-    r"\b[Ww]hoever\b": "if you, or the noun",
-    r"\b[Ss]o many\b": "the number, or many",
-    r"\b(?:[Aa]nyone|[Ee]verybody|[Nn]obody|[Ss]omebody|[Pp]eople|[Tt]hose) who\b": "if you",
-    rf"(?<![Tt]here )\b(?:is|are|was|were) no (?!(?:{COMPARED})\b)\w+": "is not",
-    r"\bmade of numbers\b": "simulated",
-    r"\bcan be had\b": "the verb: download, compute",
-    r"\b[Tt]here are \w+ ways\b": "a verb and its subject",
-    r"\b(?:stands|stand) (?:on|upon|beside|in one place)\b": "is",
-    r"\blies (?:in|on|at|beside|between|above|below)\b": "is",
-    r"\bfor want of\b": "without",
-    r"\b95 ?% confidence\b": "the confidence that the number of samples gives (statements.intervals)",
-}
-
-# A space before the sign, and no operand of a remainder after it.
-PER_CENT = re.compile(r"[\d}]\s%(?!\s*(?:\d|\(|\w\b))")
+# A confidence that few samples cannot have; `statements.intervals` writes the true one.
+CONFIDENCE = re.compile(r"\b95 ?% confidence\b")
 
 # A quantity with a unit that a run measures.
 QUANTITY = re.compile(r"(?<![\w.,:])\d[\d,.]*\s?(?:ns|µs|us|ms|[GM]i?B/s|[GM]bit/s|%)(?![\w/])")
@@ -97,15 +80,9 @@ def placeholders(path: Path) -> Iterator[Fault]:
     yield from found(PLACEHOLDER, path, "placeholder")
 
 
-def idioms(path: Path) -> Iterator[Fault]:
-    """Phrases that plain English has other words for."""
-    for pattern, better in IDIOMS.items():
-        yield from found(re.compile(pattern), path, f"idiom, write {better}")
-
-
-def per_cents(path: Path) -> Iterator[Fault]:
-    """Per cents as Python does not write them: pages and figures mix typed and computed ones."""
-    yield from found(PER_CENT, path, "per cent, expected no space before the sign")
+def confidences(path: Path) -> Iterator[Fault]:
+    """A confidence that is typed, although the number of samples gives it."""
+    yield from found(CONFIDENCE, path, "typed confidence, expected that of the samples")
 
 
 def prose(text: str) -> str:
@@ -206,9 +183,7 @@ def sources() -> Iterator[Fault]:
     """What `make check` looks at."""
     for path in texts():
         yield from placeholders(path)
-        yield from idioms(path)
-    for path in (*texts(), *sorted((ROOT / "src").rglob("*.py"))):
-        yield from per_cents(path)
+        yield from confidences(path)
     for path in sorted((ROOT / "chapters").glob("*.md")):
         yield from typed(path)
     for path in sorted((ROOT / "experiments" / "results" / "reference").rglob("*.json")):

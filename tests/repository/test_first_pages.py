@@ -1,7 +1,6 @@
-"""The first pages: some that show no result, in the book's order, and the time since `make` began."""
+"""The first pages are pages of the book, in its order, and show no result of an experiment."""
 
 import re
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -32,21 +31,3 @@ def test_none_of_them_shows_a_result_of_an_experiment(script: ModuleType) -> Non
     assert "results/quick" in (ROOT / "chapters" / "preface.md").read_text(encoding="utf8")
     for page in pages(script.contents(BOOK)):
         assert "results/quick" not in (ROOT / f"{page}.md").read_text(encoding="utf8"), page
-
-
-def test_the_time_counts_from_when_make_began(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BEGAN", "1000")
-    assert script.elapsed(1160.4) == "2 min 40 s"
-    monkeypatch.delenv("BEGAN")
-    assert script.elapsed(1160.4) == "0 min 0 s"
-
-
-def test_it_says_where_they_are(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "_toc.yml").write_text(yaml.safe_dump(BOOK))
-    monkeypatch.setattr(script, "ROOT", tmp_path)
-    monkeypatch.setattr(script, "build", lambda toc: None)
-    script.main()
-    (uri,) = re.findall(r"==> first pages after \d+ min \d+ s.*: (file://\S+)\n", capsys.readouterr().out)
-    assert uri == (tmp_path / "_build/first-pages/_build/html/index.html").as_uri()

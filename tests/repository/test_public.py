@@ -1,18 +1,16 @@
-"""The public names and the command line are those that are recorded: no one changes by accident.
+"""The command line is the recorded one: no option changes by accident. `golden.json` holds the public names.
 
-``PYTHONPATH=tests python tests/repository/test_public.py > tests/repository/command_line.txt`` records the command
-line again; `make golden` the signatures.
+``PYTHONPATH=tests python tests/repository/test_public.py > tests/repository/command_line.txt`` records it again.
 """
 
 import argparse
 import difflib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from collectives.cli import VERBS, parser
-from places import ROOT, script
+from places import ROOT
 
 RECORDED = Path(__file__).with_name("command_line.txt")
 
@@ -35,22 +33,6 @@ def argument(action: argparse.Action) -> str:
 def test_the_command_line_is_the_recorded_one() -> None:
     before, now = RECORDED.read_text(encoding="utf8").splitlines(), list(command_line())
     assert now == before, "\n".join(difflib.unified_diff(before, now, "recorded", "now", lineterm=""))
-
-
-def test_the_signatures_are_the_recorded_ones() -> None:
-    recorder = script("golden")
-    recorded = json.loads(recorder.GOLDEN.read_text(encoding="utf8"))
-    before = {name: value for name, value in recorded.items() if name.startswith("public: ")}
-    now = recorder.recorded({"public": recorder.public})
-    assert recorder.differences(before, now) == []
-
-
-def test_a_changed_option_is_seen() -> None:
-    changed = argparse.ArgumentParser().add_argument("-p", "--ranks", type=int, nargs="+", default=[4], choices=[4, 8])
-    assert argument(changed) == "-p/--ranks values + one of [4, 8] default [4]"
-    assert argument(argparse.ArgumentParser().add_argument("--json", action="store_true")) == (
-        "--json values 0 default False"
-    )
 
 
 def test_the_readme_names_the_variables_that_are_read() -> None:

@@ -32,10 +32,6 @@ def missing(command: str) -> list[str]:
     return [each for each in targets if each not in TARGETS] + [each for each in files if not (ROOT / each).is_file()]
 
 
-def test_there_are_four() -> None:
-    assert sorted(WORKFLOWS) == ["checks", "release", "site", "weekly"]
-
-
 @NAMES
 def test_what_is_run_is_there(name: str) -> None:
     assert not [lack for step in steps(name) for lack in missing(step.get("run", ""))]
@@ -66,10 +62,6 @@ def test_checks_run_on_every_python_that_is_promised() -> None:
     assert WORKFLOWS["checks"]["jobs"]["checks"]["strategy"]["matrix"]["python"] == promised
 
 
-def test_the_weekly_run_has_no_cache() -> None:
-    assert not [step for step in steps("weekly") if "cache" in step.get("uses", "")]
-
-
 def test_packages_of_the_system_are_those_of_the_whole_run() -> None:
     (line,) = re.findall(r"wanted=\((.*)\)", (ROOT / ".ci" / "run").read_text(encoding="utf8"))
     for name in ("checks", "site"):
@@ -80,8 +72,3 @@ def test_packages_of_the_system_are_those_of_the_whole_run() -> None:
 def test_versions_agree() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]["version"]
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf8"))["version"] == version
-
-
-def test_a_missing_target_and_a_missing_file_are_seen() -> None:
-    assert missing("make check && make nosuch; .ci/nosuch") == ["nosuch", ".ci/nosuch"]
-    assert missing("make check; .ci/run") == []
