@@ -56,7 +56,9 @@ def test_a_file_of_ones_own(tmp_path):
             "ranks_per_node: 2\nslower: {0: 0.5}",
             "slower.0: Input should be greater than or equal to 1",
         ),
-        ("ranks_per_node: 2", "rank_per_node: 2", "rank_per_node: Extra inputs are not permitted"),
+        ("ranks_per_node: 2", "rank_per_node: 2", "unknown field 'rank_per_node': did you mean 'ranks_per_node'?"),
+        ("ranks_per_node: 2", "gpus_per_node: 2", "unknown field 'gpus_per_node': did you mean 'ranks_per_node'?"),
+        ("rate: 25GB/s", "bandwidth: 25GB/s", "network: unknown field 'bandwidth': did you mean 'rate'? Known are"),
         ("name: two-rooms", "- name", "invalid YAML"),
         (
             "name: two-rooms",

@@ -87,3 +87,9 @@ def test_a_long_text_is_not_repeated() -> None:
     with pytest.raises(ValueError, match=r"invalid time .*1,000,002 characters\)") as caught:
         parse_seconds("x" * 1_000_000)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(("text", "rate"), [("200Gb/s", "25GB/s"), ("200Gbit/s", "25GB/s"), ("100 Mbps", "12.5MB/s")])
+def test_a_rate_in_bits_is_answered_by_the_rate_in_bytes(text: str, rate: str) -> None:
+    with pytest.raises(ValueError, match=rf"is in bits \(lower-case b\); expected for example {rate}, in bytes"):
+        parse_rate(text)

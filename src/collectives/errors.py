@@ -34,6 +34,28 @@ def short(value: object) -> str:
     return shown if len(shown) <= 80 else f"{shown[:40]}… ({len(shown):,} characters)"
 
 
+# What other tools call a field of ours.
+SYNONYMS = {
+    **dict.fromkeys(("bandwidth", "bw", "speed", "throughput"), "rate"),
+    **dict.fromkeys(("alpha", "delay"), "latency"),
+    **dict.fromkeys(("gpus_per_node", "nproc_per_node", "ntasks_per_node", "ppn", "slots"), "ranks_per_node"),
+    **dict.fromkeys(("nics_per_node", "hcas_per_node"), "ports_per_node"),
+    **dict.fromkeys(("intra", "intra_node", "nvlink"), "inside"),
+    **dict.fromkeys(("inter", "inter_node", "fabric"), "network"),
+}
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The known name that an unknown one is nearest to, as a question; empty if none is near.
+
+    >>> meant("rnig", ["ring", "tree"]), meant("bandwidth", ["latency", "rate"]), meant("pigeon", ["ring"])
+    (": did you mean 'ring'?", ": did you mean 'rate'?", '')
+    """
+    known = list(known)
+    near = [each for each in (SYNONYMS.get(name),) if each in known] or get_close_matches(name, known, n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """The message for an unknown name: the nearest known one, and all known ones.
 
@@ -41,6 +63,5 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     "unknown parameter 'rnaks': did you mean 'ranks'? Known are ranks, sizes"
     """
     known = list(known)
-    near = get_close_matches(name, known, n=1)
-    meant = f": did you mean {near[0]!r}? Known" if near else "; known"
-    return f"unknown {what} {short(name)}{meant} are {', '.join(known)}"
+    near = meant(name, known)
+    return f"unknown {what} {short(name)}{f'{near} Known' if near else '; known'} are {', '.join(known)}"

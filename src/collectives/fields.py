@@ -5,8 +5,18 @@ A field holds the number: bytes, seconds, bytes per second. In JSON, times and r
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
+from collectives.errors import unknown
 from collectives.units import (
     TYPED_BYTES,
     TYPED_RATE,
@@ -25,6 +35,13 @@ class Model(BaseModel):
     """A model whose values do not change, and that refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, given: Any) -> Any:
+        if isinstance(given, dict) and (extra := [key for key in given if key not in cls.model_fields]):
+            raise ValueError(unknown("field", str(extra[0]), cls.model_fields))
+        return given
 
 
 def _typed(parse: Any, unit: str = "") -> BeforeValidator:

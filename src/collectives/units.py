@@ -55,6 +55,9 @@ def parse_rate(text: str) -> float:
     >>> parse_rate("25MB/s"), parse_rate("23 GB/s")
     (25000000.0, 23000000000.0)
     """
+    if bits := re.fullmatch(rf"{_NUMBER}([KMGT]?)b(?:ps|/s|it/s)", str(text).strip()):
+        rate = typed_rate(parse_rate(f"{bits[1]}{bits[2]}B/s") / 8)
+        raise ValueError(f"a rate of {short(text)} is in bits (lower-case b); expected for example {rate}, in bytes")
     return _quantity(text, _RATES, "rate", "25MB/s or 23GB/s (powers of 1000)")
 
 

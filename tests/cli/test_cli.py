@@ -181,12 +181,26 @@ def test_what_is_too_much_is_one_line(capsys: Capture, monkeypatch: pytest.Monke
     assert (code, out, err.count("\n"), str(error) in err) == (1, "", 1, True)
 
 
-@pytest.mark.parametrize("arguments", [["shwo"], ["show", "all_reduce", "ring", "-p", "0"], []])
+@pytest.mark.parametrize("arguments", [["show", "all_reduce", "ring", "-p", "0"], []])
 def test_what_the_parser_refuses_exits_with_2(capsys: Capture, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: collectives" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["shwo"], "unknown command 'shwo': did you mean 'show'? Known are list, show"),
+        (["bench", "--rankz", "3"], "unknown option of bench '--rankz': did you mean '--ranks'? Known are"),
+        (["simulate", "all_reduce", "ring", "tree"], "too many arguments for simulate: got 'tree', expected none"),
+        (["bench", "--backend", "glo"], "unknown backend 'glo': did you mean 'gloo'?"),
+    ],
+)
+def test_an_unknown_word_gets_a_suggestion(capsys: Capture, arguments: list[str], message: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, message in err) == (2, "", True), err
 
 
 OWN = """
@@ -234,7 +248,7 @@ def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
     assert (code, list(rows)) == (0, ["p2p", "gloo", "p2p_nccl", "nccl", "horovod", "mpi", "in_process"])
     assert rows["p2p"]["version"].startswith("torch ")
     assert rows["horovod"]["absent"] == horovodrun.MISSING
-    assert f"horovod   absent: {horovodrun.MISSING}\n" in run(capsys, "backends")[1]
+    assert f"horovod     absent: {horovodrun.MISSING}\n" in run(capsys, "backends")[1]
     code, out, err = run(capsys, "bench", "--backend", "p2p", "horovod")
     assert (code, out, err) == (1, "", f"collectives: horovod is absent: {horovodrun.MISSING}\n")
 

@@ -42,6 +42,20 @@ def test_a_tie_has_no_winner() -> None:
     assert said(rows(root=C, ring=A, two_tree=LATE)).endswith("their intervals overlap; root took 3.0 times as long")
 
 
+# Rounds of one launch, four of them disturbed: the intervals of both rows reach from quiet to disturbed rounds.
+ROUNDS = [900.0, 920, 5000, 935, 940, 5100, 910, 5200, 930, 5300]
+
+
+def test_interleaved_samples_are_compared_round_by_round() -> None:
+    slower = [1.5 * each for each in ROUNDS]
+    assert said(rows(ring=ROUNDS, tree=slower)) == "ring was fastest with 938 µs; tree took 1.5 times as long"
+    assert said(rows(tree=slower, ring=ROUNDS)) == "ring was fastest with 938 µs; tree took 1.5 times as long"
+    now_and_then = [each * (1.5 if nth % 2 else 0.7) for nth, each in enumerate(ROUNDS)]
+    assert "tie" in said(rows(ring=ROUNDS, tree=now_and_then))
+    assert "tie" in said(rows(ring=ROUNDS, tree=slower[:9]))  # of other rounds
+    assert "tie" in said(rows(ring=ROUNDS[:5], tree=slower[:5]))  # too few rounds to be sure
+
+
 def test_of_several_that_tie_with_the_first_some_may_be_apart() -> None:
     wide = rows(wide=[10.0, 15, 40], middle=[16.0, 17, 18], late=[30.0, 31, 32])
     assert said(wide) == (

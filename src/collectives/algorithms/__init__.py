@@ -24,6 +24,7 @@ from collectives.algorithms import (
 from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
 from collectives.bounds import Cost, Pipeline, height, share
+from collectives.errors import meant
 from collectives.limits import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
 from collectives.schedule import Schedule
 
@@ -226,7 +227,8 @@ def is_own(algorithm: str) -> bool:
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
     make = own(algorithm) if is_own(algorithm) else ALGORITHMS.get((collective, algorithm))
     if make is None:
-        raise ValueError(f"no algorithm {algorithm!r} for {collective!r}; {_known(collective)}")
+        near = meant(algorithm, (name for each, name in ALGORITHMS if each == collective))
+        raise ValueError(f"no algorithm {algorithm!r} for {collective!r}; {_known(collective)}{near}")
     return make
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from collectives.contracts import REDUCING
+from collectives.errors import unknown
 
 if TYPE_CHECKING:
     import torch
@@ -173,6 +174,6 @@ def _flat(tensor: torch.Tensor | None, needed: str) -> torch.Tensor:
 def backend(name: str) -> Backend:
     """The back end of a name. Raises ValueError for an unknown one; an absent library raises only when it is used."""
     if name not in BACKENDS:
-        raise ValueError(f"unknown backend {name!r}; known are {', '.join(BACKENDS)}")
+        raise ValueError(unknown("backend", name, BACKENDS))
     module, _, attribute = BACKENDS[name].partition(":")
     return cast(Backend, getattr(importlib.import_module(module), attribute))

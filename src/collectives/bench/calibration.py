@@ -10,8 +10,11 @@ from collectives.bench.environment import record
 from collectives.bench.results import replace
 from collectives.launch import launch
 from collectives.machine import Link, Machine, text
+from collectives.units import format_bytes
 
 Row = dict[str, Any]
+
+CLOSE = 0.25  # how far a fit may be off at every size before `trust` warns
 
 SIZES = (8, 64, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
 
@@ -80,3 +83,21 @@ def deviations(rows: Sequence[Row], fitted: Link) -> list[Row]:
     """Each size: one way measured and by the fit, and how far the fit is off."""
     made = [fitted.alpha + fitted.beta * row["bytes"] for row in rows]
     return [row | {"fit": fit, "off": fit / row["one_way"] - 1} for row, fit in zip(rows, made, strict=True)]
+
+
+def trust(rows: Sequence[Row]) -> str:
+    """What the deviations mean for simulations with the fitted machine, as a sentence or two.
+
+    >>> trust([{"bytes": 8, "off": 0.04}, {"bytes": 1024, "off": -0.12}])
+    'The fit is at most 12% off, at 1 KiB: you can trust times simulated with this machine to about that.'
+    """
+    worst = max(rows, key=lambda row: abs(row["off"]))
+    off, at = f"{abs(worst['off']):.0%}", format_bytes(worst["bytes"])
+    if abs(worst["off"]) <= CLOSE:
+        return f"The fit is at most {off} off, at {at}: you can trust times simulated with this machine to about that."
+    return (
+        f"Do not trust the fit near {at}: it says {off} {'less' if worst['off'] < 0 else 'more'} than was measured, "
+        "because one latency and one rate do not fit all sizes. Measure again on an idle machine, with more "
+        "--repetitions; if that does not help, simulate only sizes whose line above is within "
+        f"{CLOSE:.0%}."
+    )

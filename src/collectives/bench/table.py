@@ -10,9 +10,9 @@ from collectives.statistics import covered, percent
 from collectives.units import format_bytes, many
 
 HEAD = (
-    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<26}{'backend':<9}{'where':<22}"
+    f"# {'size':>10} {'count':>10} {'type':>9} {'redop':>6}  {'algorithm':<24}  {'backend':<10}  {'where':<20}  "
     f"{'time':>10} {'interval':>19} {'algbw':>8} {'busbw':>8} {'bound':>10} {'#wrong':>7}\n"
-    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<26}{'':<9}{'':<22}"
+    f"# {'(B)':>10} {'(elements)':>10} {'':>9} {'':>6}  {'':<24}  {'':<10}  {'':<20}  "
     f"{'(us)':>10} {'(us)':>19} {'(GB/s)':>8} {'(GB/s)':>8} {'(us)':>10} {'':>7}"
 )
 
@@ -45,8 +45,8 @@ def line(row: Row) -> str:
     bound = "" if row["bound_us"] is None else f"{row['bound_us']:.1f}"
     interval = f"{row['low_us']:.1f} – {row['high_us']:.1f}"
     return (
-        f"  {row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}  {_algorithm(row):<26}"
-        f"{row['backend']:<9}{row['where']:<22}"
+        f"  {row['bytes']:>10} {row['count']:>10} {row['dtype']:>9} {row['op']:>6}  {_algorithm(row):<24}  "
+        f"{row['backend']:<10}  {row['where']:<20}  "
         f"{row['median_us']:>10.1f} {interval:>19} {row['algbw']:>8.3f} {row['busbw']:>8.3f} "
         f"{bound:>10} {row['wrong']:>7}"
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from collectives.cli import ending
 from collectives.cli.options import UsageError
+from collectives.errors import short, unknown
 from collectives.schedule import ScheduleError
 
 VERBS = {
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     typed = sys.argv[1:] if argv is None else argv
     with ending.signals():
         try:
-            arguments = parser(typed[:1]).parse_args(typed)
+            arguments = _parsed(typed)
             return int(_module(arguments.verb).run(arguments) or 0)
         except UsageError as error:
             return ending.failed(error, 2)
@@ -62,6 +63,27 @@ def main(argv: list[str] | None = None) -> int:
             raise
         finally:
             ending.flush()
+
+
+def _parsed(typed: list[str]) -> argparse.Namespace:
+    """The arguments of a command. Raises UsageError for an unknown verb or option, with the nearest known one."""
+    if typed and not typed[0].startswith("-") and typed[0] not in VERBS:
+        raise UsageError(unknown("command", typed[0], VERBS))
+    of = parser(typed[:1])
+    arguments, rest = of.parse_known_args(typed)
+    options = [name for name in rest if name.startswith("-")]
+    if options:
+        raise UsageError(unknown(f"option of {arguments.verb}", options[0], _options(arguments.verb)))
+    if rest:
+        raise UsageError(f"too many arguments for {arguments.verb}: got {' '.join(map(short, rest))}, expected none")
+    return arguments
+
+
+def _options(verb: str) -> list[str]:
+    """The options of a verb."""
+    of_verb = argparse.ArgumentParser()
+    _module(verb).add_arguments(of_verb)
+    return [name for action in of_verb._actions for name in action.option_strings if name.startswith("--")]
 
 
 def parser(needed: Collection[str]) -> argparse.ArgumentParser:

@@ -18,4 +18,4 @@ def run(arguments: argparse.Namespace) -> None:
 
     for found in map(presence, BACKENDS):
         here = f"{found.version} on {found.devices}" if found.absent is None else f"absent: {found.absent}"
-        out_row(found._asdict(), f"{found.backend:<10}{here}", arguments.json)
+        out_row(found._asdict(), f"{found.backend:<10}  {here}", arguments.json)

@@ -20,16 +20,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """The machine file on standard output, and the messages that the link was fitted to on standard error."""
-    from collectives.bench.calibration import SIZES, deviations, machine_of, measured
+    from collectives.bench.calibration import SIZES, deviations, machine_of, measured, trust
     from collectives.machine import text
     from collectives.units import duration, format_bytes
 
     with wrong_input():
         rows = measured(arguments.where, arguments.ranks, SIZES, arguments.repetitions, arguments.timeout)
     made = machine_of(rows, arguments.name, arguments.where)
-    for row in deviations(rows, made.network):
+    deviating = deviations(rows, made.network)
+    for row in deviating:
         one_way = (
             f"{format_bytes(row['bytes']):>8} {duration(row['one_way']):>8} one way, {duration(row['each']):>8} each"
         )
         print(f"{one_way} in a burst; the fit: {duration(row['fit']):>8} ({row['off']:+.0%})", file=sys.stderr)
+    print(trust(deviating), file=sys.stderr)
     out(text(made).rstrip("\n"))

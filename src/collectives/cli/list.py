@@ -25,14 +25,16 @@ def run(arguments: argparse.Namespace) -> None:
     """A row for each algorithm: steps, messages, and what passes through the busiest port."""
     p = arguments.ranks
     if not arguments.json:
-        out(f"{'collective':<16}{'algorithm':<20}{'steps':>6}{'messages':>10}  through the busiest port   ({p} ranks)")
+        out(
+            f"{'collective':<16}{'algorithm':<20}  {'steps':>6}  {'messages':>8}  through the busiest port  ({p} ranks)"
+        )
     with limited(arguments, arguments.own):
         for algorithm, schedule in list(_listed(arguments.own, p)):
             counted = traffic(schedule, n := 1000 * schedule.k)
             messages = int(counted.messages_sent.sum())
             busiest = float(max(counted.sent.max(), counted.received.max()) / n)
             row = {"collective": schedule.collective, "algorithm": algorithm, "ranks": p, "steps": schedule.nsteps}
-            text = f"{schedule.collective:<16}{algorithm:<20}{schedule.nsteps:>6}{messages:>10}  {busiest:.3g} n"
+            text = f"{schedule.collective:<14}  {algorithm:<20}  {schedule.nsteps:>6}  {messages:>8}  {busiest:.3g} n"
             out_row(row | {"messages": messages, "busiest_port": busiest}, text, arguments.json)
 
 

@@ -1,7 +1,8 @@
-"""Sentences computed from rows that stay true in a tie: a winner is named only where intervals are apart.
+"""Sentences computed from rows that stay true in a tie: a winner is named only where the data tell two rows apart.
 
 A row has a median and the interval around it, ``median_us``, ``low_us`` and ``high_us``, and perhaps its ``samples``.
-Two rows tie where their intervals overlap. A single sample has no interval: such rows always tie.
+Two rows tie where their intervals overlap and their samples, round by round, do not say which is faster. A single
+sample has no interval: such rows always tie.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from itertools import groupby
 from math import isclose, isnan
 from typing import Any, NamedTuple
 
-from collectives.statistics import covered, percent
+from collectives.statistics import covered, median_interval, percent
 
 # A pandas.DataFrame of measured rows, and one of them; the types cannot say what they hold.
 Rows = Any
@@ -70,10 +71,23 @@ def intervals(counts: Iterable[int]) -> str:
 
 
 def apart(one: Row, other: Row) -> bool:
-    """Whether the intervals of two rows have nothing in common; never so for a single sample."""
+    """Whether two rows' intervals have nothing in common, or one is faster by rounds; never for a single sample."""
     if _is_single(one) or _is_single(other):
         return False
-    return bool(one.high_us < other.low_us or other.high_us < one.low_us)
+    return bool(one.high_us < other.low_us or other.high_us < one.low_us or _is_faster_by_rounds(one, other))
+
+
+def _is_faster_by_rounds(one: Row, other: Row) -> bool:
+    """Whether the row of the lower median is faster in so many rounds that the median ratio is not 1, at 95%.
+
+    Samples of one launch are interleaved: what disturbs a round disturbs both rows, and widens the interval of each,
+    but not that of their ratios. A ratio is above 1 where the difference is above 0, which needs no division.
+    """
+    samples = [getattr(row, "samples", ()) for row in (one, other)]
+    if len(samples[0]) != len(samples[1]) or len(samples[0]) == 0 or covered(len(samples[0])) < 0.95:
+        return False
+    low, _, high = median_interval([mine - theirs for mine, theirs in zip(*samples, strict=True)])
+    return bool(low > 0) if one.median_us > other.median_us else bool(high < 0)
 
 
 def _is_single(row: Row) -> bool:
