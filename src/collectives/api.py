@@ -289,7 +289,7 @@ def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | 
         group = group_of(call)
         collective.connect(group)
         later = call._replace(group=group, background=True)
-        return start(lambda: _finish(later, into), group)
+        return start(lambda: _finish(later, into), group, call.collective)
     _finish(call, into)
     return None
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives
@@ -155,6 +156,19 @@ def splits_that_do_not_fit(group: Group, rank: int, p: int) -> str:
     return "nothing"
 
 
+def its_timeout_may_be_set(group: Group, rank: int, p: int) -> str:
+    """The last rank never calls."""
+    dist.all_reduce(torch.ones(3), group=group)
+    c10d._set_pg_timeout(timedelta(seconds=0.5), group)
+    if rank == p - 1:
+        return "nothing"
+    try:
+        dist.all_reduce(torch.ones(3), group=group)
+    except RuntimeError as error:
+        return str(error)
+    return "it returned"
+
+
 def an_error_names_its_bucket(group: Group, rank: int, p: int) -> list[str]:
     """The last rank's all-reduces are by another algorithm; its other collectives are the same."""
     said = []
@@ -184,5 +198,6 @@ CASES = [
     a_subgroup_is_one_of_ours,
     nobody_goes_on_alone,
     splits_that_do_not_fit,
+    its_timeout_may_be_set,
     an_error_names_its_bucket,
 ]

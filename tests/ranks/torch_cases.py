@@ -153,6 +153,13 @@ def reduce_scatter(d: Draw, g: Group) -> Any:
     return dist.reduce_scatter(out, d.tensors(d.p, shape), d.reduces(out), g, d.is_async)
 
 
+def uneven_reduce_scatter(d: Draw, g: Group) -> Any:
+    """Parts of several sizes, some without an element."""
+    sizes = d.rng.integers(0, 5, d.p).tolist()
+    out = d.tensor((sizes[d.me], 3), ANY)
+    return dist.reduce_scatter(out, [d.tensor((n, 3), ANY) for n in sizes], d.reduces(out), g, d.is_async)
+
+
 def reduce_scatter_tensor(d: Draw, g: Group) -> Any:
     n, shape = int(d.rng.integers(1, 5)), d.shape()
     name = d.one_of(("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"))
@@ -292,6 +299,7 @@ CASES: tuple[Case, ...] = (
     gather,
     scatter,
     reduce_scatter,
+    uneven_reduce_scatter,
     reduce_scatter_tensor,
     all_to_all,
     all_to_all_single,

@@ -1,6 +1,8 @@
 """What every rank does for test_wrappers.py: train by DDP and FSDP2 on our back end, and alone with the whole batch.
 
 `run` reports {"wrapper": …, "algorithm": …, "apart": [how far each rank's parameters are from those of one process]}.
+With PowerSGD, whose gradients are approximate, that is how far they are from those over gloo; with several buckets,
+which gloo does not keep in order, from those of rank 0.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -31,6 +34,17 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
             dist.all_gather_object(everyone, apart(train(group), alone()))
             report({"wrapper": wrapper, "algorithm": algorithm, "apart": everyone})
             dist.destroy_process_group(group)
+    for wrapper, train, goal in (
+        ("compiled", compiled, alone),
+        ("one bucket", power, over_gloo),
+        ("many", many, first),
+    ):
+        group = dist.new_group(backend="collectives", timeout=LIMIT)
+        everyone = [None] * dist.get_world_size()
+        mine = train(group)
+        dist.all_gather_object(everyone, apart(mine, goal(mine)))
+        report({"wrapper": wrapper, "algorithm": "auto", "apart": everyone})
+        dist.destroy_process_group(group)
 
 
 def model() -> torch.nn.Module:
@@ -57,7 +71,7 @@ def steps(net: Any, part: slice) -> None:
         optimizer.step()
 
 
-def alone() -> list[torch.Tensor]:
+def alone(_: object = None) -> list[torch.Tensor]:
     net = model()
     steps(net, slice(None))
     return list(net.parameters())
@@ -72,6 +86,38 @@ def ddp(group: Any) -> list[torch.Tensor]:
     net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=0.001)
     steps(net, shard())
     return list(net.parameters())
+
+
+def compiled(group: Any) -> list[torch.Tensor]:
+    """Torch's compiler cuts the graph at each bucket."""
+    net = DistributedDataParallel(model(), process_group=group)
+    steps(torch.compile(net, backend="eager"), shard())
+    return list(net.parameters())
+
+
+def power(group: Any, hook: Any = powerSGD_hook.powerSGD_hook, megabytes: float = 25) -> list[torch.Tensor]:
+    """With a hook whose callbacks make calls and wait for them."""
+    net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=megabytes)  # type: ignore[arg-type]
+    net.register_comm_hook(powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), hook)
+    steps(net, shard())
+    return list(net.parameters())
+
+
+def many(group: Any) -> list[torch.Tensor]:
+    """Its two hooks with several buckets: the callbacks of one run while the next is begun."""
+    batched = power(group, powerSGD_hook.batched_powerSGD_hook, 1e-4)
+    return [*batched, *power(group, powerSGD_hook.powerSGD_hook, 1e-4)]
+
+
+def over_gloo(mine: list[torch.Tensor]) -> list[torch.Tensor]:
+    del mine
+    return power(dist.new_group(backend="gloo", timeout=LIMIT))
+
+
+def first(mine: list[torch.Tensor]) -> list[torch.Tensor]:
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone[0]  # type: ignore[no-any-return]
 
 
 def fsdp(group: Any) -> list[torch.Tensor]:

@@ -36,6 +36,7 @@ def test_a_group_of_ours(where: str, p: int, monkeypatch: pytest.MonkeyPatch) ->
     if p > 1:
         everyone_says(DIFFERS, seen["nobody_goes_on_alone"])
         everyone_says(SPLITS, seen["splits_that_do_not_fit"])
+        everyone_says(r"not done within the timeout of 0\.5 s|^nothing$", seen["its_timeout_may_be_set"])
         plain, hooked = zip(*seen["an_error_names_its_bucket"], strict=True)
         everyone_says(r"algorithm (tree|exchange) against .*bucket 0 in DistributedDataParallel", plain)
         everyone_says(r"bucket 0: .*algorithm (tree|exchange) against ", hooked)

@@ -1,11 +1,13 @@
 """Which algorithm a group of ours takes: its options', the environment's, or "auto" where a collective lacks it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import distributed as dist
 
+from collectives.schedule import ScheduleError
 from collectives.torch_backend import Options
 from collectives.torch_backend.group import Group
 from collectives.torch_backend.options import VARIABLE, from_environment
@@ -17,26 +19,49 @@ def alone() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def join(**options: object) -> Group:
-    dist.init_process_group("collectives", store=dist.HashStore(), rank=0, world_size=1, **options)
+def join(backend: str = "collectives", **options: object) -> Group:
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **options)
     assert isinstance(dist.group.WORLD, Group)
     return dist.group.WORLD
 
 
 def test_a_collective_without_that_algorithm_takes_auto() -> None:
     ring, bruck = Options("ring"), Options("bruck")
-    assert [ring.of(each) for each in ("all_reduce", "all_gather", "broadcast")] == ["ring", "ring", "auto"]
-    assert [bruck.of("all_to_all", splits) for splits in (False, True)] == ["bruck", "auto"]
+    assert [ring.of(each, 4) for each in ("all_reduce", "all_gather", "broadcast")] == ["ring", "ring", "auto"]
+    assert [bruck.of("all_to_all", 4, splits) for splits in (False, True)] == ["bruck", "auto"]
 
 
 def test_an_unknown_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"algorithm: got 'rnig', expected auto or one of bine, .*two_tree"):
         Options("rnig")
+    with pytest.raises(ValueError, match=r"algorithm: got <function join .*expected auto .* as FILE.py:FUNCTION"):
+        Options(join)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"algorithm: got 'in_network', expected auto or one of (?!.*in_network)"):
         Options("in_network")  # ranks cannot execute it
     monkeypatch.setenv(VARIABLE, "rnig")
     with pytest.raises(ValueError, match="COLLECTIVES_ALGORITHM: algorithm: got 'rnig'"):
         from_environment()
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_of_your_own_serves_its_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("from collectives.algorithms.ring import all_reduce as mine\n")
+    name = f"{tmp_path / 'mine.py'}:mine"
+    assert [Options(name).of(each, 4) for each in ("all_reduce", "broadcast")] == [name, "auto"]
+    with pytest.raises(ValueError, match="no function 'yours'"):
+        Options(f"{tmp_path / 'mine.py'}:yours")
+    monkeypatch.setenv(VARIABLE, name)
+    assert join().algorithms == Options(name)
+    x = torch.arange(3.0)
+    dist.all_reduce(x)
+    assert x.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_one_of_your_own_that_fails_is_refused_before_ranks_meet(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("def mine(p):\n    return p\n")
+    with pytest.raises(ScheduleError, match=r"mine failed when it was called.*returned int"):
+        join(pg_options=Options(f"{tmp_path / 'wrong.py'}:mine"))
+    assert not dist.is_initialized()
 
 
 @pytest.mark.usefixtures("alone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from queue import SimpleQueue
 from weakref import WeakKeyDictionary, finalize
@@ -22,18 +22,24 @@ class Work(dist.Work):
     torch's C++ code takes it, too: that of DistributedDataParallel, and of the functional collectives.
     """
 
-    def __init__(self, job: Future[Tensors]) -> None:
+    def __init__(self, job: Future[Tensors], collective: str) -> None:
         super().__init__()
-        self._job = job
+        self._job, self._collective = job, collective
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it is done; raises what went wrong, or TimeoutError after ``timeout``. None and 0 are no limit."""
-        self._job.result(timeout.total_seconds() if timeout else None)
+        job = _awaited(self._job)
+        if timeout and not wait([job], timeout.total_seconds()).done:
+            raise TimeoutError(
+                f"{self._collective}: got no end within {timeout.total_seconds():g} s, the limit of this wait(); "
+                "the call goes on until the timeout of its group, and then names the rank that it waits for"
+            )
+        job.result()
         return True
 
     def result(self) -> Tensors:
         """The outputs, when it is done; raises what went wrong."""
-        return self._job.result()
+        return _awaited(self._job).result()
 
     def is_completed(self) -> bool:
         """Whether it is done, well or not."""
@@ -45,7 +51,7 @@ class Work(dist.Work):
 
     def exception(self) -> BaseException | None:
         """What went wrong, when it is done; None if nothing did."""
-        return self._job.exception()
+        return _awaited(self._job).exception()
 
     def synchronize(self) -> None:
         """Wait until it is done."""
@@ -53,6 +59,7 @@ class Work(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Tensors]:
         """A torch future of the outputs, for ``then`` and the like; waiting for it raises RuntimeError if it failed."""
+        _awaited(self._job)  # C++ waits for a future, and runs nothing meanwhile
         done = self._future()
         # A callback that raises is an error for C++, too. `Future.set_exception` is not: there it is a value.
         outputs = done.then(lambda _: self._job.result())
@@ -66,43 +73,70 @@ class Work(dist.Work):
         future.set_result(None)
 
 
+_Jobs = SimpleQueue[tuple[Future[Tensors], Job | None]]
+_own = threading.local()  # on the thread of a lane: its queue
+
+
 class _Lane:
     """Where the background calls of one group run, one after the other."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[tuple[Future[Tensors], Job | None]] = SimpleQueue()
+        self._jobs: _Jobs = SimpleQueue()
         # A daemon: a call whose peers never come does not keep the interpreter from its end.
         self.thread = threading.Thread(target=_run, args=(self._jobs,), daemon=True, name="collectives")
         self.thread.start()
 
     def put(self, job: Job | None) -> Future[Tensors]:
-        """Have a job run after all that were put before, or with None nothing more."""
+        """Have a job run after all that were put before, or with None nothing more.
+
+        A callback of a call runs on this thread. What it calls runs at once, before what is queued: so the order of
+        calls is the same on every rank, whatever the program has called meanwhile.
+        """
         promised: Future[Tensors] = Future()
-        self._jobs.put((promised, job))
+        if job and threading.current_thread() is self.thread:
+            _do(promised, job)
+        else:
+            self._jobs.put((promised, job))
         return promised
 
 
-def _run(jobs: SimpleQueue[tuple[Future[Tensors], Job | None]]) -> None:
-    while True:
-        promised, job = jobs.get()
-        if job is None:
-            return
-        try:
-            outputs = job()
-        except BaseException as error:
-            promised.set_exception(error)
-        else:
-            promised.set_result(outputs)
-            del outputs
-        del promised, job  # what they hold, such as the group, may be wanted back before the next job comes
+def _run(jobs: _Jobs) -> None:
+    _own.jobs = jobs
+    while _do(*jobs.get()):
+        pass
+
+
+def _do(promised: Future[Tensors], job: Job | None) -> bool:
+    """Run a job and its callbacks; False for None, behind which there is no other."""
+    if job is None:
+        return False
+    try:
+        outputs = job()
+    except BaseException as error:
+        promised.set_exception(error)
+    else:
+        promised.set_result(outputs)
+    del promised, job  # an error's traceback holds this frame, and the job holds its group
+    return True
+
+
+def _awaited(job: Future[Tensors]) -> Future[Tensors]:
+    """The job, for one who waits; a callback runs first what is queued on its thread, as nobody else would."""
+    jobs: _Jobs | None = getattr(_own, "jobs", None)
+    while jobs is not None and not (job.done() or jobs.empty()):
+        following = jobs.get()
+        if not _do(*following):
+            jobs.put(following)  # for `_run`
+            break
+    return job
 
 
 _lanes: WeakKeyDictionary[dist.ProcessGroup, _Lane] = WeakKeyDictionary()
 
 
-def start(job: Job, group: dist.ProcessGroup) -> Work:
+def start(job: Job, group: dist.ProcessGroup, collective: str) -> Work:
     """Run ``job()`` in the background, after all that was started on the same group before."""
-    return Work(put(job, group))
+    return Work(put(job, group), collective)
 
 
 def put(job: Job, group: dist.ProcessGroup) -> Future[Tensors]:

@@ -14,7 +14,8 @@ functions of `torch.distributed` then work as over gloo. The algorithm is, in th
 2. that which the environment variable COLLECTIVES_ALGORITHM names;
 3. "auto" (`collectives.autotune`).
 
-A collective that has no algorithm of that name takes "auto": two_tree reduces, but does not gather.
+A collective that has no algorithm of that name takes "auto": two_tree reduces, but does not gather. One of your own,
+``Options("file.py:function")``, serves the collective that its schedule is for.
 
 All collectives run our schedules. Through the gloo group inside each group the ranks find each other. It also carries
 ``send``, ``recv`` and reductions of sparse tensors. NCCL carries the messages of CUDA tensors; this path has
@@ -25,6 +26,20 @@ order. A peer that is dead or silent, or makes a different call, ends ``wait()``
 timeout: RuntimeError names the collective, the algorithm, the step and the peer, and under DistributedDataParallel the
 bucket. Then the group is unusable. So that no rank continues alone, calls with a root or with split sizes end with a
 barrier: a broadcast costs 2 log2(p) latencies, not log2(p).
+
+A callback of a call (``then``) runs on that thread, too. It may make calls on the group and wait for them: they come
+before all that is queued, so PowerSGD's hooks work with any number of buckets. torch's profiler shows each call as
+``collectives:all_reduce`` and the like.
+
+What differs from gloo:
+
+- torch refuses ``monitored_barrier`` to every back end but gloo: take ``new_group(backend="gloo")`` for it, or
+  ``barrier``, whose error names a rank that is late, too.
+- Accelerate and the Trainer of Hugging Face refuse the name: call ``init_process_group("collectives")`` before you make
+  their objects, and they take the group that is there.
+- ``"cpu:collectives,cuda:nccl"``: torch gives a group of ours all devices, so a CUDA tensor raises ValueError. Name
+  "collectives" alone, which takes NCCL for its messages, or make a second group over nccl.
+- Parts of different sizes cost a ``reduce_scatter`` as much as an all-reduce of all of them.
 
 >>> import torch
 >>> from torch import distributed as dist

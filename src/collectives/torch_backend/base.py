@@ -25,6 +25,17 @@ def bases(given: Any) -> dict[str, dist.ProcessGroup]:
     return found
 
 
+def forget(base: dist.ProcessGroup) -> None:
+    """Take the group out of torch's book, which would keep it for ever."""
+    c10d._world.pg_group_ranks.pop(base, None)
+
+
+def beside(group: dist.ProcessGroup, device: str) -> str | None:
+    """The back end that a group was to take for a device: nccl for cuda where it is ``cpu:collectives,cuda:nccl``."""
+    named = c10d._world.pg_backend_config[group].split(",")
+    return dict(each.split(":") for each in named).get(device)
+
+
 def _plain(given: Any, device: str, backend: Any) -> dist.ProcessGroup:
     group = dist.ProcessGroup(given.store, given.group_rank, given.group_size)
     kind = getattr(dist.ProcessGroup.BackendType, backend.name().upper())

@@ -71,10 +71,25 @@ def all_gather(outputs: Tensors, tensor: torch.Tensor, p: int) -> Job:
     return Job(Call("all_gather", _room(outputs), _flat(tensor)), outputs)
 
 
-def reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, p: int) -> Job:
-    """Out of a list, or of one tensor that holds all parts."""
+def reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, rank: int, p: int) -> Job:
+    """Out of a list, or of one tensor that holds all parts. Parts of several sizes are reduced by an all-reduce."""
+    if len({tensor.numel() for tensor in inputs}) > 1 and len(inputs) == p:
+        return _uneven_reduce_scatter(output, inputs, op, rank)
     _need_parts("reduce_scatter", inputs, output, p)
     return Job(Call("reduce_scatter", _room([output]), _joined(inputs), op), [output])
+
+
+def _uneven_reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, rank: int) -> Job:
+    """As an all-reduce of all parts: those of the other ranks stay where they are."""
+    if output.numel() != inputs[rank].numel():
+        raise ValueError(
+            f"reduce_scatter: got an output of {output.numel()} elements on rank {rank}, "
+            f"expected the {inputs[rank].numel()} of its part"
+        )
+    flat = _joined(inputs)
+    parts = list(torch.split(flat, [tensor.numel() for tensor in inputs]))
+    parts[rank] = output
+    return Job(Call("all_reduce", flat, flat, op), parts)
 
 
 def all_to_all(outputs: Tensors, inputs: Tensors) -> Job:

@@ -17,8 +17,9 @@ from collectives.backends.background import Work, end, put, start
 from collectives.backends.p2p import collective
 from collectives.backends.p2p.transport import give_up
 from collectives.torch_backend import calls
-from collectives.torch_backend.base import bases
+from collectives.torch_backend.base import bases, beside, forget
 from collectives.torch_backend.calls import Job, Tensors
+from collectives.torch_backend.observed import need_no_tracing, recording
 from collectives.torch_backend.options import Options, from_environment
 from collectives.torch_backend.passed import Passed
 from collectives.torch_backend.streams import StreamWork, on_stream, own_stream
@@ -34,6 +35,7 @@ def make(given: Any, options: Options | None) -> Group:
         options = default.algorithms if isinstance(default, Group) else from_environment()
     if not isinstance(options, Options):
         raise ValueError(f"pg_options: got {options!r}, expected Options of this back end")
+    options.of("all_reduce", given.group_size)  # before ranks meet: a function of your own may fail
     return Group(given, options)
 
 
@@ -56,6 +58,11 @@ class Group(dist.ProcessGroup):
         """The plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
         if not self._bases:
             raise RuntimeError("this process group was destroyed")
+        if device != "cpu" and (other := beside(self, device)) not in (None, NAME):
+            raise ValueError(
+                f"device: got {device}, for which this group names {other}, expected {NAME}: torch gives a group of "
+                f"ours all devices, so make a group of its own for {other}"
+            )
         if device not in self._bases:
             raise ValueError(f"device: got {device}, expected {' or '.join(self._bases)}")
         return self._bases[device]
@@ -72,6 +79,7 @@ class Group(dist.ProcessGroup):
             for background in (False, True):
                 give_up(base, background)
             end(base)
+            forget(base)
         self._bases.clear()
 
     abort = shutdown
@@ -80,28 +88,28 @@ class Group(dist.ProcessGroup):
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         """Reduce in place."""
-        if tensors[0].layout != torch.strided:
-            return self._passed("all_reduce", tensors[0], lambda base: base.allreduce(list(tensors), opts))
-        return self._run(
-            tensors, [], [partial(calls.all_reduce, each, _op(opts)) for each in tensors], self._whose(tensors[0])
-        )
+        first = _first("all_reduce", tensors)
+        if first.layout != torch.strided:
+            return self._passed("all_reduce", first, lambda base: base.allreduce(list(tensors), opts))
+        makes = [partial(calls.all_reduce, each, _op(opts)) for each in tensors]
+        return self._run("all_reduce", tensors, [], makes, self._whose(first))
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
         """Copy the root's."""
-        return self._run(tensors, [], [partial(calls.broadcast, each, opts.rootRank) for each in tensors])
+        return self._run("broadcast", tensors, [], [partial(calls.broadcast, each, opts.rootRank) for each in tensors])
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         """Reduce into the root's."""
         makes = [partial(calls.reduce, each, _op(opts), opts.rootRank, self.rank()) for each in tensors]
-        return self._run(tensors, [], makes)
+        return self._run("reduce", tensors, [], makes)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """Gather into lists."""
         pairs = zip(outputs, inputs, strict=True)
         makes = [partial(calls.all_gather, room, each, self.size()) for room, each in pairs]
-        return self._run([each for room in outputs for each in room], inputs, makes)
+        return self._run("all_gather", [each for room in outputs for each in room], inputs, makes)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """Gather several at once: a list for each rank, with each of its tensors."""
@@ -118,18 +126,21 @@ class Group(dist.ProcessGroup):
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         """Gather into the root's list."""
         room = outputs[0] if outputs else []
-        return self._run(room, inputs, [partial(calls.gather, room, inputs[0], opts.rootRank, self.size())])
+        makes = [partial(calls.gather, room, inputs[0], opts.rootRank, self.size())]
+        return self._run("gather", room, inputs, makes)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
         """Scatter the root's list."""
         parts = inputs[0] if inputs else []
-        return self._run(outputs, parts, [partial(calls.scatter, outputs[0], parts, opts.rootRank, self.size())])
+        makes = [partial(calls.scatter, outputs[0], parts, opts.rootRank, self.size())]
+        return self._run("scatter", outputs, parts, makes)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
         """Reduce lists, a part for each rank."""
         pairs = zip(outputs, inputs, strict=True)
-        makes = [partial(calls.reduce_scatter, output, parts, _op(opts), self.size()) for output, parts in pairs]
-        return self._run(outputs, [each for parts in inputs for each in parts], makes)
+        where = self.rank(), self.size()
+        makes = [partial(calls.reduce_scatter, output, parts, _op(opts), *where) for output, parts in pairs]
+        return self._run("reduce_scatter", outputs, [each for parts in inputs for each in parts], makes)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Reduce several tensors, a part of each for each rank."""
@@ -141,18 +152,20 @@ class Group(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Exchange lists."""
-        return self._run(outputs, inputs, [partial(calls.all_to_all, outputs, inputs)])
+        return self._run("all_to_all", outputs, inputs, [partial(calls.all_to_all, outputs, inputs)])
 
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, out: Sequence[int], into: Sequence[int], opts: Any = None
     ) -> dist.Work:
         """Exchange parts of two tensors, equal ones, or with a number of rows for each rank."""
-        return self._run([output], [given], [partial(calls.all_to_all_single, output, given, (into, out), self.size())])
+        makes = [partial(calls.all_to_all_single, output, given, (into, out), self.size())]
+        return self._run("all_to_all", [output], [given], makes)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for all ranks: an all-reduce of no elements, which ends with an agreement of all."""
         nothing = torch.empty(0, dtype=torch.uint8)
-        return self._run([nothing], [], [partial(calls.all_reduce, nothing, dist.ReduceOp.BOR)], " (a barrier)")
+        makes = [partial(calls.all_reduce, nothing, dist.ReduceOp.BOR)]
+        return self._run("barrier", [nothing], [], makes, " (a barrier)")
 
     # The names that these had before torch 2.13.
     _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
@@ -178,24 +191,27 @@ class Group(dist.ProcessGroup):
         base = self.base(tensor.device.type)
         return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.rank()}")
 
-    def _run(self, outputs: Tensors, inputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
+    def _run(self, collective: str, outputs: Tensors, inputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
         """Run jobs, one after the other, behind all that were asked for before."""
+        need_no_tracing(Group)
         used = [*outputs, *inputs]
-        base = self.base(used[0].device.type)
+        device = _first(collective, used).device
+        base, record = self.base(device.type), recording(f"{NAME}:{collective}")
 
         def run() -> list[torch.Tensor]:
-            for make_job in makes:
-                self._perform(make_job(), base, whose)
+            with record:
+                for make_job in makes:
+                    self._perform(make_job(), base, whose)
             return list(outputs)
 
-        if not used[0].is_cuda:
-            return start(run, base)
-        device, done = used[0].device, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        if device.type == "cpu":
+            return start(run, base, collective)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         stream = self._streams.get(device) or self._streams.setdefault(device, own_stream(device))
-        return StreamWork(put(on_stream(run, stream, done, used), base), done, device)
+        return StreamWork(put(on_stream(run, stream, done, used), base), collective, done, device)
 
     def _perform(self, job: Job, base: dist.ProcessGroup, whose: str) -> None:
-        algorithm = self.algorithms.of(job.call.collective, splits=job.call.splits is not None)
+        algorithm = self.algorithms.of(job.call.collective, self.size(), splits=job.call.splits is not None)
         segments = self.algorithms.segments
         call = job.call._replace(group=base, algorithm=algorithm, segments=segments, background=True, agreed=True)
         try:
@@ -220,3 +236,9 @@ def _op(opts: Any) -> calls.Op:
     """The op of torch's options; one that we have not is refused when it is used."""
     op: calls.Op = dist.ReduceOp.SUM if opts is None else opts.reduceOp.op
     return op
+
+
+def _first(collective: str, tensors: Tensors) -> torch.Tensor:
+    if not tensors:
+        raise ValueError(f"{collective}: got an empty list, expected at least one tensor")
+    return tensors[0]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 
-from collectives.algorithms import ALGORITHMS, executable
+from collectives.algorithms import ALGORITHMS, executable, is_own
+from collectives.algorithms.from_file import own
 
 VARIABLE = "COLLECTIVES_ALGORITHM"
 AUTO = "auto"
@@ -16,6 +18,7 @@ NAMES = tuple(sorted({name for _, name in executable()}))
 class Options:
     """An algorithm for all collectives that have one of that name; the others take "auto".
 
+    It may be one of your own, as ``file.py:function`` or ``file.xml``: that of the collective that its schedule is for.
     ``segments`` says into how many pieces a pipelined algorithm cuts its buffer, by default from the size. Raises
     ValueError for a name that no collective has, and for one that ranks cannot execute.
     """
@@ -24,17 +27,32 @@ class Options:
     segments: int | None = None
 
     def __post_init__(self) -> None:
-        if self.algorithm not in (AUTO, *NAMES):
-            raise ValueError(f"algorithm: got {self.algorithm!r}, expected {AUTO} or one of {', '.join(NAMES)}")
+        if is_own(str(self.algorithm)):
+            own(self.algorithm)  # raises where there is none
+        elif self.algorithm not in (AUTO, *NAMES):
+            raise ValueError(
+                f"algorithm: got {self.algorithm!r}, expected {AUTO} or one of {', '.join(NAMES)}, "
+                "or one of your own as FILE.py:FUNCTION or FILE.xml"
+            )
 
-    def of(self, collective: str, splits: bool = False) -> str:
-        """The algorithm of a collective; an all-to-all with split sizes takes those alone that can do it.
+    def of(self, collective: str, p: int, splits: bool = False) -> str:
+        """The algorithm of a collective on p ranks; an all-to-all with split sizes takes those alone that can do it.
 
-        >>> [Options("bruck").of("all_to_all", splits) for splits in (False, True)], Options("ring").of("broadcast")
-        (['bruck', 'auto'], 'auto')
+        >>> [Options("bruck").of("all_to_all", 4, splits) for splits in (False, True)]
+        ['bruck', 'auto']
+        >>> Options("ring").of("broadcast", 4)
+        'auto'
         """
+        if is_own(self.algorithm):
+            return self.algorithm if not splits and _collective(self.algorithm, p) == collective else AUTO
         known = ALGORITHMS.get((collective, self.algorithm))
         return AUTO if known is None or (splits and not known.splits) else self.algorithm
+
+
+@lru_cache
+def _collective(algorithm: str, p: int) -> str:
+    """What the schedule of your own is for."""
+    return own(algorithm)(p).collective
 
 
 def from_environment() -> Options:

@@ -15,8 +15,8 @@ from collectives.backends.background import Tensors, Work
 class StreamWork(Work):
     """A call whose kernels may still run when it is done: `wait` makes the current stream wait for them."""
 
-    def __init__(self, job: Future[Tensors], done: torch.cuda.Event, device: torch.device) -> None:
-        super().__init__(job)
+    def __init__(self, job: Future[Tensors], collective: str, done: torch.cuda.Event, device: torch.device) -> None:
+        super().__init__(job, collective)
         self._done, self._device = done, device
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -38,7 +38,7 @@ class MemoryMesh:
 
     def __init__(self, group: dist.ProcessGroup, shared: dict[bytes, Any]) -> None:
         self.rank, self.size = group.rank(), group.size()
-        self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        self._options = group._get_backend(torch.device("cpu")).options
         self.call, self.deadline, self.is_open, self._signature = 0, 0.0, True, NO_CALL
         token = everyones(secrets.token_bytes(16), group)[0]
         self._inboxes: list[Inbox] = shared.setdefault(token, [Inbox() for _ in range(self.size)])
@@ -54,6 +54,7 @@ class MemoryMesh:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
         self._signature = signature
         self.call += 1
+        self.seconds = self._options._timeout.total_seconds()  # now, as it may be set between calls
         self.deadline = time.monotonic() + self.seconds
 
     def fail(self, error: BaseException) -> None:

@@ -57,7 +57,7 @@ class Mesh:
 
     def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
         self.rank, self.size = group.rank(), group.size()
-        self.seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        self._options = group._get_backend(torch.device("cpu")).options
         self.call, self.deadline, self.is_open, self._listened = 0, 0.0, True, 0.0
         self._is_busy, self._has_told, self.signature = False, False, NO_CALL
         self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
@@ -94,6 +94,7 @@ class Mesh:
         self.call += 1
         self.outgoing.step_by_step = step_by_step
         self._listened = time.monotonic()
+        self.seconds = self._options._timeout.total_seconds()  # now, as it may be set between calls
         self.deadline = self._listened + self.seconds
 
     def fail(self, error: BaseException) -> None:
