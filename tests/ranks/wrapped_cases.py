@@ -95,18 +95,17 @@ def compiled(group: Any) -> list[torch.Tensor]:
     return list(net.parameters())
 
 
-def power(group: Any, hook: Any = powerSGD_hook.powerSGD_hook, megabytes: float = 25) -> list[torch.Tensor]:
+def power(group: Any, megabytes: float = 25) -> list[torch.Tensor]:
     """With a hook whose callbacks make calls and wait for them."""
     net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=megabytes)  # type: ignore[arg-type]
-    net.register_comm_hook(powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), hook)
+    net.register_comm_hook(powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
     steps(net, shard())
     return list(net.parameters())
 
 
 def many(group: Any) -> list[torch.Tensor]:
-    """Its two hooks with several buckets: the callbacks of one run while the next is begun."""
-    batched = power(group, powerSGD_hook.batched_powerSGD_hook, 1e-4)
-    return [*batched, *power(group, powerSGD_hook.powerSGD_hook, 1e-4)]
+    """With several buckets: the callbacks of one run while the next is begun."""
+    return power(group, 1e-4)
 
 
 def over_gloo(mine: list[torch.Tensor]) -> list[torch.Tensor]:
