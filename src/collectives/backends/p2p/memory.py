@@ -38,7 +38,7 @@ class MemoryMesh:
 
     def __init__(self, group: dist.ProcessGroup, shared: dict[bytes, Any]) -> None:
         self.rank, self.size = group.rank(), group.size()
-        self._options = group._get_backend(torch.device("cpu")).options
+        self._options: Any = group._get_backend(torch.device("cpu")).options
         self.call, self.deadline, self.is_open, self._signature = 0, 0.0, True, NO_CALL
         token = everyones(secrets.token_bytes(16), group)[0]
         self._inboxes: list[Inbox] = shared.setdefault(token, [Inbox() for _ in range(self.size)])
@@ -50,11 +50,12 @@ class MemoryMesh:
         Raises RuntimeError if a call of the group has failed before.
         """
         del step_by_step  # a copy takes no link from another message
+        options = self._options  # before the question: `close` takes them from any thread
         if not self.is_open:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
         self._signature = signature
         self.call += 1
-        self.seconds = self._options._timeout.total_seconds()  # now, as it may be set between calls
+        self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
         self.deadline = time.monotonic() + self.seconds
 
     def fail(self, error: BaseException) -> None:
@@ -145,7 +146,7 @@ class MemoryMesh:
 
     def close(self) -> None:
         """Give up, from any thread: a call under way here, and all ranks that wait for this one, fail at once."""
-        self.is_open = False
+        self.is_open, self._options = False, None  # they hold a socket of gloo's
         self._leave(GONE)
 
     def _leave(self, why: OSError) -> None:

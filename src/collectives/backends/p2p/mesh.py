@@ -57,7 +57,7 @@ class Mesh:
 
     def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
         self.rank, self.size = group.rank(), group.size()
-        self._options = group._get_backend(torch.device("cpu")).options
+        self._options: Any = group._get_backend(torch.device("cpu")).options
         self.call, self.deadline, self.is_open, self._listened = 0, 0.0, True, 0.0
         self._is_busy, self._has_told, self.signature = False, False, NO_CALL
         self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
@@ -88,13 +88,14 @@ class Mesh:
 
         Raises RuntimeError if a call of the group has failed before.
         """
+        options = self._options  # before the question: `close` takes them from any thread
         if not self.is_open:
             raise RuntimeError("a collective of this process group has failed before: make a new group")
         self._is_busy, self.signature = True, signature
         self.call += 1
         self.outgoing.step_by_step = step_by_step
         self._listened = time.monotonic()
-        self.seconds = self._options._timeout.total_seconds()  # now, as it may be set between calls
+        self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
         self.deadline = self._listened + self.seconds
 
     def fail(self, error: BaseException) -> None:
@@ -231,6 +232,7 @@ class Mesh:
     def close(self) -> None:
         """Give up, from any thread: a call under way here, and all ranks that wait for this one, fail at once."""
         self.is_open = False
+        self._options = None  # they hold a socket of gloo's
         for each in self._sockets():
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)  # which wakes a thread that waits for it, as closing would not
