@@ -45,10 +45,11 @@ def raw(name: str, sent: str, ends: str = "crashed", says: str = "") -> Hostile:
 TIME_AND_MEMORY = [
     Hostile("sleeps for ever", "timeout", "import time; time.sleep(10**6)", "ring.py, line", is_quick=True),
     Hostile("computes for ever at import", "timeout", "while True: pass", "ring.py, line", at_import=True),
-    Hostile("makes files for ever", "timeout crashed", 'n = 0\nwhile True: open(f"/tmp/{n}", "w"); n += 1'),
+    Hostile("makes files", "blocked", 'open("/tmp/x", "w")', "writing /tmp/x is forbidden"),
+    Hostile("makes folders for ever", "blocked", 'import os\nn = 0\nwhile True: os.mkdir(f"/tmp/{n}"); n += 1',
+            "Read-only"),
     Hostile("fills the memory", "crashed timeout", "x = []\nwhile True: x.append(bytearray(1 << 26))"),
-    Hostile("fills the disk", "crashed", 'f = open("/tmp/x", "wb")\nwhile True: f.write(bytes(1 << 20))', "OSError"),
-    Hostile("a file of 4 GB", "crashed", 'open("/dev/shm/x", "wb").truncate(4 << 30)', "File too large"),
+    Hostile("a file of 4 GB", "blocked", 'open("/dev/shm/x", "wb").truncate(4 << 30)', "Read-only"),
     Hostile("prints for ever", "crashed", 'while True: print("x" * 10**6)', "printed more than", is_quick=True),
     Hostile("a thousand threads", "crashed", "import threading, time\nfor _ in range(1000): threading.Thread("
             "target=time.sleep, args=(9,), daemon=True).start()", "can't start new thread"),
@@ -100,8 +101,9 @@ LOOKS_AND_TALKS = [
             "not permitted"),
     Hostile("a lock that two ranks could see", "blocked", "import fcntl\nfcntl.flock(open(__file__), fcntl.LOCK_EX)",
             "not permitted"),
-    Hostile("a file that two ranks could share", "crashed", 'import time\nopen(f"/dev/shm/{comm.rank}", "w").close()\n'
-            'time.sleep(0.3)\nopen(f"/dev/shm/{1 - comm.rank}")', "FileNotFoundError"),
+    Hostile("a file that two ranks could share", "blocked", 'open(f"/dev/shm/{comm.rank}", "w")', "Read-only"),
+    Hostile("takes another's place when memory is short", "blocked", 'open("/proc/self/oom_score_adj", "w").write("0")',
+            "forbidden"),
 ]  # fmt: skip
 LIES = [
     Hostile("prints the expected output", "failed", "print(buffer * 2); return buffer * 2", "expected"),

@@ -4,17 +4,19 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from assignments.wrong import ASSIGNMENTS
 from collectives.grading import assignment, sandbox
 from collectives.grading import grade as grading
+from collectives.grading.checking import reading
 from collectives.grading.criterion import Criterion, Submission
 from collectives.grading.grade import SubmissionError, grade
 from collectives.grading.verdict import Failed
 
-Check = Callable[[Submission], None]
+Check = Callable[[Submission], Any]
 
 
 def ring(*checks: Check) -> assignment.Assignment:
@@ -81,31 +83,63 @@ def test_only_files_that_students_edit_are_taken(tmp_path: Path) -> None:
     assert "DIRECTION" in (tree / "variant.py").read_text()
 
 
+def test_no_other_user_enters_the_folder_of_a_submission(tmp_path: Path) -> None:
+    def check(submission: Submission) -> dict[str, int]:
+        folder = submission.folder
+        return {name: each.stat().st_mode & 0o777 for name, each in (("above", folder.parent), ("itself", folder))}
+
+    (tmp_path / "ring.py").write_text("x = 1")
+    (verdict,) = grade(ring(check), tmp_path, sandboxed=False).verdicts
+    assert verdict.details == {"above": 0o700, "itself": 0o755}
+
+
 def test_every_criterion_says_what_is_wrong_with_the_files(tmp_path: Path) -> None:
     graded = grade(ring(passes, passes), tmp_path, sandboxed=False)
     assert [each.message for each in graded.verdicts] == ["ring.py is missing in the submission"] * 2
     assert graded.points == 0
 
 
-@pytest.mark.parametrize("error", [TypeError, ValueError, KeyError, OverflowError, MemoryError, RecursionError])
-def test_a_value_that_a_check_cannot_read(error: type[Exception], tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError, MemoryError, OSError, sandbox.SandboxError])
+def test_a_fault_of_the_grader_costs_no_points_and_grading_goes_on(error: type[Exception], tmp_path: Path) -> None:
     def check(_submission: Submission) -> None:
         raise error("\x1b[2J" * 10_000)
 
     (tmp_path / "ring.py").write_text("x = 1")
-    first, second = grade(ring(check, passes), tmp_path, sandboxed=False).verdicts
-    assert (first.status, first.points, second.status, second.points) == ("crashed", 0, "passed", 10)
+    graded = grade(ring(check, passes), tmp_path, sandboxed=False)
+    first, second = graded.verdicts
+    assert (first.status, first.points, second.status, second.points) == ("ungraded", 0, "passed", 10)
+    assert first.message.startswith(f"not graded: grader's fault: {error.__name__} (test_grade.py, line ")
     assert len(first.message) <= grading.MOST_MESSAGE
     assert "\x1b" not in first.message
+    assert (graded.points, graded.of) == (10, 10)
 
 
-def test_a_fault_of_this_machine_is_not_the_students(tmp_path: Path) -> None:
+def test_a_value_that_a_check_cannot_read_is_the_students_fault(tmp_path: Path) -> None:
     def check(_submission: Submission) -> None:
-        raise OSError("no space left")
+        with reading("bounds(3)"):
+            int("three")
 
     (tmp_path / "ring.py").write_text("x = 1")
-    with pytest.raises(OSError, match="no space"):
-        grade(ring(check), tmp_path, sandboxed=False)
+    (verdict,) = grade(ring(check), tmp_path, sandboxed=False).verdicts
+    assert (verdict.status, verdict.of) == ("failed", 10)
+    assert "bounds(3): the value returned cannot be read: ValueError" in verdict.message
+
+
+def test_data_come_from_a_secret_which_the_grade_tells(tmp_path: Path) -> None:
+    def check(submission: Submission) -> dict[str, str]:
+        return {"data": submission.random.bytes(8).hex()}
+
+    def data(secret: str = "") -> tuple[str, str]:
+        graded = grade(ring(check), tmp_path, 3, sandboxed=False, secret=secret)
+        return graded.secret, graded.verdicts[0].details["data"]
+
+    (tmp_path / "ring.py").write_text("x = 1")
+    first, second = data(), data()
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+    assert data(first[0]) == first
+    with pytest.raises(ValueError, match="secret: got 'xyz', expected a hexadecimal number"):
+        data("xyz")
 
 
 def test_a_share_of_the_points(tmp_path: Path) -> None:

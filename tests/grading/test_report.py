@@ -131,6 +131,22 @@ def test_a_write_that_fails_leaves_the_old_files(tmp_path: Path, monkeypatch: py
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_what_was_not_graded_costs_no_points_and_every_report_says_so() -> None:
+    fault = Verdict("sum", "The sum", "ungraded", 0, 10, "not graded: grader's fault: KeyError (criteria.py, line 3)")
+    grade = Grade("ring", "Ring", "alice", 7, (fault, Verdict("steps", "", "passed", 5, 5)))
+    assert (grade.points, grade.of) == (5, 5)
+    said = "1 of 2 criteria passed, 1 not graded: the grader's fault"
+    assert f"5 / 5     100%, {said}" in terminal(grade)
+    assert "5 of 5 points" in page(grade).text
+    assert said in page(grade).text
+    made = gradescope(grade)
+    assert (made["score"], said in made["output"]) == (5, True)
+    assert "score" not in made["tests"][0]
+    assert "max_score" not in made["tests"][0]
+    assert fault.message in made["tests"][0]["output"]
+    assert "sum: ungraded" in class_table([grade])
+
+
 def test_gradescope_gets_the_fields_that_it_documents() -> None:
     made = gradescope(GRADE)
     assert set(made) <= {
@@ -252,7 +268,7 @@ def test_no_cell_is_a_formula(name: str) -> None:
 
 def test_the_class_in_numbers() -> None:
     verdicts = [
-        Verdict("sum", "", status, points, 10) for status, points in zip(STATUSES, (10, 4, 0, 0, 1), strict=True)
+        Verdict("sum", "", status, points, 10) for status, points in zip(STATUSES[:5], (10, 4, 0, 0, 1), strict=True)
     ]
     told = class_summary(replace(GRADE, submission=str(i), verdicts=(each,)) for i, each in enumerate(verdicts))
     assert told.splitlines()[0] == "5 submissions: mean 3, median 1 of 10 points"

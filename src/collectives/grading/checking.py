@@ -1,6 +1,7 @@
 """What criteria share: data that differ for every rank and element, and comparisons whose messages teach."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,15 @@ def random_buffers(submission: Submission, p: int, n: int) -> list[NDArray[np.fl
     """A buffer of n whole numbers for each rank, as float64: sums are exact in any order, and no two are alike."""
     values = submission.random.permutation(max(1, p * n) * 4)[: p * n].astype(np.float64)
     return list(values.reshape(p, n))
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Within it an error is the fault of the value that the submission returned: raises Failed. ``what`` names it."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise Failed(f"{what}: the value returned cannot be read: {type(error).__name__}: {error}") from None
 
 
 def need_equal(played: Played, expected: Sequence[NDArray[Any]], what: str, argument: int = 0) -> None:

@@ -20,7 +20,8 @@ MOST_RANKS = 16
 class Submission:
     """What a check sees of a submission: functions that run it, each rank in a sandbox of its own.
 
-    ``variant`` has the numbers that the assignment's seed gives. ``random`` gives the same data for the same seed.
+    ``variant`` has the numbers that the assignment's seed gives; ``file`` and those around it may show them. The data
+    of tests come from ``random``, whose secret no rank sees: the same data for the same secret.
     """
 
     folder: Path
@@ -30,9 +31,10 @@ class Submission:
     limits: Limits = field(default_factory=Limits)
     limit: float = 5.0
     sandboxed: bool = True
+    secret: str = ""
 
     def __post_init__(self) -> None:
-        self.random = np.random.default_rng([self.seed, 20])
+        self.random = np.random.default_rng([int(self.secret or "0", 16), 20])
         self._processes: list[Process] = []
 
     def play(
@@ -85,6 +87,8 @@ class Submission:
 class Criterion:
     """``check`` raises `Failed` with a message that teaches, or returns; ``text`` is for the student.
 
+    Any other error of a check is the grader's fault, and the criterion counts as not graded. A check therefore reads
+    what the submission returned within `checking.reading`, or looks at its type first.
     A dict that ``check`` returns is the details of a criterion that is passed.
     """
 

@@ -1,8 +1,10 @@
 """Grade a submission: the student's files in a fresh starter, one criterion after the other, each in new sandboxes."""
 
+import secrets
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,9 @@ from typing import Any
 from collectives.grading import sandbox, starter
 from collectives.grading.assignment import Assignment
 from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.verdict import Crashed, EndedError, Failed, Grade, Verdict, plain
+from collectives.grading.verdict import EndedError, Failed, Grade, Ungraded, Verdict, plain
 
 MOST_FILE, MOST_MESSAGE = 1 << 20, 4000
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 Told = Callable[[Verdict], None]
 
 
@@ -22,9 +23,16 @@ class SubmissionError(ValueError):
 
 
 def grade(
-    assignment: Assignment, folder: Path, seed: int = 0, sandboxed: bool = True, told: Told | None = None
+    assignment: Assignment,
+    folder: Path,
+    seed: int = 0,
+    sandboxed: bool = True,
+    told: Told | None = None,
+    secret: str = "",
 ) -> Grade:
     """All verdicts on the submission in a folder; ``told`` hears each as soon as there is one.
+
+    The test data are drawn from ``secret``, a hexadecimal number that no rank sees; a new one, if it is empty.
 
     Raises SandboxError where this machine has no sandbox and one is wanted, and ValueError if the folder is missing.
     """
@@ -33,6 +41,7 @@ def grade(
     why_not = sandbox.unavailable() if sandboxed else ""
     if why_not:
         raise sandbox.SandboxError(f"no sandbox: {why_not}. --unsafe grades without one, as your own user")
+    secret = _hexadecimal(secret or secrets.token_hex(16))
     with tempfile.TemporaryDirectory(prefix="collectives-grade-") as temporary:
         tree = Path(temporary) / "tree"
         try:
@@ -43,9 +52,16 @@ def grade(
                 _tell(told, verdict)
         else:
             verdicts = tuple(
-                _tell(told, _graded(assignment, each, tree, seed, sandboxed)) for each in assignment.criteria
+                _tell(told, _graded(assignment, each, tree, seed, sandboxed, secret)) for each in assignment.criteria
             )
-    return Grade(assignment.name, assignment.facts.title, folder.resolve().name, seed, verdicts, sandboxed)
+    return Grade(assignment.name, assignment.facts.title, folder.resolve().name, seed, verdicts, sandboxed, (), secret)
+
+
+def _hexadecimal(secret: str) -> str:
+    try:
+        return f"{int(secret, 16):032x}"
+    except ValueError:
+        raise ValueError(f"secret: got {secret!r:.60}, expected a hexadecimal number") from None
 
 
 def _tell(told: Told | None, verdict: Verdict) -> Verdict:
@@ -63,8 +79,8 @@ def _make_tree(assignment: Assignment, folder: Path, seed: int, tree: Path) -> N
 
 
 def let_others_read(tree: Path) -> None:
-    """A sandbox runs as another user."""
-    for each in (tree.parent, tree, *tree.rglob("*")):
+    """A sandbox runs as another user. Outside of it nobody passes the folder above, which only its owner may enter."""
+    for each in (tree, *tree.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
 
 
@@ -83,10 +99,13 @@ def _checked(folder: Path, name: str) -> Path:
     return file
 
 
-def _graded(assignment: Assignment, criterion: Criterion, tree: Path, seed: int, sandboxed: bool) -> Verdict:
+def _graded(
+    assignment: Assignment, criterion: Criterion, tree: Path, seed: int, sandboxed: bool, secret: str
+) -> Verdict:
+    """The verdict on one criterion. Any error of a check but an EndedError is the grader's fault or the machine's."""
     facts = assignment.facts
     submission = Submission(
-        tree, facts.files[0], assignment.variant(seed), seed, assignment.limits, facts.limit, sandboxed
+        tree, facts.files[0], assignment.variant(seed), seed, assignment.limits, facts.limit, sandboxed, secret
     )
     start = time.monotonic()
     ended: EndedError | None = None
@@ -95,8 +114,10 @@ def _graded(assignment: Assignment, criterion: Criterion, tree: Path, seed: int,
         details = criterion.check(submission) or {}
     except EndedError as error:
         ended = error
-    except UNREADABLE as error:  # a value of a kind that the check has not thought of
-        ended = Crashed(f"what the submission returned cannot be read: {type(error).__name__}: {error}"[:MOST_MESSAGE])
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}"
+        ended = Ungraded(f"not graded: grader's fault: {type(error).__name__} ({where}): {error}")
     finally:
         submission.close()
     return _verdict(criterion, ended, time.monotonic() - start, details)

@@ -67,6 +67,7 @@ def gradescope(grade: Grade) -> dict[str, Any]:
     """The grade as the ``results.json`` that Gradescope's harness reads from an autograder.
 
     A criterion is one of its tests. Gradescope knows ``passed`` and ``failed``; our status is in the output and a tag.
+    A criterion that was not graded has no score.
     The format is in Gradescope's documentation, https://gradescope-autograders.readthedocs.io/en/latest/specs/.
     """
     grade = shown(grade)
@@ -79,17 +80,20 @@ def gradescope(grade: Grade) -> dict[str, Any]:
         "test_name_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
-        "extra_data": {"version": VERSION, "assignment": grade.assignment, "seed": grade.seed},
+        "extra_data": {"version": VERSION, "assignment": grade.assignment, "seed": grade.seed, "secret": grade.secret},
         "tests": [_test(number, verdict) for number, verdict in enumerate(grade.verdicts, 1)],
     }
 
 
 def _test(place: int, verdict: Verdict) -> dict[str, Any]:
     summary = f"{SIGNS[verdict.status]} {verdict.status}: {number(verdict.points)} of {number(verdict.of)} points"
-    return {
+    graded = {
         "score": verdict.points,
         "max_score": verdict.of,
         "status": "passed" if verdict.status == "passed" else "failed",
+    }
+    return {
+        **(graded if verdict.status != "ungraded" else {}),
         "name": verdict.text,
         "name_format": "text",
         "number": str(place),

@@ -1,8 +1,10 @@
 """A sandbox for one process of a submission: bubblewrap, another user, no network, no second process, a small memory.
 
-The process sees the system's programs and Python read-only, the submission, the few modules of this library that a
-rank needs, and an empty temporary folder of its own. It does not see the hidden tests, the library's algorithms, other
-submissions, the score or the grader's environment.
+The process sees the system's programs and Python, the submission, and the few modules of this library that a rank
+needs. It does not see the hidden tests, the library's algorithms, other submissions, the score or the grader's
+environment. It can write nowhere: a file system in memory would hold inodes and data that no limit of a process counts.
+
+The limits are those of one process. A submission's ranks together may use as many times the memory as there are ranks.
 """
 
 import os
@@ -62,7 +64,6 @@ class Limits:
     memory: int = 1 << 30
     processes: int = 16
     file: int = 16 << 20
-    folder: int = 32 << 20
     cpu: int = 60
     packages: tuple[str, ...] = ("numpy",)
 
@@ -119,13 +120,14 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     for name in INSIDE:
         binds += ["--ro-bind", str(own / name), f"/grader/collectives/{name}"]
     binds += _packages(limits.packages)
-    temporary = [*_tmpfs("/tmp", limits.folder), *_tmpfs("/dev/shm", 1 << 20)]
+    temporary = [word for each in ("/dev/shm", "/tmp") for word in ("--perms", "0755", "--tmpfs", each)]
     environment = [word for name, value in VARIABLES.items() for word in ("--setenv", name, value)]
     numbers = [limits.memory, limits.processes, limits.file, limits.cpu]
     python = os.path.realpath(sys.executable)
     before = ["choom", "--adjust", "1000", "--", "prlimit", f"--as={limits.memory}", "--core=0", "--"]
-    # A user namespace owns what bubblewrap made: folders in memory that no limit counts.
-    frozen = ["--remount-ro", "/dev", "--remount-ro", "/"]
+    # A user namespace owns what bubblewrap made: folders in memory that no limit counts. Through /proc a rank could
+    # write what oom_score_adj says of it, and the memory of the sandbox's first process.
+    frozen = [word for each in ("/dev/shm", "/dev", "/proc", "/tmp", "/") for word in ("--remount-ro", each)]
     start = [python, "-s", "-B", "-m", MODULE, str(fd), "/submission", *map(str, numbers), *limits.packages]
     return [
         *before, *_walls(), *temporary, *binds, "--ro-bind", str(folder), "/submission", "--chdir", "/tmp",
@@ -157,10 +159,6 @@ def _emptied(folders: list[str]) -> list[str]:
     """Installed packages are not seen: this library may be one of them."""
     found = [folder for folder in folders if Path(folder).is_dir()]
     return [word for each in found for word in ("--perms", "0755", "--tmpfs", each, "--remount-ro", each)]
-
-
-def _tmpfs(folder: str, size: int) -> list[str]:
-    return ["--perms", "1777", "--size", str(size), "--tmpfs", folder]
 
 
 def _packages(names: tuple[str, ...]) -> list[str]:

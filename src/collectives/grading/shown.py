@@ -7,7 +7,14 @@ from typing import Any
 
 from collectives.grading.verdict import Grade, Status, Verdict
 
-SIGNS: dict[Status, str] = {"passed": "✓", "failed": "✗", "timeout": "◷", "crashed": "!", "blocked": "⊘"}
+SIGNS: dict[Status, str] = {
+    "passed": "✓",
+    "failed": "✗",
+    "timeout": "◷",
+    "crashed": "!",
+    "blocked": "⊘",
+    "ungraded": "?",
+}
 # Control characters could clear a terminal, format characters reverse the order of letters, and half a surrogate pair
 # cannot be written as UTF-8.
 UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -95,10 +102,12 @@ def percent(grade: Grade) -> float:
 
 
 def passed(grade: Grade) -> str:
-    """How many criteria were met, in words.
+    """How many criteria were met, in words, and how many were not graded.
 
     >>> passed(Grade("ring", "Ring", "alice", 1, (Verdict("sum", "The sum is right", "passed", 2, 2),)))
     '1 of 1 criteria passed'
     """
     met = sum(verdict.status == "passed" for verdict in grade.verdicts)
-    return f"{met} of {len(grade.verdicts)} criteria passed"
+    ungraded = sum(verdict.status == "ungraded" for verdict in grade.verdicts)
+    missing = f", {ungraded} not graded: the grader's fault" if ungraded else ""
+    return f"{met} of {len(grade.verdicts)} criteria passed{missing}"

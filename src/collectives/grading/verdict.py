@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-Status = Literal["passed", "failed", "timeout", "crashed", "blocked"]
+Status = Literal["passed", "failed", "timeout", "crashed", "blocked", "ungraded"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
@@ -43,6 +43,12 @@ class Crashed(EndedError):
     status: Status = "crashed"
 
 
+class Ungraded(EndedError):
+    """The grader's own fault, or the machine's: nobody loses points for it."""
+
+    status: Status = "ungraded"
+
+
 class Blocked(EndedError):
     """The submission tried what the sandbox forbids."""
 
@@ -65,7 +71,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Grade:
-    """All verdicts on one submission, in the order of the assignment's criteria."""
+    """All verdicts on one submission, in the order of the assignment's criteria.
+
+    ``secret``: the hexadecimal number from which the test data were drawn; `grade` with it gives the same points.
+    """
 
     assignment: str
     title: str
@@ -74,6 +83,7 @@ class Grade:
     verdicts: tuple[Verdict, ...]
     sandboxed: bool = True
     notes: tuple[str, ...] = ()
+    secret: str = ""
 
     @property
     def points(self) -> float:
@@ -82,5 +92,5 @@ class Grade:
 
     @property
     def of(self) -> float:
-        """What all criteria give together."""
-        return sum(verdict.of for verdict in self.verdicts)
+        """What all criteria that were graded give together."""
+        return sum(verdict.of for verdict in self.verdicts if verdict.status != "ungraded")

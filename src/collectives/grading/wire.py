@@ -138,6 +138,8 @@ class _Reader:
             return [self.value(each) for each in found]
         if isinstance(found, str):
             return found.encode(errors="replace").decode()  # half a pair of surrogates fits into no file
+        if isinstance(found, int) and not -(1 << 63) <= found < 1 << 64:
+            raise WireError("a whole number of more than 64 bits")  # no float and no array holds it
         if not isinstance(found, dict):
             return found
         return {"array": self.array, "schedule": self.schedule, "dict": self.items}[found["#"]](found)
