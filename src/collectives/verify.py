@@ -80,9 +80,9 @@ def _verify_counts(schedule: Schedule) -> None:
     held = before(schedule)
     _run(schedule, held, add_counts)
     at, asked = where(schedule), after(schedule)
-    wrong = np.argwhere(held[at] != asked)
-    if wrong.size:
-        cell, who = map(int, wrong[0])
+    wrong = held[at] != asked
+    if wrong.any():
+        cell, who = map(int, np.unravel_index(wrong.argmax(), wrong.shape))
         rank, chunk = map(int, np.argwhere(at)[cell])
         found, expected = int(held[rank, chunk, who]), int(asked[cell, who])
         whose = "uninitialised data" if who == schedule.p else f"chunk {chunk} of rank {who}"

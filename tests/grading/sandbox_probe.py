@@ -35,6 +35,11 @@ def locked() -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
+def cached(asked: Callable[[int], Any]) -> None:
+    with Path("/submission/ring.py").open() as file:
+        asked(file.fileno())
+
+
 def write(path: str) -> None:
     Path(path).open("ab").close()
 
@@ -53,6 +58,9 @@ TRIES: dict[str, Callable[[], Any]] = {
     "memory file": lambda: os.memfd_create("x"),
     "shared memory": lambda: call("shmget", 0, 4096, 0o1600),
     "lock": locked,
+    "page cache": lambda: cached(lambda file: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)),
+    "page cache, read": lambda: cached(lambda file: os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT)),
+    "shared futex": lambda: call("syscall", 202 if os.uname().machine == "x86_64" else 98, bytes(8), 1, 1, 0, 0, 0),
     "watch": lambda: call("inotify_init1", 0),
     "TCP": lambda: socket.socket(socket.AF_INET),
     "UDP": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),

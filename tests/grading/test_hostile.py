@@ -1,8 +1,12 @@
 """An attack on the grader ends as one of the verdicts, costs its own criterion alone, and leaves nothing behind."""
 
+import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,3 +95,39 @@ def test_an_attack_costs_its_own_criterion_alone(hostile: Hostile, tmp_path: Pat
     assert "SECRET" not in touched.message
     assert "\x1b" not in touched.message
     assert other.status == (touched.status if hostile.at_import else "passed"), other.message
+
+
+COMPUTES = "import time\nend = time.process_time() + {0}\nwhile time.process_time() < end: pass"
+SAME_ON_ANY_MACHINE = [
+    Hostile("computes for a while", "passed", COMPUTES.format(0.5)),
+    Hostile("computes for too long", "timeout", COMPUTES.format(2.0)),
+    Hostile("naps for ever", "timeout", "import time\nwhile True: time.sleep(0.001)"),
+    Hostile("a rank that has returned goes on", "failed", "import numpy\ncomm.recv(numpy.zeros(1), 1 - comm.rank)"),
+]
+
+
+@contextmanager
+def busy(cores: int, loops: int) -> Iterator[None]:
+    """This process and its children on so many cores, beside so many endless loops there."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:cores])
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        for each in others:
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("cores", "loops"), [(1, 4), pytest.param(2, 4, marks=pytest.mark.extended)])
+def test_a_busy_machine_gives_the_same_score(cores: int, loops: int, tmp_path: Path) -> None:
+    with busy(cores, loops):
+        for hostile in SAME_ON_ANY_MACHINE:
+            (tmp_path / "ring.py").write_text(hostile.text(REFERENCE))
+            first, second = (grade(ring(replace(hostile, ends="timeout")), tmp_path, secret="5") for _ in range(2))
+            assert [each.status for each in first.verdicts] == [hostile.ends, "passed"], first.verdicts
+            assert [each.points for each in first.verdicts] == [each.points for each in second.verdicts]

@@ -16,7 +16,7 @@ from collectives.grading.comm import Wire
 def answer(function: Any, *arguments: Any, watch: rank.Watch = rank.nullcontext) -> Any:
     module = ModuleType("submission")
     module.call = function  # type: ignore[attr-defined]
-    task = {"file": "test_rank.py", "call": "call", "arguments": list(arguments), "size": 0, "limit": 9.0}
+    task = {"file": "test_rank.py", "call": "call", "arguments": list(arguments), "size": 0}
     ours, theirs = socket.socketpair()
     with ours, theirs:
         return wire.unpack(*wire.split(rank._answer(task, Wire(ours), lambda _file: module, watch)))

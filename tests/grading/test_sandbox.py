@@ -145,7 +145,7 @@ def test_why_there_is_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
 def stack(printed: str) -> int:
     rank = Process.__new__(Process)
     rank.printed = printed.encode()
-    return rank._stack("ring.py")
+    return rank._line("ring.py")
 
 
 def test_the_line_in_a_stack() -> None:

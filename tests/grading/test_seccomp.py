@@ -30,9 +30,10 @@ def verdict(machine: str, architecture: int, number: int, *arguments: int) -> in
 @pytest.mark.parametrize(("machine", "architecture", "table"), [("x86_64", X86, 0), ("aarch64", ARM, 1)])
 def test_refused_calls_are_refused_and_others_are_not(machine: str, architecture: int, table: int) -> None:
     refused = {numbers[table] for numbers in seccomp.REFUSED.values() if numbers[table] >= 0}
-    special = {each[table] for each in (seccomp.CLONE, seccomp.CLONE3)}
+    special = {each[table] for each in (seccomp.CLONE, seccomp.CLONE3, seccomp.FUTEX)}
     for number in range(512):
-        expected = EPERM if number in refused else seccomp.ALLOW
+        later = number >= seccomp.FIRST_UNKNOWN
+        expected = ENOSYS if later else EPERM if number in refused else seccomp.ALLOW
         if number not in special:
             assert verdict(machine, architecture, number) == expected, number
 
@@ -50,6 +51,20 @@ def test_arguments_decide() -> None:
     assert [verdict("x86_64", X86, 157, option) for option in (1, 15)] == [EPERM, seccomp.ALLOW]
 
 
+def test_ranks_share_no_futex_and_no_page_cache() -> None:
+    again = seccomp.FAIL | errno.EAGAIN
+    assert [verdict("x86_64", X86, 202, 0, op) for op in (0, 1, 128, 129, 256 + 9)] == [
+        again,
+        again,
+        *[seccomp.ALLOW] * 2,
+        again,
+    ]
+    assert [verdict("aarch64", ARM, 233, 0, 0, advice) for advice in (4, 21, 22)] == [seccomp.ALLOW, EPERM, EPERM]
+    for number in (221, 327, 27, 187, 277):  # fadvise64, preadv2, mincore, readahead, sync_file_range
+        assert verdict("x86_64", X86, number) == EPERM
+    assert verdict("x86_64", X86, 451) == ENOSYS  # cachestat
+
+
 def test_other_tables_of_calls_are_closed() -> None:
     assert verdict("x86_64", 0x40000003, 1) == EPERM  # 32 bits
-    assert verdict("x86_64", X86, 0x40000001) == EPERM  # x32
+    assert verdict("x86_64", X86, 0x40000001) == ENOSYS  # x32

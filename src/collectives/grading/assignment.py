@@ -1,6 +1,7 @@
 """An assignment: a folder with ``assignment.yaml``, ``handout.md``, ``reference/``, ``public/`` and ``criteria.py``."""
 
 import importlib.util
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ class Assignment:
     @property
     def limits(self) -> Limits:
         """What a process of a submission may use."""
-        return Limits(memory=parse_bytes(self.facts.memory), packages=tuple(self.facts.packages))
+        cpu = max(Limits.cpu, math.ceil(2 * self.facts.limit))  # the last resort, and the time to start is in it
+        return Limits(memory=parse_bytes(self.facts.memory), cpu=cpu, packages=tuple(self.facts.packages))
 
 
 def read(folder: Path) -> Assignment:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives.grading import wire
+from collectives.grading.meter import Meter, Usage, by_clock
 
 PIECE = 1 << 20
 
@@ -20,19 +21,26 @@ def _no_line(_file: str) -> int:
 
 
 class Channel:
-    """``connection`` leads to the rank. ``ended`` says why its process ended, ``stack`` the line at which it is."""
+    """``connection`` leads to the rank. ``ended`` says why its process ended, ``stack`` the line at which it is.
+
+    ``meter`` counts the time that the rank uses, by ``usage``; ``heard`` the values that have
+    come, and large pieces of one: bytes that trickle in are no sign of life.
+    """
 
     def __init__(
         self,
         connection: socket.socket,
         ended: Callable[[], str] = lambda: "its thread has ended",
         stack: Callable[[str], int] = _no_line,
+        usage: Usage = by_clock,
     ) -> None:
         self.connection = connection
         self.ended = ended
         self.stack = stack
         self.unread = bytearray()
         self.unsent = bytearray()
+        self.heard = 0
+        self.meter = Meter(usage)
         connection.setblocking(False)
 
     def tell(self, value: Any) -> None:
@@ -65,9 +73,11 @@ class Channel:
         if not piece:
             raise GoneError(self.ended())
         self.unread += piece
+        self.heard += len(piece) >> 16
         frame = self._frame()
         if frame is None:
             return []
+        self.heard += 1
         if self.unread or self.unsent:
             raise wire.WireError("it speaks before it has read the answer")
         return [wire.unpack(*wire.split(frame))]

@@ -10,7 +10,7 @@ import numpy as np
 from collectives.grading.messages import Network, Played
 from collectives.grading.process import Process
 from collectives.grading.sandbox import Limits, SandboxError
-from collectives.grading.verdict import EndedError
+from collectives.grading.verdict import EndedError, TimedOut
 from collectives.grading.world import World
 
 MOST_RANKS = 16
@@ -21,7 +21,8 @@ class Submission:
     """What a check sees of a submission: functions that run it, each rank in a sandbox of its own.
 
     ``variant`` has the numbers that the assignment's seed gives; ``file`` and those around it may show them. The data
-    of tests come from ``random``, whose secret no rank sees: the same data for the same secret.
+    of tests come from ``random``, whose secret no rank sees: the same data for the same secret. ``limit``: the seconds
+    that a rank may use in all calls together (`collectives.grading.meter`).
     """
 
     folder: Path
@@ -71,10 +72,25 @@ class Submission:
             try:
                 process.need_ready()
             except EndedError as error:
-                if old:  # the submission's own ranks may be what keeps it from starting
-                    raise
+                self._need_idle(old)
                 raise SandboxError(f"the sandbox does not work: {error}") from None
         return self._processes[:p]
+
+    def _need_idle(self, old: int) -> None:
+        """Raise TimedOut if ranks that have returned compute all the same, which may keep others from starting."""
+        for rank, process in enumerate(self._processes[:old]):
+            process.channel.meter.look(is_silent=False)
+            self._need_time(f"rank {rank} computes after it has returned, and", process)
+
+    def charge(self, seconds: float, what: str) -> None:
+        """Count the grader's work on what the submission returned, such as a proof, as the submission's time."""
+        (process,) = self.ranks(1)
+        process.channel.meter.spent += seconds
+        self._need_time(f"{what}: to make and to prove it", process)
+
+    def _need_time(self, what: str, process: Process) -> None:
+        if process.channel.meter.spent > self.limit:
+            raise TimedOut(f"{what} has used the {self.limit:g} s that a rank has for a criterion")
 
     def close(self) -> None:
         """End all processes."""

@@ -4,9 +4,11 @@ import itertools
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,12 +19,14 @@ import psutil  # type: ignore[import-untyped]
 import collectives
 from collectives.grading import seccomp
 from collectives.grading.channel import Channel, GoneError
+from collectives.grading.meter import Meter
 from collectives.grading.sandbox import Limits, SandboxError, bare_command, command
 from collectives.grading.verdict import Crashed, TimedOut, plain
 
 FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
 OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
-START_SECONDS, END_SECONDS = 60.0, 2.0  # a rank may import torch, on a busy machine
+START_SECONDS, END_SECONDS = 300.0, 2.0  # a rank may import torch, on a busy machine
+STACK_SECONDS = 2.0
 KILLED = 128 + 9
 LIBRARY = Path(collectives.__file__).parents[1]  # for a rank without a sandbox; the sandbox has its own copy
 
@@ -50,7 +54,8 @@ class Process:
             )
         self.printed = b""
         self.size = 0
-        self.channel = Channel(ours, self._ended, self._stack)
+        self.rank = psutil.Process(self.process.pid)  # until it is ready
+        self.channel = Channel(ours, self._ended, self._stack, self._usage)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -62,6 +67,8 @@ class Process:
             raise Crashed(f"a rank did not start: {gone}") from None
         except TimeoutError:
             raise TimedOut(f"a rank did not start within {START_SECONDS:g} s") from None
+        self.rank = [self.rank, *self.rank.children(recursive=True)][-1]  # within the sandbox
+        self.channel.meter = Meter(self._usage)  # to start costs nothing
 
     def kill(self) -> None:
         """End the process and all that it has started. Safe to call twice."""
@@ -82,6 +89,15 @@ class Process:
             for first in psutil.Process(self.process.pid).children():
                 first.kill()
                 self.process.wait(END_SECONDS)
+
+    def _usage(self) -> tuple[float, bool]:
+        """Processor time, and whether it sleeps; one that has ended does neither."""
+        try:
+            with self.rank.oneshot():
+                times = self.rank.cpu_times()
+                return times.user + times.system, self.rank.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
+        except psutil.Error:
+            return self.channel.meter.computed, False
 
     def _read(self) -> None:
         """Keep the end of what it prints; more than a limit ends it."""
@@ -111,11 +127,16 @@ class Process:
         return f": {(fatal or lines)[-1][:300]}" if lines else ""
 
     def _stack(self, file: str) -> int:
-        """The line of the submission's file at which the rank computes, from what it printed last; 0 where none.
+        """The line of the submission's file at which the rank is; 0 where it does not say. Asks it by a signal."""
+        with suppress(psutil.Error):
+            self.rank.send_signal(signal.SIGALRM)
+        end = time.monotonic() + STACK_SECONDS
+        while not (line := self._line(file)) and time.monotonic() < end:
+            time.sleep(0.02)
+        return line
 
-        A rank prints the stacks of its threads shortly before its time is over. The first thread's come last, the
-        innermost call first.
-        """
+    def _line(self, file: str) -> int:
+        """The line of a file in the stacks printed last: the first thread's come last, the innermost call first."""
         called = re.compile(rf'^  File "[^"\n]*\b{re.escape(file)}", line (\d{{1,7}}) in ', re.MULTILINE)
         threads = self.printed.decode(errors="replace").split("Thread 0x")
         found = [match for match in map(called.search, threads) if match]

@@ -24,6 +24,7 @@ class Rank:
     asks: str = ""
     line: int = 0
     returned: dict[str, Any] | None = None
+    heard: int = -1
 
     @property
     def waits(self) -> bool:
@@ -34,6 +35,12 @@ class Rank:
     def peer(self) -> int:
         """The rank that it waits for."""
         return int(self.receiving["from"]) if self.receiving is not None else self.sending.dst  # type: ignore[union-attr]
+
+    def look(self) -> None:
+        """Count the time that it has used since the last look."""
+        is_silent = self.returned is None and not self.waits and self.channel.heard == self.heard
+        self.channel.meter.look(is_silent)
+        self.heard = self.channel.heard
 
 
 def stuck(ranks: Sequence[Rank]) -> list[Rank]:
@@ -61,11 +68,10 @@ def _doing(rank: Rank) -> str:
     return f"rank {rank.number} waits (line {rank.line}) to {verb} rank {rank.peer}"
 
 
-def silent(ranks: Sequence[Rank], file: str, limit: float) -> str:
-    """Which rank neither returned nor sent or received for so many seconds, at which line, and who waited meanwhile."""
-    first = next(rank for rank in ranks if rank.returned is None and not rank.waits)
+def used_up(ranks: Sequence[Rank], first: Rank, file: str, limit: float) -> str:
+    """That this rank has used its time, at which line it is, and who waited meanwhile."""
     line = first.channel.stack(file)
     where = f" ({file}, line {line})" if line else ""
     waiting = [str(rank.number) for rank in ranks if rank.waits]
     others = f"; {'rank' if len(waiting) == 1 else 'ranks'} {', '.join(waiting)} waited" if waiting else ""
-    return f"rank {first.number} neither returned nor sent or received anything for {limit:g} s{where}{others}"
+    return f"rank {first.number} has used the {limit:g} s that it has for a criterion{where}{others}"

@@ -49,17 +49,16 @@ class ForbiddenError(PermissionError):
 
 
 Load = Callable[[str], ModuleType]
-Watch = Callable[[float], AbstractContextManager[object]]
-STACK_AT = 0.8  # of the limit: early enough to arrive in time on a busy machine
+Watch = Callable[[], AbstractContextManager[object]]
 
 
 def serve(connection: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
     """Run one call after another until the grader goes.
 
-    A call has "file", "call", "arguments", "limit", and "rank", "size" and "comm" of the first argument (size 0: none).
+    A call has "file", "call", "arguments", and "rank", "size" and "comm" of the first argument (size 0: none).
 
     The answer to a call is its value and the arrays among its arguments as they are then, or the error it raised.
-    A call runs within ``watch(limit)``.
+    A call runs within ``watch()``.
     """
     wire = Wire(connection)
     while True:
@@ -73,7 +72,7 @@ def serve(connection: socket.socket, load: Load, watch: Watch = nullcontext) -> 
 def _answer(task: dict[str, Any], wire: Wire, load: Load, watch: Watch) -> bytes:
     """Packed in here, because the steps of a schedule are made, by the student's code, when it is packed."""
     try:
-        with watch(task["limit"]):
+        with watch():
             value = _called(task, wire, load)
             return pack({"op": "return", "value": value, "arguments": _arrays(task["arguments"])})
     except BaseException as error:  # SystemExit and KeyboardInterrupt, too: the rank stays, to say so
@@ -208,17 +207,13 @@ def _refuse(what: str, tried: list[str]) -> None:
 
 
 def watcher(tried: list[str]) -> Watch:
-    """Print the stacks before the time is over; at the end, raise an error for what was tried and hushed up."""
+    """Print the stacks when the grader asks by SIGALRM; at the end, raise an error for what was tried and hushed up."""
 
     @contextmanager
-    def watch(limit: float) -> Iterator[None]:
+    def watch() -> Iterator[None]:
         # By a signal, which stops the thread: one that reads the stacks of others while they run can crash.
         faulthandler.register(signal.SIGALRM, file=2)  # sys.stderr may be the student's
-        signal.setitimer(signal.ITIMER_REAL, STACK_AT * limit)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        yield
         if tried:
             _refuse(tried[0], [])
         if left := [thread.name for thread in threading.enumerate() if _is_left(thread)]:
