@@ -4,17 +4,18 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from assignments.wrong import ASSIGNMENTS
-from collectives.grading import assignment, sandbox
+from collectives.grading import assignment, criterion, sandbox
 from collectives.grading import grade as grading
 from collectives.grading.checking import reading
 from collectives.grading.criterion import Criterion, Submission
 from collectives.grading.grade import SubmissionError, grade
-from collectives.grading.verdict import Failed
+from collectives.grading.verdict import Failed, TimedOut
 
 Check = Callable[[Submission], Any]
 
@@ -140,6 +141,26 @@ def test_data_come_from_a_secret_which_the_grade_tells(tmp_path: Path) -> None:
     assert data(first[0]) == first
     with pytest.raises(ValueError, match="secret: got 'xyz', expected a hexadecimal number"):
         data("xyz")
+
+
+@pytest.mark.parametrize(("spent", "error"), [(0.1, sandbox.SandboxError), (9.0, TimedOut)])
+def test_a_rank_that_starts_late_is_charged_only_if_others_compute(
+    spent: float, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started:
+        def __init__(self, *_: Any) -> None:
+            self.is_late = bool(submission._processes)
+            self.channel = SimpleNamespace(meter=SimpleNamespace(spent=spent, look=lambda is_silent: None))
+
+        def need_ready(self) -> None:
+            if self.is_late:
+                raise TimedOut("a rank did not start within 300 s")
+
+    submission = Submission(tmp_path, "ring.py", {})
+    monkeypatch.setattr(criterion, "Process", Started)
+    submission.ranks(1)
+    with pytest.raises(error):
+        submission.ranks(2)
 
 
 def test_a_share_of_the_points(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A student's schedule is hostile data: whatever it says, the grader answers with a verdict."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS
 from collectives.grading import wire
-from collectives.grading.schedules import prove, schedules
-from collectives.grading.verdict import Failed
+from collectives.grading.criterion import Submission
+from collectives.grading.schedules import prove, prove_each, schedules
+from collectives.grading.verdict import Failed, TimedOut
 from collectives.schedule import Schedule, Step
 
 
@@ -56,6 +59,21 @@ def all_reduce(p: Any = 2, k: Any = 1, rows: Any = ((0, 1), (1, 0), 0, 1, True),
 def test_a_wrong_schedule_becomes_a_verdict(value: Any, message: str) -> None:
     with pytest.raises(Failed, match=message):
         checked(value)
+
+
+def test_a_proof_is_charged_to_the_submission(tmp_path: Path) -> None:
+    class Slow(Submission):
+        def call(self, *_: Any, **__: Any) -> Any:
+            return all_reduce()
+
+        def ranks(self, p: int) -> Any:
+            return [SimpleNamespace(channel=SimpleNamespace(meter=meter))] * p
+
+    meter = SimpleNamespace(spent=0.0)
+    submission = Slow(tmp_path, "ring.py", {}, limit=0.05)
+    with pytest.raises(TimedOut, match=r"f\(2\): to make and to prove it has used the 0.05 s"):
+        prove_each(submission, "f", [(2, (2,))] * 10_000)
+    assert meter.spent > 0.05
 
 
 def test_a_right_one_passes() -> None:
