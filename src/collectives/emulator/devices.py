@@ -3,6 +3,7 @@
 Compiled code calls libc directly, so that a packet costs microseconds beside the kernel's own time.
 """
 
+import platform
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,20 @@ BILLION = 1_000_000_000
 VERSION, TARGET, PORTS = OFFLOAD_HEADER, OFFLOAD_HEADER + 16, OFFLOAD_HEADER + 20
 
 
+def epoll_event(machine: str) -> tuple[int, int]:
+    """Layout of the system's ``epoll_event`` in words of 32 bits: its length, and where the descriptor is.
+
+    The compiler aligns the 8 bytes of data behind 4 bytes of events. Only x86-64 packs the two.
+
+    >>> epoll_event("x86_64"), epoll_event("aarch64")
+    ((3, 1), (4, 2))
+    """
+    return (3, 1) if machine == "x86_64" else (4, 2)
+
+
+EVENT_WORDS, DESCRIPTOR = epoll_event(platform.machine())
+
+
 @compiled
 def carry(net: Network, devices: Ints, hosts: Ints, poll: int) -> None:
     """Carry packets between the hosts' devices until another descriptor can be read.
@@ -40,11 +55,11 @@ def carry(net: Network, devices: Ints, hosts: Ints, poll: int) -> None:
     ``hosts`` has the host of each device by descriptor, NONE for other descriptors; ``poll`` is an epoll of all of
     them.
     """
-    time, events = np.zeros(2, dtype=np.int64), np.zeros(3 * AT_ONCE, dtype=np.uint32)
+    time, events = np.zeros(2, dtype=np.int64), np.zeros(EVENT_WORDS * AT_ONCE, dtype=np.uint32)
     while True:
         _sleep(next_event(net) - EARLY - _now(time), poll, time)
         for nth in range(epoll_wait(poll, events.ctypes.data, AT_ONCE, 0)):
-            device = events[3 * nth + 1]  # an event is 12 bytes: the events, then the descriptor
+            device = events[EVENT_WORDS * nth + DESCRIPTOR]
             if hosts[device] == NONE:
                 return
             _read(net, device, hosts[device], time)

@@ -26,13 +26,21 @@ def interface_address(name: str) -> str | None:
     return next((str(each.address) for each in known if each.family == socket.AF_INET), None)
 
 
+def named_interface() -> str:
+    """The interface that GLOO_SOCKET_IFNAME names, the first if it names several; empty if it names none.
+
+    gloo spreads messages over several. Ranks and launchers of ours meet at one, the same in all of them.
+    """
+    return os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+
+
 def reachable(is_local: bool) -> str:
     """The one address on which a launcher listens.
 
-    That is the address of the interface in GLOO_SOCKET_IFNAME, if this machine has it; else loopback's if all ranks are
+    That is the address of `named_interface`, if this machine has it; else loopback's if all ranks are
     on this machine; else that of this machine's name; else that of the interface by which it reaches others.
     """
-    if address := interface_address(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]):
+    if address := interface_address(named_interface()):
         return address
     for candidate in () if is_local else (_named, _outgoing):
         with suppress(OSError):

@@ -10,6 +10,7 @@ from collectives.backends.p2p import address
 from collectives.backends.p2p.connection import Connection
 from collectives.backends.p2p.mesh import Mesh
 from collectives.launch import launch
+from collectives.launch.address import reachable
 from places import TASKS
 
 pytestmark = pytest.mark.integration
@@ -81,8 +82,14 @@ def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
     with pytest.raises(OSError, match="'nosuch0', which has no IPv4 address here"):
         address.own_address()
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert address.own_address() == "127.0.0.1"
+
+
+@pytest.mark.parametrize("named", ["lo", "lo,nosuch0"])
+def test_the_first_of_several_interfaces_is_taken_as_the_launcher_takes_it(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", named)
+    assert address.own_address() == reachable(is_local=False) == "127.0.0.1"
 
 
 def test_what_comes_unasked_waits_in_the_socket() -> None:

@@ -1,6 +1,5 @@
 """Where the ranks of a group reach each other, and the token by which they know each other from strangers."""
 
-import os
 import secrets
 import socket
 import struct
@@ -8,7 +7,7 @@ import struct
 from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
-from collectives.launch.address import interface_address
+from collectives.launch.address import interface_address, named_interface
 
 TOKEN_BYTES = 16
 _TOLD = struct.Struct(f"<4sH{TOKEN_BYTES}s")  # host, port, token
@@ -23,11 +22,13 @@ def introduce(listener: socket.socket, group: dist.ProcessGroup) -> tuple[list[t
 
 
 def own_address() -> str:
-    """The IPv4 address at which others reach this rank: of the interface GLOO_SOCKET_IFNAME, or else of the host name.
+    """The IPv4 address at which others reach this rank: of the interface in GLOO_SOCKET_IFNAME, or of the host name.
+
+    Of several interfaces, with commas between them as torch takes them, it is the first.
 
     Raises OSError if the interface has no IPv4 address here, or the host's name has none.
     """
-    name = os.environ.get("GLOO_SOCKET_IFNAME")
+    name = named_interface()
     if not name:
         return socket.gethostbyname(socket.gethostname())
     address = interface_address(name)
