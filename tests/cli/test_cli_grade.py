@@ -4,10 +4,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from assignments.tiny import graded, hand_in, write
+from collectives.grading import classroom
 from command import Capture, run, started
 
 COURSE = ("handout", "grade", "grade-all")
@@ -48,9 +50,48 @@ def test_handout_writes_a_notebook(capsys: Capture, tiny: str, tmp_path: Path) -
     notebook = tmp_path / "new" / "source" / "tiny" / "tiny.ipynb"
     assert (code, err) == (0, "")
     assert str(notebook) in out
-    assert '"--seed", "5"' in "".join(cell["source"] for cell in json.loads(notebook.read_text())["cells"])
+    cells = "".join(cell["source"] for cell in json.loads(notebook.read_text())["cells"])
+    assert "NUMBER = 5" in cells
+    assert '"--seed", "' in cells
+    assert '"--seed", "5"' not in cells  # the hidden tests have a seed of their own
     code, _, err = run(capsys, *typed("handout", tiny, tmp_path), "--nbgrader")
     assert (code, "which exists, expected a new one" in err) == (2, True)
+
+
+@pytest.mark.parametrize("output", ["file", "file/new", "n" * 300, "tiny/public/new", "tiny"])
+@pytest.mark.parametrize("more", [[], ["--nbgrader"]])
+def test_handout_to_an_odd_folder(capsys: Capture, tiny: str, tmp_path: Path, output: str, more: list[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run(capsys, "handout", tiny, "--output", f"{tmp_path}/{output}", *more)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert ("expected one outside of" if output.startswith("tiny") else "cannot write the starter to") in err
+    assert [each for each in sorted(tmp_path.rglob("*")) if "__pycache__" not in each.parts] == before
+
+
+def test_grade_all_writes_names_on_one_line_and_says_what_it_skips(capsys: Capture, tiny: str, tmp_path: Path) -> None:
+    hand_in(tmp_path / "class", **{"\x1b[2Jeve\n\rada": "42", "__MACOSX": "42", ".git": "42"})
+    code, _, err = run(capsys, *typed("grade-all", tiny, tmp_path))
+    assert code == 0
+    assert err.startswith("skipped, not students' folders: .git, __MACOSX\n")
+    assert "3 of 3" in err
+    assert r"\x1b[2Jeve\n\rada: 8 of 8" in err
+    assert not set(err) & {"\x1b", "\r"}
+
+
+def test_grade_all_says_whom_it_could_not_grade(
+    capsys: Capture, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(assignment: object, folder: Path, *arguments: Any, **more: Any) -> Any:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(classroom, "grade", faulty)
+    code, out, err = run(capsys, *typed("grade-all", tiny, tmp_path), "--json")
+    rows = [json.loads(row) for row in out.splitlines()]
+    fault = "not graded: grader's fault: RecursionError: too deep"
+    assert (code, [row["verdicts"][0]["message"] for row in rows]) == (1, [fault] * 2)
+    assert "by the grader's fault: ada, bob; the same command tries again" in err
+    assert (tmp_path / "out" / "class.csv").exists()
 
 
 def test_grade_prints_a_report_that_says_how_it_was_made(capsys: Capture, tiny: str, tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """A class: graded once, again only where something changed, and on from where a run was cut off."""
 
 import csv
+import errno
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from assignments.tiny import graded, hand_in, write
 from assignments.wrong import ASSIGNMENTS
 from assignments.wrong_ring import WRONG
-from collectives.grading import assignment, starter
+from collectives.grading import assignment, classroom, starter, submitted
 from collectives.grading.assignment import Assignment
 from collectives.grading.classroom import grade_class
 from collectives.grading.grade import grade
@@ -92,6 +95,86 @@ def test_the_table_has_a_row_for_each_student(tiny: Assignment, tmp_path: Path) 
     for name in ("results.json", "grade.html", "grade.json"):
         assert (tmp_path / "out" / "eve" / name).is_file()
     assert "answer.py is missing" in (tmp_path / "out" / "eve" / "grade.json").read_text()
+
+
+def test_a_folder_that_is_a_link_takes_nobody_s_row(tiny: Assignment, tmp_path: Path) -> None:
+    for name, target in {"mallory": "ada", "nobody": "nowhere", "file": "ada/answer.py"}.items():
+        (tmp_path / "class" / name).symlink_to(target)
+    for _ in range(2):  # graded, and read back
+        made = points(tiny, tmp_path)
+        assert made == {"ada": 8, "bob": 2, "eve": 0, "file": 0, "mallory": 0, "nobody": 0, "zoe": 8}
+    assert "is behind a symbolic link" in (tmp_path / "out" / "mallory" / "grade.json").read_text()
+
+
+def test_a_name_that_is_written_in_two_ways_has_two_rows(tiny: Assignment, tmp_path: Path) -> None:
+    hand_in(tmp_path / "class", **{"a\nb": "42", "a\\nb": "41"})
+    for _ in range(2):
+        points(tiny, tmp_path)
+        assert sorted(float(row["total"]) for row in table(tmp_path / "out") if row["submission"] == "a\\nb") == [2, 8]
+
+
+@pytest.mark.parametrize("unreadable", ["eve", "eve/answer.py"])
+def test_what_cannot_be_read_is_that_student_s_fault(
+    tiny: Assignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unreadable: str
+) -> None:
+    opened = os.open
+
+    def refused(path: str | Path, *arguments: int, **more: int) -> int:  # root may read everything
+        above = Path(f"/proc/self/fd/{more['dir_fd']}").readlink() if more else ""
+        if Path(above, path) == tmp_path / "class" / unreadable:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *arguments, **more)
+
+    monkeypatch.setattr(submitted.os, "open", refused)
+    assert points(tiny, tmp_path) == {"ada": 8, "bob": 2, "eve": 0, "zoe": 8}
+    assert "answer.py cannot be read: Permission denied" in (tmp_path / "out" / "eve" / "grade.json").read_text()
+
+
+def test_folders_that_no_student_handed_in(tiny: Assignment, tmp_path: Path) -> None:
+    hand_in(tmp_path / "class", **{".git": "42", "__MACOSX": "42", ".ipynb_checkpoints": "42"})
+    assert set(points(tiny, tmp_path)) == {"ada", "bob", "eve", "zoe"}
+    assert submitted.skipped(tmp_path / "class") == [".git", ".ipynb_checkpoints", "__MACOSX"]
+
+
+def test_a_submission_that_is_called_as_the_table(tiny: Assignment, tmp_path: Path) -> None:
+    hand_in(tmp_path / "class", **{"class.csv": "42", "grade.json": "42"})
+    made = points(tiny, tmp_path)
+    assert (made["class.csv"], made["grade.json"], made["ada"]) == (0, 8, 8)
+    assert {row["submission"]: float(row["total"]) for row in table(tmp_path / "out")} == made
+
+
+@pytest.mark.parametrize("output", ["class", "class/grades", ".", "class/../class/ada"])
+def test_grades_and_submissions_lie_apart(tiny: Assignment, tmp_path: Path, output: str) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="expected a folder that neither has the submissions nor is in"):
+        grade_class(tiny, tmp_path / "class", tmp_path / output, sandboxed=False)
+    with pytest.raises(ValueError, match="expected one outside of"):
+        grade_class(tiny, tmp_path / "class", tiny.folder / "public" / "grades", sandboxed=False)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_grade_that_a_student_hands_in_is_not_believed(tiny: Assignment, tmp_path: Path) -> None:
+    points(tiny, tmp_path)
+    for name in ("graded-from.txt", "grade.json"):
+        shutil.copy(tmp_path / "out" / "ada" / name, tmp_path / "class" / "eve" / name)
+    shutil.rmtree(tmp_path / "out")
+    assert points(tiny, tmp_path)["eve"] == 0
+
+
+def test_a_fault_of_the_grader_ends_one_submission(
+    tiny: Assignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(assignment: Assignment, folder: Path, *arguments: Any, **more: Any) -> Grade:
+        if folder.name == "bob":
+            raise OSError("no space left on device")
+        return grade(assignment, folder, *arguments, **more)
+
+    monkeypatch.setattr(classroom, "grade", faulty)
+    assert points(tiny, tmp_path) == {"ada": 8, "bob": 0, "eve": 0, "zoe": 8}
+    (row,) = (row for row in table(tmp_path / "out") if row["submission"] == "bob")
+    assert (row["out of"], row["not passed"]) == ("0.0", "answer: ungraded")
+    monkeypatch.undo()
+    assert points(tiny, tmp_path)["bob"] == 2
 
 
 def test_a_folder_without_submissions_is_refused(tiny: Assignment, tmp_path: Path) -> None:

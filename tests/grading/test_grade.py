@@ -1,6 +1,7 @@
 """What a submission may consist of, and that a check which fails over a value is no end of the grading."""
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 
 from assignments.wrong import ASSIGNMENTS
-from collectives.grading import assignment, criterion, sandbox
+from collectives.grading import assignment, criterion, sandbox, submitted
 from collectives.grading import grade as grading
 from collectives.grading.checking import reading
 from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.grade import SubmissionError, grade
+from collectives.grading.grade import grade
+from collectives.grading.submitted import HandedIn
 from collectives.grading.verdict import Failed, TimedOut
 
 Check = Callable[[Submission], Any]
@@ -38,11 +40,12 @@ def folder(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("link", "is a symbolic link"),
-        ("dangling", "is a symbolic link"),
-        ("pipe", "is a folder, a pipe or a device"),
-        ("folder", "is a folder, a pipe or a device"),
-        ("missing", "is missing"),
+        ("link", "is a symbolic link, expected a file"),
+        ("dangling", "is a symbolic link, expected a file"),
+        ("pipe", "is a folder, a pipe or a device, expected a file"),
+        ("socket", "is a folder, a pipe or a device, expected a file"),
+        ("folder", "is a folder, a pipe or a device, expected a file"),
+        ("missing", "is missing in the submission"),
         ("blank", "is empty: begin with the starter's file"),
         ("large", "has 4,294,967,296 bytes, expected at most 1,048,576"),
     ],
@@ -52,23 +55,49 @@ def test_files_that_are_not_read(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     (tmp_path / "dangling").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
+    os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
     (tmp_path / "folder").mkdir()
     (tmp_path / "blank").write_text(" \n\t\n")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(4 << 30)
-    with pytest.raises(SubmissionError, match=f"{name} {says}"):
-        grading._checked(tmp_path, name)
+    os.link(tmp_path / "target", tmp_path / "hard")
+    assert submitted.read(tmp_path, ["hard", name]) == HandedIn(problem=f"{name} {says}")
+    assert submitted.read(tmp_path, ["hard"]).files == {"hard": b"x = 1"}
 
 
 def test_a_folder_above_that_is_a_link(tmp_path: Path) -> None:
     (folder(tmp_path / "elsewhere") / "a.py").write_text("x = 1")
     submission = folder(tmp_path / "submission")
     (submission / "src").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SubmissionError, match="symbolic link"):
-        grading._checked(submission, "src/a.py")
+    assert "src/a.py is behind a symbolic link" in submitted.read(submission, ["src/a.py"]).problem
     linked = tmp_path / "linked"
-    linked.symlink_to(tmp_path / "elsewhere")  # the instructor's own
-    assert grading._checked(linked, "a.py").read_text() == "x = 1"
+    linked.symlink_to(tmp_path / "elsewhere")
+    assert "a.py is behind a symbolic link" in submitted.read(linked, ["a.py"]).problem
+    (tmp_path / "elsewhere" / "ring.py").write_text("x = 1")
+    graded = grade(ring(passes), linked, sandboxed=False)  # the instructor's own link
+    assert (graded.submission, graded.points) == ("linked", 10)
+
+
+def test_a_file_that_grows_or_becomes_a_link_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Swapped between any two system calls: what was opened is what is judged and graded."""
+    (tmp_path / "secret").write_text("the grader's own")
+    file = tmp_path / "a.py"
+    file.write_text("x = 1")
+    asked = os.fstat
+
+    def swap(number: int) -> os.stat_result:
+        found = asked(number)
+        file.unlink(missing_ok=True)
+        file.symlink_to(tmp_path / "secret")
+        return found
+
+    monkeypatch.setattr(submitted.os, "fstat", swap)
+    assert submitted.read(tmp_path, ["a.py"]).files == {"a.py": b"x = 1"}
+    assert "is a symbolic link" in submitted.read(tmp_path, ["a.py"]).problem
+    file.unlink()
+    file.write_bytes(b"x" * 10)
+    monkeypatch.setattr(submitted.os, "fstat", lambda number: (asked(number), file.write_bytes(b"x" * (2 << 20)))[0])
+    assert "expected at most 1,048,576" in submitted.read(tmp_path, ["a.py"]).problem
 
 
 def test_only_files_that_students_edit_are_taken(tmp_path: Path) -> None:
@@ -78,7 +107,7 @@ def test_only_files_that_students_edit_are_taken(tmp_path: Path) -> None:
     cache = folder(tmp_path / "__pycache__")
     (cache / "ring.cpython-311.pyc").write_bytes(b"x")
     tree = tmp_path / "tree"
-    grading._make_tree(ring(), tmp_path, 3, tree)
+    grading._make_tree(ring(), submitted.read(tmp_path, ["ring.py"]), 3, tree)
     assert sorted(each.name for each in tree.iterdir()) == ["ring.py", "test_ring.py", "variant.py"]
     assert (tree / "ring.py").read_text() == "raise SystemExit"
     assert "DIRECTION" in (tree / "variant.py").read_text()

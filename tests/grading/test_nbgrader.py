@@ -207,7 +207,14 @@ def test_hidden_cells_are_python_and_their_command_is_ours(tmp_path: Path) -> No
     words = [str(word) for word in re.findall(r'"([^"]*)"', line)]
     assert words[:3] == ["-P", "-m", "collectives"]
     parsed = parser(VERBS).parse_args(words[3:])
-    assert (parsed.assignment, parsed.seed, parsed.json) == (tmp_path / "ring", SEED, True)
+    assert (parsed.assignment, parsed.json) == (tmp_path / "ring", True)
+    assert parsed.seed != SEED  # which students know
+
+
+def test_where_answers_follow_the_seed_the_hidden_tests_have_the_handouts(tmp_path: Path) -> None:
+    facts = PARTS["assignment.yaml"] + "answers_follow_seed: true\n"
+    export(made(tmp_path, **{"assignment.yaml": facts}), SEED, tmp_path / "course")
+    assert f'\\"--seed\\", \\"{SEED}\\"' in (tmp_path / "course/source/ring/ring.ipynb").read_text()
 
 
 def test_an_instructor_s_configuration_stays(tmp_path: Path) -> None:

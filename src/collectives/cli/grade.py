@@ -30,8 +30,8 @@ def add_unsafe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--unsafe", action="store_true", help=text)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Grade, print, write."""
+def run(arguments: argparse.Namespace) -> int:
+    """Grade, print, write; 1 if the grader itself failed at a criterion."""
     from collectives.grading import assignment, grade, report
     from collectives.grading.terminal import terminal
 
@@ -41,3 +41,4 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output:
         report.write(graded, arguments.output)
     out(json.dumps(report.as_json(graded)) if arguments.json else terminal(graded))
+    return 0 if grade.is_graded(graded) else 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from collectives.cli.ending import killing_children, out
 from collectives.cli.grade import add_assignment, add_unsafe
 from collectives.cli.options import add_json, wrong_input
+from collectives.grading.shown import line
 
 if TYPE_CHECKING:
     from collectives.grading.verdict import Grade
@@ -24,15 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Grade every submission, and sum the class up."""
-    from collectives.grading import assignment, report
+def run(arguments: argparse.Namespace) -> int:
+    """Grade every submission, and sum the class up; 1 if the grader itself failed at one."""
+    from collectives.grading import assignment, report, submitted
     from collectives.grading.class_table import class_summary
     from collectives.grading.classroom import grade_class
+    from collectives.grading.grade import is_graded
 
     with wrong_input():
         read = assignment.read(arguments.assignment)
         asked = read, arguments.submissions, arguments.output, arguments.seed, not arguments.unsafe
+        if names := submitted.skipped(arguments.submissions):
+            _warn(f"skipped, not students' folders: {', '.join(names)}")
         with killing_children():
             grades = grade_class(*asked, told=_say)
     if arguments.json:
@@ -40,8 +44,16 @@ def run(arguments: argparse.Namespace) -> None:
             out(json.dumps(report.as_json(graded)))
     else:
         out(class_summary(grades))
+    lost = [graded.submission for graded in grades if not is_graded(graded)]
+    if lost:
+        _warn(f"not graded, or not wholly, by the grader's fault: {', '.join(lost)}; the same command tries again")
     print(f"grades: {arguments.output}, class table: {arguments.output / 'class.csv'}", file=sys.stderr)
+    return 1 if lost else 0
+
+
+def _warn(text: str) -> None:
+    print(line(text), file=sys.stderr, flush=True)
 
 
 def _say(done: int, of: int, graded: "Grade") -> None:
-    print(f"{done:>4} of {of}  {graded.submission}: {graded.points:g} of {graded.of:g}", file=sys.stderr, flush=True)
+    _warn(f"{done:>4} of {of}  {graded.submission}: {graded.points:g} of {graded.of:g}")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from collectives.cli import ending
 from collectives.cli.grade import add_assignment
-from collectives.cli.options import wrong_input
+from collectives.cli.options import UsageError, wrong_input
+from collectives.grading.shown import line
 
 if TYPE_CHECKING:
     from collectives.grading.assignment import Assignment
@@ -28,8 +29,12 @@ def run(arguments: argparse.Namespace) -> None:
     with wrong_input():
         read = assignment.read(arguments.assignment)
         write = _write_notebook if arguments.nbgrader else _write_starter
-        for line in write(read, arguments):
-            ending.out(line)
+        try:
+            told = write(read, arguments)
+        except OSError as error:
+            raise UsageError(f"cannot write the starter to {arguments.output}: {error.strerror}") from None
+    for each in told:
+        ending.out(line(each))
 
 
 def _write_starter(read: "Assignment", arguments: argparse.Namespace) -> list[str]:

@@ -25,7 +25,10 @@ class AssignmentError(ValueError):
 
 
 class Facts(BaseModel):
-    """What ``assignment.yaml`` says. ``files``: those that a student edits; the first has the functions."""
+    """What ``assignment.yaml`` says. ``files``: those that a student edits; the first has the functions.
+
+    ``answers_follow_seed``: students hand in numbers that are right only for the seed of their starter.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,6 +38,7 @@ class Facts(BaseModel):
     packages: list[str] = ["numpy"]
     memory: str = "1G"
     limit: Annotated[float, Field(gt=0, le=600)] = 5.0
+    answers_follow_seed: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,12 @@ def read(folder: Path) -> Assignment:
         raise AssignmentError(f"{file}: {explain(error)}") from None
     module = _criteria(folder)
     return Assignment(folder, facts, tuple(module.CRITERIA), getattr(module, "variant", _no_variant))
+
+
+def need_outside(assignment: Assignment, folder: Path) -> None:
+    """Raise AssignmentError for a folder in the assignment's own, from which later starters could take it."""
+    if folder.resolve().is_relative_to(assignment.folder):
+        raise AssignmentError(f"folder: got {folder}, expected one outside of {assignment.folder}")
 
 
 def _no_variant(_seed: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Cell = str | float
 def class_table(grades: Iterable[Grade]) -> str:
     """CSV with a row for each submission, sorted by name: the points of each criterion, their sum, and what was missed.
 
-    A criterion that a submission's assignment lacks is an empty cell. Text is quoted, numbers are not.
+    A criterion that a submission's assignment lacks, or that was not graded, is an empty cell. Text is quoted, numbers are not.
 
     >>> missed = Verdict("steps", "2 (p - 1) steps", "timeout", 0, 4)
     >>> print(class_table([Grade("ring", "Ring", "=1+1", 7, (missed,))]), end="")
@@ -66,7 +66,7 @@ def _criteria(grades: list[Grade]) -> list[str]:
 
 
 def _row(grade: Grade, criteria: list[str]) -> list[Cell]:
-    points = {verdict.criterion: verdict.points for verdict in grade.verdicts}
+    points = {verdict.criterion: verdict.points for verdict in grade.verdicts if verdict.status != "ungraded"}
     missed = [f"{verdict.criterion}: {verdict.status}" for verdict in grade.verdicts if verdict.status != "passed"]
     sums = [grade.points, grade.of, round(percent(grade), 1)]
     each = [_two(points[criterion]) if criterion in points else "" for criterion in criteria]

@@ -1,7 +1,6 @@
 """Grade a submission: the student's files in a fresh starter, one criterion after the other, each in new sandboxes."""
 
 import secrets
-import shutil
 import tempfile
 import time
 import traceback
@@ -9,17 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from collectives.grading import sandbox, starter
+from collectives.grading import sandbox, starter, submitted
 from collectives.grading.assignment import Assignment
 from collectives.grading.criterion import Criterion, Submission
+from collectives.grading.submitted import HandedIn, SubmissionError
 from collectives.grading.verdict import EndedError, Failed, Grade, Ungraded, Verdict, plain
 
-MOST_FILE, MOST_MESSAGE = 1 << 20, 4000
+MOST_MESSAGE = 4000
 Told = Callable[[Verdict], None]
-
-
-class SubmissionError(ValueError):
-    """A submission that cannot be graded: a file is missing, empty, too large or a link."""
 
 
 def grade(
@@ -29,23 +25,26 @@ def grade(
     sandboxed: bool = True,
     told: Told | None = None,
     secret: str = "",
+    handed_in: HandedIn | None = None,
 ) -> Grade:
     """All verdicts on the submission in a folder; ``told`` hears each as soon as there is one.
 
     The test data are drawn from ``secret``, a hexadecimal number that no rank sees; a new one, if it is empty.
+    ``handed_in``: the folder's files, if they have been read already. The folder itself may be a link.
 
     Raises SandboxError where this machine has no sandbox and one is wanted, and ValueError if the folder is missing.
     """
-    if not folder.is_dir():
+    if handed_in is None and not folder.is_dir():
         raise ValueError(f"submission: got {folder}, expected a folder")
     why_not = sandbox.unavailable() if sandboxed else ""
     if why_not:
         raise sandbox.SandboxError(f"no sandbox: {why_not}. --unsafe grades without one, as your own user")
     secret = _hexadecimal(secret or secrets.token_hex(16))
+    handed_in = handed_in or submitted.read(folder.resolve(), assignment.facts.files)
     with tempfile.TemporaryDirectory(prefix="collectives-grade-") as temporary:
         tree = Path(temporary) / "tree"
         try:
-            _make_tree(assignment, folder, seed, tree)
+            _make_tree(assignment, handed_in, seed, tree)
         except SubmissionError as error:
             verdicts = tuple(_verdict(each, Failed(str(error)), 0.0) for each in assignment.criteria)
             for verdict in verdicts:
@@ -54,7 +53,7 @@ def grade(
             verdicts = tuple(
                 _tell(told, _graded(assignment, each, tree, seed, sandboxed, secret)) for each in assignment.criteria
             )
-    return Grade(assignment.name, assignment.facts.title, folder.resolve().name, seed, verdicts, sandboxed, (), secret)
+    return Grade(assignment.name, assignment.facts.title, _name(folder), seed, verdicts, sandboxed, (), secret)
 
 
 def _hexadecimal(secret: str) -> str:
@@ -64,17 +63,41 @@ def _hexadecimal(secret: str) -> str:
         raise ValueError(f"secret: got {secret!r:.60}, expected a hexadecimal number") from None
 
 
+def not_run(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, why: EndedError) -> Grade:
+    """The grade of a submission that was not run: each criterion ended in this way."""
+    verdicts = tuple(_verdict(each, why, 0.0) for each in assignment.criteria)
+    return Grade(assignment.name, assignment.facts.title, _name(folder), seed, verdicts, sandboxed)
+
+
+def faulty(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, error: Exception) -> Grade:
+    """The grade of a submission at which the grader failed: no criterion is graded."""
+    why = Ungraded(f"not graded: grader's fault: {type(error).__name__}: {error}")
+    return not_run(assignment, folder, seed, sandboxed, why)
+
+
+def is_graded(grade: Grade) -> bool:
+    """Whether the grader had no fault of its own in any criterion."""
+    return all(verdict.status != "ungraded" for verdict in grade.verdicts)
+
+
+def _name(folder: Path) -> str:
+    """The folder's own name, of "." too and of a link."""
+    return folder.resolve().name if folder.name in ("", "..") else folder.name
+
+
 def _tell(told: Told | None, verdict: Verdict) -> Verdict:
     if told:
         told(verdict)
     return verdict
 
 
-def _make_tree(assignment: Assignment, folder: Path, seed: int, tree: Path) -> None:
+def _make_tree(assignment: Assignment, handed_in: HandedIn, seed: int, tree: Path) -> None:
     """The starter for this seed, and in it the files that the student may edit; others are not looked at."""
+    if handed_in.problem:
+        raise SubmissionError(handed_in.problem)
     starter.write(assignment, seed, tree)
-    for name in assignment.facts.files:
-        shutil.copyfile(_checked(folder, name), tree / name, follow_symlinks=False)
+    for name, data in handed_in.files.items():
+        (tree / name).write_bytes(data)
     let_others_read(tree)
 
 
@@ -82,21 +105,6 @@ def let_others_read(tree: Path) -> None:
     """A sandbox runs as another user. Outside of it nobody passes the folder above, which only its owner may enter."""
     for each in (tree, *tree.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
-
-
-def _checked(folder: Path, name: str) -> Path:
-    file = folder / name
-    if any(each.is_symlink() for each in (file, *file.parents) if each.is_relative_to(folder) and each != folder):
-        raise SubmissionError(f"{name} is a symbolic link, expected a file")
-    if not file.exists():
-        raise SubmissionError(f"{name} is missing in the submission")
-    if not file.is_file():
-        raise SubmissionError(f"{name} is a folder, a pipe or a device, expected a file")
-    if file.stat().st_size > MOST_FILE:
-        raise SubmissionError(f"{name} has {file.stat().st_size:,} bytes, expected at most {MOST_FILE:,}")
-    if not file.read_bytes().strip():
-        raise SubmissionError(f"{name} is empty: begin with the starter's file")
-    return file
 
 
 def _graded(

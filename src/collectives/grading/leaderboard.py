@@ -6,8 +6,10 @@ from pathlib import Path
 from secrets import randbelow
 from typing import Any
 
+from collectives.grading import submitted
 from collectives.grading.assignment import MOST_SEED, Assignment, AssignmentError
-from collectives.grading.grade import grade
+from collectives.grading.grade import faulty, grade
+from collectives.grading.sandbox import SandboxError
 from collectives.grading.verdict import Verdict
 
 Row = dict[str, Any]
@@ -27,19 +29,18 @@ def ranking(
     Without a ``seed`` a new one is drawn; the rows have it, so that a run can be repeated.
 
     The score is the geometric mean, over the sizes, of simulated time over the bound; None where a schedule is not
-    proved or there is none. Those are last, by name, and have no place. Equal scores share a place.
+    proved or there is none. Those are last, by name, and have no place. Equal scores share a place. If the grader
+    itself fails at a submission, its status is "ungraded".
 
     Raises ValueError for a folder that has no submissions, AssignmentError for an assignment that has no score, and
     what `collectives.grading.grade.grade` raises.
     """
     scored = _only_score(assignment)
-    submissions = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
-    if not submissions:
-        raise ValueError(f"submissions: got {folder}, expected a folder with a folder for each")
+    submissions = submitted.submissions(folder)
     seed = randbelow(MOST_SEED) if seed is None else seed
     rows = []
     for each in submissions:
-        rows.append(_row(each.name, grade(scored, each, seed, sandboxed).verdicts[0], seed))
+        rows.append(_row(each.name, _verdict(scored, each, seed, sandboxed), seed))
         if told:
             told(rows[-1])
     return placed(rows)
@@ -50,6 +51,16 @@ def _only_score(assignment: Assignment) -> Assignment:
     if not scored:
         raise AssignmentError(f"assignment: got {assignment.name}, expected one with a criterion {CRITERION!r}")
     return replace(assignment, criteria=scored)
+
+
+def _verdict(scored: Assignment, folder: Path, seed: int, sandboxed: bool) -> Verdict:
+    try:
+        handed_in = submitted.read(folder, scored.facts.files)
+        return grade(scored, folder, seed, sandboxed, handed_in=handed_in).verdicts[0]
+    except SandboxError:
+        raise
+    except Exception as error:  # a row for the instructor; the others are ranked
+        return faulty(scored, folder, seed, sandboxed, error).verdicts[0]
 
 
 def _row(name: str, verdict: Verdict, seed: int) -> Row:

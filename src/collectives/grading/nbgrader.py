@@ -20,10 +20,11 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import randbelow
 from typing import Any
 
 from collectives.grading import starter
-from collectives.grading.assignment import Assignment, AssignmentError
+from collectives.grading.assignment import MOST_SEED, Assignment, AssignmentError, need_outside
 from collectives.grading.criterion import Criterion
 from collectives.grading.prose import prose
 
@@ -70,10 +71,12 @@ Cell = dict[str, Any]
 def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
     """Write ``source/NAME`` into the folder of an nbgrader course, and return the path of its notebook.
 
+    Students see ``seed``. The hidden tests have another one, drawn here, unless the answers follow the seed.
     Each criterion becomes a hidden test that gives the points of `collectives grade`; the public tests, which students
     see, give none. A course without ``nbgrader_config.py`` gets one, because nbgrader gives a cell 30 seconds unless
     it says more. Raises AssignmentError, before anything is written, where the folder exists or a part is missing.
     """
+    need_outside(assignment, Path(course))
     target = Path(course) / "source" / assignment.name
     handout = assignment.folder / "handout.md"
     if target.exists():
@@ -100,7 +103,7 @@ def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Pat
         _cell("handout", "locked", prose(handout)),
         *_files(assignment, folder),
         *_given(folder),
-        *_hidden(assignment, seed),
+        *_hidden(assignment, seed if assignment.facts.answers_follow_seed else randbelow(MOST_SEED)),
     ]
     metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}

@@ -12,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from collectives.grading.assignment import Assignment, AssignmentError
+from collectives.grading.assignment import Assignment, AssignmentError, need_outside
 
 SOLUTION = re.compile(
     r"^(?P<indent> *)# solution(?:: (?P<say>.*))?\n(?:.*\n)*?"
@@ -51,8 +51,9 @@ def _instead(found: re.Match[str]) -> str:
 def write(assignment: Assignment, seed: int, folder: Path) -> None:
     """Write the starter for a seed into a new folder.
 
-    Raises AssignmentError where the folder exists and is not empty.
+    Raises AssignmentError where the folder exists and is not empty, or is in the assignment's own folder.
     """
+    need_outside(assignment, folder)
     if folder.exists() and any(folder.iterdir()):
         raise AssignmentError(f"folder: got {folder}, which is not empty, expected a new one")
     folder.mkdir(parents=True, exist_ok=True)
