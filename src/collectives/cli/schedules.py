@@ -18,7 +18,7 @@ OPTIONS = ("root", "segments")
 def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | None = None) -> None:
     """Collective, algorithm and their options."""
     parser.add_argument("collective", nargs=nargs, help="such as all_reduce; not before FILE.xml, which has its own")
-    names = "such as two_tree (`collectives list`), or FILE.py:FUNCTION, or FILE.xml (MSCCL)"
+    names = "such as two_tree (`collectives list`), or FILE.py:FUNCTION (runs as you, without a sandbox), or FILE.xml"
     parser.add_argument("algorithm", nargs="?", help=names)
     parser.add_argument("-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml)")
     parser.add_argument("--root", type=int, help="for a collective that starts from or ends at one rank")
