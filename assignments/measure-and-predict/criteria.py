@@ -48,7 +48,7 @@ def _measured(submission: Submission, alpha: float, beta: float) -> tuple[Played
     p, peer = 4, submission.variant["peer"]
     late = tuple(5e-3 if rank == peer else 0.0 for rank in range(p))
     network = Network(alpha, beta, late=late)
-    played = submission.play("measure", [[]] * p, network, Noisy, seed=submission.seed, peer=peer)
+    played = submission.play("measure", [[]] * p, network, Noisy, seed=int(submission.secret or "0", 16), peer=peer)
     told = played.values[0]
     if not isinstance(told, list) or len(told) != 2:
         raise Failed(f"measure: rank 0 returned {told!r:.80}, expected (sizes, seconds)")

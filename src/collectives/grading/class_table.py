@@ -15,7 +15,8 @@ Cell = str | float
 def class_table(grades: Iterable[Grade]) -> str:
     """CSV with a row for each submission, sorted by name: the points of each criterion, their sum, and what was missed.
 
-    A criterion that a submission's assignment lacks, or that was not graded, is an empty cell. Text is quoted, numbers are not.
+    A criterion that a submission's assignment lacks, or that was not graded, is an empty cell. Text is quoted, numbers
+    are not.
 
     >>> missed = Verdict("steps", "2 (p - 1) steps", "timeout", 0, 4)
     >>> print(class_table([Grade("ring", "Ring", "=1+1", 7, (missed,))]), end="")

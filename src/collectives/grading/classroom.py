@@ -35,8 +35,9 @@ def grade_class(
 
     A submission whose files, assignment, seed and sandbox are those of a grade in ``output`` is not run again, so a
     run that was cut off goes on where it ended. ``told`` hears how many are done, of how many, and the last grade.
-    All submissions get the same test data, from a secret that the first run draws and keeps in ``output``. Hidden folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have
-    the status "ungraded".
+    All submissions get the same test data, from a secret that the first run draws and keeps in ``output``. Hidden
+    folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have the
+    status "ungraded".
 
     Raises ValueError where there is no submission or one of the two folders is in the other, and SandboxError where
     there is no sandbox.
