@@ -13,9 +13,10 @@ Rank 0 tells the others. If it names none, the ranks of a gloo group measure the
 trips or 0.1 s; an NCCL group goes by the preset ethernet. COLLECTIVES_MACHINE=ethernet turns the measurement off.
 
 Tensors are contiguous, on the CPU in a gloo group, or on the GPU in an NCCL group (not yet with ``async_op``); a group
-of `collectives.torch_backend` takes both. The dtype is the same for all tensors of a call. Without a reduction any
-dtype will do. A reduction takes float16, bfloat16, float32, float64, signed integers, uint8 and bool; op is SUM, AVG,
-PRODUCT, MAX or MIN, and for integers and bools BAND, BOR or BXOR. A sum of bools is their "or"; they have no average.
+of `collectives.torch_backend` takes both. The dtype is the same for all tensors of a call. Without a reduction it is
+any that torch copies: not quantized types, nor integers of fewer than 8 bits. A reduction takes float16, bfloat16,
+float32, float64, signed integers, uint8 and bool; op is SUM, AVG, PRODUCT, MAX or MIN, and for integers and bools BAND,
+BOR or BXOR. A sum of bools is their "or"; they have no average.
 
 Tensors may have any shape and any number of elements, including 0. Roots are global ranks. What a function says of sums
 holds for every op; for the rounding of floats see `collectives.backends.p2p.collective.perform`. Discard the group

@@ -7,6 +7,7 @@ do first, which shows a tie between tasks that is missing. Where a rank only exc
 before those of the earlier steps are. All must give the right result, and nobody may be stuck.
 """
 
+import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
@@ -21,8 +22,9 @@ from collectives import interpret
 from collectives.algorithms import build, executable
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.compile import plan
-from collectives.backends.p2p.program import AHEAD, Plan, Recv, Reduce, Send, Span, Task, Wait
+from collectives.backends.p2p.program import AHEAD, Average, Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.backends.p2p.step_messages import in_pieces
+from collectives.contracts import REDUCING
 from collectives.schedule import Schedule, Step, parts
 
 # Of the four, `make unit` takes one.
@@ -242,6 +244,51 @@ def test_half_of_a_ring_lands_in_place() -> None:
         if isinstance(do, Recv):
             landings[do.into.scratch].append(do.step)
     assert landings == {True: [0, 1, 2], False: [3, 4, 5]}
+
+
+@pytest.mark.integration  # seconds
+@pytest.mark.parametrize(("collective", "algorithm"), [key for key in executable() if key[0] in REDUCING])
+@pytest.mark.parametrize("cells", [13, 1 << 24])
+def test_a_sum_is_divided_where_its_last_contribution_is_added(
+    collective: str, algorithm: str, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, or a few chunks at a time; and without an average the plan is the same but for the divisions."""
+    monkeypatch.setattr("collectives.backends.p2p.compile.MOST_CELLS", cells)
+    for p in (1, 3, 8):
+        schedule = build(collective, algorithm, p, root=p // 2, segments=3)
+        edges = schedule.cut(5 * p + 2)
+        counts = np.ones((p, schedule.k), dtype=int)
+        done: list[set[tuple[int, int]]] = [set() for _ in range(p)]
+        for step in schedule.steps():
+            before = counts.copy()
+            interpret.apply(step, counts)
+            for row, c in zip(*step.cells(), strict=True):
+                rank = int(step.dst[row])
+                if step.add[row] and before[rank, c] < counts[rank, c] == p and edges[c] < edges[c + 1]:
+                    done[rank].add((int(edges[c]), int(edges[c + 1])))
+        for rank in range(p):
+            doing = list(plan(schedule, rank, edges).instructions())
+            divided = [do.span for do in doing if isinstance(do, Average)]
+            assert sorted(divided) == sorted(Span(*each) for each in done[rank])
+            undivided = [do for do in doing if not isinstance(do, Average)]
+            assert list(plan(schedule, rank, edges, averages=False).instructions()) == undivided
+
+
+@pytest.mark.integration  # seconds
+@pytest.mark.parametrize(("averages", "cells"), [(False, 1 << 24), (True, 1 << 15)])
+def test_many_ranks_of_many_chunks_take_no_memory_for_each_other(
+    averages: bool, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectives.backends.p2p.compile.MOST_CELLS", cells)
+    p = 1024
+    schedule = build("all_reduce", "halving_doubling", p)
+    edges = schedule.cut(4 * p)
+    tracemalloc.start()
+    plan(schedule, 5, edges, averages)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert schedule.k == p
+    assert peak < p * schedule.k * 8 / 3
 
 
 def test_an_empty_buffer_sends_nothing() -> None:

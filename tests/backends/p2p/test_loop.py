@@ -1,6 +1,9 @@
 """The compiled loop against the executor in Python: the same bits, whichever a rank has, by shared memory or TCP."""
 
 import random
+import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,9 +13,10 @@ from torch import distributed as dist
 
 from collectives.algorithms import build, executable
 from collectives.backends.p2p import execute as executors
+from collectives.backends.p2p import local
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.loop.state import NONE, OUT_RING
-from collectives.backends.p2p.reduce import HALF, refusal
+from collectives.backends.p2p.reduce import HALF, as_array, refusal
 from collectives.contracts import REDUCING
 
 pytestmark = pytest.mark.integration
@@ -108,10 +112,87 @@ def test_without_the_loop_python_serves(monkeypatch: pytest.MonkeyPatch) -> None
     def absent(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(executors.importlib, "import_module", absent)
+    monkeypatch.setattr(local.importlib, "import_module", absent)
     executors.loop.cache_clear()
     assert executors.loop() is None
     executors.loop.cache_clear()
+
+
+NO_LOCKS = """
+import errno, fcntl, os, sys, warnings
+def refuse(*_):
+    raise OSError(getattr(errno, sys.argv[1]), os.strerror(getattr(errno, sys.argv[1])))
+fcntl.flock = refuse
+if sys.argv[2] == "memory":
+    os.memfd_create = refuse
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    from collectives.backends.p2p import execute, local
+    print(bool(execute.loop()), bool(local.rings()), bool(local.rings()), *(each.message for each in said), sep="|")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "expected"),
+    [
+        ("ENOSYS", "locks", "True|True|True\n"),
+        ("EBADF", "locks", "True|True|True\n"),  # NFS: an exclusive lock on a file that is open for reading
+        (
+            "ENOSPC",
+            "memory",
+            "True|False|False|collectives.backends.p2p.rings cannot be used, so TCP serves: "
+            "[Errno 28] No space left on device\n",
+        ),
+    ],
+)
+def test_what_the_file_system_refuses_does_not_prevent_the_import(code: str, refused: str, expected: str) -> None:
+    command = [sys.executable, "-c", NO_LOCKS, code, refused]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == (expected, "")
+
+
+ALL = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
+
+
+def is_done(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+def bits(dtype: torch.dtype) -> torch.Tensor:
+    """Two elements of any dtype."""
+    return torch.arange(2 * dtype.itemsize, dtype=torch.uint8).view(dtype)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of quantized types and of complex32
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_what_torch_copies_is_moved_and_what_it_adds_is_reduced_but_complex(dtype: torch.dtype) -> None:
+    copied = is_done(lambda: torch.empty(2, dtype=dtype).copy_(bits(dtype)))
+    assert (refusal(None, dtype) is None) == copied
+    if copied:
+        assert as_array(bits(dtype)).view("u1").tolist() == list(range(2 * dtype.itemsize))
+    added = dtype == torch.bool or is_done(lambda: bits(dtype) + bits(dtype))
+    assert (refusal(dist.ReduceOp.SUM, dtype) is None) == (added and not dtype.is_complex)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_dtype_that_can_be_moved_is_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(2, monkeypatch)
+    schedule = build("broadcast", "binomial", 2)
+    plans = [plan(schedule, r, schedule.cut(2)) for r in range(2)]
+
+    def call(r: int, dtype: torch.dtype) -> bytes:
+        tensor = bits(dtype) if r == 0 else torch.zeros(2 * dtype.itemsize, dtype=torch.uint8).view(dtype)
+        executors.execute(plans[r], tensor, tensor[:0], ranks.groups[r], None, 2)  # type: ignore[arg-type]
+        return in_bits(tensor)
+
+    for dtype in [each for each in ALL if refusal(None, each) is None]:
+        for who in ("cc", "pp"):
+            assert ranks.run(lambda r, dtype=dtype: call(r, dtype), who) == [in_bits(bits(dtype))] * 2
+    ranks.close()
 
 
 @pytest.mark.parametrize(("value", "is_there"), [("compiled", True), ("python", False)])

@@ -1,7 +1,11 @@
 """A rank that fails while others are in the compiled loop: each reports what it would report from Python."""
 
+import errno
+import os
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.backends.p2p import execute as executors
+from collectives.backends.p2p import rings
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.mesh import Mesh
 
@@ -82,3 +87,62 @@ def test_the_others_say_why(fault: str, who: str, monkeypatch: pytest.MonkeyPatc
         assert isinstance(said, RuntimeError), said
         assert words in str(said)
         assert "in step " in str(said)
+
+
+@pytest.mark.parametrize("who", ["ppp", "ccc"])
+def test_a_rank_that_cannot_map_a_ring_names_the_cause_as_its_own(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, take = threading.local(), rings.take
+
+    def refused(*given: Any) -> Any:
+        if getattr(own, "is_full", False):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return take(*given)
+
+    monkeypatch.setattr(rings, "take", refused)
+    ranks = Ranks(P, monkeypatch, seconds=10.0)
+
+    def first(r: int) -> object:
+        own.is_full = r == 1
+        return call(ranks, r)
+
+    seen = [str(each) for each in ranks.run(first, who)]
+    ranks.close()
+    cause = "this rank cannot map the memory that it was sent: [Errno 24] Too many open files"
+    assert seen[1].endswith(f"receiving from rank 0: {cause}")
+    for said in (seen[0], seen[2]):
+        assert "because rank 1 failed in step 0, receiving from rank 0: " in said
+        assert cause in said
+
+
+MANY = 20
+
+
+def test_all_of_many_ranks_hear_why_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(MANY, monkeypatch, seconds=30.0)
+    schedule = build("all_reduce", "ring", MANY)
+
+    def once(r: int) -> object:
+        if r == 1:
+            return gives_up(ranks)
+        made, tensor = plan(schedule, r, schedule.cut(N)), torch.ones(N)
+        scratch, group = torch.zeros(made.scratch), ranks.groups[r]
+        return executors.execute(made, tensor, scratch, group, dist.ReduceOp.SUM, MANY, SIGNATURE)  # type: ignore[arg-type]
+
+    seen = ranks.run(once, "p" * MANY)
+    ranks.close()
+    assert all("rank 1 failed by ValueError: planted" in str(said) for r, said in enumerate(seen) if r != 1)
+
+
+def test_ranks_that_all_fail_at_once_do_not_all_connect_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(MANY, monkeypatch)
+
+    def fail(r: int) -> None:
+        joined = ranks.groups[r].mesh
+        joined.begin(step_by_step=False, signature=SIGNATURE)
+        joined.fail(ValueError("planted"))
+        joined.end()
+
+    assert ranks.run(fail, "p" * MANY) == [None] * MANY
+    made = sum(len(group.mesh.out) for group in ranks.groups)
+    ranks.close()
+    assert made <= MANY * 2 * (MANY - 1).bit_length()  # all with all would be MANY * (MANY - 1)

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -114,6 +115,20 @@ def test_memory_that_is_not_a_ring_is_refused(nbytes: int, seals: int) -> None:
     with one, other, pytest.raises(OSError, match="memory"):
         rings.take(one, [memory])
     os.close(memory)
+
+
+def test_memory_for_which_no_descriptor_is_left_is_refused_with_that_reason() -> None:
+    one, other = socket.socketpair()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with one, local.Visitor(other) as visitor:
+        socket.send_fds(one, [b"hello"], [one.fileno()])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            assert visitor.recv(5) == b"hello"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        with pytest.raises(OSError, match="Too many open files"):
+            visitor.ring()
 
 
 def test_a_host_of_too_many_ranks_shares_no_memory() -> None:

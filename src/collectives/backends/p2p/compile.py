@@ -32,12 +32,15 @@ from collectives.schedule import Ints, Schedule, Step
 
 # Of how many steps messages are kept that nothing sent has needed yet.
 LATE = 4
+# Cells of ranks and chunks whose contributions are counted at a time, in a pass over the schedule.
+MOST_CELLS = 1 << 24
 
 
-def plan(schedule: Schedule, rank: int, edges: Ints) -> Plan:
+def plan(schedule: Schedule, rank: int, edges: Ints, averages: bool = True) -> Plan:
     """The program of one rank whose chunks lie between ``edges`` of its buffer, from ``schedule.cut(n)`` or `compact`.
 
-    Cost: the rows of the whole schedule are gone through twice, and p * k numbers kept. Made once per size.
+    Without ``averages`` it serves every op but AVG. Cost: a pass over the rows of the whole schedule, and memory for
+    this rank's messages; with ``averages`` another pass for each `MOST_CELLS` of p * k. Made once per size.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> doubling = ALGORITHMS["all_reduce", "recursive_doubling"](2)
@@ -52,7 +55,8 @@ Span(start=0, stop=8, scratch=True)))
     Average(span=Span(start=0, stop=8, scratch=False))
     """
     steps = [step_messages(step, rank, edges) for step in schedule.steps()]
-    program = tuple(_program(steps, rank, _finished(schedule, rank, edges)))
+    finished = _finished(schedule, rank, edges) if averages and schedule.collective in REDUCING else {}
+    program = tuple(_program(steps, rank, finished))
     receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     ties = tuple(len(task.after) for task in program)
@@ -111,17 +115,25 @@ def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span
     Receivers of a finished sum get it already averaged, from a rank that completed it in an earlier step.
     """
     spans: dict[int, list[Span]] = defaultdict(list)
-    if schedule.collective not in REDUCING:
-        return spans
-    contributions = np.ones((schedule.p, schedule.k), dtype=np.int64)
-    for t, step in enumerate(schedule.steps()):
-        apply(step, contributions)
-        row, chunk = step.cells()
-        added = np.unique(chunk[(step.dst[row] == rank) & step.add[row]])
-        for c in added[contributions[rank, added] == schedule.p].tolist():
-            if edges[c] < edges[c + 1]:
-                spans[t].append(Span(int(edges[c]), int(edges[c + 1])))
+    width = max(1, MOST_CELLS // schedule.p)
+    for first in range(0, schedule.k, width):
+        last = min(first + width, schedule.k)
+        contributions = np.ones((schedule.p, last - first), dtype=np.min_scalar_type(schedule.p))
+        for t, step in enumerate(_within(step, first, last) for step in schedule.steps()):
+            apply(step, contributions)
+            row, chunk = step.cells()
+            added = np.unique(chunk[(step.dst[row] == rank) & step.add[row]])
+            for c in (first + added[contributions[rank, added] == schedule.p]).tolist():
+                if edges[c] < edges[c + 1]:
+                    spans[t].append(Span(int(edges[c]), int(edges[c + 1])))
     return spans
+
+
+def _within(step: Step, first: int, last: int) -> Step:
+    """What a step moves of the chunks from ``first`` up to ``last``, which are numbered from 0."""
+    start, stop = np.maximum(step.chunk, first), np.minimum(step.chunk + step.count, last)
+    rows = start < stop
+    return Step(step.src[rows], step.dst[rows], start[rows] - first, (stop - start)[rows], step.add[rows])
 
 
 class _Access(NamedTuple):

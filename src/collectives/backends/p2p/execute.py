@@ -7,11 +7,9 @@ errors, waits for more than a second, paces exchanges of long messages, and redu
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from heapq import heappop, heappush
 from typing import Any
@@ -97,9 +95,7 @@ def loop() -> Any:
         raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {COMPILED} or {PYTHON}")
     if wanted == PYTHON or sys.platform != "linux":
         return None
-    with suppress(ImportError, RuntimeError):  # no numba, or no folder in which it may keep what it has compiled
-        return importlib.import_module("collectives.backends.p2p.loop.execute")
-    return None
+    return local.compiled_module("collectives.backends.p2p.loop.execute", f"the executor in {PYTHON}")
 
 
 def _go_on(

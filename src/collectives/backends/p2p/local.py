@@ -8,12 +8,13 @@ token. A pair for which the system refuses any of this uses TCP.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -40,9 +41,21 @@ def rings() -> Any:
 
 @cache
 def _compiled() -> Any:
-    with suppress(ImportError, RuntimeError):  # no numba, or no folder in which it may keep what it has compiled
-        return importlib.import_module("collectives.backends.p2p.rings")
-    return None
+    return compiled_module("collectives.backends.p2p.rings", "TCP")
+
+
+def compiled_module(name: str, instead: str) -> Any:
+    """A module of compiled code; None without numba, or without a folder in which it may keep what it has compiled.
+
+    If the system refuses something else, such as room for it, a warning says so, and what serves ``instead``.
+    """
+    try:
+        return importlib.import_module(name)
+    except (ImportError, RuntimeError):
+        return None
+    except OSError as error:
+        warnings.warn(f"{name} cannot be used, so {instead} serves: {error}", RuntimeWarning, stacklevel=2)
+        return None
 
 
 def listen(address: Address, backlog: int) -> socket.socket | None:
@@ -98,19 +111,28 @@ class Visitor(socket.socket):
         super().__init__(fileno=connected.detach())
         self.setblocking(False)
         self._memory: list[int] = []
+        self._is_full = False  # whether this process had no number left for the memory's descriptor
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """What it says; nothing from another user."""
         if not is_ours(self):
             return b""
-        said, memory, *_ = socket.recv_fds(self, size, 1, flags)
+        said, memory, how, _ = socket.recv_fds(self, size, 1, flags)
         self._memory += memory
+        self._is_full |= bool(how & socket.MSG_CTRUNC)
         return said
 
     def ring(self) -> Any:
-        """The ring in that memory, from which this rank reads. Raises OSError where it is not one."""
+        """The ring in that memory, from which this rank reads. Raises OSError where it is not one, or not for us."""
         try:
-            return rings().take(socket.socket(fileno=os.dup(self.fileno())), self._memory)
+            if self._is_full:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            bell = socket.socket(fileno=os.dup(self.fileno()))
+            try:
+                return rings().take(bell, self._memory)
+            except OSError:
+                bell.close()
+                raise
         finally:
             self.close()
 

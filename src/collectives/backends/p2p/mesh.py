@@ -41,6 +41,7 @@ from collectives.backends.p2p.farewell import (
     told,
 )
 from collectives.backends.p2p.guests import MOST, Guest, Guests
+from collectives.backends.p2p.kept import Kept
 from collectives.backends.p2p.outgoing import Outgoing
 from collectives.backends.p2p.reading import take
 from collectives.backends.p2p.signature import NO_CALL
@@ -77,7 +78,8 @@ class Mesh:
         self.has_network = False  # whether any peer is reached by TCP
         self.over: str | None = None  # what its connections are: shared memory, TCP, or both
         self._rings: dict[int, Any] = {}  # by numbers of sockets
-        self.kept: dict[int, Any] = {}  # its arrays
+        # Its arrays, and the programs that they are for.
+        self.kept: Kept[Any] = Kept(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self._listener, select.POLLIN, self._accept)
         if self._local:
@@ -99,16 +101,26 @@ class Mesh:
         self.deadline = self._listened + self.seconds
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others why this rank gives up, as far as they listen; its connections are for no later call."""
+        """Tell others why this rank gives up, as far as they listen; its connections are for no later call.
+
+        Those who hear it tell theirs. If each of p ranks told all, p ranks that fail at once would make p**2
+        connections.
+        """
         if self._has_told:
             return
         self.is_open, self.outgoing.step_by_step, self._has_told = False, False, True
         why, until = reason(self.rank, error), time.monotonic() + PATIENCE
-        for peer in set(range(self.size)) - {self.rank} - {peer for peer, is_sent in self._lost if is_sent}:
+        for peer in self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}:
             connection = self.out.get(peer) or self._connect(peer)
             self.outgoing.send(connection, farewell(peer, self.call, self.signature, why))
         while self.outgoing.unsent and (left := until - time.monotonic()) > 0:
             self.look_after(left)
+
+    def _neighbours(self) -> set[int]:
+        """The ranks that this one is connected with, and those at distances of 1, 2, 4, …: few, but all soon hear."""
+        steps = [1 << i for i in range((self.size - 1).bit_length())]
+        far = {(self.rank + sign * step) % self.size for step in steps for sign in (-1, 1)}
+        return (far | set(self.out) | set(self.into)) - {self.rank}
 
     def _last_words(self, peer: int) -> FarewellError | None:
         """Why the peer has given up. Its connection to this rank may still wait to be accepted, and to say its rank."""
@@ -320,11 +332,12 @@ class Mesh:
             return
         self._ignore(guest.socket.fileno())
         self._guests.remove(guest)
-        with suppress(OSError):  # a ring that this process may not map
-            connected = local.opened(guest.socket)
-            connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
-            connection.handler = partial(self._read, connection)
-            self._use(connection, connected, is_sent=False)
+        connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
+        connection.handler = partial(self._read, connection)
+        try:
+            self._use(connection, local.opened(guest.socket), is_sent=False)
+        except OSError as error:  # the peer sees no more than that this rank hangs up
+            self.lose(connection, OSError(f"this rank cannot map the memory that it was sent: {error}"), is_sent=False)
 
     def _dismiss(self, guest: Guest) -> None:
         self._ignore(guest.socket.fileno())

@@ -1,6 +1,6 @@
 """What a call needs that is worked out once and kept: the algorithm, one rank's plan, chunk edges and a signature."""
 
-from functools import lru_cache
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from collectives.algorithms import build
 from collectives.autotune import STRAIGHT, choose, stated
 from collectives.backends import Call, Performed
 from collectives.backends.p2p.compile import compact, is_straight, plan
+from collectives.backends.p2p.kept import Kept
 from collectives.backends.p2p.member import Place
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.reduce import refusal
@@ -20,9 +21,6 @@ from collectives.schedule import Ints, Schedule, need_ranks_only
 
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
-
-# Prepared calls kept: a training step uses a handful of sizes.
-KEPT = 64
 
 
 # Elements of an all-to-all that go to each rank, and that come from each.
@@ -91,16 +89,21 @@ class Prepared(NamedTuple):
     performed: Performed
 
 
-@lru_cache(maxsize=KEPT)
 def prepare(place: Place, wanted: Request) -> Prepared:
     """Choose, build, check and compile what one rank does. Raises ValueError for what cannot be executed."""
+    return _prepared.get((place, wanted), partial(_prepare, place, wanted))
+
+
+def _prepare(place: Place, wanted: Request) -> Prepared:
     check(place.over, wanted)
     collective, rank, p, n, splits = wanted.collective, place.rank, place.p, wanted.n, wanted.splits
     nbytes, machine = n * wanted.kind.dtype.itemsize, stated(place.machine)
     name, segments, _ = choose(
         collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
     )
-    made, edges = _compiled(collective, name, p, wanted.root, segments, rank, n, splits)
+    averages = wanted.op == dist.ReduceOp.AVG
+    what = collective, name, p, wanted.root, segments, rank, n, splits, averages
+    made, edges = _plans.get(what, partial(_compile, *what))
     same = signature(
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
@@ -108,17 +111,35 @@ def prepare(place: Place, wanted: Request) -> Prepared:
     return Prepared(made, edges, same, Performed(name, segments, by))
 
 
-@lru_cache(maxsize=KEPT)
-def _compiled(
-    collective: str, name: str, p: int, root: int | None, segments: int, rank: int, n: int, splits: Splits | None
+def _compile(
+    collective: str,
+    name: str,
+    p: int,
+    root: int | None,
+    segments: int,
+    rank: int,
+    n: int,
+    splits: Splits | None,
+    averages: bool,
 ) -> tuple[Plan, Ints]:
-    """The plan and the chunk edges, which calls of every op and dtype share."""
+    """The plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
     schedule = build(collective, name, p, root=root, segments=segments)
     need_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
     if collective in COMPACT:
         edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, name))
-    return plan(schedule, rank, edges), edges
+    return plan(schedule, rank, edges, averages), edges
+
+
+def _nbytes(made: Plan, edges: Ints) -> int:
+    """About how much memory a plan takes: Python's objects four times as much as the arrays that say the same."""
+    arrays = made.flat.tasks, made.flat.followers, made.flat.instructions, made.flat.spans
+    return 4096 + 5 * sum(each.nbytes for each in arrays) + edges.nbytes
+
+
+# Calls of different ops and dtypes share plans, so what both keep is mostly the same.
+_prepared: Kept[Prepared] = Kept(lambda made: _nbytes(made.plan, made.edges))
+_plans: Kept[tuple[Plan, Ints]] = Kept(lambda made: _nbytes(*made))
 
 
 def check(over: str, wanted: Request) -> None:

@@ -11,12 +11,14 @@ from torch import distributed as dist
 HALF = (torch.float16, torch.bfloat16)
 WHOLE = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)  # integers
 SUMMED = (*HALF, torch.float32, torch.float64, *WHOLE, torch.bool)  # what can be reduced; sums of bools are "or"
-# What can be moved. numpy does not know all of them: these go as integers of their size.
+BYTES = (
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    *(torch.float4_e2m1fn_x2, torch.bits8, torch.bits1x8, torch.bits2x4, torch.bits4x2),
+)
+# What can be moved, which is what torch copies. numpy does not know all of it: these go as integers of their size.
 FOREIGN = {
-    **dict.fromkeys(HALF, torch.int16),
-    **dict.fromkeys(
-        (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz), torch.uint8
-    ),
+    **dict.fromkeys((*HALF, torch.bits16), torch.int16),
+    **dict.fromkeys(BYTES, torch.uint8),
     torch.complex32: torch.int32,
 }
 DTYPES = (

@@ -14,6 +14,7 @@ from weakref import finalize
 import numpy as np
 
 from collectives.backends.p2p.loop import ring
+from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.schedule import Ints
 
 Buffer = bytes | memoryview
@@ -142,19 +143,17 @@ def _sleep(number: int, seconds: float) -> None:
 
 def _compile() -> None:
     """Send a byte through a ring, one process at a time: the others find the code in the cache."""
-    with open(__file__, "rb") as once:  # noqa: PTH123
-        fcntl.flock(once, fcntl.LOCK_EX)
+    with one_at_a_time(__file__):
         one, other = socket.socketpair()
-        writer = give(one, b".")
-        _, memory, *_ = socket.recv_fds(other, 1, 1)
-        reader = take(other, memory)
-        os.close(memory[0])
-        writer.sendmsg([b"."])
-        reader.is_ready()
-        reader.recv(1, socket.MSG_PEEK)
-        reader.recv(1)
-        writer.close()
-        reader.close()
+        with one, other:
+            writer = give(one, b".")
+            _, memory, *_ = socket.recv_fds(other, 1, 1)
+            reader = take(other, memory)
+            os.close(memory[0])
+            writer.sendmsg([b"."])
+            reader.is_ready()
+            reader.recv(1, socket.MSG_PEEK)
+            reader.recv(1)
 
 
 _compile()

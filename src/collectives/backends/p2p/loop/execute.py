@@ -6,7 +6,7 @@ are forked, where a server forks them. Ranks that start together wait for the on
 
 from __future__ import annotations
 
-import fcntl
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,16 @@ from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.loop.hand_over import InBytes, hand_over
 from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.loop.state import CALL, PLACES, State, new_state
+from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.backends.p2p.loop.tasks import CALLER, FINISHED, PAUSE, run
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.outgoing import BANDWIDTH_DELAY
 from collectives.backends.p2p.program import Flat, Plan
 from collectives.backends.p2p.progress import Progress
 from collectives.backends.p2p.reduce import as_array
+from collectives.schedule import Ints
 
 Kernels = tuple[int, int]
-KEPT = 64  # programs of a mesh whose arrays are kept
 
 
 def takes(made: Plan, tensor: torch.Tensor, mesh: Mesh, op: Any) -> Kernels | None:
@@ -71,12 +72,12 @@ def execute(
 
 def _state(program: Flat, mesh: Mesh) -> State:
     """The arrays for a program, which the mesh keeps: one of its calls runs at a time."""
-    kept: dict[int, tuple[Flat, State]] = mesh.kept
-    if id(program) not in kept:
-        if len(kept) >= KEPT:
-            kept.clear()
-        kept[id(program)] = program, new_state(program, mesh.sockets)
-    return kept[id(program)][1]
+    kept: tuple[Flat, State] = mesh.kept.get(id(program), partial(_made, program, mesh.sockets))
+    return kept[1]
+
+
+def _made(program: Flat, sockets: Ints) -> tuple[Flat, State]:
+    return program, new_state(program, sockets)  # both, because another program could get the number of one that went
 
 
 def _run(program: Flat, state: State, mesh: Mesh) -> bool:
@@ -97,8 +98,7 @@ def _in_bytes(tensor: torch.Tensor, scratch: torch.Tensor) -> InBytes:
 
 def _compile() -> None:
     """Run an empty program, one process at a time: the others find its code in the cache."""
-    with open(__file__, "rb") as once:  # noqa: PTH123
-        fcntl.flock(once, fcntl.LOCK_EX)
+    with one_at_a_time(__file__):
         program = flatten((), (), ())
         run(program, new_state(program, np.zeros((1, PLACES), dtype=np.int64)))
 

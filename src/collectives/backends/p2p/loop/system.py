@@ -1,5 +1,8 @@
 """What the compiled loop calls: functions of libc by their addresses as numbers, and a kernel by its address."""
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -24,6 +27,18 @@ _errno: Call = types.ExternalFunction("__errno_location", types.CPointer(types.i
 
 MONOTONIC = 1
 BILLION = 1_000_000_000
+
+
+@contextmanager
+def one_at_a_time(path: str) -> Iterator[None]:
+    """Hold a lock on a file, so that of several processes one compiles and the others find its code in the cache.
+
+    Lustre may have no locks, and NFS none on a file that is only read. There each process compiles by itself.
+    """
+    with open(path, "rb") as once:  # noqa: PTH123
+        with suppress(OSError):
+            fcntl.flock(once, fcntl.LOCK_EX)
+        yield
 
 
 @compiled

@@ -1,0 +1,79 @@
+"""What is kept of calls: a program that makes many different ones in turn compiles each once."""
+
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from collectives.backends import Call
+from collectives.backends.p2p import prepared
+from collectives.backends.p2p.kept import Kept
+from collectives.backends.p2p.member import Place
+
+PLACE = Place(1, 4, "gloo", b"")
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """How many times a plan was compiled for a buffer that ends with an element."""
+    found: Counter[int] = Counter()
+
+    def plan(schedule: Any, rank: int, edges: Any, averages: bool, plan: Any = prepared.plan) -> Any:
+        found[int(edges[-1])] += 1
+        return plan(schedule, rank, edges, averages)
+
+    monkeypatch.setattr(prepared, "plan", plan)
+    for name in ("_prepared", "_plans"):
+        monkeypatch.setattr(prepared, name, Kept(getattr(prepared, name)._nbytes))
+    return found
+
+
+def prepare(n: int, dtype: torch.dtype = torch.float32, op: Any = dist.ReduceOp.SUM) -> prepared.Prepared:
+    tensor = torch.zeros(n, dtype=dtype)
+    call = Call("all_reduce", tensor, tensor, op, None, None, "ring", None)
+    return prepared.prepare(PLACE, prepared.request(call, PLACE.p))
+
+
+@pytest.mark.parametrize("distinct", [65, 400])
+def test_a_cycle_of_many_calls_compiles_each_once(distinct: int, compiled: Counter[int]) -> None:
+    sizes = range(1, distinct + 1)
+    for _ in range(3):
+        for n in sizes:
+            assert prepare(n).edges[-1] == n
+    assert compiled == dict.fromkeys(sizes, 1)
+
+
+def test_ops_and_dtypes_share_a_plan_but_an_average_has_its_own(compiled: Counter[int]) -> None:
+    for dtype in (torch.float32, torch.float64):
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+            prepare(8, dtype, op)
+    assert compiled == {8: 1}
+    prepare(8, op=dist.ReduceOp.AVG)
+    assert compiled == {8: 2}
+
+
+def test_the_least_recently_used_goes_when_the_bytes_are_used_up() -> None:
+    made: list[str] = []
+    kept: Kept[str] = Kept(len, most=6)
+
+    def get(word: str) -> None:
+        assert kept.get(word[0], lambda: made.append(word) or word) == word
+
+    for word in ("aa", "bbb", "aa", "cc", "aa", "bbb"):  # b goes for c, and c for b
+        get(word)
+    assert made == ["aa", "bbb", "cc", "bbb"]
+    for word in ("dddddddd", "dddddddd", "aa"):  # what is larger than all of it stays until the next one
+        get(word)
+    assert made[4:] == ["dddddddd", "aa"]
+
+
+def test_a_plan_is_counted_with_about_the_memory_that_it_takes() -> None:
+    prepare(64)
+    tracemalloc.start()
+    many = [prepared._compile("all_reduce", "ring", 16, None, 1, 3, n, None, False) for n in range(1000, 1020)]
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.6 < sum(prepared._nbytes(*each) for each in many) / used < 1.7
