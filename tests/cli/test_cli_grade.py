@@ -118,7 +118,7 @@ def test_grade_all_prints_rows_and_says_its_progress_elsewhere(capsys: Capture, 
     assert [(row["submission"], row["points"]) for row in rows] == [("ada", 8), ("bob", 2)]
     assert "2 of 2" in err
     assert f"class table: {tmp_path}/out/class.csv" in err
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"ada", "bob", "class.csv"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"ada", "bob", "class.csv", "secret.txt"}
     assert "2 submissions: mean 5, median 5 of 8 points" in run(capsys, *typed("grade-all", tiny, tmp_path))[1]
 
 

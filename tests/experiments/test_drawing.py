@@ -139,9 +139,7 @@ def test_a_slow_link(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     model = checked(experiment.Parameters, parameters)
     settings = model.settings()
     made = [
-        experiment._row(model, {"point": point, "row": row})
-        for point in model.points()
-        for row in rows([settings], [[2e-3]])
+        experiment._row(model, row | {"point": point}) for point in model.points() for row in rows([settings], [[2e-3]])
     ]
     write(model.output, made, {"settings": [settings.model_dump()], "environment": [record()]})
     monkeypatch.setattr("collectives.emulator.allowed", lambda: None)

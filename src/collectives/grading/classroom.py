@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from collectives.bench.results import replace
-from collectives.grading import report, submitted
+from collectives.grading import report, sandbox, submitted
 from collectives.grading.assignment import Assignment, need_outside
 from collectives.grading.class_table import class_table
 from collectives.grading.grade import faulty, grade, is_graded, not_run
@@ -45,6 +45,8 @@ def grade_class(
     submissions = submitted.submissions(folder)
     _need_apart(folder, output)
     need_outside(assignment, output)
+    if sandboxed:
+        sandbox.need()
     secret = _secret(output)
     grades: dict[str, Grade] = {}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:

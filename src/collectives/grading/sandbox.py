@@ -85,6 +85,12 @@ def unavailable() -> str:
     return "" if tried.returncode == 0 else f"bubblewrap fails here: {tried.stderr.strip()[:300]}"
 
 
+def need() -> None:
+    """Raise SandboxError where submissions cannot be run in a sandbox."""
+    if why_not := unavailable():
+        raise SandboxError(f"no sandbox: {why_not}. --unsafe grades without one, as your own user")
+
+
 def _walls() -> list[str]:
     """Everything of the command but what the submission needs. Root keeps what it takes to become another user."""
     root = os.geteuid() == 0
