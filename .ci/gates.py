@@ -123,7 +123,7 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
     import yaml
 
     from collectives.algorithms import ALGORITHMS
-    from collectives.experiments import load
+    from collectives_book import load
 
     text = path.read_text(encoding="utf8")
     settings = json.loads(text).get("settings", [])

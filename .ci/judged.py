@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 from collectives.cli import programs
-from collectives.experiments.judged import COLUMNS, Judged, read, write
+from collectives_book.judged import COLUMNS, Judged, read, write
 
 TABLE = Path(__file__).resolve().parent.parent / "experiments" / "results" / "reference" / "judged" / "programs.csv"
 SITE = "https://github.com"

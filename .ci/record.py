@@ -19,7 +19,7 @@ import yaml
 from collectives.bench import Settings
 from collectives.bench.results import read, replace
 from collectives.bench.sweep import sweep
-from collectives.experiments.execute import run
+from collectives_book.execute import run
 from slurm.four_nodes import cluster, lacking, submit
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"

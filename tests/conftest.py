@@ -83,7 +83,7 @@ def allowed() -> None:
 @pytest.fixture(scope="session")
 def sandbox() -> None:
     """Skip where submissions cannot be run in a sandbox."""
-    from collectives.grading import sandbox  # most tests do without the grader
+    from collectives_course import sandbox  # most tests do without the grader
 
     if reason := sandbox.unavailable():
         pytest.skip(f"no sandbox: {reason}")

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from collectives.grading.checking import need_equal, random_buffers
-from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.messages import Network, Played
-from collectives.grading.schedules import need_all_reduce, prove
-from collectives.grading.verdict import Failed
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
+from collectives_course.checking import need_equal, random_buffers
+from collectives_course.criterion import Criterion, Submission
+from collectives_course.messages import Network, Played
+from collectives_course.schedules import need_all_reduce, prove
+from collectives_course.verdict import Failed
 
 from .truths import SMALL_BUFFERS, inside_both, truth
 

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives.contracts import add_counts, before
-from collectives.grading import assignment, starter
-from collectives.grading.criterion import Submission
-from collectives.grading.grade import let_others_read
-from collectives.grading.messages import Network, Played
-from collectives.grading.verdict import Failed
-from collectives.grading.world import World
 from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.verify import verify
+from collectives_course import assignment, starter
+from collectives_course.criterion import Submission
+from collectives_course.grade import let_others_read
+from collectives_course.messages import Network, Played
+from collectives_course.verdict import Failed
+from collectives_course.world import World
 
 SMALL_BUFFERS = Network(small_buffers=True)
 

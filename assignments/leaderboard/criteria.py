@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.race import Race, Standing, geometric_mean, machine, race, standings
-from collectives.grading.schedules import prove, prove_each, schedules, seconds, table
-from collectives.grading.verdict import EndedError, Failed
 from collectives.machine import Link
 from collectives.units import duration
+from collectives_course.criterion import Criterion, Submission
+from collectives_course.race import Race, Standing, geometric_mean, machine, race, standings
+from collectives_course.schedules import prove, prove_each, schedules, seconds, table
+from collectives_course.verdict import EndedError, Failed
 
 SHAPES = ((1, 1), (2, 1), (7, 1), (1, 5), (3, 4), (2, 8), (6, 2), (8, 8))
 PRACTICE = 1  # another stream of random numbers than the secret machine's

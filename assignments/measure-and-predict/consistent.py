@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collectives.bounds import height
 from collectives.errors import explain
-from collectives.grading.verdict import Failed
+from collectives_course.verdict import Failed
 
 Seconds = Annotated[float, Field(gt=1e-15, lt=1e4, allow_inf_nan=False)]
 Samples = Annotated[list[Seconds], Field(min_length=3, max_length=10_000)]

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from collectives.algorithms import ALGORITHMS, COSTS
 from collectives.bounds import best_segments, pipelined_seconds
-from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.messages import Network, Played
-from collectives.grading.verdict import Failed
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
+from collectives_course.criterion import Criterion, Submission
+from collectives_course.messages import Network, Played
+from collectives_course.verdict import Failed
 
 from .consistent import crossed, need_consistent
 from .noisy import Noisy

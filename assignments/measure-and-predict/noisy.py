@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectives.grading.messages import Post
-from collectives.grading.progress import Rank
-from collectives.grading.world import World
+from collectives_course.messages import Post
+from collectives_course.progress import Rank
+from collectives_course.world import World
 
 
 @dataclass

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from collectives.grading.checking import need_equal, random_buffers
-from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.messages import Network, Played
-from collectives.grading.progress import Rank
-from collectives.grading.verdict import EndedError, Failed
-from collectives.grading.world import World
+from collectives_course.checking import need_equal, random_buffers
+from collectives_course.criterion import Criterion, Submission
+from collectives_course.messages import Network, Played
+from collectives_course.progress import Rank
+from collectives_course.verdict import EndedError, Failed
+from collectives_course.world import World
 
 from .results import bytes_received, expected_of, from_others, need_in_place, parts_of, result_of
 

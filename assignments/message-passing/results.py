@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.grading.messages import Played
-from collectives.grading.verdict import Failed
+from collectives_course.messages import Played
+from collectives_course.verdict import Failed
 
 
 def _chunks(n: int, p: int) -> list[slice]:

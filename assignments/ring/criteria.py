@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.grading.checking import all_equal, need_equal, random_buffers
-from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.messages import Network, Played
-from collectives.grading.verdict import Failed
+from collectives_course.checking import all_equal, need_equal, random_buffers
+from collectives_course.criterion import Criterion, Submission
+from collectives_course.messages import Network, Played
+from collectives_course.verdict import Failed
 
 
 def variant(seed: int) -> dict[str, Any]:

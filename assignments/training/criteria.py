@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.messages import Network
-from collectives.grading.training_model import Model, Shard, exposed, greedy, random_model, random_shard
-from collectives.grading.training_timeline import timeline
-from collectives.grading.training_world import Trained, TrainingWorld
-from collectives.grading.verdict import EndedError, Failed
+from collectives_course.criterion import Criterion, Submission
+from collectives_course.messages import Network
+from collectives_course.training_model import Model, Shard, exposed, greedy, random_model, random_shard
+from collectives_course.training_timeline import timeline
+from collectives_course.training_world import Trained, TrainingWorld
+from collectives_course.verdict import EndedError, Failed
 
 SECONDS = 1e-3
 ALPHA = 2e-5

@@ -8,14 +8,14 @@ import numpy as np
 from collectives.algorithms import ALGORITHMS
 from collectives.bounds import best_segments, height, lower_bound
 from collectives.contracts import add_counts, before
-from collectives.grading.criterion import Criterion, Submission
-from collectives.grading.schedules import played, prove, prove_each, schedules, seconds
-from collectives.grading.verdict import Failed
 from collectives.interpret import apply
 from collectives.machine import machine
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.units import duration
+from collectives_course.criterion import Criterion, Submission
+from collectives_course.schedules import played, prove, prove_each, schedules, seconds
+from collectives_course.verdict import Failed
 
 MOST_RANKS = 64
 ODD_AND_EVEN = (2, 3, 4, 7, 8, 13, 16, 33, 64)

@@ -8,21 +8,21 @@ import pytest
 
 import collectives
 from collectives.backends import BACKENDS, backend
-from collectives.figures.measured import OURS
+from collectives_book.figures.measured import OURS
 
-SOURCE = Path(collectives.__file__).parent
+SOURCE = Path(collectives.__file__).parents[1]
 # The experiment scaling holds our rows against those of libraries that it names.
-MAY_NAME = {"experiments/scaling/targets.py"}
+MAY_NAME = {"collectives_book/scaling/targets.py"}
 # NCCL's tuner reads what NCCL itself took, where that was measured.
-MAY_NAME |= {"cli/fastest.py"}
+MAY_NAME |= {"collectives/cli/fastest.py"}
 # Data-parallel training by Horovod's own optimizer, which no other library has.
-MAY_NAME |= {f"training/{name}.py" for name in ("data_parallel_ranks", "train_digits")}
-MAY_NAME |= {f"experiments/data_parallel/{name}.py" for name in ("experiment", "sentences")}
+MAY_NAME |= {f"collectives_book/data_parallel/{name}.py" for name in ("ranks", "experiment", "sentences")}
+MAY_NAME |= {"collectives_book/train_digits.py"}
 
 
 def own_files() -> set[str]:
     """The files of the back ends' objects; a package's other files are its own, too."""
-    paths = [entry.partition(":")[0].removeprefix("collectives.").replace(".", "/") for entry in BACKENDS.values()]
+    paths = [entry.partition(":")[0].replace(".", "/") for entry in BACKENDS.values()]
     return {f"{path}.py" for path in paths} | {
         str(file.relative_to(SOURCE)) for path in paths for file in (SOURCE / path).glob("*.py")
     }

@@ -10,8 +10,8 @@ from collectives.bench import Measurement, Settings
 from collectives.bench import sweep as module
 from collectives.bench.results import read
 from collectives.bench.sweep import partial, sweep
-from collectives.figures.measured import outcome
 from collectives.launch import RankError
+from collectives_book.figures.measured import outcome
 
 SETTINGS = Settings(algorithms=["ring", "tree"], backends=["p2p", "gloo"], bytes=[4, 64, 1024], repetitions=1)
 

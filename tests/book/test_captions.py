@@ -26,6 +26,6 @@ PREFACE = "preface"
 )
 def test_a_measured_figure_names_its_source(page: Path) -> None:
     text = page.read_text()
-    if "collectives.experiments.massive_scale" in text:
+    if "collectives_book.massive_scale" in text:
         return
     assert not [found.group() for cell in CELL.findall(text) for found in BARE.finditer(cell)]

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from browsers import TELEPHONE, needs_browser
 from collectives.algorithms import ALGORITHMS
 from collectives.contracts import CONTRACTS
-from collectives.experiments.race import race
 from collectives.figures.player import player, write_scripts
+from collectives_book.race import race
 from interchange.programs import all_pairs
 from places import ROOT
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collectives.bench import Settings
-from collectives.cli import VERBS, parser
+from collectives.cli import parser, verbs
 from collectives.cli.bench import HELP, _settings
 from command import Capture, run
 
@@ -48,7 +48,7 @@ def test_limits_are_the_models(capsys: Capture, words: str) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("words", [["--help"], ["list"], *([verb, "--help"] for verb in VERBS if verb != "bench")])
+@pytest.mark.parametrize("words", [["--help"], ["list"], *([verb, "--help"] for verb in verbs() if verb != "bench")])
 def test_what_is_not_needed_is_not_imported(words: list[str]) -> None:
     code = (
         "import sys, json\nfrom collectives.cli import main\n"

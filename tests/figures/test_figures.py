@@ -13,13 +13,13 @@ from matplotlib.transforms import Bbox
 from collectives.algorithms import ALGORITHMS, names
 from collectives.bench import Settings
 from collectives.bench.results import read
-from collectives.experiments.all_reduce_sweep import figures
-from collectives.experiments.collectives_sweep import figures as panels
-from collectives.figures import kit, measured
-from collectives.figures.family import family
 from collectives.figures.layout import SHAPES
 from collectives.figures.schedules import space_time, steps, two_trees, walk
 from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
+from collectives_book.all_reduce_sweep import figures
+from collectives_book.collectives_sweep import figures as panels
+from collectives_book.figures import kit, measured
+from collectives_book.figures.family import family
 from places import ROOT
 
 

@@ -11,9 +11,9 @@ import nbformat
 import pytest
 
 from collectives.bench.results import read
-from collectives.experiments.data_parallel import sentences
 from collectives.launch import slurm, torchrun
 from collectives.launch.request import Request
+from collectives_book.data_parallel import sentences
 from places import ROOT
 from slurm.four_nodes import Inside, cluster, lacking, submit
 

@@ -16,8 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives
-from collectives.torch_backend import Options
-from collectives.training import hook
+from collectives.torch_backend import Options, hook
 
 Group = Any
 LIMIT = timedelta(seconds=20)

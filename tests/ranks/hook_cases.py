@@ -9,7 +9,7 @@ import torch
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from collectives.training import hook
+from collectives.torch_backend import hook
 
 ROWS = 6  # of each rank's part of the batch
 

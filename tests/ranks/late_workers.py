@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.training.parameter_server import Server
-from collectives.training.push_pull import serve, work
+from collectives_book.asynchronous.parameter_server import Server
+from collectives_book.asynchronous.push_pull import serve, work
 
 SECONDS = 4.0
 

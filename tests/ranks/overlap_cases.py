@@ -10,8 +10,9 @@ from torch import distributed as dist
 
 from collectives.backends import Call, backend
 from collectives.backends.p2p import collective
-from collectives.training import hook, overlap
-from collectives.training.recorded import NOTHING, Hook
+from collectives.torch_backend import hook
+from collectives_book.overlap import ranks as overlap
+from collectives_book.overlap.recorded import NOTHING, Hook
 
 WIDTHS = [70, 5, 30, 11, 2, 17]
 WAITING = 0.001  # of a layer

@@ -1,4 +1,4 @@
-"""What every rank does for tests/training: models divided by tensors and as pipelines, against one process.
+"""What every rank does for tests/notebooks: models divided by tensors and as pipelines, against one process.
 
 Numbers are small integers in float64, so that sums are exact in any order and results have to be equal, not close.
 `run` reports {"case": ..., "ok": bool} for each check; a case that begins with "fault" is ok if the fault was seen.
@@ -17,10 +17,19 @@ import collectives
 from collectives.backends import Call
 from collectives.backends.torch_native import GLOO
 from collectives.schedule import cut
-from collectives.training import pipeline
-from collectives.training.pipeline_schedule import SCHEDULES, Action
-from collectives.training.split_steps import gradients, through
-from collectives.training.tensor_parallel import AllReduce, Block, block, by_columns, by_rows, copied, shard, summed
+from collectives_book.model_parallel import pipeline
+from collectives_book.model_parallel.pipeline_schedule import SCHEDULES, Action
+from collectives_book.model_parallel.split_steps import gradients, through
+from collectives_book.model_parallel.tensor_parallel import (
+    AllReduce,
+    Block,
+    block,
+    by_columns,
+    by_rows,
+    copied,
+    shard,
+    summed,
+)
 
 Event = dict[str, Any]
 Check = tuple[str, bool]

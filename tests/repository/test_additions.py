@@ -16,6 +16,7 @@ from places import ROOT
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 PACKAGE = Path("src/collectives")
+BOOK = Path("src/collectives_book")
 
 ALGORITHM = '''
 
@@ -74,8 +75,8 @@ GATHERED = Gathered("gathered")
 EXPERIMENT = '''"""How long a ring takes, by the number of ranks."""
 
 from collectives.bench.results import write
-from collectives.experiments import parameters as base
-from collectives.experiments.parameters import Latency, Ranks, Some
+from collectives_book import parameters as base
+from collectives_book.parameters import Latency, Ranks, Some
 from collectives.machine import Link, Machine
 from collectives.simulator.scaling import Case, row
 
@@ -95,7 +96,7 @@ def run(parameters: Parameters) -> None:
 '''
 CELLS = (
     'ranks = [2]\nlatency = "1us"\noutput = "results/mine/ring-times"',
-    "from collectives.experiments import checked\nfrom collectives.experiments.ring_times import experiment\n\n"
+    "from collectives_book import checked\nfrom collectives_book.ring_times import experiment\n\n"
     "parameters = checked(experiment.Parameters, globals())\nexperiment.run(parameters)",
 )
 
@@ -175,9 +176,9 @@ def test_a_back_end_is_a_file_and_an_entry(copy: Copy) -> None:
 
 
 def test_an_experiment_is_a_folder_a_notebook_and_an_entry(copy: Copy) -> None:
-    (copy.folder / PACKAGE / "experiments" / "ring_times").mkdir()
-    copy.append(PACKAGE / "experiments" / "ring_times" / "__init__.py", '"""How long a ring takes."""\n')
-    copy.append(PACKAGE / "experiments" / "ring_times" / "experiment.py", EXPERIMENT)
+    (copy.folder / BOOK / "ring_times").mkdir()
+    copy.append(BOOK / "ring_times" / "__init__.py", '"""How long a ring takes."""\n')
+    copy.append(BOOK / "ring_times" / "experiment.py", EXPERIMENT)
     copy.append(Path("experiments/presets/quick.yaml"), "\nring-times:\n  ranks: [2, 3]\n  latency: 5us\n")
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     cells[0].metadata.tags = ["parameters"]

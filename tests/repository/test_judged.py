@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from collectives.experiments.judged import COLUMNS, VERDICTS, Judged, read, write
+from collectives_book.judged import COLUMNS, VERDICTS, Judged, read, write
 from interchange.programs import ring
 from places import ROOT, script
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from test_packaging import lock
 
-from collectives.experiments.execute import planned
 from collectives.launch import secret
+from collectives_book.execute import planned
 from places import ROOT
 
 FOLDER = ROOT / "experiments" / "kubernetes"

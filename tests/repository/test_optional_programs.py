@@ -13,7 +13,7 @@ from slurm.four_nodes import NEEDED
 
 HIDDEN = {"bwrap", *NAMES, *NEEDED}
 # Each file that has tests of a submission in its sandbox, of emulated hosts, of a browser or of Slurm, but the site's.
-FOLDERS = ("grading", "assignments", "emulator", "cli/test_cli_grade.py", "launch/test_slurm.py", "examples")
+FOLDERS = ("course", "emulator", "launch/test_slurm.py", "examples")
 REASONS = (
     "no sandbox: bubblewrap is not installed; on Debian and Ubuntu: apt-get install bubblewrap",
     "no emulated hosts: nsenter is not installed: install util-linux",

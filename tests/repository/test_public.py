@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from collectives.cli import VERBS, parser
+from collectives.cli import parser, verbs
 from places import ROOT
 
 RECORDED = Path(__file__).with_name("command_line.txt")
@@ -17,8 +17,8 @@ RECORDED = Path(__file__).with_name("command_line.txt")
 
 def command_line() -> Iterator[str]:
     """A line for each verb's argument, the options by name: how many values, which are allowed, and the default."""
-    (verbs,) = (each for each in parser(VERBS)._actions if isinstance(each, argparse._SubParsersAction))
-    for verb, of in verbs.choices.items():
+    (commands,) = (each for each in parser(verbs())._actions if isinstance(each, argparse._SubParsersAction))
+    for verb, of in commands.choices.items():
         told = [each for each in of._actions if each.dest != "help"]
         yield from (f"{verb} {argument(each)}" for each in told if not each.option_strings)
         yield from sorted(f"{verb} {argument(each)}" for each in told if each.option_strings)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectives.autotune import choose
-from collectives.experiments.scaling import experiment, targets
+from collectives_book.scaling import experiment, targets
 from places import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf8")

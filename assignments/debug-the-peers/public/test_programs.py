@@ -13,9 +13,9 @@ import trees
 import variant
 
 from collectives import verify
-from collectives.grading.local import run
-from collectives.grading.messages import Network
 from collectives.traffic import traffic
+from collectives_course.local import run
+from collectives_course.messages import Network
 
 
 def total(arguments):

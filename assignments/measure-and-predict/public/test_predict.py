@@ -6,8 +6,8 @@ import predict
 import pytest
 from variant import MESSAGES, MOST, PEER, UNIT
 
-from collectives.grading.local import run
-from collectives.grading.messages import Network
+from collectives_course.local import run
+from collectives_course.messages import Network
 
 
 def test_measure_times_messages():

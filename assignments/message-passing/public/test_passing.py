@@ -4,8 +4,8 @@ import numpy as np
 import passing
 import pytest
 
-from collectives.grading.local import run
-from collectives.grading.messages import Network
+from collectives_course.local import run
+from collectives_course.messages import Network
 
 RANKS = [1, 2, 4, 5]
 

@@ -5,7 +5,7 @@ import pytest
 import ring
 from variant import DIRECTION
 
-from collectives.grading.local import run
+from collectives_course.local import run
 
 
 def buffers(p, n):

@@ -5,9 +5,9 @@ import pytest
 from variant import BUCKET_BYTES, SLOW, WIDTHS
 
 import training
-from collectives.grading.local import run
-from collectives.grading.training_model import random_model, random_shard
-from collectives.grading.training_world import TrainingWorld
+from collectives_course.local import run
+from collectives_course.training_model import random_model, random_shard
+from collectives_course.training_world import TrainingWorld
 
 
 def trained(samples, seed=0):

@@ -47,11 +47,11 @@ def fingerprint(value: Any) -> str:
 
     Comments, docstrings and the code's layout do not count, nor what a cache holds.
     """
-    return digest([value, _code(Path(__file__).parents[1]), platform.python_version(), *map(_version, PACKAGES)])
+    return digest([value, code(Path(__file__).parents[1]), platform.python_version(), *map(_version, PACKAGES)])
 
 
-def _code(folder: Path) -> list[str]:
-    """A digest of every file: of Python what is executed, of anything else its bytes."""
+def code(folder: Path) -> list[str]:
+    """A digest of every file of a package: of Python what is executed, of anything else its bytes."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_cache(path.relative_to(folder)))
     return [f"{path.relative_to(folder)} {_executed(path.suffix, path.read_bytes())}" for path in paths]
 

@@ -1,13 +1,16 @@
 """The command line: see ``collectives --help``. Data go to standard output, all else to standard error.
 
-A verb is a module here, imported when it is asked for: ``add_arguments`` says what can be typed, ``run`` does it and
-returns the exit code, None for 0.
+A verb is a module, imported when it is asked for: ``add_arguments`` says what can be typed, ``run`` does it and returns
+the exit code, None for 0. Other packages add verbs: an entry point of the group ``collectives.verbs`` names the module,
+whose first line says what the verb does.
 """
 
 import argparse
 import importlib
 import sys
 from collections.abc import Collection
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from collectives.cli import ending
@@ -15,7 +18,7 @@ from collectives.cli.options import UsageError
 from collectives.errors import short, unknown
 from collectives.schedule import ScheduleError
 
-VERBS = {
+OWN = {
     "list": "every algorithm, with its cost on p ranks",
     "show": "one schedule as a table of steps and ranks",
     "verify": "prove schedules by counting every contribution",
@@ -26,12 +29,8 @@ VERBS = {
     "backends": "which back ends are here, and why one is not",
     "bench": "measure collectives on real ranks, in nccl-tests' columns",
     "cluster": "a cluster in slow motion: a command on each of its emulated hosts",
-    "run": "run experiments (notebooks) with a preset",
-    "handout": "the starter of an assignment of the course",
-    "grade": "grade one submission of an assignment, in a sandbox",
-    "grade-all": "grade a class: a folder of submissions",
-    "leaderboard": "rank a folder of submissions on a new secret machine",
 }
+GROUP = "collectives.verbs"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,10 +64,25 @@ def main(argv: list[str] | None = None) -> int:
             ending.flush()
 
 
+def verbs() -> dict[str, str]:
+    """Every verb and what it does: those of this package, then those that other packages add."""
+    return OWN | {verb: _first_line(verb) for verb in _added()}
+
+
+@cache
+def _added() -> dict[str, EntryPoint]:
+    return {each.name: each for each in sorted(entry_points(group=GROUP))}
+
+
+def _first_line(verb: str) -> str:
+    """What follows the colon in the first line of the module's docstring."""
+    return str(_module(verb).__doc__).splitlines()[0].partition(": ")[2].rstrip(".")
+
+
 def _parsed(typed: list[str]) -> argparse.Namespace:
     """The arguments of a command. Raises UsageError for an unknown verb or option, with the nearest known one."""
-    if typed and not typed[0].startswith("-") and typed[0] not in VERBS:
-        raise UsageError(unknown("command", typed[0], VERBS))
+    if typed and not typed[0].startswith("-") and typed[0] not in OWN and typed[0] not in verbs():
+        raise UsageError(unknown("command", typed[0], verbs()))
     of = parser(typed[:1])
     arguments, rest = of.parse_known_args(typed)
     options = [name for name in rest if name.startswith("-")]
@@ -87,15 +101,21 @@ def _options(verb: str) -> list[str]:
 
 
 def parser(needed: Collection[str]) -> argparse.ArgumentParser:
-    """The parser of all verbs, with the arguments of those ``needed``. Only their modules are imported."""
+    """The parser of the verbs, with the arguments of those ``needed``.
+
+    Other packages' verbs are looked up only where one of them is needed, or none at all, as for ``--help``.
+    """
     top = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
-    verbs = top.add_subparsers(required=True, metavar="COMMAND", dest="verb")
-    for verb, text in VERBS.items():
-        of_verb = verbs.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    commands = top.add_subparsers(required=True, metavar="COMMAND", dest="verb")
+    known = OWN if needed and OWN.keys() >= set(needed) else verbs()
+    for verb, text in known.items():
+        of_verb = commands.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if verb in needed:
             _module(verb).add_arguments(of_verb)
     return top
 
 
 def _module(verb: str) -> Any:
-    return importlib.import_module(f"{__name__}.{verb.replace('-', '_')}")
+    if verb in OWN:
+        return importlib.import_module(f"{__name__}.{verb.replace('-', '_')}")
+    return _added()[verb].load()

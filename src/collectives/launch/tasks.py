@@ -1,23 +1,22 @@
 """The tasks that a launcher may give a rank: each is a module with a function ``run``.
 
-A launcher names a task and a rank looks the module up in its own table. COLLECTIVES_TASKS adds modules of your own to
-that table, separated by commas; each is a task of the same name.
+A launcher names a task and a rank looks the module up in its own table. Installed packages add tasks by entry points of
+the group ``collectives.tasks``. COLLECTIVES_TASKS adds modules of your own, separated by commas; each is a task of the
+same name.
 """
 
 from __future__ import annotations
 
 import os
+from functools import cache
+from importlib.metadata import entry_points
 
 TASKS = {
     "bench": "collectives.bench.measure",
     "ping_pong": "collectives.bench.ping_pong",
     "gpu_cases": "collectives.bench.gpu_cases",
-    "straggling": "collectives.bench.straggling",
-    "asynchronous": "collectives.training.asynchronous",
-    "data_parallel": "collectives.training.data_parallel_ranks",
-    "model_parallel": "collectives.training.model_parallel",
-    "overlap": "collectives.training.overlap",
 }
+GROUP = "collectives.tasks"
 VARIABLE = "COLLECTIVES_TASKS"
 
 
@@ -42,4 +41,9 @@ def name_of(module: str) -> str:
 
 
 def _table() -> dict[str, str]:
-    return TASKS | {name: name for name in os.environ.get(VARIABLE, "").split(",") if name}
+    return TASKS | _installed() | {name: name for name in os.environ.get(VARIABLE, "").split(",") if name}
+
+
+@cache
+def _installed() -> dict[str, str]:
+    return {each.name: each.value for each in entry_points(group=GROUP)}

@@ -60,10 +60,11 @@ from __future__ import annotations
 import torch
 from torch import distributed as dist
 
+from collectives.torch_backend.comm_hook import hook
 from collectives.torch_backend.group import NAME, make
 from collectives.torch_backend.options import Options
 
-__all__ = ["Options"]
+__all__ = ["Options", "hook"]
 
 # Importing this module is what makes the name known to torch.
 dist.Backend.register_backend(

@@ -1,0 +1,183 @@
+"""What every rank does to train in step and out of step: a parameter server with three bounds, and an all-reduce.
+
+Rank 0 is the server, rank w + 1 is worker w. Every run begins with the same model and takes the same batches. A worker
+computes its gradient for real and then waits until ``compute`` seconds are over, as for a larger model. One that is
+slow does both ``factor`` times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from collectives.backends import Call, backend
+from collectives.backends.exchange import everyones
+from collectives.bench.environment import record
+from collectives_book.asynchronous.parameter_server import Server, Update
+from collectives_book.asynchronous.push_pull import SERVER, serve, work
+from collectives_book.digits import Samples, batches, digits, shard
+from collectives_book.perceptron import accuracy, perceptron
+
+Event = dict[str, Any]
+
+ALL_REDUCE, STALE = "all_reduce", "stale"
+# How far ahead of the slowest worker one may be; None: as far as it likes. A stale one has the bound that is asked for.
+BOUNDS = {"synchronous": 0, "asynchronous": None}
+MODES = (ALL_REDUCE, "synchronous", STALE, "asynchronous")
+# Who is slow: nobody; one worker, in computing; one worker's link, as the launcher does it; each worker now and then.
+SLOW = ("nobody", "compute", "link", "turns")
+
+
+class Trained(NamedTuple):
+    """What one run leaves on rank 0: its updates, and the parameters after each round, an update for each worker."""
+
+    updates: list[Update]
+    snapshots: list[torch.Tensor]
+
+
+def run(settings: Event, report: Callable[[Event], None]) -> None:
+    """Train once for each repetition, slowness and mode under "cases"; rank 0 reports the environment and their rows.
+
+    The event "slow" comes before the run it holds for. With `cluster.launch_on` the report returns when the launcher
+    has set the links.
+    """
+    torch.set_num_threads(1)
+    mine = record() | backend(settings["backend"]).record()
+    report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
+    learned, tested = digits()
+    for repetition, slow, mode in settings["cases"]:
+        report({"slow": slow})
+        dist.barrier()  # no worker begins before the links are set
+        trained = _train(settings, mode, slow, learned)
+        if trained:
+            row = {"mode": mode, "slow": slow, "repetition": repetition} | _row(trained, learned, tested)
+            report({"rows": [row]})
+    backend(settings["backend"]).close()
+
+
+def _train(settings: Event, mode: str, slow: str, learned: Samples) -> Trained | None:
+    """One run; None on ranks other than the server's."""
+    start = parameters_to_vector(perceptron().parameters()).detach()
+    worker = dist.get_rank() - 1
+    gradient = Gradient(settings, worker, slow, learned)
+    if mode == ALL_REDUCE:
+        return _by_all_reduce(settings, gradient, start)
+    if worker >= 0:
+        work(gradient, start.numel(), settings["limit"])
+        return None
+    bound = settings["bound"] if mode == STALE else BOUNDS[mode]
+    server = Server(start, settings["workers"], settings["workers"] * settings["steps"], bound, settings["rate"])
+    snapshots = [start.clone()]
+
+    def keep() -> None:
+        if len(server.updates) == len(snapshots) * settings["workers"]:
+            snapshots.append(server.parameters.clone())
+
+    serve(server, settings["limit"], keep)
+    return Trained(server.updates, snapshots)
+
+
+class Gradient:
+    """The gradient of a worker's share of a step's batch, as a function of the parameters; it takes its time.
+
+    The sum over the shares of all workers is the gradient of the mean loss of the batch.
+    """
+
+    def __init__(self, settings: Event, worker: int, slow: str, learned: Samples) -> None:
+        self.settings, self.worker, self.slow = settings, worker, slow
+        self.device = backend(settings["backend"]).device()
+        self.model, self.learned = perceptron().to(self.device), learned.to(self.device)
+        self.batches: list[torch.Tensor] = []
+
+    def __call__(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
+        """The worker's part of the gradient at these parameters, on the CPU, when its time is over."""
+        for _ in range(times(self.settings, self.worker, self.slow, step)):
+            until = time.monotonic() + self.settings["compute"]
+            gradient = self._compute(parameters.to(self.device), step).cpu()
+            time.sleep(max(0.0, until - time.monotonic()))
+        return gradient
+
+    def _compute(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
+        batch = self._batch(step)
+        mine = self.learned.take(shard(batch, self.worker, self.settings["workers"]))
+        vector_to_parameters(parameters, self.model.parameters())
+        loss = cross_entropy(self.model(mine.images), mine.labels, reduction="sum") / len(batch)
+        return parameters_to_vector(torch.autograd.grad(loss, list(self.model.parameters())))
+
+    def _batch(self, step: int) -> torch.Tensor:
+        """The batch that all workers share in a step; made once, since a step may be far ahead of the last one."""
+        missing = step + 1 - len(self.batches)
+        more = batches(len(self.learned.labels), self.settings["batch"], first=len(self.batches))
+        self.batches.extend(islice(more, max(0, missing)))
+        return self.batches[step]
+
+
+def times(settings: Event, worker: int, slow: str, step: int) -> int:
+    """How many times a worker computes a step: more than once if it is slow.
+
+    With "compute" one worker is always slow. With "turns" each is slow in one of ``workers`` steps on average, by
+    chance, but in the same steps in every run: as many slow steps as with "compute", spread over all.
+    """
+    chance = np.random.default_rng([worker, step]).random() if slow == "turns" else 1.0
+    is_slow = chance < 1 / settings["workers"] or (slow == "compute" and worker == settings["slow_worker"])
+    return int(settings["factor"]) if is_slow else 1
+
+
+def _by_all_reduce(settings: Event, gradient: Gradient, parameters: torch.Tensor) -> Trained | None:
+    """Every worker has the parameters, and an all-reduce sums the gradients; rank 0 adds zeros to it, and watches."""
+    one, worker = backend(settings["backend"]), gradient.worker
+    began, trained = time.monotonic(), Trained([], [parameters.clone()])
+    for step in range(settings["steps"]):
+        total = (torch.zeros_like(parameters) if worker < 0 else gradient(parameters, step)).to(gradient.device)
+        call = Call(ALL_REDUCE, total, total, dist.ReduceOp.SUM, group=one.group(), algorithm=settings["algorithm"])
+        one.perform(call)
+        one.flush()
+        parameters.add_(total.cpu(), alpha=-settings["rate"])
+        if worker < 0:
+            now = time.monotonic() - began
+            trained.updates.extend(Update(each, step, now, 0, 0) for each in range(settings["workers"]))
+            trained.snapshots.append(parameters.clone())
+    return trained if dist.get_rank() == SERVER else None
+
+
+def _row(trained: Trained, learned: Samples, tested: Samples) -> Event:
+    """What is written of a run. Losses are those of all samples to learn from, after each round of updates."""
+    updates, model = trained.updates, perceptron()
+    workers = 1 + max(update.worker for update in updates)
+    losses = []
+    for parameters in trained.snapshots:
+        vector_to_parameters(parameters, model.parameters())
+        with torch.no_grad():
+            losses.append(round(cross_entropy(model(learned.images), learned.labels).item(), 6))
+    return {
+        "updates": len(updates),
+        "seconds": round(updates[-1].seconds, 6),
+        "staleness": _counts(update.staleness for update in updates),
+        "delay": _counts(update.delay for update in updates),
+        "by_worker": [sum(update.worker == each for update in updates) for each in range(workers)],
+        "at": [0.0, *(round(update.seconds, 6) for update in updates[workers - 1 :: workers])],
+        "losses": losses,
+        "accuracy": accuracy(model, tested),
+        "digest": hashlib.sha256(trained.snapshots[-1].numpy().tobytes()).hexdigest()[:16],
+    }
+
+
+def _counts(values: Any) -> list[int]:
+    """How often each value occurs, from 0 to the largest.
+
+    >>> _counts([0, 2, 2])
+    [1, 0, 2]
+    """
+    counted = Counter(values)
+    return [counted[value] for value in range(max(counted) + 1)]

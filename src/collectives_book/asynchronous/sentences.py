@@ -1,0 +1,128 @@
+"""Rows of the experiment ``asynchronous`` as sentences, whose numbers come from the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives.units import duration
+from collectives_book.asynchronous.figures import added, by_mode, name, slowness
+from collectives_book.figures import statements
+from collectives_book.figures.statements import Row, Rows
+
+
+def kept(rows: Rows, slow: str) -> str:
+    """A sentence: what is left of each mode's updates per second when a worker is slow."""
+    table = by_mode(rows)
+    even, now = (table[table.slow == each].set_index("mode") for each in ("nobody", slow))
+    who = slowness(next(now.itertuples())).replace("\n", " ")
+    left = [
+        f"{name(mode, now.bound[mode])} {100 * even.median_us[mode] / now.median_us[mode]:.0f}%" for mode in now.index
+    ]
+    return f"If {who}, the rate falls to this share of the even one: {statements.listed(left)}."
+
+
+def faster(rows: Rows, slow: str, one: str, other: str) -> str:
+    """A clause: how many times as many updates per second one mode makes as another, or that they tie."""
+    table = by_mode(rows[rows.slow == slow]).set_index("mode", drop=False)
+    first, second = (next(table.loc[[mode]].itertuples()) for mode in (one, other))
+    names = [name(mode, int(table.bound.iloc[0])) for mode in (one, other)]
+    if not statements.apart(first, second):
+        return f"{names[0]} and {names[1]} are equally fast, as far as the intervals can tell"
+    return f"{names[0]} makes {second.median_us / first.median_us:.2f} times as many updates per second as {names[1]}"
+
+
+def lag(rows: Rows) -> str:
+    """A sentence: how stale the parameters were in each mode, and how many updates of others came between."""
+    said = []
+    for mode, runs in rows.groupby("mode", sort=False):
+        if mode == "all_reduce":
+            continue
+        delays = added(runs.delay)
+        largest = len(added(runs.staleness)) - 1
+        said.append(
+            f"{name(str(mode), int(runs.bound.iloc[0]))}: up to {largest} steps ahead (updates of others in "
+            f"between: median {_median(delays)}, at most {len(delays) - 1})"
+        )
+    return f"{_capital('; '.join(said))}."
+
+
+def share(rows: Rows) -> str:
+    """A clause: how many of the asynchronous updates were the slow worker's."""
+    counts = [int(row.by_worker[row.slow_worker]) / row.updates for row in rows.itertuples()]
+    return (
+        f"the slow worker contributed {statements.span([100 * each for each in counts], '{:.1f}'.format)}% of the "
+        f"updates, not {100 / rows.workers.iloc[0]:.1f}%"
+    )
+
+
+def reached(rows: Rows) -> str:
+    """A sentence: how many updates and how much time each mode took to one loss that every run reaches."""
+    goal = max(min(row.losses) for row in rows.itertuples())
+    said = []
+    for mode, runs in rows.groupby("mode", sort=False):
+        first = [_first(row, goal) for row in runs.itertuples()]
+        said.append(
+            f"{name(str(mode), int(runs.bound.iloc[0]))} {statements.span([at for at, _ in first], '{:.0f}'.format)} "
+            f"updates and {statements.span([seconds for _, seconds in first], duration)}"
+        )
+    return f"To a loss of {goal:.2f}, the lowest that every run reaches, it took {'; '.join(said)}."
+
+
+def _first(row: Row, goal: float) -> tuple[int, float]:
+    nth = next(nth for nth, value in enumerate(row.losses) if value <= goal)
+    return nth * row.workers, row.at[nth]
+
+
+def last(rows: Rows) -> str:
+    """A sentence: the loss and the accuracy of each mode after all updates."""
+    said = []
+    for mode, runs in rows.groupby("mode", sort=False):
+        losses = statements.span([row.losses[-1] for row in runs.itertuples()], "{:.2f}".format)
+        right = statements.span(100 * runs.accuracy, "{:.0f}%".format)
+        said.append(f"{name(str(mode), int(runs.bound.iloc[0]))} {losses} ({right} of the test images read right)")
+    return f"After {rows.updates.iloc[0]} updates the loss is: {'; '.join(said)}."
+
+
+def repeatable(rows: Rows) -> str:
+    """A sentence: in how many different results the runs of each mode ended, to the bit."""
+    said = [
+        f"{name(str(mode), int(runs.bound.iloc[0]))} {runs.digest.nunique()} from {len(runs)} runs"
+        for mode, runs in rows.groupby("mode", sort=False)
+    ]
+    return f"Number of different results, compared to the bit: {'; '.join(said)}."
+
+
+def _median(counts: list[int]) -> int:
+    """The lower median of counted values.
+
+    >>> _median([0, 3, 1]), _median([1, 0, 1])
+    (1, 0)
+    """
+    half, seen = (sum(counts) + 1) // 2, 0
+    for value, count in enumerate(counts):
+        seen += count
+        if seen >= half:
+            return value
+    raise ValueError("a median needs values: got none")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def table(rows: Rows, predictions: dict[tuple[str, str], float]) -> Any:
+    """Updates per second, measured with their interval and predicted; a line for each slowness and mode."""
+    import pandas as pd
+
+    lines = []
+    for row in by_mode(rows).itertuples():
+        value = predictions.get((row.slow, row.mode))
+        lines.append(
+            {
+                "slow": slowness(row).replace("\n", " "),
+                "mode": name(row.mode, row.bound),
+                "measured": f"{1e6 / row.median_us:.0f} [{1e6 / row.high_us:.0f}, {1e6 / row.low_us:.0f}]",
+                "predicted": f"{value:.0f}" if value else "–",
+            }
+        )
+    return pd.DataFrame(lines).set_index(["slow", "mode"])

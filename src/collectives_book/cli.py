@@ -1,0 +1,54 @@
+"""The verb ``run``: run experiments (notebooks) with a preset."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from collectives.cli import ending
+from collectives.cli.options import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    parser.add_argument("notebooks", nargs="+", type=Path, help="experiments, such as experiments/scaling.ipynb")
+    parser.add_argument("--preset", default="quick", help="a file in the notebooks' folder presets/ (default quick)")
+    parser.add_argument(
+        *("-p", "--parameter"),
+        action="append",
+        default=[],
+        type=_assignment,
+        metavar="NAME=VALUE",
+        help="a value in place of the preset's, as in YAML: -p ranks=8 -p 'sizes=[4, 64K]'",
+    )
+    folder = "results go to results/NAME (default: the preset's name, and a number with -p)"
+    parser.add_argument("--output", metavar="NAME", help=folder)
+    left = "overwrite what other parameters or other code left there"
+    parser.add_argument("--replace", action="store_true", help=left)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    from collectives.plain_yaml import parse
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
+    try:
+        return name.strip(), parse(value, f"the value of {name.strip()}")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Execute the notebooks; 1 where rows failed."""
+    from collectives_book import ExperimentError, execute
+
+    asked = arguments.notebooks, arguments.preset, dict(arguments.parameter), arguments.output
+    try:
+        with ending.killing_children():
+            failed = execute.run(*asked, replace=arguments.replace)
+    except ExperimentError as error:
+        raise UsageError(str(error)) from None
+    if failed:
+        print(f"collectives: {failed} rows failed; the same command measures them again", file=sys.stderr)
+    return 1 if failed else 0

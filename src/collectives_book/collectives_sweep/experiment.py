@@ -1,0 +1,53 @@
+"""The experiment ``collectives-sweep``: each collective by the back ends that have it, over sizes."""
+
+from typing import Self
+
+from collectives.backends import BACKENDS, backend
+from collectives.backends.presence import Presence, presence
+from collectives.backends.tuning import named
+from collectives.bench import Settings, needed_here
+from collectives_book import sweeps
+from collectives_book.parameters import Name, Some
+from collectives_book.sweeps import Sweep
+
+# What sweeps measure with: op and dtype.
+PLAIN = ("sum", "float32")
+
+
+class Parameters(Sweep):
+    """The parameters of ``collectives-sweep``."""
+
+    collectives: Some[Name]
+
+    def settings(self) -> list[Settings]:
+        """Each collective, by the back ends that have it."""
+        return [self._of(collective, ["auto"], self._having(collective)) for collective in self.collectives]
+
+    def present(self) -> Self:
+        """The same without the back ends that are absent here; raises ImportError if none is left."""
+        found = dict(zip(self.backends, self.presence(), strict=True))
+        left = [name for name in self.backends if not found[name].absent]
+        if not left:
+            raise ImportError("; ".join(f"{name} is absent: {found[name].absent}" for name in self.backends))
+        return self.model_copy(update={"backends": left})
+
+    def presence(self) -> list[Presence]:
+        """What this machine has of each back end; for ranks started elsewhere, only the back end's name is known."""
+        names = [named(typed)[0] for typed in self.backends]
+        return [
+            presence(name) if needed_here(self.where, name) else Presence(name, devices=f"started by {self.where}")
+            for name in names
+        ]
+
+    def _having(self, collective: str) -> list[str]:
+        """The back ends that have it; if none has, all of them, so that Settings says why not."""
+        return [each for each in self.backends if _has(named(each)[0], collective)] or self.backends
+
+
+def _has(name: str, collective: str) -> bool:
+    return name not in BACKENDS or not backend(name).unsupported(collective, *PLAIN)
+
+
+def run(parameters: Parameters) -> None:
+    """Measure by the back ends that are here, and write rows and record (`collectives.bench.sweep.sweep`)."""
+    sweeps.run(parameters.present())

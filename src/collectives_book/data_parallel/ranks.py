@@ -1,0 +1,158 @@
+"""What every rank does in the experiment ``data-parallel``: train with each back end, and report losses and times."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import distributed as dist
+from torch.nn.functional import cross_entropy
+
+from collectives.backends import backend
+from collectives.backends.exchange import everyones
+from collectives.bench.environment import record
+from collectives.statistics import median_interval
+from collectives_book.data_parallel.replicas import Replicas, alone, over
+from collectives_book.data_parallel.training import Optimize, State, Step, Training, descend, step, train
+from collectives_book.digits import Samples, digits
+from collectives_book.perceptron import accuracy
+
+Row = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Cases that no back end joins: the same training in one process, and batch sizes with their learning rates.
+ONE_PROCESS, RATES = "one process", "rates"
+# Steps that no time is kept of: in the first ones connections and buffers are made.
+WARMUPS = 3
+
+
+def run(settings: Row, report: Callable[[Row], None]) -> None:
+    """Train once for each back end and algorithm under "joined"; `ONE_PROCESS` and `RATES` stand among them."""
+    torch.set_num_threads(1)
+    names = settings["backends"]
+    mine = record() | {"where": settings["where"], "backends": names}
+    for name in names:
+        mine |= backend(name).record()
+    report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
+    training, device = Training(**settings["training"]), backend(names[0]).device()
+    for name, algorithm in settings["joined"]:
+        if name == RATES:
+            report({"rows": rates(**settings["rates"], device=device)})
+        elif name == ONE_PROCESS:
+            report({"rows": [one_process(training, device)]})
+        else:
+            report({"rows": [replicated(training, name, algorithm, settings, report)]})
+    for name in names:
+        backend(name).close()
+
+
+def one_process(training: Training, device: torch.device) -> Row:
+    """The same training in one process, on rank 0 while the others wait."""
+    times: list[float] = []
+    row: Row = {}
+    if dist.get_rank() == 0:
+        state = train(training, alone(device), timed(step, times))
+        row = summary(ONE_PROCESS, training, state, times) | {"backend": ONE_PROCESS, "ranks": 1}
+    dist.barrier()
+    return row
+
+
+def replicated(training: Training, name: str, algorithm: str, settings: Row, report: Callable[[Row], None]) -> Row:
+    """A replica on every rank, joined by this back end."""
+    steps: list[float] = []
+    sums: list[float] = []
+    replicas, take_step, optimize = joined(name, algorithm)
+    summing = replicas._replace(sum=timed(replicas.sum, sums))
+    die = settings.get("killed_at")
+    acting = timed(doomed(take_step, die, report) if die else take_step, steps)
+    state = train(
+        training, summing, acting, optimize=optimize, file=settings.get("file"), every=settings.get("every", 1)
+    )
+    row = summary(algorithm, training, state, slowest(steps))
+    if sums and replicas.device.type == "cpu":  # on a GPU a call returns before it is done
+        row["reduce_us"] = round(median_interval(slowest(sums)[WARMUPS:])[1] * 1e6, 3)
+    return row | {"backend": name, "ranks": replicas.ranks, "where": settings["where"]}
+
+
+def joined(name: str, algorithm: str) -> tuple[Replicas, Step, Optimize]:
+    """The replicas of a back end, how they take a step, and their optimizer."""
+    if name == "horovod":
+        from collectives_book.data_parallel import horovod_training
+
+        return horovod_training.replicas(), horovod_training.step, horovod_training.optimize
+    return over(name, algorithm), step, descend
+
+
+def timed(act: Callable[P, T], seconds: list[float]) -> Callable[P, T]:
+    """The same function, which adds how long each call took to a list."""
+
+    def one(*given: P.args, **named: P.kwargs) -> T:
+        start = time.perf_counter()
+        result = act(*given, **named)
+        seconds.append(time.perf_counter() - start)
+        return result
+
+    return one
+
+
+def doomed(take_step: Step, at: int, report: Callable[[Row], None]) -> Step:
+    """The same step; but the last rank is killed in step ``at``, after its backward pass and before the sum."""
+
+    def one(state: State, batch: Samples, replicas: Replicas) -> float:
+        if len(state.losses) + 1 == at:
+            report({"killed_at": at, "losses": state.losses})
+            if replicas.rank == replicas.ranks - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return take_step(state, batch, replicas)
+
+    return one
+
+
+def slowest(seconds: list[float]) -> list[float]:
+    """Of every step, the time of the rank that took longest."""
+    times = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return [float(each) for each in times]
+
+
+def summary(algorithm: str, training: Training, state: State, seconds: list[float]) -> Row:
+    """A row: what was trained, all losses, and the time of a step."""
+    parameters = sum(parameter.numel() for parameter in state.model.parameters())
+    row: Row = {"part": "training", "algorithm": algorithm, "batch": training.batch, "steps": training.steps}
+    row |= {"parameters": parameters, "bytes": 4 * (parameters + 1), "losses": state.losses}
+    if kept := seconds[WARMUPS:]:
+        low, median, high = (round(value * 1e6, 3) for value in median_interval(kept))
+        samples = [round(value * 1e6, 3) for value in kept]
+        row |= {"samples": samples, "median_us": median, "low_us": low, "high_us": high}
+    return row
+
+
+def rates(batches: list[int], rate: float, epochs: int, seeds: int, device: torch.device) -> list[Row]:
+    """Train on batches of several sizes, at the same rate and at one that grows with the batch; every rank some.
+
+    One process trains for each, because p replicas take the same steps.
+    """
+    wanted = [(size, rule, seed) for size in batches for rule in ("same", "linear") for seed in range(seeds)]
+    mine = list(tried(wanted[dist.get_rank() :: dist.get_world_size()], batches[0], rate, epochs, device))
+    return [row for rank in everyones(json.dumps(mine).encode()) for row in json.loads(rank)]
+
+
+def tried(
+    wanted: list[tuple[int, str, int]], base: int, rate: float, epochs: int, device: torch.device
+) -> Iterator[Row]:
+    """A row for each training: how well the model reads the digits it has learned from, and the others."""
+    learned, tested = (samples.to(device) for samples in digits())
+    for size, rule, seed in wanted:
+        scaled = rate * size / base if rule == "linear" else rate
+        steps = epochs * -(-len(learned.labels) // size)
+        state = train(Training(steps=steps, batch=size, rate=scaled, seed=seed), alone(device))
+        with torch.no_grad():
+            loss = float(cross_entropy(state.model(learned.images), learned.labels))
+        row = {"part": "rates", "batch": size, "rule": rule, "seed": seed, "rate": scaled, "steps": steps}
+        yield row | {"loss": loss, "accuracy": accuracy(state.model, tested)}

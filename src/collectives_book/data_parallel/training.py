@@ -1,0 +1,146 @@
+"""Data parallelism by hand: every rank has a replica of the model, and one all-reduce a step keeps them equal.
+
+Each replica computes the gradient of its shard of the batch. The sum over all replicas is the gradient of the whole
+batch, so every replica takes the step that one process with the whole batch would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import islice
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from collectives_book.data_parallel import checkpoint
+from collectives_book.data_parallel.momentum import Momentum, Optimizer
+from collectives_book.data_parallel.replicas import Replicas
+from collectives_book.digits import Samples, batches, digits, shard
+from collectives_book.perceptron import WIDTH, perceptron
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, on how large batches, at which learning rate, and how far."""
+
+    steps: int = 50
+    batch: int = 128
+    rate: float = 0.1
+    momentum: float = 0.9
+    width: int = WIDTH
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """A replica: its model, its optimizer, and the loss of every step so far."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    losses: list[float]
+
+
+Step = Callable[[State, Samples, Replicas], float]
+Optimize = Callable[[nn.Module, Training], Optimizer]
+
+
+def step(state: State, batch: Samples, replicas: Replicas) -> float:
+    """Take one step on a batch, of which this replica computes its shard; returns the loss of the whole batch."""
+    state.optimizer.zero_grad()
+    loss = part_of_loss(state.model, batch, replicas)
+    loss.backward()  # type: ignore[no-untyped-call]
+    total = sum_gradients(state.model, loss, replicas)
+    state.optimizer.step()
+    return total
+
+
+def part_of_loss(model: nn.Module, batch: Samples, replicas: Replicas) -> torch.Tensor:
+    """What this replica's shard adds to the batch's mean loss: over all replicas these parts sum up to that mean.
+
+    The sum over the shard is divided by the size of the *batch*. A mean over the shard would give a sample of a small
+    shard more weight than one of a large shard.
+    """
+    mine = batch.take(shard(torch.arange(len(batch.labels)), replicas.rank, replicas.ranks))
+    return cross_entropy(model(mine.images), mine.labels, reduction="sum") / len(batch.labels)
+
+
+def sum_gradients(model: nn.Module, loss: torch.Tensor, replicas: Replicas) -> float:
+    """Replace every gradient by its sum over all replicas, by one all-reduce; returns the sum of the losses.
+
+    The gradients travel as one buffer, because each message has its price, and the loss travels as its last element.
+    """
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    buffer = torch.cat([*(gradient.view(-1) for gradient in gradients), loss.detach().view(1)])
+    replicas.sum(buffer)
+    start = 0
+    for gradient in gradients:
+        end = start + gradient.numel()
+        gradient.copy_(buffer[start:end].view_as(gradient))
+        start = end
+    return float(buffer[-1])
+
+
+def descend(model: nn.Module, training: Training) -> Optimizer:
+    """The optimizer of a replica: descent with momentum."""
+    return Momentum(model.parameters(), training.rate, training.momentum)
+
+
+def train(
+    training: Training,
+    replicas: Replicas,
+    take_step: Step = step,
+    *,
+    optimize: Optimize = descend,
+    file: str | None = None,
+    every: int = 10,
+) -> State:
+    """Train a replica; every rank calls it alike, and ends with the same model.
+
+    With a ``file``, rank 0 writes a checkpoint whenever ``every`` steps are done, and after the last one. A run that
+    finds one resumes from it, also on another number of ranks. ``optimize`` makes the optimizer. Raises ValueError
+    if the checkpoint was made with other parameters; only ``steps`` may differ.
+
+    >>> from collectives_book.data_parallel.replicas import alone
+    >>> losses = train(Training(steps=20), alone()).losses
+    >>> losses[-1] < losses[0]
+    True
+    """
+    learned = digits()[0].to(replicas.device)
+    state = begin(training, replicas, optimize)
+    if file:
+        resume(state, training, replicas, file)
+    first = len(state.losses)
+    rest = batches(len(learned.labels), training.batch, training.seed, first)
+    for done, which in enumerate(islice(rest, training.steps - first), first + 1):
+        state.losses.append(take_step(state, learned.take(which), replicas))
+        if file and replicas.rank == 0 and (done % every == 0 or done == training.steps):
+            save(state, training, file)
+    return state
+
+
+def begin(training: Training, replicas: Replicas, optimize: Optimize) -> State:
+    """A new replica, equal on every rank: rank 0's parameters are what all begin with."""
+    model = perceptron(training.width, training.seed).to(replicas.device)
+    for parameter in model.parameters():
+        replicas.broadcast(parameter.data)
+    return State(model, optimize(model, training), [])
+
+
+def save(state: State, training: Training, file: str) -> None:
+    """Write all that the next steps depend on: parameters, momentum, the steps so far and what is trained."""
+    content = {"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()}
+    checkpoint.save(file, content | {"losses": state.losses, "training": asdict(training)})
+
+
+def resume(state: State, training: Training, replicas: Replicas, file: str) -> None:
+    """Resume from the file's checkpoint, if there is one; only the number of steps may differ from its parameters."""
+    found = checkpoint.load(file, replicas)
+    if found is None:
+        return
+    same = {name: value for name, value in asdict(training).items() if name != "steps"}
+    checkpoint.need_same(file, found["training"], same)
+    state.model.load_state_dict(found["model"])
+    state.optimizer.load_state_dict(found["optimizer"])
+    state.losses.extend(found["losses"])

@@ -1,0 +1,164 @@
+"""Simulated rows as figures: lines for the model, hollow markers for published values. Nothing here is measured by us.
+
+Rows are a table as `collectives.simulator.scaling.row` makes them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MultipleLocator
+
+from collectives.figures.style import DARK, Picture, Theme, mark, picture
+from collectives.units import duration, format_bytes
+from collectives_book.figures import kit, statements
+from collectives_book.figures.choice import luminance, readable_on
+from collectives_book.figures.statements import Rows
+from collectives_book.massive_scale import published
+
+Points = Callable[[str], Mapping[int, float]]
+
+
+def latency(rows: Rows) -> Picture:
+    """Time against the number of GPUs, both logarithmic; published points where the article has some."""
+    points = published.latencies if _is_published(rows, published.SMALL) else _nothing
+    return _against_ranks(rows, "seconds", duration, lambda axes: kit.time_axis(axes, unit=1), points, "time")
+
+
+def bandwidth(rows: Rows) -> Picture:
+    """Bus bandwidth against the number of GPUs; published points where the article has some."""
+
+    def shape(axes: Axes) -> None:
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(MultipleLocator(5))
+        axes.set_ylabel("bus bandwidth (GB/s)")
+
+    points = published.bandwidths if _is_published(rows, published.LARGE) else _nothing
+    return _against_ranks(rows, "busbw", "{:.1f} GB/s".format, shape, points, "bus bandwidth")
+
+
+def _is_published(rows: Rows, nbytes: int) -> bool:
+    return bool((rows.machine == "summit").all() and (rows.bytes == nbytes).all())
+
+
+def _nothing(_: str) -> Mapping[int, float]:
+    return {}
+
+
+def _against_ranks(
+    rows: Rows, column: str, form: Callable[[float], str], shape: Callable[[Axes], None], points: Points, what: str
+) -> Picture:
+    series = [(str(name), group) for (name,), group in kit.series(rows, ("algorithm",), "ranks")]
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        for algorithm, group in series:
+            look, there = mark(algorithm), points(algorithm)
+            look = look._replace(colour=_visible(look.colour, theme))
+            axes.plot(group.ranks, group[column], color=look.colour, lw=1.8, label=algorithm)
+            kit.published(axes, look, list(there), list(there.values()))
+        kit.binary_axis(axes, sorted(rows.ranks.unique()), "GPUs", "{:,.0f}".format)
+        shape(axes)
+        hollow = kit.key(theme, published.LABEL, marker="o", mfc="none", ls="")
+        shown = [hollow] if any(points(algorithm) for algorithm, _ in series) else []
+        kit.message(figure, theme, *_lead(rows))
+        kit.labels(figure, more=[kit.key(theme, "simulated", lw=1.8), *shown])
+
+    return picture(paint, _alt(rows, series, column, form, points, what), kit.WIDTH, 4.2)
+
+
+def _lead(rows: Rows) -> tuple[str, float | None]:
+    """Which algorithm is the fastest on the most ranks, and from how many on; equal times tie."""
+    ahead = [
+        (ranks, list(group.algorithm[group.seconds <= group.seconds.min() * (1 + 1e-9)]))
+        for ranks, group in rows.groupby("ranks")
+    ]
+    return statements.takeover(ahead, "{:,} GPUs".format)
+
+
+def _visible(colour: str, theme: Theme) -> str:
+    """On a dark ground the darkest colours are mixed with white."""
+    lighter = 0.45 if theme is DARK and luminance(colour) < 0.15 else 0.0
+    red, green, blue = (part + lighter * (1 - part) for part in mpl.colors.to_rgb(colour))
+    return mpl.colors.to_hex((red, green, blue))
+
+
+def _alt(
+    rows: Rows,
+    series: Sequence[tuple[str, Rows]],
+    column: str,
+    form: Callable[[float], str],
+    points: Points,
+    what: str,
+) -> str:
+    parts = []
+    for algorithm, group in series:
+        text = kit.from_to(algorithm, [*group.ranks], [*group[column]], "on {:,} GPUs".format, form)
+        if there := points(algorithm):
+            text += ", published " + ", ".join(f"{form(value)} on {ranks:,}" for ranks, value in there.items())
+        parts.append(text)
+    size, machine = format_bytes(rows.bytes.iloc[0]), rows.machine.iloc[0]
+    return f"Simulated all-reduce of {size} on {machine}, {what} against GPUs: {'; '.join(parts)}."
+
+
+def regime_map(best: Rows) -> Picture:
+    """Which algorithm is fastest, by number of GPUs and bytes: a coloured field each, marked with its initials.
+
+    ``best`` has one row for each field, of one machine (`regimes.fastest`).
+    """
+    if best.empty:
+        return kit.nothing()
+    grid = best.pivot(index="bytes", columns="ranks", values="algorithm")
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        for y, nbytes in enumerate(grid.index):
+            for x, ranks in enumerate(grid.columns):
+                _field(axes, x, y, grid.loc[nbytes, ranks], theme)
+        axes.set(xlim=(-0.5, len(grid.columns) - 0.5), ylim=(-0.5, len(grid.index) - 0.5))
+        axes.set_xticks(range(len(grid.columns)), [f"{ranks:,}" for ranks in grid.columns], rotation=40)
+        axes.set_yticks(range(len(grid.index)), [format_bytes(nbytes) for nbytes in grid.index])
+        axes.grid(visible=False)
+        axes.set(xlabel=f"GPUs of {best.machine.iloc[0]}", ylabel="buffer")
+        shown = sorted(best.algorithm.unique())
+        handles = [Patch(fc=mark(name).colour, ec="none", label=f"{initials(name)}  {name}") for name in shown]
+        kit.message(figure, theme, _most_fields(best))
+        kit.notes(figure, more=handles, columns=2)
+
+    return picture(paint, f"Simulated, {_regimes_alt(best, grid)}", kit.WIDTH, 4.4)
+
+
+def _most_fields(best: Rows) -> str:
+    """Which algorithm is the fastest most often."""
+    counts = best.algorithm.value_counts()
+    first = statements.listed(sorted(counts.index[counts == counts.max()]))
+    return f"{first}: the fastest in {counts.max()} of {len(best)} fields"
+
+
+def _field(axes: Axes, x: int, y: int, algorithm: str, theme: Theme) -> None:
+    colour = mark(algorithm).colour
+    axes.add_patch(mpl.patches.Rectangle((x - 0.5, y - 0.5), 1, 1, fc=colour, ec=theme.ground, lw=1))
+    axes.text(x, y, initials(algorithm), ha="center", va="center", fontsize=8, color=readable_on(colour))
+
+
+def initials(algorithm: str) -> str:
+    """What marks an algorithm's fields.
+
+    >>> initials("hierarchical_ring"), initials("ring")
+    ('HR', 'R')
+    """
+    return "".join(word[0].upper() for word in algorithm.split("_"))
+
+
+def _regimes_alt(best: Rows, grid: Rows) -> str:
+    columns = [f"on {ranks:,} GPUs {_stretches(grid[ranks])}" for ranks in grid.columns]
+    return f"the fastest all-reduce on {best.machine.iloc[0]} by number of GPUs and bytes: {'; '.join(columns)}."
+
+
+def _stretches(column: Rows) -> str:
+    """The winners from small to large buffers, each with the first size it wins."""
+    runs = [(name, next(group)[0]) for name, group in groupby(column.items(), key=lambda item: item[1])]
+    return ", ".join(f"{name} from {format_bytes(nbytes)}" for name, nbytes in runs)

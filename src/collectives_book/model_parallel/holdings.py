@@ -1,0 +1,94 @@
+"""A picture of two ranks that train two layers: which part of samples and weights each holds, and what travels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from collectives.figures.style import Picture, Theme, picture
+from collectives_book.figures import kit
+from collectives_book.figures.statements import listed
+
+# A part of a matrix: from and to which share of its rows, from and to which of its columns.
+Part = tuple[float, float, float, float]
+ALL, TOP, BOTTOM = (0.0, 1.0, 0.0, 1.0), (0.0, 0.5, 0.0, 1.0), (0.5, 1.0, 0.0, 1.0)
+LEFT, RIGHT = (0.0, 1.0, 0.0, 0.5), (0.0, 1.0, 0.5, 1.0)
+
+COLOURS = {"x": "#009E73", "W₁": "#0072B2", "W₂": "#D55E00"}
+# Left edge, width and height of each matrix in the field of a rank, which is 1 wide and 1 high.
+PLACES = {"x": (0.02, 0.16, 0.46), "W₁": (0.26, 0.40, 0.30), "W₂": (0.76, 0.20, 0.62)}
+
+
+class Way(NamedTuple):
+    """A way to divide: what each of two ranks holds, and what travels between them, in two lines."""
+
+    name: str
+    holds: tuple[Mapping[str, Part], Mapping[str, Part]]
+    travels: str
+
+
+WAYS = (
+    Way(
+        "data parallel",
+        ({"x": TOP, "W₁": ALL, "W₂": ALL}, {"x": BOTTOM, "W₁": ALL, "W₂": ALL}),
+        "gradients of\nall weights",
+    ),
+    Way(
+        "tensor parallel",
+        ({"x": ALL, "W₁": LEFT, "W₂": TOP}, {"x": ALL, "W₁": RIGHT, "W₂": BOTTOM}),
+        "sums of activations\nand of their gradients",
+    ),
+    Way("pipeline", ({"x": ALL, "W₁": ALL}, {"W₂": ALL}), "activations forward,\ntheir gradients back"),
+)
+
+
+def holdings() -> Picture:
+    """Two ranks, three ways to divide x·W₁·W₂ between them; what a rank does not hold is an empty outline."""
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        for axes, way in zip(figure.subplots(len(WAYS), 1), WAYS, strict=True):
+            axes.set_xlim(0, 2.9)
+            axes.set_ylim(1, -0.12)
+            axes.axis("off")
+            axes.text(0, -0.06, way.name, fontweight="bold", va="center")
+            for rank, held in enumerate(way.holds):
+                _rank(axes, theme, rank, held)
+            _arrow(axes, theme, way)
+
+    return picture(paint, _alt(), kit.WIDTH, 5.0)
+
+
+def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None:
+    begin = 1.9 * rank
+    axes.text(begin + 0.5, 0.97, f"rank {rank}", ha="center", va="center", fontsize=9)
+    for name, (left, width, height) in PLACES.items():
+        x, y = begin + left, 0.5 - height / 2
+        if name in held:
+            top, bottom, first, last = held[name]
+            corner, size = (x + first * width, y + top * height), ((last - first) * width, (bottom - top) * height)
+            axes.add_patch(Rectangle(corner, *size, color=COLOURS[name], lw=0))
+        axes.add_patch(Rectangle((x, y), width, height, fill=False, ec=theme.ink, lw=0.8))
+        axes.text(x + width / 2, y - 0.06, name, ha="center", va="center", fontsize=9)
+
+
+def _arrow(axes: Axes, theme: Theme, way: Way) -> None:
+    axes.add_patch(FancyArrowPatch((1.04, 0.56), (1.86, 0.56), arrowstyle="<->", mutation_scale=12, color=theme.ink))
+    axes.text(1.45, 0.5, way.travels, ha="center", va="bottom", fontsize=9)
+
+
+def _alt() -> str:
+    parts = []
+    for way in WAYS:
+        ranks = [listed([_named(name, part) for name, part in held.items()]) for held in way.holds]
+        travels = " ".join(way.travels.split())
+        parts.append(f"{way.name}: rank 0 holds {ranks[0]}, rank 1 {ranks[1]}; {travels} travel")
+    return f"Three ways to divide a model of two layers between two ranks. {'. '.join(parts)}."
+
+
+def _named(name: str, part: Part) -> str:
+    halves = {TOP: "upper", BOTTOM: "lower", LEFT: "left", RIGHT: "right"}
+    return f"the {halves[part]} half of {name}" if part in halves else f"all of {name}"

@@ -1,0 +1,201 @@
+"""Rows of the experiment ``overlap`` as figures and as sentences whose numbers come from the rows.
+
+Measured is a filled marker with its interval, the model's prediction a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from collectives.figures.style import LIGHT, Picture, Theme, mark, picture
+from collectives.simulator.timeline import BACKWARD, FORWARD, REDUCE, Span
+from collectives.units import duration, format_bytes
+from collectives_book.figures import kit, statements
+from collectives_book.figures.statements import Row, Rows
+
+BAR = 0.42  # of a rank's place: a lane of computing above, one of communication below
+MOST_RANKS = 8  # of a timeline: bars of more could not be told apart
+
+
+def us(microseconds: float) -> str:
+    """A time of a row as people read it."""
+    return duration(microseconds * 1e-6)
+
+
+def spans(row: Row) -> list[Span]:
+    """What happened in the last step of a row."""
+    return [Span(**each) for each in row.spans]
+
+
+def extremes(rows: Rows) -> tuple[Row, Row]:
+    """Of the first algorithm: the row with the fewest buckets, and that which exposes least."""
+    ordered = rows[rows.algorithm == rows.algorithm.iloc[0]].sort_values("buckets", kind="stable")
+    first, *others = ordered.itertuples()
+    return first, min(others or [first], key=lambda row: row.median_us)
+
+
+def timeline(row: Row, other: Row) -> Picture:
+    """One step of each of two rows, the first ranks one below the other: computing above, communication below."""
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        panels = figure.subplots(2, 1, sharex=True)
+        for axes, each in zip(panels, (row, other), strict=True):
+            _lanes(axes, theme, each)
+        panels[1].xaxis.set_major_formatter(lambda value, _: duration(value))
+        panels[1].set_xlabel("time since the step began")
+        looks = [(FORWARD, theme.faint), (BACKWARD, theme.ink), (REDUCE, mark(row.algorithm).colour)]
+        exposed_by = [f"{us(each.median_us)} with {_bucket_count(each)}" for each in (row, other)]
+        kit.message(figure, theme, f"Exposed: {', '.join(exposed_by)}")
+        kit.notes(figure, more=[kit.key(theme, name, color=colour, lw=6) for name, colour in looks])
+
+    return picture(paint, _timeline_alt(row, other), kit.WIDTH, 5.4)
+
+
+def _lanes(axes: Axes, theme: Theme, row: Row) -> None:
+    looks = {FORWARD: (theme.faint, 0.0), BACKWARD: (theme.ink, 0.0), REDUCE: (mark(row.algorithm).colour, BAR)}
+    shown = [span for span in spans(row) if span.rank < MOST_RANKS]
+    for span in shown:
+        colour, below = looks[span.what]
+        lasts = span.end - span.begin
+        axes.barh(span.rank + below, lasts, BAR, span.begin, color=colour, edgecolor=theme.ground, lw=0.6, align="edge")
+    computed, ended = ends(row)
+    axes.axvspan(computed, ended, color=mark(row.algorithm).colour, alpha=0.15 if theme is LIGHT else 0.35, lw=0)
+    axes.set_title(f"{buckets(row)}: {us(row.median_us)} exposed", fontsize=10, loc="left")
+    axes.set_yticks([rank + BAR for rank in sorted({span.rank for span in shown})])
+    axes.set_yticklabels([f"rank {rank}" for rank in sorted({span.rank for span in shown})], fontsize=8)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+
+
+def ends(row: Row) -> tuple[float, float]:
+    """When the last rank had computed and when the last all-reduce was done, in seconds of the step."""
+    computed = max(span.end for span in spans(row) if span.what == BACKWARD)
+    return computed, max(computed, *(span.end for span in spans(row) if span.what == REDUCE))
+
+
+def buckets(row: Row) -> str:
+    """How many buckets of which size."""
+    size = format_bytes(row.bytes // row.buckets)
+    return f"one bucket of {size}" if row.buckets == 1 else f"{row.buckets} buckets of {size}"
+
+
+def _bucket_count(row: Row) -> str:
+    return "one bucket" if row.buckets == 1 else f"{row.buckets} buckets"
+
+
+def _timeline_alt(row: Row, other: Row) -> str:
+    def said(each: Row) -> str:
+        first = min(span.begin for span in spans(each) if span.what == REDUCE)
+        computed, ended = ends(each)
+        return (
+            f"with {buckets(each)} the first all-reduce begins at {duration(first)}, computing ends at "
+            f"{duration(computed)} and the last all-reduce at {duration(ended)}"
+        )
+
+    return (
+        f"Timeline of one training step on {row.ranks} ranks by {row.algorithm}, forward pass, backward pass and "
+        f"all-reduces: {said(row)}; {said(other)}."
+    )
+
+
+def exposed(rows: Rows) -> Picture:
+    """Exposed time of communication against the size of a bucket: measured, and predicted where there is a line."""
+    rows = rows.assign(bucket=rows.bytes // rows.buckets)
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        for name, series in kit.series(rows, ["algorithm"], "bucket"):
+            look = mark(_name(series))
+            axes.plot(series.bucket, series.predicted_us.astype(float), color=look.colour, lw=1.2)
+            kit.measured(axes, look, name[0], series.bucket, series.median_us, series.low_us, series.high_us, ls="")
+        kit.binary_axis(axes, sorted(rows.bucket.unique()), "bytes of a bucket")
+        axes.set_ylim(bottom=min(0.0, float(rows.low_us.min())))
+        kit.time_labels(axes)
+        axes.set_ylabel("exposed time of a step")
+        more = [] if rows.predicted_us.isna().all() else [kit.key(theme, "predicted")]
+        kit.message(figure, theme, _least_exposed(rows))
+        kit.labels(figure, rows, more)
+
+    return picture(paint, _exposed_alt(rows), kit.WIDTH, 3.8)
+
+
+def _least_exposed(rows: Rows) -> str:
+    """Which algorithm exposes least; of a single one, how many buckets do."""
+    if rows.algorithm.nunique() == 1:
+        best = extremes(rows)[1]
+        return f"{best.algorithm} exposes least with {_bucket_count(best)}"
+    ahead = statements.in_front(rows, "bucket", lambda row: str(row.algorithm))
+    return statements.takeover(ahead, format_bytes, "the least exposed")[0]
+
+
+def _name(rows: Rows) -> str:
+    """What a series is coloured by: its algorithm, or the library that chose one."""
+    return str(rows.algorithm.iloc[0] if rows.algorithm.iloc[0] != "default" else rows.backend.iloc[0])
+
+
+def _exposed_alt(rows: Rows) -> str:
+    lines = [
+        kit.from_to(name[0], [*each.bucket], [*each.median_us], lambda size: f"at {format_bytes(size)}", us)
+        for name, each in kit.series(rows, ["algorithm"], "bucket")
+    ]
+    return f"Exposed time of a step on {rows.ranks.iloc[0]} ranks against the bytes of a bucket: {'; '.join(lines)}."
+
+
+def hidden(rows: Rows) -> str:
+    """A sentence: what one bucket exposes, what the best number of buckets leaves of it, for each algorithm."""
+    said = []
+    for name, group in rows.groupby("algorithm", sort=False):
+        first, best = extremes(group)
+        least = f"{us(best.median_us)} with {buckets(best)}"
+        if statements.apart(first, best) and best.median_us < first.median_us:
+            least += f", {1 - best.median_us / first.median_us:.0%} less"
+        else:
+            least = f"at least {least}, where the intervals overlap"
+        said.append(f"{name} exposes {us(first.median_us)} with {buckets(first)} and {least}")
+    return f"{'; '.join(said)}."
+
+
+def counters(rows: Rows) -> Rows:
+    """A line for each row: exposed time as steps show it, as torch counts it, and the difference."""
+    table = rows[["algorithm", "buckets"]].copy()
+    table["no-op hook"] = rows.median_us.map(us)
+    table["torch's counters"] = rows.counted_median_us.map(us)
+    table["predicted"] = [us(each) if pd.notna(each) else "–" for each in rows.predicted_us.astype(float)]
+    table["counters less hook"] = [statements.signed(each) for each in differences(rows)]
+    return table
+
+
+def differences(rows: Rows) -> list[float]:
+    """By how much torch's counters differ from what the no-op hook shows, relative to that."""
+    return [row.counted_median_us / row.median_us - 1 for row in rows.itertuples()]
+
+
+def agreement(rows: Rows, least: float = 0.0) -> str:
+    """A sentence: how far torch's counters and the no-op hook are apart where at least ``least`` µs are exposed."""
+    compared = rows[rows.median_us >= least]
+    if compared.empty:
+        return "No row exposes enough for a comparison."
+    off = differences(compared)
+    apart = statements.span(off, statements.signed)
+    return f"torch's counters differ from the no-op hook by {apart} over {len(off)} rows."
+
+
+def deviation(rows: Rows) -> str:
+    """A sentence: measured against predicted exposed time; empty where nothing is predicted."""
+    known = rows[rows.predicted_us.notna()]
+    if known.empty:
+        return ""
+    off = [row.median_us / row.predicted_us - 1 for row in known.itertuples()]
+    return f"Measured times differ from the model's by {statements.span(off, statements.signed)} over {len(off)} rows."
+
+
+def chosen(rows: Rows) -> str:
+    """What "auto" took at each size; empty where it was not asked."""
+    auto = rows[(rows.algorithm == "auto") & rows.chosen.notna()].sort_values("buckets", kind="stable")
+    pairs: Iterable[tuple[int, Any]] = zip(auto.buckets, auto.chosen, strict=True)
+    return statements.runs([(int(number), str(name)) for number, name in pairs]) if len(auto) else ""

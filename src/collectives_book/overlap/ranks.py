@@ -1,0 +1,193 @@
+"""What every rank does to measure overlap: training steps with and without communication, in turn.
+
+The exposed time of communication is what a step takes beyond the same step whose hook does nothing. torch's own
+counters say how long after the last gradient the last all-reduce ended; a row has both. Every time is a mean over the
+ranks, because they begin a step at slightly different times and an all-reduce ends when the last of them is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from collectives.backends import Backend, backend
+from collectives.backends.exchange import everyones
+from collectives.bench.environment import record
+from collectives.bench.settings import Row
+from collectives.simulator.timeline import REDUCE, Span, computing
+from collectives.statistics import median_interval
+from collectives_book.overlap.layers import Stack
+from collectives_book.overlap.recorded import NOTHING, Hook, Recorded, hook_of
+
+# DistributedDataParallel's first step may have other buckets: then it makes them anew, in the order of the gradients.
+WARMUPS = 2
+
+# How much two orders of adding a layer's gradients may differ, relative to the largest of them.
+TOLERANCE = 1e-5
+
+
+def run(settings: Row, report: Callable[[Row], None]) -> None:
+    """Measure each number of buckets under "buckets"; rank 0 reports the environment and the algorithms' rows."""
+    torch.set_num_threads(1)
+    name = settings["backend"]
+    library = backend(name)
+    mine = record() | {"where": settings["where"], "backends": [name], "set": {}} | library.record()
+    report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
+    hooks = {algorithm: hook_of(library, algorithm) for algorithm in settings["algorithms"]}
+    for buckets in settings["buckets"]:
+        report({"rows": Trial(settings, buckets, hooks, library).rows()})
+    library.close()
+
+
+class Step(NamedTuple):
+    """A training step on this rank: its seconds, bytes sent meanwhile, wrong elements, and what happened when."""
+
+    seconds: float
+    sent: int
+    wrong: int
+    spans: list[Span]
+
+
+class Trial:
+    """A stack of layers under DistributedDataParallel whose gradients go into ``buckets`` buckets of the same size."""
+
+    def __init__(self, settings: Row, buckets: int, hooks: Mapping[str, Hook], library: Backend) -> None:
+        self.settings, self.buckets, self.device = settings, buckets, library.device()
+        torch.manual_seed(0)  # the same weights on every rank
+        self.stack = Stack(settings["widths"], settings["seconds"]).to(self.device)
+        self.bytes = sum(4 * weight.numel() for weight in self.stack.parameters())
+        self.recorded = Recorded(hooks)
+        self.ddp = _parallel(self.stack, self.bytes / buckets, library, self.recorded.reduce)
+        shape = settings["batch"], settings["widths"][0]
+        self.batch = torch.rand(shape, generator=torch.Generator().manual_seed(dist.get_rank())).to(self.device)
+        self.expected = self._average()
+
+    def step(self, name: str) -> Step:
+        """One step, forward and backward, whose buckets go to a hook by its name."""
+        self.recorded.use(name)
+        self.ddp.zero_grad()
+        dist.barrier()
+        sent, begin = _sent(), time.monotonic()
+        self._compute()
+        seconds, sent = time.monotonic() - begin, _sent() - sent
+        return Step(seconds, sent, 0 if name == NOTHING else self._wrong(), self._spans(begin))
+
+    def _compute(self) -> None:
+        self.ddp(self.batch.detach().requires_grad_()).sum().backward()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _average(self) -> list[torch.Tensor]:
+        """The gradients of each layer, averaged by torch after a step without communication."""
+        self.recorded.use(NOTHING)
+        self._compute()
+        found = self._gradients()
+        for gradient in found:
+            dist.all_reduce(gradient.div_(dist.get_world_size()))
+        return found
+
+    def _gradients(self) -> list[torch.Tensor]:
+        """A copy of each layer's gradients; zeros where a layer has none."""
+        found = ((weight, weight.grad) for weight in self.stack.parameters())
+        return [torch.zeros(weight.shape) if grad is None else grad.cpu().clone() for weight, grad in found]
+
+    def _wrong(self) -> int:
+        """How many gradients are not the average."""
+        return sum(_different(*pair) for pair in zip(self._gradients(), self.expected, strict=True))
+
+    def _spans(self, begin: float) -> list[Span]:
+        """Of a step on a CPU, from its begin; a lane's next all-reduce begins when the one before is done."""
+        if self.device.type != "cpu":
+            return []
+        rank, spans, free = dist.get_rank(), computing(dist.get_rank(), [at - begin for at in self.stack.marks]), 0.0
+        for note in self.recorded.buckets:
+            done = (note.done or note.ready) - begin
+            spans.append(Span(rank, REDUCE, note.nth, max(free, note.ready - begin), done, note.bytes))
+            free = done
+        return spans
+
+    def _counted(self) -> float:
+        """Exposed seconds by torch's counters, of the step *before* the last: a forward pass completes them."""
+        data = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        return float(data["backward_comm_time"] - data["backward_compute_comm_overlap_time"]) * 1e-9
+
+    def rows(self) -> list[Row]:
+        """Measure all algorithms, interleaved: round after round each once, and each round begins with another."""
+        names = [NOTHING, *self.settings["algorithms"]]
+        steps: dict[str, list[Step]] = {name: [] for name in names}
+        counted: dict[str, list[float]] = {name: [] for name in names}
+        rounds = WARMUPS + self.settings["repetitions"]
+        order = [names[(i + turn) % len(names)] for i in range(rounds) for turn in range(len(names))]
+        for nth, name in enumerate([*order, NOTHING]):
+            steps[name].append(self.step(name))
+            if nth:
+                counted[order[nth - 1]].append(self._counted())
+        seconds = {name: _means([step.seconds for step in steps[name][WARMUPS:rounds]]) for name in names}
+        return [self._row(name, steps[name], seconds, _means(counted[name][WARMUPS:])) for name in names[1:]]
+
+    def _row(self, name: str, steps: list[Step], seconds: Mapping[str, list[float]], counted: list[float]) -> Row:
+        """What was measured of one algorithm; times are exposed ones in microseconds, unless their name says more."""
+        exposed = [step - without for step, without in zip(seconds[name], seconds[NOTHING], strict=True)]
+        wrong = torch.tensor(sum(step.wrong for step in steps))
+        dist.all_reduce(wrong)
+        sent = _means([float(step.sent) for step in steps[WARMUPS:]])
+        spans = [span for rank in everyones(json.dumps(steps[-1].spans).encode()) for span in json.loads(rank)]
+        return (
+            {"backend": self.settings["backend"], "algorithm": name, "where": self.settings["where"]}
+            | {"ranks": dist.get_world_size(), "layers": len(self.stack.layers), "buckets": self.buckets}
+            | {"bytes": self.bytes, "device": self.device.type, "wrong": int(wrong)}
+            | {"samples": _us(exposed), **_interval("", exposed), **_interval("step_", seconds[name])}
+            | {**_interval("nothing_", seconds[NOTHING]), **_interval("counted_", counted)}
+            | {"sent_bytes": statistics.median(sent), "spans": [Span(*span)._asdict() for span in spans]}
+        )
+
+
+def _parallel(stack: Stack, bucket_bytes: float, library: Backend, hook: Hook) -> DistributedDataParallel:
+    """The stack as a replica on this rank, with torch's counters updated in every step."""
+    group = library.group()
+    ddp = DistributedDataParallel(
+        stack, process_group=group, bucket_cap_mb=bucket_bytes / 2**20, gradient_as_bucket_view=True
+    )
+    ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
+    ddp.register_comm_hook(None, hook)
+    return ddp
+
+
+def _different(found: torch.Tensor, right: torch.Tensor) -> int:
+    close = torch.isclose(found, right, rtol=0.0, atol=TOLERANCE * float(right.abs().max()))
+    return int((~close).sum())
+
+
+def _means(mine: list[float]) -> list[float]:
+    """Each value's mean over the ranks."""
+    values = torch.tensor(mine, dtype=torch.float64)
+    dist.all_reduce(values)
+    means: list[float] = (values / dist.get_world_size()).tolist()
+    return means
+
+
+def _us(seconds: list[float]) -> list[float]:
+    return [round(each * 1e6, 3) for each in seconds]
+
+
+def _interval(name: str, seconds: list[float]) -> Row:
+    """Median and interval in microseconds, as a row has them."""
+    low, median, high = _us(list(median_interval(seconds)))
+    return {f"{name}median_us": median, f"{name}low_us": low, f"{name}high_us": high}
+
+
+def _sent() -> int:
+    """Bytes that this host's interface has sent, headers included; 0 where ranks share the loopback interface."""
+    name = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    lines = Path("/proc/net/dev").read_text().splitlines() if Path("/proc/net/dev").exists() else []
+    fields = {line.partition(":")[0].strip(): line.partition(":")[2].split() for line in lines}
+    return int(fields[name][8]) if name in fields and name != "lo" else 0

@@ -1,0 +1,180 @@
+"""Rows of the experiment ``weak-scaling`` as figures and as sentences, beside what Baidu published.
+
+Measured is a filled marker with its interval, the model's prediction a line, published a hollow marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from collectives.algorithms import BLUE, VERMILION, Mark
+from collectives.figures.style import Picture, Theme, picture
+from collectives.units import duration, many
+from collectives_book.figures import kit, statements
+from collectives_book.figures.statements import Row, Rows
+from collectives_book.weak_scaling import published
+
+
+class Series(NamedTuple):
+    """The rows of one number of buckets, with a name and a look."""
+
+    name: str
+    rows: Rows
+    look: Mark
+
+
+def series(rows: Rows) -> list[Series]:
+    """Without overlap, which is one bucket, and with the most buckets."""
+    named = [("without overlap", rows.buckets.min(), BLUE), ("with overlap", rows.buckets.max(), VERMILION)]
+    chosen = named[: 1 + (rows.buckets.nunique() > 1)]
+    return [
+        Series(name, rows[rows.buckets == number].sort_values("ranks", kind="stable"), look)
+        for name, number, look in chosen
+    ]
+
+
+def speed(rows: Rows) -> Picture:
+    """Samples per second against the number of workers: measured, predicted, published, and what would be linear."""
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        most = int(rows.ranks.max())
+        kit.lower_bound(axes, theme, [0, most], [0, most * alone(rows)], "as fast as alone")
+        _draw(axes, rows, "per_second", 1.0)
+        axes.set_ylabel("samples per second")
+        _finish(figure, axes, rows, theme, {p: each for p, each in published.SAMPLES.items() if p <= most})
+
+    return picture(paint, _alt(rows, "Samples per second", lambda row: f"{row.per_second:.0f}"), kit.WIDTH, 4.2)
+
+
+def efficiency(rows: Rows) -> Picture:
+    """Samples per second and worker, as a share of what one worker alone has, against the number of workers."""
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        _draw(axes, rows, "per_second", 1 / alone(rows), each=True)
+        axes.set_ylim(0, 1.08)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.set_ylabel("efficiency")
+        shares = {p: share_published(p) for p in published.SAMPLES if p <= int(rows.ranks.max())}
+        _finish(figure, axes, rows, theme, shares)
+
+    return picture(paint, _alt(rows, "Efficiency", lambda row: f"{share(row, rows):.0%}"), kit.WIDTH, 3.8)
+
+
+def _draw(axes: Axes, rows: Rows, name: str, factor: float, each: bool = False) -> None:
+    for part in series(rows):
+        by = factor / part.rows.ranks if each else factor
+        middle, low, high = (part.rows[f"{end}{name}"] * by for end in ("", "low_", "high_"))
+        axes.plot(part.rows.ranks, part.rows[f"predicted_{name}"].astype(float) * by, color=part.look.colour, lw=1.2)
+        kit.measured(axes, part.look, part.name, part.rows.ranks, middle, low, high, ls="")
+
+
+def _finish(figure: Figure, axes: Axes, rows: Rows, theme: Theme, points: dict[int, float]) -> None:
+    kit.published(axes, Mark(theme.ink, "D"), list(points), list(points.values()))
+    axes.set_xlabel("workers")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+    shown = kit.key(theme, "published by Baidu", marker="D", mfc="none", ls="")
+    known = [] if rows.predicted_per_second.isna().all() else [kit.key(theme, "predicted")]
+    kit.message(figure, theme, f"{rows.ranks.max()} workers: {_gained(rows)}")
+    kit.labels(figure, rows, [*known, shown])
+
+
+def _gained(rows: Rows) -> str:
+    """What overlap is worth on the most workers, or that its rows tie."""
+    without, *others = on_most(rows)
+    if not others:
+        return f"efficiency {share(without, rows):.0%}"
+    (overlapped,) = others
+    if overlapped.low_per_second <= without.high_per_second and without.low_per_second <= overlapped.high_per_second:
+        return "overlap makes no difference that the intervals show"
+    verb = "raises" if overlapped.per_second > without.per_second else "lowers"
+    return f"overlap {verb} the efficiency from {share(without, rows):.0%} to {share(overlapped, rows):.0%}"
+
+
+def alone(rows: Rows) -> float:
+    """Samples per second of one worker; where none was measured, of the fewest, each."""
+    first = rows.sort_values(["ranks", "buckets"], kind="stable").iloc[0]
+    return float(first.per_second / first.ranks)
+
+
+def share(row: Row, rows: Rows) -> float:
+    """A row's efficiency."""
+    return float(row.per_second / row.ranks / alone(rows))
+
+
+def share_published(p: int) -> float:
+    """The efficiency that Baidu's numbers have.
+
+    >>> round(share_published(40), 2)
+    0.5
+    """
+    return published.SAMPLES[p] / p / published.SAMPLES[1]
+
+
+def _alt(rows: Rows, what: str, form: Callable[[Any], str]) -> str:
+    lines = [
+        f"{part.name} {form(first)} on {first.ranks} and {form(last)} on {last.ranks}"
+        for part in series(rows)
+        for first, last in [_ends(part.rows)]
+    ]
+    return f"{what} against the number of workers, beside points that Baidu published: {'; '.join(lines)}."
+
+
+def _ends(rows: Rows) -> tuple[Row, Row]:
+    each = list(rows.itertuples())
+    return each[0], each[-1]
+
+
+def on_most(rows: Rows) -> Sequence[Row]:
+    """The rows of the most workers, in the order of `series`."""
+    return [_ends(part.rows)[1] for part in series(rows)]
+
+
+def outcome(rows: Rows) -> str:
+    """A sentence: samples per second and efficiency on the most workers, beside what was published there."""
+    said = [
+        f"{row.per_second:,.0f} samples/s {part.name} (efficiency {share(row, rows):.0%})"
+        for part, row in zip(series(rows), on_most(rows), strict=True)
+    ]
+    p = int(rows.ranks.max())
+    beside = (
+        f" Baidu's plot has {published.SAMPLES[p]:,} there ({share_published(p):.0%})."
+        if p in published.SAMPLES
+        else ""
+    )
+    return f"On {p} workers: {' and '.join(said)}.{beside}"
+
+
+def saved(rows: Rows) -> str:
+    """A sentence: how much shorter overlap makes a step on the most workers, in the time of the published machine."""
+    without, *others = on_most(rows)
+    if not others:
+        return "Only one number of buckets was measured."
+    (overlapped,) = others
+    before, after = (row.step_median_us * 1e-6 / row.slower for row in (without, overlapped))
+    least, most = published.SAVED
+    verb = "saves" if after < before else "costs"
+    return (
+        f"Overlap {verb} {duration(abs(before - after))} of {duration(before)} on {without.ranks} workers; "
+        f"Baidu's text says {duration(least)} to {duration(most)} on {max(published.SAMPLES)}."
+    )
+
+
+def deviation(rows: Rows) -> str:
+    """A sentence: measured against predicted samples per second; empty where nothing is predicted."""
+    known = rows[rows.predicted_per_second.notna()]
+    if known.empty:
+        return ""
+    off = [row.per_second / row.predicted_per_second - 1 for row in known.itertuples()]
+    worst = max(known.itertuples(), key=lambda row: abs(row.per_second / row.predicted_per_second - 1))
+    return (
+        f"Measured speeds differ from the predicted ones by {statements.span(off, statements.signed)} over "
+        f"{len(off)} rows; most on {many(worst.ranks, 'worker')} "
+        f"with {many(worst.buckets, 'bucket')}."
+    )

@@ -1,0 +1,104 @@
+"""The grader's end of the connection to one rank: never blocks, and reads no more than is allowed."""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from collectives_course import wire
+from collectives_course.meter import Meter, Usage, by_clock
+
+PIECE = 1 << 20
+
+
+class GoneError(Exception):
+    """The rank has closed its end: its process has ended."""
+
+
+def _no_line(_file: str) -> int:
+    return 0
+
+
+class Channel:
+    """``connection`` leads to the rank. ``ended`` says why its process ended, ``stack`` the line at which it is.
+
+    ``meter`` counts the time that the rank uses, by ``usage``; ``heard`` the values that have
+    come, and large pieces of one: bytes that trickle in are no sign of life.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        ended: Callable[[], str] = lambda: "its thread has ended",
+        stack: Callable[[str], int] = _no_line,
+        usage: Usage = by_clock,
+    ) -> None:
+        self.connection = connection
+        self.ended = ended
+        self.stack = stack
+        self.unread = bytearray()
+        self.unsent = bytearray()
+        self.heard = 0
+        self.meter = Meter(usage)
+        connection.setblocking(False)
+
+    def tell(self, value: Any) -> None:
+        """Send a value; what the socket does not take now goes with `flush`."""
+        self.unsent += wire.pack(value)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes."""
+        try:
+            while self.unsent:
+                del self.unsent[: self.connection.send(memoryview(self.unsent)[:PIECE])]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.unsent.clear()  # it has ended, which the next read says
+
+    def hear(self) -> list[Any]:
+        """The value that has arrived as a whole, or none.
+
+        Raises GoneError, or WireError for bytes that are no value, and for a rank that speaks before it has read the
+        last answer: one that only sends would otherwise fill this process's memory.
+        """
+        try:
+            piece = self.connection.recv(PIECE)
+        except BlockingIOError:
+            return []
+        except OSError:
+            piece = b""
+        if not piece:
+            raise GoneError(self.ended())
+        self.unread += piece
+        self.heard += len(piece) >> 16
+        frame = self._frame()
+        if frame is None:
+            return []
+        self.heard += 1
+        if self.unread or self.unsent:
+            raise wire.WireError("it speaks before it has read the answer")
+        return [wire.unpack(*wire.split(frame))]
+
+    def wait(self, seconds: float) -> Any:
+        """The next value. Raises TimeoutError after so many seconds, and what `hear` raises."""
+        end = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.connection, selectors.EVENT_READ)
+            while (left := end - time.monotonic()) > 0:
+                self.flush()
+                if selector.select(min(left, 0.1)) and (values := self.hear()):
+                    return values[0]
+        raise TimeoutError
+
+    def _frame(self) -> bytes | None:
+        if len(self.unread) < wire.LENGTHS.size:
+            return None
+        size = wire.LENGTHS.size + sum(wire.lengths(bytes(self.unread[: wire.LENGTHS.size])))
+        if len(self.unread) < size:
+            return None
+        frame = bytes(self.unread[:size])
+        del self.unread[:size]
+        return frame

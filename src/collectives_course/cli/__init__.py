@@ -1,0 +1,1 @@
+"""The verbs that the course adds to the command line."""

@@ -1,0 +1,114 @@
+"""A criterion of an assignment: its name, its points, and the check that a submission passes or does not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectives_course.messages import Network, Played
+from collectives_course.process import Process
+from collectives_course.sandbox import Limits, SandboxError
+from collectives_course.verdict import EndedError, TimedOut
+from collectives_course.world import World
+
+MOST_RANKS = 16
+
+
+@dataclass
+class Submission:
+    """What a check sees of a submission: functions that run it, each rank in a sandbox of its own.
+
+    ``variant`` has the numbers that the assignment's seed gives; ``file`` and those around it may show them. The data
+    of tests come from ``random``, whose secret no rank sees: the same data for the same secret. ``limit``: the seconds
+    that a rank may use in all calls together (`collectives_course.meter`).
+    """
+
+    folder: Path
+    file: str
+    variant: dict[str, Any]
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+    limit: float = 5.0
+    sandboxed: bool = True
+    secret: str = ""
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng([int(self.secret or "0", 16), 20])
+        self._processes: list[Process] = []
+
+    def play(
+        self,
+        call: str,
+        arguments: Sequence[Sequence[Any]],
+        network: Network | None = None,
+        world: type[World] = World,
+        file: str = "",
+        **more: Any,
+    ) -> Played:
+        """Call a function on as many ranks as there are lists of arguments; a Comm goes before the arguments.
+
+        Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing more after that.
+        """
+        channels = [process.channel for process in self.ranks(len(arguments))]
+        playing = world(channels, network or Network(), self.limit, file or self.file, **more)
+        return playing.play(call, [list(each) for each in arguments])
+
+    def call(self, function: str, *arguments: Any, file: str = "") -> Any:
+        """Call a function in one process, without a Comm; returns its value, a `Schedule` too."""
+        (process,) = self.ranks(1)
+        playing = World([process.channel], Network(), self.limit, file or self.file)
+        return playing.play(function, [list(arguments)], alone=True).values[0]
+
+    def ranks(self, p: int) -> list[Process]:
+        """The processes of the first p ranks, started when they are first needed."""
+        if not 1 <= p <= MOST_RANKS:
+            raise ValueError(f"ranks: got {p}, expected 1 to {MOST_RANKS}")
+        old = len(self._processes)
+        while len(self._processes) < p:
+            self._processes.append(Process(self.folder, self.limits, self.sandboxed))
+        for process in self._processes[old:]:
+            try:
+                process.need_ready()
+            except EndedError as error:
+                self._need_idle(old)
+                raise SandboxError(f"the sandbox does not work: {error}") from None
+        return self._processes[:p]
+
+    def _need_idle(self, old: int) -> None:
+        """Raise TimedOut if ranks that have returned compute all the same, which may keep others from starting."""
+        for rank, process in enumerate(self._processes[:old]):
+            process.channel.meter.look(is_silent=False)
+            self._need_time(f"rank {rank} computes after it has returned, and", process)
+
+    def charge(self, seconds: float, what: str) -> None:
+        """Count the grader's work on what the submission returned, such as a proof, as the submission's time."""
+        (process,) = self.ranks(1)
+        process.channel.meter.spent += seconds
+        self._need_time(f"{what}: to make and to prove it", process)
+
+    def _need_time(self, what: str, process: Process) -> None:
+        if process.channel.meter.spent > self.limit:
+            raise TimedOut(f"{what} has used the {self.limit:g} s that a rank has for a criterion")
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self._processes:
+            process.kill()
+        self._processes.clear()
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """``check`` raises `Failed` with a message that teaches, or returns; ``text`` is for the student.
+
+    Any other error of a check is the grader's fault, and the criterion counts as not graded. A check therefore reads
+    what the submission returned within `checking.reading`, or looks at its type first.
+    A dict that ``check`` returns is the details of a criterion that is passed.
+    """
+
+    name: str
+    points: float
+    text: str
+    check: Callable[[Submission], dict[str, Any] | None]

@@ -1,0 +1,171 @@
+"""One rank of a submission as a process: in a sandbox or, for an instructor who trusts the submission, without one."""
+
+import itertools
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from collectives_course import seccomp
+from collectives_course.channel import Channel, GoneError
+from collectives_course.meter import Meter
+from collectives_course.sandbox import Limits, SandboxError, bare_command, command
+from collectives_course.verdict import Crashed, TimedOut, plain
+
+FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
+OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
+START_SECONDS, END_SECONDS = 300.0, 2.0  # a rank may import torch, on a busy machine
+STACK_SECONDS = 2.0
+KILLED = 128 + 9
+LIBRARY = Path(__file__).parents[1]  # for a rank without a sandbox; the sandbox has its own copy
+
+
+class Process:
+    """One rank of a submission. ``channel`` leads to it; `kill` ends it and everything that it has started."""
+
+    def __init__(self, folder: Path, limits: Limits, sandboxed: bool = True) -> None:
+        self.user: socket.socket | None = None
+        ours, theirs = socket.socketpair()
+        with theirs, _filter() as filter_fd:
+            if sandboxed:
+                number, self.user = _own_user()
+                typed = command(folder, limits, theirs.fileno(), number, filter_fd)
+            else:
+                typed = bare_command(folder, limits, theirs.fileno())
+            self.process = subprocess.Popen(
+                typed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno(), filter_fd],
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(LIBRARY)},
+                start_new_session=True,
+            )
+        self.printed = b""
+        self.size = 0
+        self.rank = psutil.Process(self.process.pid)  # until it is ready
+        self.channel = Channel(ours, self._ended, self._stack, self._usage)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def need_ready(self) -> None:
+        """Wait until the rank takes calls. Raises Crashed, or TimedOut."""
+        try:
+            self.channel.wait(START_SECONDS)
+        except GoneError as gone:
+            raise Crashed(f"a rank did not start: {gone}") from None
+        except TimeoutError:
+            raise TimedOut(f"a rank did not start within {START_SECONDS:g} s") from None
+        self.rank = [self.rank, *self.rank.children(recursive=True)][-1]  # within the sandbox
+        self.channel.meter = Meter(self._usage)  # to start costs nothing
+
+    def kill(self) -> None:
+        """End the process and all that it has started. Safe to call twice."""
+        if self.user:
+            self._kill_inside()
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, 9)
+        self.process.wait()
+        self.channel.connection.close()
+        self.reader.join(END_SECONDS)  # until nothing that it has started is there to print
+        if self.user:
+            self.user.close()
+
+    def _kill_inside(self) -> None:
+        """The first process in the sandbox, and with it the kernel ends all others; bubblewrap collects it."""
+        with suppress(psutil.Error, subprocess.TimeoutExpired):
+            for first in psutil.Process(self.process.pid).children():
+                first.kill()
+                self.process.wait(END_SECONDS)
+
+    def _usage(self) -> tuple[float, bool]:
+        """Processor time, and whether it sleeps; one that has ended does neither."""
+        try:
+            with self.rank.oneshot():
+                times = self.rank.cpu_times()
+                return times.user + times.system, self.rank.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
+        except psutil.Error:
+            return self.channel.meter.computed, False
+
+    def _read(self) -> None:
+        """Keep the end of what it prints; more than a limit ends it."""
+        pipe: Any = self.process.stdout
+        with pipe, suppress(OSError, ValueError):
+            while piece := os.read(pipe.fileno(), 1 << 16):
+                self.size += len(piece)
+                self.printed = (self.printed + piece)[-OUTPUT_KEPT:]
+                if self.size > MOST_OUTPUT:
+                    self.process.kill()
+
+    def _ended(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
+        if self.size > MOST_OUTPUT:
+            return f"it printed more than {MOST_OUTPUT >> 20} MiB"
+        code = self.process.returncode
+        if code is None:
+            return "it closed its connection to the grader"
+        why = f"exit code {code}" + (", killed: too much memory or processor time" if code in (KILLED, -9) else "")
+        self.reader.join(END_SECONDS)
+        return f"its process ended ({why}) before the function returned{self._last_words()}"
+
+    def _last_words(self) -> str:
+        lines = plain(self.printed.decode(errors="replace")).strip().splitlines()
+        fatal = [line for line in lines if line.startswith("Fatal Python error")]
+        return f": {(fatal or lines)[-1][:300]}" if lines else ""
+
+    def _stack(self, file: str) -> int:
+        """The line of the submission's file at which the rank is; 0 where it does not say. Asks it by a signal."""
+        with suppress(psutil.Error):
+            self.rank.send_signal(signal.SIGALRM)
+        end = time.monotonic() + STACK_SECONDS
+        while not (line := self._line(file)) and time.monotonic() < end:
+            time.sleep(0.02)
+        return line
+
+    def _line(self, file: str) -> int:
+        """The line of a file in the stacks printed last: the first thread's come last, the innermost call first."""
+        called = re.compile(rf'^  File "[^"\n]*\b{re.escape(file)}", line (\d{{1,7}}) in ', re.MULTILINE)
+        threads = self.printed.decode(errors="replace").split("Thread 0x")
+        found = [match for match in map(called.search, threads) if match]
+        return int(found[-1][1]) if found else 0
+
+
+@contextmanager
+def _filter() -> Iterator[int]:
+    """A file descriptor from which bubblewrap reads the filter of system calls."""
+    read, write = os.pipe()
+    try:
+        os.write(write, seccomp.program() if seccomp.has_filter() else b"")  # less than a pipe holds
+        os.close(write)
+        yield read
+    finally:
+        os.close(read)
+
+
+def _own_user() -> tuple[int, socket.socket]:
+    """A user's number that no other rank on this machine has, as long as the socket is open.
+
+    The kernel counts processes by user, so ranks of one number would take each other's.
+    """
+    start = random.randrange(USERS)
+    for number in itertools.chain(range(start, USERS), range(start)):
+        mine = socket.socket(socket.AF_UNIX)
+        try:
+            mine.bind(f"\0collectives-rank-{FIRST_USER + number}")
+        except OSError:
+            mine.close()
+        else:
+            return FIRST_USER + number, mine
+    raise SandboxError(f"more than {USERS:,} ranks at once: no number of a user is free")

@@ -1,0 +1,256 @@
+"""A rank of a submission, in its sandbox: loads the student's file, runs what the grader asks for, sends back results.
+
+Nothing here decides a verdict. A submission can change all of this process and wins nothing: data of other ranks,
+counters and expected results are in the grader's process.
+"""
+
+import errno
+import faulthandler
+import importlib
+import importlib.util
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from collectives_course.comm import Wire
+from collectives_course.wire import WireError, pack
+
+FORBIDDEN_MODULES = ("horovod", "jax", "mpi4py", "torch", "collectives.algorithms", "collectives.api")
+FORBIDDEN_EVENTS = (
+    "ctypes.dlopen",
+    "ctypes.dlsym",
+    "os.exec",
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "os.system",
+    "pty.spawn",
+    "socket.bind",
+    "socket.connect",
+    "socket.getaddrinfo",
+    "socket.sendto",
+    "subprocess.Popen",
+)
+
+
+class ForbiddenError(PermissionError):
+    """The submission tried what it must not do. The sandbox prevents it anyway; this says so in words."""
+
+
+Load = Callable[[str], ModuleType]
+Watch = Callable[[], AbstractContextManager[object]]
+
+
+def serve(connection: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
+    """Run one call after another until the grader goes.
+
+    A call has "file", "call", "arguments", and "rank", "size" and "comm" of the first argument (size 0: none).
+
+    The answer to a call is its value and the arrays among its arguments as they are then, or the error it raised.
+    A call runs within ``watch()``.
+    """
+    wire = Wire(connection)
+    while True:
+        try:
+            task = wire.hear()
+        except (EOFError, OSError):
+            return
+        connection.sendall(_answer(task, wire, load, watch))
+
+
+def _answer(task: dict[str, Any], wire: Wire, load: Load, watch: Watch) -> bytes:
+    """Packed in here, because the steps of a schedule are made, by the student's code, when it is packed."""
+    try:
+        with watch():
+            value = _called(task, wire, load)
+            return pack({"op": "return", "value": value, "arguments": _arrays(task["arguments"])})
+    except BaseException as error:  # SystemExit and KeyboardInterrupt, too: the rank stays, to say so
+        return pack({"op": "raise", **_told(error, task["file"])})
+
+
+def _called(task: dict[str, Any], wire: Wire, load: Load) -> Any:
+    function = getattr(load(task["file"]), task["call"], None)
+    if not callable(function):
+        raise AttributeError(f"{task['file']} has no function {task['call']}")
+    arguments = task["arguments"]
+    if task["size"]:
+        arguments = [_connection(task["comm"])(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
+    return function(*arguments)
+
+
+def _connection(name: str) -> Any:
+    """The class ``module:Class`` of this folder whose object a function gets as its first argument."""
+    module, _, kind = name.partition(":")
+    return getattr(importlib.import_module(f"collectives_course.{module}"), kind)
+
+
+def _asking(wire: Wire) -> Callable[[dict[str, Any]], Any]:
+    def ask(question: dict[str, Any]) -> Any:
+        wire.tell(question)
+        return wire.hear()
+
+    return ask
+
+
+def _arrays(values: list[Any]) -> list[Any]:
+    return [value if isinstance(value, np.ndarray) else None for value in values]
+
+
+def _told(error: BaseException, file: str) -> dict[str, Any]:
+    """An error in words: its kind, its text and the last line of the student's file in its traceback."""
+    calls = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in calls if frame.f_code.co_filename.endswith(file)]
+    if isinstance(error, SyntaxError) and error.lineno:
+        lines.append(error.lineno)
+    return {"kind": _kind(error), "text": f"{type(error).__name__}: {_text(error)}", "line": lines[-1] if lines else 0}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:2000]
+    except BaseException:
+        return "its text cannot be read"
+
+
+def _kind(error: BaseException) -> str:
+    if _is_forbidden(error):
+        return "blocked"
+    if isinstance(error, NotImplementedError):
+        return "unfinished"
+    return "unsendable" if isinstance(error, WireError) else "crashed"
+
+
+def _is_forbidden(error: BaseException | None) -> bool:
+    """Also where the kernel has refused it, or a library has wrapped the error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES, errno.EROFS):
+            return True
+        if isinstance(error, ForbiddenError):
+            return True
+        if isinstance(error, ModuleNotFoundError) and str(error.name).startswith(FORBIDDEN_MODULES):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def loader(folder: Path) -> Load:
+    """What imports a file of a folder, once; an import that failed fails again."""
+    loaded: dict[str, ModuleType] = {}
+
+    def load(file: str) -> ModuleType:
+        if file not in loaded:
+            spec = importlib.util.spec_from_file_location(Path(file).stem, folder / file)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{file} is no Python file")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+            loaded[file] = module
+        return loaded[file]
+
+    return load
+
+
+def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
+    """Raise ForbiddenError for processes, sockets and files elsewhere from now on; what was tried is in the list."""
+    tried: list[str] = []
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in FORBIDDEN_EVENTS:
+            _refuse(event, tried)
+        if event == "open" and isinstance(arguments[0], str | bytes):
+            path, flags = os.path.realpath(os.fsdecode(arguments[0])), arguments[2]
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            if not path.startswith(writable if writes else readable + writable):
+                _refuse(f"{'writing' if writes else 'reading'} {path}", tried)
+
+    sys.addaudithook(hook)
+    return tried
+
+
+def load_packages(names: list[str]) -> None:
+    """Import packages before `forbid`, which would stop them: torch loads its libraries by ctypes."""
+    for name in names:
+        importlib.import_module(name)
+
+
+def forbid_distributed(tried: list[str]) -> None:
+    """Refuse the collectives of torch, if it is there. In a sandbox they would reach no other rank; this says so."""
+    module, every = sys.modules.get("torch.distributed"), sys.modules.get("torch.distributed.distributed_c10d")
+    for name in (*getattr(every, "__all__", ()), "TCPStore", "FileStore", "HashStore"):
+        if callable(getattr(module, name, None)) and not name.startswith("is_"):
+            for each in (module, every):
+                setattr(each, name, _refusing(f"torch.distributed.{name}", tried))
+
+
+def _refusing(what: str, tried: list[str]) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        _refuse(what, tried)
+
+    return refuse
+
+
+def _refuse(what: str, tried: list[str]) -> None:
+    tried.append(what)
+    raise ForbiddenError(f"{what} is forbidden in the sandbox")
+
+
+def watcher(tried: list[str]) -> Watch:
+    """Print the stacks when the grader asks by SIGALRM; at the end, raise an error for what was tried and hushed up."""
+
+    @contextmanager
+    def watch() -> Iterator[None]:
+        # By a signal, which stops the thread: one that reads the stacks of others while they run can crash.
+        faulthandler.register(signal.SIGALRM, file=2)  # sys.stderr may be the student's
+        yield
+        if tried:
+            _refuse(tried[0], [])
+        if left := [thread.name for thread in threading.enumerate() if _is_left(thread)]:
+            raise RuntimeError(f"the function has returned, its threads still run: {', '.join(left)[:200]}")
+
+    return watch
+
+
+def _is_left(thread: threading.Thread) -> bool:
+    """Libraries' own threads, which Python has not started, are dummies."""
+    return thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
+
+
+def limit(memory: int, processes: int, file: int, cpu: int) -> None:
+    """Limits of this process and its children, which no process can raise again."""
+    limits = {"AS": memory, "NPROC": processes, "FSIZE": file, "CPU": cpu, "CORE": 0, "NOFILE": 256}
+    for name, most in limits.items():
+        if most >= 0:
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+
+
+def main() -> None:
+    """In the sandbox: ``python -m collectives_course.rank FD FOLDER MEMORY PROCESSES FILE CPU PACKAGE...``."""
+    fd, folder, *limits = sys.argv[1:7]
+    connection = socket.socket(fileno=int(fd))
+    faulthandler.enable()
+    sys.path.insert(0, folder)
+    limit(*map(int, limits))
+    load_packages(sys.argv[7:])
+    tried = forbid(
+        (folder, sys.prefix, sys.base_prefix, "/usr", "/etc/", "/grader", "/dev/", "/proc/", "/sys/", "/packages"),
+        ("/dev/",),
+    )
+    forbid_distributed(tried)
+    Wire(connection).tell({"op": "ready"})
+    serve(connection, loader(Path(folder)), watcher(tried))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What criteria about schedules share: a submission's schedules, refused where they are too large, proved, simulated.
+
+A student's schedule is data from outside. Its size is checked before anything is done with it.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from collectives.machine import Machine
+from collectives.schedule import Schedule, ScheduleError
+from collectives.simulator.simulation import simulate
+from collectives.verify import verify
+from collectives_course.criterion import Submission
+from collectives_course.verdict import Failed
+
+MOST_CELLS = 1 << 18  # ranks times chunks; a proof needs p + 1 bytes for each
+MOST_MOVED = 1 << 18  # chunks that move in all steps together, of which a proof copies p + 1 bytes each
+MOST_RANKS_PLAYED, MOST_MOVED_PLAYED = 16, 4096
+
+
+def schedules(
+    submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]]
+) -> Iterator[tuple[str, Schedule]]:
+    """The submission's all-reduce schedule, and its call as text, for each case: (number of ranks, arguments).
+
+    Raises Failed for another value, another collective, another number of ranks, and for more cells or moved chunks
+    than a proof is made for. What the caller does with a schedule, its proof for example, counts as the submission's
+    time, as the call does: raises TimedOut if both have used the criterion's time.
+    """
+    for p, arguments in cases:
+        call = f"{function}({', '.join(map(_short, arguments))})"
+        made = submission.call(function, *arguments)
+        start = time.thread_time()
+        need_all_reduce(call, made, p)
+        yield call, made
+        submission.charge(time.thread_time() - start, call)
+
+
+def _short(argument: Any) -> str:
+    if isinstance(argument, dict):
+        return f"{{{', '.join(f'{key}: {value}' for key, value in list(argument.items())[:2])}, …}}"
+    return f"{argument:,}" if isinstance(argument, int) and argument > 9999 else str(argument)[:40]
+
+
+def need_all_reduce(call: str, made: Any, p: int) -> None:
+    """Raise Failed unless this is an all-reduce schedule on p ranks that is small enough to be proved."""
+    if not isinstance(made, Schedule):
+        raise Failed(f"{call}: got {type(made).__name__}, expected a Schedule")
+    if made.collective != "all_reduce":
+        raise Failed(f"{call}: got a schedule for {str(made.collective)[:40]!r}, expected 'all_reduce'")
+    if made.p != p:
+        raise Failed(f"{call}: got a schedule for {_count(made.p)} ranks, expected {p}")
+    if made.switches:
+        raise Failed(f"{call}: got a schedule with {_count(made.switches)} switches, expected ranks only")
+    if made.root is not None:
+        raise Failed(f"{call}: got root={made.root}, expected none: an all-reduce ends on every rank")
+    _need_small(call, made)
+
+
+def _need_small(call: str, made: Schedule) -> None:
+    if made.k > MOST_CELLS // made.p:
+        raise Failed(f"{call}: got {_count(made.k)} chunks, expected at most {MOST_CELLS // made.p:,}")
+    if moved(made) > MOST_MOVED:
+        raise Failed(f"{call}: {moved(made):,.0f} chunks move, expected at most {MOST_MOVED:,}")
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if abs(number) < 10**15 else "more than 10**15"
+
+
+def moved(schedule: Schedule) -> float:
+    """Chunks that move in all steps together; in floating point, because counts may be anything yet.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> moved(ALGORITHMS["all_reduce", "ring"](4))
+    24.0
+    """
+    return float(sum(np.abs(step.count.astype(np.float64)).sum() for step in schedule.steps()))
+
+
+def prove(call: str, schedule: Schedule, one_port: bool = False) -> None:
+    """Raise Failed, with the marked grid and the schedule for the player, unless the schedule is proved."""
+    error = _fault(schedule, one_port)
+    if error is not None:
+        raise failed(call, schedule, error)
+
+
+def _fault(schedule: Schedule, one_port: bool) -> ScheduleError | None:
+    try:
+        verify(replace(schedule, one_port=one_port, ranks_per_node=1))
+    except ScheduleError as error:
+        return error
+    return None
+
+
+def failed(call: str, schedule: Schedule, error: ScheduleError) -> Failed:
+    """What the proof found: its first line as the message, the marked grid and the player's data as details."""
+    first, _, table = str(error).partition("\n")
+    return Failed(f"{call}: {first}", grid=table, **played(call, schedule))
+
+
+def played(call: str, schedule: Schedule) -> dict[str, Any]:
+    """The details that let a report play the schedule; nothing where it is too large or names ranks that are not."""
+    if schedule.p > MOST_RANKS_PLAYED or moved(schedule) > MOST_MOVED_PLAYED or not _is_possible(schedule):
+        return {}
+    from collectives.figures.player import player_data  # imports matplotlib
+
+    return {"player": player_data(replace(schedule, ranks_per_node=1), call)}
+
+
+def _is_possible(schedule: Schedule) -> bool:
+    p, k = schedule.p, schedule.k
+    return all(
+        ((step.src >= 0) & (step.src < p) & (step.dst >= 0) & (step.dst < p) & (step.src != step.dst)).all()
+        and ((step.chunk >= 0) & (step.count >= 1) & (step.chunk <= k - step.count)).all()
+        for step in schedule.steps()
+    )
+
+
+def prove_each(
+    submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]], one_port: bool = False
+) -> None:
+    """Prove the schedules of all cases; raise what the first wrong one gives, with half the share of the right ones."""
+    cases = list(cases)
+    wrong, first = 0, None
+    for call, made in schedules(submission, function, cases):
+        error = _fault(made, one_port)
+        if error is not None:
+            wrong, first = wrong + 1, first or failed(call, made, error)
+    if first is not None:
+        others = f"; {wrong - 1} of the other {len(cases) - 1} schedules are wrong, too" if wrong > 1 else ""
+        raise Failed(f"{first}{others}", share=(1 - wrong / len(cases)) / 2, **first.details)
+
+
+def seconds(call: str, schedule: Schedule, machine: Machine, n: int) -> float:
+    """The simulated time for n bytes. Raises Failed where the schedule does not fit the machine."""
+    try:
+        return simulate(schedule, machine, n).seconds
+    except ValueError as error:  # ScheduleError, too
+        raise Failed(f"{call}: {str(error).partition(chr(10))[0]}") from None
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows of text as columns, the first to the left and all others to the right.
+
+    >>> print(table([["size", "ring"], ["1 KiB", "20 us"]]))
+    size    ring
+    1 KiB  20 us
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    )

@@ -1,0 +1,261 @@
+"""Ranks of a submission and the messages between them: moved, timed and counted here, outside the students' processes.
+
+Time is simulated, so that every run gives the same: a message of m bytes takes ``alpha + beta * m`` seconds, a rank's
+port carries one outgoing and one incoming message at a time, and computing takes no time. With small buffers a send
+returns when its message has been received; otherwise at once.
+"""
+
+import math
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from collectives_course import wire
+from collectives_course.channel import Channel, GoneError
+from collectives_course.messages import Network, Played, Post, Sent
+from collectives_course.meter import TICK
+from collectives_course.progress import Rank, cycle_from, stuck, used_up
+from collectives_course.verdict import Blocked, Crashed, Failed, TimedOut, Ungraded, plain
+
+MOST_MESSAGES = 100_000
+MOST_UNRECEIVED = 256 << 20  # bytes
+MOST_WAIT = 100  # times the limit: longer than the slowest call on a busy machine
+
+
+def _kind(value: Any) -> str:
+    """Shape and dtype of an array; empty for what is none."""
+    return f"shape {value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else ""
+
+
+@dataclass
+class World:
+    """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``.
+
+    ``comm``: the module and the class of a rank's end, which asks them.
+    """
+
+    comm: ClassVar[str] = "comm:Comm"
+    channels: Sequence[Channel]
+    network: Network = field(default_factory=Network)
+    limit: float = 5.0
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        late = self.network.late or (0.0,) * len(self.channels)
+        self.ranks = [Rank(r, channel, clock=late[r]) for r, channel in enumerate(self.channels)]
+        self.mail: dict[tuple[int, int], deque[Post]] = {}
+        self.unreceived = 0  # bytes
+        self.posted = 0  # messages
+        self.given: Sequence[list[Any]] = []
+        self.sent: list[Sent] = []
+
+    def play(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> Played:
+        """Call a function of the submission on every rank, with that rank's arguments; ``alone``: without a Comm.
+
+        Raises an `EndedError` that says how it went wrong: a deadlock, an error, a rank that is silent.
+        """
+        self.given = arguments
+        for rank, given in zip(self.ranks, arguments, strict=True):
+            size = 0 if alone else len(self.ranks)
+            task = {"file": self.file, "call": call, "arguments": given, "comm": self.comm}
+            rank.channel.meter.start()
+            rank.channel.tell({**task, "rank": rank.number, "size": size})
+        with selectors.DefaultSelector() as selector:
+            for rank in self.ranks:
+                selector.register(rank.channel.connection, selectors.EVENT_READ, rank)
+            self._until_all_return(selector)
+        returned = [rank.returned or {} for rank in self.ranks]
+        seconds = max([rank.clock for rank in self.ranks] + [message.end for message in self.sent])
+        left = [pair for pair, posts in sorted(self.mail.items()) for _ in posts]
+        values, after = [each.get("value") for each in returned], [list(each["arguments"]) for each in returned]
+        return Played(values, after, self.sent, seconds, left)
+
+    def _until_all_return(self, selector: selectors.BaseSelector) -> None:
+        start = looked = time.monotonic()
+        while any(rank.returned is None for rank in self.ranks):
+            if waiting := stuck(self.ranks):
+                raise Failed(f"deadlock: {self.deadlock(waiting)}")
+            for key, _ in selector.select(TICK):
+                self._read(key.data, selector)
+            self.write()
+            if time.monotonic() - looked >= TICK:
+                looked = time.monotonic()
+                self._need_time()
+            if looked - start > MOST_WAIT * self.limit:
+                raise Ungraded(f"not graded: grader's fault: this machine was too busy for {looked - start:.0f} s")
+        self._need_time()
+
+    def _need_time(self) -> None:
+        for rank in self.ranks:
+            rank.look()
+            if rank.channel.meter.spent > self.limit:
+                raise TimedOut(used_up(self.ranks, rank, self.file, self.limit))
+
+    def deadlock(self, waiting: list[Rank]) -> str:
+        """Why none of these ranks goes on."""
+        return cycle_from(self.ranks, waiting[0])
+
+    def write(self) -> None:
+        """Send what did not fit into the sockets before."""
+        for rank in self.ranks:
+            rank.channel.flush()
+
+    def _read(self, rank: Rank, selector: selectors.BaseSelector) -> None:
+        try:
+            questions = rank.channel.hear()
+        except GoneError as gone:
+            if rank.returned is None:
+                raise Crashed(f"rank {rank.number}: {gone}") from None
+            selector.unregister(rank.channel.connection)  # its answer counts; the next call finds that it has ended
+            return
+        except wire.WireError as error:
+            raise Crashed(f"rank {rank.number}: {error}") from None
+        for question in questions:
+            self._take(rank, question)
+
+    def _take(self, rank: Rank, question: Any) -> None:
+        handler = self._handler(question)
+        if handler is None or rank.returned is not None or rank.waits:
+            raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
+        line = question.get("line", 0)
+        rank.asks, rank.line = question["op"], line if isinstance(line, int) and 0 < line < 10**7 else 0
+        try:
+            handler(rank, question)
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+            raise Crashed(f"rank {rank.number}: a message that the grader cannot read") from None
+
+    def _handler(self, question: Any) -> Callable[[Rank, dict[str, Any]], None] | None:
+        op = question.get("op") if isinstance(question, dict) else None
+        return getattr(self, f"on_{op}", None) if isinstance(op, str) else None
+
+    # What ranks ask.
+
+    def on_return(self, rank: Rank, question: dict[str, Any]) -> None:
+        """The call has ended."""
+        for place, (was, now) in enumerate(zip(self.given[rank.number], question["arguments"], strict=True)):
+            if _kind(now) != _kind(was):
+                got, expected = _kind(now) or "none", _kind(was) or "none"
+                raise Failed(f"rank {rank.number}: argument {place}: got {got}, expected the array given: {expected}")
+        rank.returned = question
+
+    def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
+        """The call has raised an error."""
+        where = f" ({self.file}, line {rank.line})" if rank.line else ""
+        text = plain(str(question["text"])[:2000])
+        if question["kind"] == "blocked":
+            raise Blocked(f"rank {rank.number}{where}: {text}")
+        if question["kind"] == "unfinished":
+            raise Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
+        if question["kind"] == "unsendable":
+            raise Failed(f"the value that the function returned{where}: {text.removeprefix('WireError: ')}")
+        raise Crashed(f"rank {rank.number}{where}: {text}")
+
+    def on_time(self, rank: Rank, question: dict[str, Any]) -> None:
+        """The rank's clock."""
+        del question
+        rank.channel.tell({"time": rank.clock})
+
+    def on_send(self, rank: Rank, question: dict[str, Any]) -> None:
+        """Hand over a message."""
+        self._post(rank, question)
+        self._match(rank)
+
+    def on_recv(self, rank: Rank, question: dict[str, Any]) -> None:
+        """Wait for a message."""
+        self._want(rank, question)
+        self._match(rank)
+
+    def on_sendrecv(self, rank: Rank, question: dict[str, Any]) -> None:
+        """Both at the same time."""
+        self._post(rank, question)
+        self._want(rank, question)
+        self._match(rank)
+
+    def _post(self, rank: Rank, question: dict[str, Any]) -> None:
+        dst, array = self._other(rank, question["to"]), question["array"]
+        self.posted += 1
+        self.unreceived += array.nbytes
+        if self.posted > MOST_MESSAGES:
+            raise Failed(f"too many messages: expected at most {MOST_MESSAGES:,}")
+        if self.unreceived > MOST_UNRECEIVED:
+            raise Failed(f"too many bytes sent that no rank has received: expected at most {MOST_UNRECEIVED:,}")
+        post = Post(rank.number, dst, array, rank.clock)
+        if self.network.small_buffers:
+            rank.sending = post
+        else:
+            post.at = max(rank.clock, rank.egress_free)
+            rank.egress_free = post.at + self.cost(post.array.nbytes)
+            self.mail.setdefault((rank.number, dst), deque()).append(post)
+
+    def _want(self, rank: Rank, question: dict[str, Any]) -> None:
+        dtype, shape = wire.place(question)
+        src = self._other(rank, question["from"])
+        rank.receiving = {"from": src, "dtype": dtype, "shape": shape, "at": rank.clock}
+
+    def _other(self, rank: Rank, number: Any) -> int:
+        if not isinstance(number, int) or not 0 <= number < len(self.ranks) or number == rank.number:
+            raise ValueError
+        return number
+
+    def cost(self, size: int) -> float:
+        """Seconds that a message of this many bytes takes."""
+        return self.network.alpha + self.network.beta * size
+
+    def _match(self, rank: Rank) -> None:
+        """Deliver what can be delivered to and from this rank, and answer every rank that waits no longer."""
+        receivers = [rank] if rank.sending is None else [rank, self.ranks[rank.sending.dst]]
+        if not self.network.small_buffers and rank.asks != "recv":
+            receivers += [each for each in self.ranks if each.receiving and each.peer == rank.number]
+        for receiver in receivers:
+            self._deliver(receiver)
+        if rank.asks == "send" and rank.sending is None:
+            self._answer(rank)
+
+    def _deliver(self, receiver: Rank) -> None:
+        if receiver.receiving is None:
+            return
+        src = self.ranks[int(receiver.receiving["from"])]
+        box = self.mail.get((src.number, receiver.number))
+        direct = src.sending if src.sending is not None and src.sending.dst == receiver.number else None
+        post = box.popleft() if box else direct
+        if post is None:
+            return
+        self._move(post, src, receiver)
+        if post is direct:
+            src.sending = None
+            self._answer(src)
+        receiver.receiving = None
+        self._answer(receiver)
+
+    def _move(self, post: Post, src: Rank, receiver: Rank) -> None:
+        wanted = receiver.receiving or {}
+        self.unreceived -= post.array.nbytes
+        if wanted["dtype"] != post.array.dtype or math.prod(wanted["shape"]) != post.array.size:
+            got = f"{post.array.size} elements of {post.array.dtype}"
+            expected = f"{math.prod(wanted['shape'])} of {wanted['dtype']}"
+            raise Failed(
+                f"rank {receiver.number} (line {receiver.line}) receives {expected}, rank {src.number} sent {got}"
+            )
+        cost = self.cost(post.array.nbytes)
+        if post is src.sending:
+            start = max(post.at, wanted["at"], src.egress_free, receiver.ingress_free)
+            src.egress_free = start + cost
+            src.clock = max(src.clock, start + cost)
+        else:
+            start = max(post.at, receiver.ingress_free)
+        receiver.ingress_free = start + cost
+        receiver.clock = max(receiver.clock, start + cost)
+        receiver.received = post.array.reshape(wanted["shape"])
+        self.sent.append(Sent(post.src, post.dst, post.array.nbytes, start, start + cost))
+
+    def _answer(self, rank: Rank) -> None:
+        if rank.waits:
+            return
+        rank.channel.tell({} if rank.received is None else {"array": rank.received})
+        rank.received = None
+        rank.asks = ""

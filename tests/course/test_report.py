@@ -1,0 +1,277 @@
+"""Reports of a grade: JSON and back, Gradescope's file, the page, the terminal and the class; no text does harm."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bs4 import BeautifulSoup, Tag
+from jsonschema import Draft202012Validator
+
+from collectives.algorithms import build
+from collectives.figures.player import player_data
+from collectives.grid import grid
+from collectives.schemas import schema
+from collectives_course import report, report_html
+from collectives_course.class_table import class_summary, class_table
+from collectives_course.report import as_json, from_json, gradescope, read, write
+from collectives_course.report_html import html
+from collectives_course.terminal import terminal
+from collectives_course.verdict import STATUSES, Grade, Verdict
+
+SCRIPT = "</script></pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+RING = build("all_reduce", "ring", 4)
+
+GRADE = Grade(
+    "ring",
+    "Ring all-reduce",
+    "alice",
+    7,
+    (
+        Verdict("sum", "Every rank ends with the sum", "passed", 8, 8, seconds=1.25),
+        Verdict("steps", "2 (p − 1) steps", "failed", 2.5, 5, "4 ranks: got 9 steps\nexpected 6"),
+        Verdict("order", "No deadlock", "timeout", 0, 4, "ranks 1 and 2 wait for each other", 5.0),
+        Verdict("bits", "The same bits", "crashed", 0, 2, "IndexError: 3"),
+        Verdict("own", "Its own work", "blocked", 0, 1, "it opened a socket"),
+        Verdict(
+            "proof",
+            "Proved",
+            "failed",
+            1 / 3,
+            1,
+            "rank 0, chunk 1",
+            details={"grid": grid(RING), "player": player_data(RING, "ring")},
+        ),
+    ),
+    notes=("graded late",),
+)
+
+
+def hostile() -> Grade:
+    """A submission that puts markup and control characters into every text that it could reach."""
+    text = f"{SCRIPT}\x1b[2J\r\u202e\ud800"
+    player = player_data(RING, text) | {"layout": {"shape": text}}
+    details = {"grid": text, "player": player, text: [text]}
+    verdicts = tuple(Verdict(text, text, status, 0, 1, text, details=details) for status in STATUSES)
+    return Grade(text, text, text, 7, verdicts, sandboxed=False, notes=(text,))
+
+
+def page(grade: Grade) -> BeautifulSoup:
+    return BeautifulSoup(html(grade), "html.parser")
+
+
+def only(found: list[Tag]) -> Tag:
+    (one,) = found
+    return one
+
+
+@pytest.mark.parametrize("grade", [GRADE, replace(GRADE, verdicts=(), notes=(), sandboxed=False)])
+def test_json_follows_its_schema_and_is_read_back(grade: Grade) -> None:
+    written = json.loads(json.dumps(as_json(grade)))
+    Draft202012Validator(schema("grade")).validate(written)
+    assert from_json(written) == grade
+    assert (written["points"], written["of"]) == (grade.points, grade.of)
+
+
+def test_the_schema_knows_every_status() -> None:
+    assert schema("grade")["$defs"]["verdict"]["properties"]["status"]["enum"] == list(STATUSES)
+
+
+def test_hostile_text_and_odd_details_become_json() -> None:
+    odd = {"ratio": float("inf"), "sent": RING.p * (1.5,), "path": Path("a")}
+    grade = replace(hostile(), verdicts=(*hostile().verdicts, Verdict("odd", "", "passed", 1, 1, details=odd)))
+    written = as_json(grade)
+    Draft202012Validator(schema("grade")).validate(written)
+    assert json.dumps(written, allow_nan=False, ensure_ascii=False).encode("utf8")
+    assert written["verdicts"][-1]["details"] == {"ratio": "inf", "sent": [1.5] * 4, "path": "a"}
+    assert as_json(from_json(written)) == written
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 99}, "schema version: got 99"),
+        ({"verdicts": [{"criterion": "sum"}]}, "verdicts.0.text: Field required"),
+        ({"verdicts": [as_json(GRADE)["verdicts"][0] | {"status": "lost"}]}, "verdicts.0.status"),
+        ({"seed": "x"}, "seed"),
+    ],
+)
+def test_what_is_no_grade_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^alice: .*{re.escape(message)}"):
+        from_json(as_json(GRADE) | change, "alice")
+
+
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "grade.json").write_text('{"version": 1, "assig')
+    with pytest.raises(ValueError, match=r"grade.json: .* expected JSON"):
+        read(tmp_path / "grade.json")
+    (tmp_path / "grade.json").write_text("[]")
+    with pytest.raises(ValueError, match="got list, expected an object"):
+        read(tmp_path / "grade.json")
+
+
+def test_the_files_are_written_whole(tmp_path: Path) -> None:
+    paths = write(GRADE, tmp_path / "new" / "alice")
+    assert sorted(path.name for path in (tmp_path / "new" / "alice").iterdir()) == sorted(path.name for path in paths)
+    assert read(tmp_path / "new" / "alice" / "grade.json") == GRADE
+    write(hostile(), tmp_path)
+
+
+def test_a_write_that_fails_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(GRADE, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="JSON"):  # before anything is written
+        write(replace(GRADE, verdicts=(Verdict("sum", "", "passed", float("nan"), 1),)), tmp_path)
+    monkeypatch.setattr(report, "html", lambda grade: "\ud800")  # fails in the middle of a file
+    with pytest.raises(UnicodeEncodeError):
+        write(replace(GRADE, title=GRADE.title), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_was_not_graded_costs_no_points_and_every_report_says_so() -> None:
+    fault = Verdict("sum", "The sum", "ungraded", 0, 10, "not graded: grader's fault: KeyError (criteria.py, line 3)")
+    grade = Grade("ring", "Ring", "alice", 7, (fault, Verdict("steps", "", "passed", 5, 5)))
+    assert (grade.points, grade.of) == (5, 5)
+    said = "1 of 2 criteria passed, 1 not graded: the grader's fault"
+    assert f"5 / 5     100%, {said}" in terminal(grade)
+    assert "5 of 5 points" in page(grade).text
+    assert said in page(grade).text
+    made = gradescope(grade)
+    assert (made["score"], said in made["output"]) == (5, True)
+    assert "score" not in made["tests"][0]
+    assert "max_score" not in made["tests"][0]
+    assert fault.message in made["tests"][0]["output"]
+    assert "sum: ungraded" in class_table([grade])
+
+
+def test_gradescope_gets_the_fields_that_it_documents() -> None:
+    made = gradescope(GRADE)
+    assert set(made) <= {
+        *("score", "execution_time", "output", "output_format", "test_output_format", "test_name_format"),
+        *("visibility", "stdout_visibility", "extra_data", "tests", "leaderboard"),
+    }
+    fields = {"score", "max_score", "status", "name", "name_format", "number", "output", "output_format", "tags"}
+    for test in made["tests"]:
+        assert set(test) <= fields | {"visibility", "extra_data"}
+        assert test["output_format"] == test["name_format"] == "text"  # "html" would run what a submission wrote
+    assert made["score"] == sum(test["score"] for test in made["tests"]) == GRADE.points
+    assert sum(test["max_score"] for test in made["tests"]) == GRADE.of
+    assert made["execution_time"] == 6
+    assert [test["status"] for test in made["tests"]] == ["passed", *["failed"] * 5]
+    assert made["tests"][2]["output"].startswith("◷ timeout: 0 of 4 points\n\nranks 1 and 2")
+    assert made["tests"][5]["output"].endswith(grid(RING))
+    assert json.dumps(gradescope(hostile()), ensure_ascii=False).encode("utf8")
+
+
+def test_the_page_says_all() -> None:
+    found = page(GRADE)
+    assert only(found.select("h1")).text == "Ring all-reduce"
+    assert "10.83 of 21 points" in only(found.select(".score")).text
+    rows = found.select("ol > li")
+    told = [only(row.select(".status")).text for row in rows]
+    assert told == ["✓ passed", "✗ failed", "◷ timeout", "! crashed", "⊘ blocked", "✗ failed"]
+    for row, verdict in zip(rows, GRADE.verdicts, strict=True):
+        assert only(row.select("h2")).text.endswith(f". {verdict.text}")
+        assert verdict.message in row.text
+    assert only(found.select("pre")).text == grid(RING)
+    assert "without a sandbox" not in found.text
+    assert "without a sandbox" in page(replace(GRADE, sandboxed=False)).text
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    found = page(GRADE)
+    assert not found.select("[src], [href], link, iframe, object, embed")
+    assert "url(" not in "".join(style.text for style in found.select("style"))
+
+
+def test_the_submission_s_schedule_is_on_the_page() -> None:
+    element = only(page(GRADE).select("schedule-player"))
+    data = only([each for each in page(GRADE).select("script") if each.text.startswith("window.schedules")]).text
+    schedules = json.loads(data.removeprefix("window.schedules = ").removesuffix(";"))
+    played = schedules[element["collective"]][element["algorithm"]][element["p"]]
+    assert played == json.loads(json.dumps(player_data(RING, "ring"))) | {"algorithm": element["algorithm"]}
+
+
+def test_without_the_repository_the_grid_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(report_html, "STATIC", tmp_path)
+    found = page(GRADE)
+    assert not found.select("script, schedule-player")
+    assert found.select("pre")
+    assert "script-src 'none'" in html(GRADE)
+
+
+@pytest.mark.parametrize("player", [None, "ring", {}, {"collective": "gossip", "p": 4}, {"collective": "reduce"}])
+def test_what_the_player_cannot_read_is_left_out(player: object) -> None:
+    grade = replace(GRADE, verdicts=(Verdict("proof", "", "passed", 1, 1, details={"player": player}),))
+    assert not page(grade).select("script, schedule-player")
+
+
+def test_no_text_of_a_submission_is_markup() -> None:
+    wrong, right = page(hostile()), page(GRADE)
+    assert not wrong.select("img, [onerror]")
+    assert len(wrong.select("script")) == len(right.select("script")) == 3
+    assert SCRIPT in only(wrong.select("h1")).text
+    assert html(hostile()).encode("utf8")
+    allowed = set(re.findall(r"'sha256-([^']+)'", str(only(wrong.select("meta[http-equiv]"))["content"])))
+    assert len(allowed) == 3
+
+
+@pytest.mark.parametrize("columns", ["60", "100", "500"])
+def test_the_terminal_s_columns_are_aligned(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    told = terminal(GRADE)
+    rows = [line for line in told.splitlines() if re.match(r" [✓✗◷!⊘] | {3}total", line)]
+    assert [line.split()[1] for line in rows[:-1]] == [verdict.status for verdict in GRADE.verdicts]
+    assert len({line.index(" / ") for line in rows}) == 1
+    assert all(verdict.message.splitlines()[0] in told for verdict in GRADE.verdicts if verdict.message)
+    assert grid(RING).splitlines()[1] in told
+    assert max(map(len, told.splitlines())) <= max(100, int(columns) if int(columns) < 100 else 100)
+    assert told.endswith("Note: graded late")
+
+
+def test_a_submission_cannot_act_on_the_terminal_or_add_rows() -> None:
+    forged = "wrong\n ✓ passed      8 / 8     Every rank ends with the sum"
+    told = terminal(replace(hostile(), verdicts=(Verdict("sum\n", "\n", "failed", 0, 8, forged),)))
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202e\ud800]", told)
+    assert not re.search(r"^ ✓", told, flags=re.MULTILINE)
+
+
+def test_the_class_as_a_table() -> None:
+    other = replace(GRADE, submission="Bob", verdicts=(Verdict("extra", "", "passed", 3, 3), GRADE.verdicts[0]))
+    rows = list(csv.DictReader(class_table([GRADE, other]).splitlines()))
+    assert [row["submission"] for row in rows] == ["Bob", "alice"]
+    assert list(rows[0]) == [
+        *("submission", "extra", "sum", "steps", "order", "bits", "own", "proof"),
+        *("total", "out of", "percent", "not passed"),
+    ]
+    assert (rows[0]["extra"], rows[0]["steps"], rows[1]["extra"], rows[1]["proof"]) == ("3.0", "", "", "0.33")
+    assert (rows[1]["total"], rows[1]["out of"], rows[1]["percent"]) == ("10.83", "21.0", "51.6")
+    assert rows[1]["not passed"] == "steps: failed; order: timeout; bits: crashed; own: blocked; proof: failed"
+
+
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "＝1+1", 'a",=1', "a;=1"]
+)
+def test_no_cell_is_a_formula(name: str) -> None:
+    verdict = Verdict(name, name, "failed", -1, 1, name)
+    table = class_table([replace(GRADE, submission=name, verdicts=(verdict,))])
+    rows = list(csv.reader(table.splitlines()))
+    assert len(rows) == 2
+    assert len(rows[0]) == len(rows[1]) == 6
+    assert not [cell for row in rows for cell in row if re.match(r"\s*[=+@＝]|\s*-\D", cell)]
+    assert rows[1][1] == "-1.0"
+    assert table.splitlines()[1].startswith('"')
+
+
+def test_the_class_in_numbers() -> None:
+    verdicts = [
+        Verdict("sum", "", status, points, 10) for status, points in zip(STATUSES[:5], (10, 4, 0, 0, 1), strict=True)
+    ]
+    told = class_summary(replace(GRADE, submission=str(i), verdicts=(each,)) for i, each in enumerate(verdicts))
+    assert told.splitlines()[0] == "5 submissions: mean 3, median 1 of 10 points"
+    assert re.search(r"^sum +1 of 5 +20%$", told, flags=re.MULTILINE)
+    assert class_summary([]) == "no submissions"
+    assert class_table([]).count("\n") == 1

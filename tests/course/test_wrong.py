@@ -1,0 +1,79 @@
+"""A wrong submission fails the criteria that are meant for it, an unusual right one none.
+
+The reference passes all, the untouched starter none.
+"""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from collectives_course import assignment, starter
+from collectives_course.grade import grade
+from course.wrong import ASSIGNMENTS, Wrong
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("sandbox")]
+
+NAMES = sorted(each.parent.name for each in ASSIGNMENTS.glob("*/assignment.yaml"))
+SEED = 3
+
+
+def wrongs(name: str) -> list[Wrong]:
+    module = f"course.wrong_{name.replace('-', '_')}"
+    found = importlib.import_module(module)
+    return [*found.WRONG, *getattr(found, "RIGHT", ())]
+
+
+def cases() -> list[object]:
+    marks = {True: (), False: (pytest.mark.extended,)}
+    return [
+        pytest.param(name, wrong, id=f"{name}-{wrong.name}", marks=marks[wrong.is_quick])
+        for name in NAMES
+        for wrong in wrongs(name)
+    ]
+
+
+@pytest.mark.parametrize(("name", "wrong"), cases())
+def test_a_wrong_submission_fails_what_it_should(name: str, wrong: Wrong, tmp_path: Path) -> None:
+    made = assignment.read(ASSIGNMENTS / name)
+    wrong.write(name, made.facts.files[0], tmp_path)
+    graded = grade(made, tmp_path, SEED, sandboxed=not wrong.bypass)
+    expected = {
+        each.criterion: wrong.fails.get(each.criterion, wrong.fails.get("*", "passed")) for each in graded.verdicts
+    }
+    assert {each.criterion: each.status for each in graded.verdicts} == expected, [v.message for v in graded.verdicts]
+    said = {each.criterion: each.message for each in graded.verdicts}
+    assert not {name: said[name] for name, part in wrong.says.items() if part not in said[name]}
+    assert wrong.points in (None, graded.points)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.extended), SEED])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_passes_everything(name: str, seed: int) -> None:
+    graded = grade(assignment.read(ASSIGNMENTS / name), ASSIGNMENTS / name / "reference", seed)
+    assert not [each for each in graded.verdicts if each.status != "passed"]
+    assert graded.points == graded.of == 100
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_untouched_starter_gets_nothing_and_is_told_so(name: str, tmp_path: Path) -> None:
+    made = assignment.read(ASSIGNMENTS / name)
+    starter.write(made, SEED, tmp_path / "starter")
+    graded = grade(made, tmp_path / "starter", SEED)
+    assert graded.points == 0
+    said = [each.message for each in graded.verdicts]
+    # A program that students repair fails by its fault, which is in the starter.
+    repairs = [each.message for each in graded.verdicts if each.criterion.endswith("-repaired")]
+    assert all(message.startswith("not written yet") for message in said if message not in repairs)
+    assert all(repairs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_blank_file_is_named(name: str, tmp_path: Path) -> None:
+    made = assignment.read(ASSIGNMENTS / name)
+    for file in made.facts.files:
+        (tmp_path / file).write_text("\n")
+    graded = grade(made, tmp_path, SEED)
+    assert {each.message for each in graded.verdicts} == {
+        f"{made.facts.files[0]} is empty: begin with the starter's file"
+    }

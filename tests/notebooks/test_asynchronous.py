@@ -1,0 +1,146 @@
+"""The experiment about workers out of step: its parameters, its rows from real ranks, its model and its sentences."""
+
+import os
+import sys
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from collectives.bench.results import read
+from collectives_book import ExperimentError, checked
+from collectives_book.asynchronous import figures, model, sentences
+from collectives_book.asynchronous.experiment import Parameters, run
+
+GOOD: dict[str, Any] = {
+    "ranks": 4,
+    "where": "loopback",
+    "backend": "p2p",
+    "algorithm": "ring",
+    "modes": ["all_reduce", "synchronous", "stale", "asynchronous"],
+    "bound": 2,
+    "slow": ["nobody", "compute"],
+    "slow_worker": 1,
+    "factor": 5,
+    "link_factor": 1,
+    "compute": "4ms",
+    "batch": 400,
+    "rate": 0.25,
+    "steps": 9,
+    "repetitions": 2,
+    "output": "out/rows",
+}
+CLUSTER = {"where": "cluster:5ms,25MB/s", "ranks": 8, "slow": ["nobody", "compute", "link", "turns"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ranks": 2}, "ranks: Input should be greater than or equal to 3, got 2"),
+        ({"slow_worker": 3}, "slow_worker: got 3, expected 0 to 2"),
+        ({"slow_worker": -1}, "slow_worker: got -1, expected 0 to 2"),
+        ({"slow": ["link"]}, "slow: got 'link' with where 'loopback', expected cluster:LATENCY,RATE"),
+        ({"slow": ["me"]}, "slow.0: Input should be 'nobody', 'compute', 'link' or 'turns', got 'me'"),
+        ({"modes": []}, "modes: List should have at least 1 item"),
+        ({"bound": 0}, "bound: Input should be greater than or equal to 1, got 0"),
+        ({"backend": "mpi"}, "unknown backend: got 'mpi', expected one of p2p, gloo"),
+        ({"algorithm": "rnig"}, "no algorithm 'rnig' for 'all_reduce'"),
+        ({"batch": 2}, "batch: got 2, expected a sample or more for each of 3 workers"),
+        ({"compute": "long"}, "invalid time 'long'"),
+        ({"where": "moon"}, "unknown where 'moon'"),
+    ],
+)
+def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        checked(Parameters, GOOD | given)
+    assert message in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What real ranks did, all modes in one launch."""
+    patch, folder = pytest.MonkeyPatch(), tmp_path_factory.mktemp("rows")
+    patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    run(Parameters(**GOOD | {"output": str(folder / "rows")}))
+    patch.undo()
+    return read(folder / "rows")[0]
+
+
+@pytest.mark.integration
+def test_each_mode_trains_with_every_gradient_once_and_within_its_bound(rows: Any) -> None:
+    expected = [(slow, mode) for _ in range(2) for slow in GOOD["slow"] for mode in GOOD["modes"]]
+    assert list(zip(rows.slow, rows["mode"], strict=True)) == expected
+    bounds = {"all_reduce": 0, "synchronous": 0, "stale": 2}
+    for row in rows.itertuples():
+        assert row.updates == sum(row.by_worker) == sum(row.staleness) == sum(row.delay) == 27
+        assert len(row.staleness) - 1 <= bounds.get(row.mode, 27)
+        assert len(row.at) == len(row.losses) == 10
+        assert list(row.at) == sorted(row.at)
+        assert row.losses[-1] < row.losses[0]
+    late = rows[(rows["mode"] == "asynchronous") & (rows.slow == "compute")]
+    assert all(row.by_worker[1] < min(row.by_worker[0], row.by_worker[2]) for row in late.itertuples())
+
+
+@pytest.mark.integration
+def test_synchronous_runs_agree_to_the_bit_and_with_an_all_reduce_to_rounding(rows: Any) -> None:
+    for mode in ("synchronous", "all_reduce"):
+        assert rows[rows["mode"] == mode].digest.nunique() == 1
+    ours, theirs = (rows[rows["mode"] == mode].losses.iloc[0] for mode in ("synchronous", "all_reduce"))
+    assert list(ours) == pytest.approx(list(theirs), abs=1e-4)
+
+
+def made(**columns: Any) -> Any:
+    """Rows of two modes, as 7 workers might have made them: those in step take twice as long with a slow one."""
+    lines = []
+    for repetition in range(2):
+        for slow in ("nobody", "compute"):
+            for mode in ("synchronous", "asynchronous"):
+                seconds = (4.0 if mode == "synchronous" and slow == "compute" else 2.0) + 0.01 * repetition
+                lines.append(
+                    {"mode": mode, "slow": slow, "repetition": repetition, "workers": 7, "bound": 4, "slow_worker": 1}
+                    | {"factor": 4, "link_factor": 16, "updates": 14, "seconds": seconds, "accuracy": 0.75}
+                    | {"staleness": [14] if mode == "synchronous" else [7, 5, 2], "delay": [2, 10, 2]}
+                    | {"by_worker": [2] * 7, "at": [0.0, seconds / 2, seconds], "losses": [2.0, 1.5, 1.0]}
+                    | {"digest": "a" if mode == "synchronous" else f"b{len(lines)}"}
+                    | columns
+                )
+    return pd.DataFrame(lines)
+
+
+def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
+    table = made()
+    assert sentences.kept(table, "compute") == (
+        "If one worker computes 4× as long, the rate falls to this share of the even one: synchronous 50% and "
+        "asynchronous 100%."
+    )
+    assert "asynchronous makes 2.00 times as many updates per second as synchronous" in sentences.faster(
+        table, "compute", "asynchronous", "synchronous"
+    )
+    assert "are equally fast, as far as the intervals can tell" in sentences.faster(
+        table, "nobody", "asynchronous", "synchronous"
+    )
+    late = table[table.slow == "compute"]
+    assert "asynchronous: up to 2 steps ahead (updates of others in between: median 1," in sentences.lag(late)
+    assert sentences.reached(late).startswith(
+        "To a loss of 1.00, the lowest that every run reaches, it took synchronous"
+    )
+    assert sentences.repeatable(table).endswith("synchronous 1 from 4 runs; asynchronous 4 from 4 runs.")
+    assert "14.3% of the updates, not 14.3%" in sentences.share(late)
+    assert "synchronous 1.00 (75% of the test images" in sentences.last(late)
+    assert "one worker computes 4× as long: synchronous 3, asynchronous 7" in figures.rates(table, {}).alt
+    assert "asynchronous, largest 2" in figures.staleness(late).alt
+    assert "asynchronous 1.00 to 1.00 after 2.0 s" in figures.loss(late).alt
+
+
+def test_the_model_knows_who_waits_for_whom() -> None:
+    asked = Parameters(**GOOD | CLUSTER | {"compute": "40ms", "factor": 4, "link_factor": 16, "bound": 4, "steps": 60})
+    found = model.predictions(asked)
+    assert set(found) == {(slow, mode) for slow in ("nobody", "compute", "link") for mode in GOOD["modes"]}
+    message = model.message_bytes() / 25e6
+    alone, slow = 0.04 + 2 * (0.005 + message), 0.16 + 2 * (0.005 + message)
+    assert found["nobody", "asynchronous"] == pytest.approx(7 / alone)
+    assert found["compute", "asynchronous"] == pytest.approx(6 / alone + 1 / slow)
+    assert found["nobody", "synchronous"] == pytest.approx(7 / (0.05 + 14 * message))
+    assert found["compute", "synchronous"] == pytest.approx(7 / (0.17 + 8 * message))
+    assert found["compute", "stale"] == pytest.approx(420 / ((60 - 6 * 5 / 7) * slow))
+    assert model.predictions(Parameters(**GOOD)) == {}

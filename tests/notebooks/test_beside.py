@@ -1,0 +1,59 @@
+"""Libraries beside auto: ratios, the quickest, the table and the sentence."""
+
+import pandas as pd
+import pytest
+
+from collectives_book.figures import beside
+
+
+def rows() -> pd.DataFrame:
+    """On 2 and 3 ranks auto takes 10 us, Open MPI 20, gloo 30; a named algorithm 1; 8 B of gloo on 3 ranks failed."""
+    found = []
+    for ranks in (2, 3):
+        for nbytes in (4, 8):
+            for backend, algorithm, us in (
+                ("p2p", "ring", 10.0),
+                ("mpi", "default", 20.0),
+                ("gloo", "default", 30.0),
+                ("mpi", "ring", 1.0),
+            ):
+                error = "late" if (ranks, nbytes, backend) == (3, 8, "gloo") else None
+                times = {"median_us": us, "low_us": us / 1.5, "high_us": us * 1.5}
+                series = {"backend": backend, "algorithm": algorithm, "auto": backend == "p2p", "error": error}
+                found.append({"ranks": ranks, "bytes": nbytes} | series | times)
+    return pd.DataFrame(found)
+
+
+def test_a_library_s_own_choice_is_held_against_auto() -> None:
+    found = beside.libraries(rows())
+    assert found[["ranks", "bytes", "library", "ratio"]].to_numpy().tolist() == [
+        [2, 4, "Open MPI", 2.0],
+        [2, 4, "gloo", 3.0],
+        [2, 8, "Open MPI", 2.0],
+        [2, 8, "gloo", 3.0],
+        [3, 4, "Open MPI", 2.0],
+        [3, 4, "gloo", 3.0],
+        [3, 8, "Open MPI", 2.0],
+    ]
+    assert found.low.iloc[:2].tolist() == pytest.approx([2 / 1.5**2, 3 / 1.5**2])
+    assert found.high.iloc[:2].tolist() == pytest.approx([2 * 1.5**2, 3 * 1.5**2])
+    assert set(found.chosen) == {"ring"}
+    assert beside.quickest(found).library.tolist() == ["Open MPI"] * 4
+
+
+def test_the_sentence_counts_by_intervals() -> None:
+    found = beside.libraries(rows())
+    assert beside.outcome(found[found.library == "gloo"], "gloo") == (
+        "`auto` was faster than gloo at 3 of 3 points, slower at 0, and the intervals overlap at 0; "
+        "the geometric mean of the ratios is 3.00."
+    )
+    tied = found[found.library == "Open MPI"]
+    assert "at 0 of 4 points, slower at 0, and the intervals overlap at 4; " in beside.outcome(tied, "Open MPI")
+    assert "slower at 4, " in beside.outcome(tied.assign(ratio=0.5, low=0.4, high=0.9), "Open MPI")
+
+
+def test_the_table_has_a_column_for_each_size() -> None:
+    wide = beside.table({"first": beside.libraries(rows()), "second": beside.libraries(rows())})
+    assert list(wide.columns) == ["4 B", "8 B"]
+    assert wide.loc[("first", "2 ranks", "gloo")].tolist() == ["3.00", "3.00"]
+    assert wide.loc[("second", "3 ranks", "Open MPI")].tolist() == ["2.00", "2.00"]

@@ -1,0 +1,177 @@
+"""A checkpoint is whole or not there, runs no code, and a training that resumes is the undisturbed one, bit for bit."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from collectives_book.data_parallel import checkpoint
+from collectives_book.data_parallel.replicas import alone
+from collectives_book.data_parallel.training import State, Training, step, train
+
+TRAINING = Training(steps=30, batch=256, width=16)
+
+
+def same(one: State, other: State) -> bool:
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    return one.losses == other.losses and all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.integration  # seconds
+@pytest.mark.parametrize("stopped", [1, 10, 29, 30])
+def test_a_training_that_resumes_is_the_undisturbed_one(tmp_path: Path, stopped: int) -> None:
+    file = str(tmp_path / "run.pt")
+    train(replace(TRAINING, steps=stopped), alone(), file=file, every=4)
+    assert same(train(TRAINING, alone(), file=file), train(TRAINING, alone()))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+
+
+class StopError(Exception):
+    """Ends a training in the middle."""
+
+
+@pytest.mark.integration  # seconds
+def test_it_resumes_after_the_last_step_that_was_written(tmp_path: Path) -> None:
+    file, taken = str(tmp_path / "run.pt"), []
+
+    def stops(state: State, *rest: Any) -> float:
+        if len(state.losses) == 13:
+            raise StopError
+        return counted(state, *rest)
+
+    def counted(state: State, *rest: Any) -> float:
+        taken.append(len(state.losses))
+        return step(state, *rest)
+
+    with pytest.raises(StopError):
+        train(TRAINING, alone(), stops, file=file, every=5)
+    taken.clear()
+    resumed = train(TRAINING, alone(), counted, file=file, every=5)
+    assert taken == list(range(10, 30))
+    assert same(resumed, train(TRAINING, alone()))
+
+
+def test_a_write_that_is_interrupted_leaves_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.pt"
+    checkpoint.save(file, {"losses": [1.0]})
+
+    def interrupted(content: Any, stream: Any) -> None:
+        stream.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(file, {"losses": [2.0]})
+    assert checkpoint.load(file, alone()) == {"losses": [1.0]}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+
+
+class Attack:
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("attacked",))
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"losses": Attack()}, "run.pt")
+    with pytest.raises(ValueError, match=r"invalid checkpoint run\.pt: "):
+        checkpoint.load("run.pt", alone())
+    assert not Path("attacked").exists()
+
+
+@pytest.mark.parametrize("data", [b"x", b"PK\x03\x04" + bytes(100)])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "run.pt").write_bytes(data)
+    with pytest.raises(ValueError, match=r"invalid checkpoint .*run\.pt: "):
+        train(TRAINING, alone(), file=str(tmp_path / "run.pt"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"batch": 128}, "got batch=256, expected batch=128"), ({"seed": 1}, "seed=0")]
+)
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, change: dict[str, int], message: str) -> None:
+    file = str(tmp_path / "run.pt")
+    train(replace(TRAINING, steps=1), alone(), file=file)
+    with pytest.raises(ValueError, match=message):
+        train(replace(TRAINING, **change), alone(), file=file)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000])
+def test_bytes_travel_in_whole_words(size: int) -> None:
+    data = bytes(number % 251 for number in range(size))
+    sent: list[int] = []
+    replicas = alone()._replace(broadcast=lambda tensor: sent.append(tensor.numel()))
+    assert checkpoint.broadcast(data, replicas) == data
+    assert sent == ([1, -(-size // 8)] if size else [1])
+
+
+PROGRAM = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+# Without it all starts share a store, in which a rank may find the address of one that is gone (pytorch #135712).
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+TRAIN = ["-m", "collectives_book.train_digits", "--steps", "600", "--rate", "0.01", "--every", "20"]
+
+
+def started(file: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, *PROGRAM, *TRAIN, "--checkpoint", str(file)]
+    return subprocess.Popen(
+        command,
+        env=os.environ | OWN_STORE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    try:
+        said, _ = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said
+    return said
+
+
+def worker(process: subprocess.Popen[str], rank: int) -> psutil.Process:
+    """The process that torchrun has started for a rank."""
+    (found,) = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if child.environ().get("RANK") == str(rank)
+    ]
+    return found
+
+
+@pytest.mark.extended
+def test_torchrun_starts_all_ranks_again_and_they_resume(tmp_path: Path) -> None:
+    """One rank is killed by SIGKILL; the training ends as the undisturbed one does, bit for bit."""
+    undisturbed = started(tmp_path / "undisturbed.pt")
+    assert finished(undisturbed).count("step 1: ") == 1
+    disturbed = started(tmp_path / "disturbed.pt")
+    deadline = time.monotonic() + 100
+    while not (tmp_path / "disturbed.pt").exists():
+        assert time.monotonic() < deadline
+        assert disturbed.poll() is None
+        time.sleep(0.01)
+    worker(disturbed, 1).kill()
+    said = finished(disturbed)
+    begun = [int(step) for step in re.findall(r"step (\d+): ", said) if int(step) % 10 == 1]
+    assert len(begun) == 2, f"the ranks were to begin twice:\n{said}"
+    assert begun[0] == 1
+    assert begun[1] % 20 == 1
+    one, other = (checkpoint.load(tmp_path / f"{name}.pt", alone()) or {} for name in ("undisturbed", "disturbed"))
+    assert len(one["losses"]) == 600
+    assert one["losses"] == other["losses"]
+    assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])

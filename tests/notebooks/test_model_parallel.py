@@ -1,0 +1,135 @@
+"""The experiment about divided models: its parameters, rows of ranks that are threads, its sentences and figures."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from collectives.bench.results import read
+from collectives_book import ExperimentError, checked
+from collectives_book.model_parallel import figures, holdings, sentences, volume
+from collectives_book.model_parallel.experiment import Parameters, run
+
+GOOD: dict[str, Any] = {
+    "ranks": 3,
+    "backend": "p2p",
+    "algorithms": ["ring"],
+    "where": "threads",
+    "widths": [2, 5],
+    "batches": [3, 40],
+    "blocks": 2,
+    "stages": 2,
+    "schedules": ["gpipe", "1f1b"],
+    "micro_batches": [1, 3],
+    "stage_width": 4,
+    "stage_batch": 5,
+    "forward": "3ms",
+    "repetitions": 2,
+    "output": "out/rows",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stages": 4}, "stages: got 4, expected at most one for each of the 3 ranks"),
+        ({"micro_batches": [1, 6]}, "micro_batches: got 6, expected at most the 5 samples"),
+        ({"schedules": ["zigzag"]}, "schedules.0: Input should be 'gpipe' or '1f1b', got 'zigzag'"),
+        ({"backend": "nccl2"}, "unknown backend 'nccl2'"),
+        ({"where": "moon"}, "unknown where 'moon'"),
+        ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
+        ({"widths": [0]}, "widths.0: Input should be greater than or equal to 1, got 0"),
+        ({"batches": []}, "batches: List should have at least 1 item"),
+        ({"forward": "soon"}, "invalid time 'soon'"),
+        ({"forward": "2000s"}, "forward: Input should be less than or equal to 60"),
+        ({"brances": 3}, "unknown parameter 'brances'"),
+    ],
+)
+def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        checked(Parameters, GOOD | given)
+    assert message in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    stem = tmp_path_factory.mktemp("model_parallel") / "rows"
+    run(checked(Parameters, GOOD | {"output": str(stem)}))
+    table, record = read(stem)
+    assert record["settings"][0]["stages"] == 2
+    assert len(record["environment"]) == 3
+    return table
+
+
+@pytest.mark.integration
+def test_every_step_equals_one_process_and_sends_what_the_closed_form_says(rows: Any) -> None:
+    steps = figures.of(rows, "step")
+    assert sorted(zip(steps.way, steps.width, steps.batch, strict=True)) == sorted(
+        (way, width, batch) for way in ("data", "tensor") for width in (2, 5) for batch in (3, 40)
+    )
+    assert steps.difference.max() < 1e-5
+    assert [row.sent for row in steps.itertuples()] == pytest.approx(
+        [figures.closed_form(row) for row in steps.itertuples()]
+    )
+    assert dict(zip(steps.way, steps.calls, strict=True)) == {"data": 2, "tensor": 4}
+    assert "wire" not in steps, "only emulated hosts count"
+
+
+@pytest.mark.integration
+def test_every_pipeline_equals_one_process_and_idles_at_least_as_the_formula_says(rows: Any) -> None:
+    table = figures.of(rows, "pipeline")
+    assert table.difference.max() < 1e-5
+    assert table.sent.tolist() == [volume.pipeline(2, 4, 5)] * 4
+    assert table.formula.tolist() == pytest.approx([1 / 2, 1 / 4] * 2)
+    assert dict(zip(zip(table.schedule, table.micro_batches, strict=True), table.kept, strict=True)) == {
+        ("gpipe", 1): 1,
+        ("gpipe", 3): 3,
+        ("1f1b", 1): 1,
+        ("1f1b", 3): 2,
+    }
+    assert all(0 < share < 1 for shares in table.bubble for share in shares)
+    actions = figures.of(rows, "action")
+    assert len(actions) == 2 * 2 * 2 * (1 + 3)
+    waited = actions.end_us - actions.start_us
+    assert (waited >= 0.99 * 3000 / actions.micro_batches * (1 + (actions.action == "backward"))).all()
+
+
+@pytest.mark.integration
+def test_sentences_and_alternative_texts_have_the_rows_numbers(rows: Any) -> None:
+    assert "8 kinds of data and tensor parallel steps and 4 of pipelines" in sentences.equal(rows)
+    assert sentences.equal(rows).endswith("rounding in float32.")
+    assert sentences.counted(rows).endswith("have exactly the bytes of the closed forms.")
+    assert "the same at a batch of 22.5" in sentences.crossing(rows, 5)
+    assert "by batch: " in sentences.faster(rows, 5)
+    assert "The formula gives 50% and 25%." in sentences.idle(rows)
+    assert "with messages the timetable gives" in sentences.idle(rows, 1e-3)
+    assert sentences.computing(rows) == "waiting replaced computing"
+    alt = figures.sent(figures.steps(rows, 5)).alt
+    assert "tensor parallel sends from 320 B at batch 3 to 4.16667 KiB at batch 40" in alt
+    assert "of 3 micro-batches, measured: by gpipe the step takes" in figures.timeline(rows, 3).alt
+    assert figures.idle(rows).alt.endswith("The formula gives 50% and 25%.")
+
+
+def test_a_step_that_differs_is_said_to() -> None:
+    kinds = pd.DataFrame({"part": ["step", "pipeline"], "difference": [0.0, 0.25]})
+    assert "at most 0.2 of the largest gradient: more than rounding" in sentences.equal(kinds)
+
+
+def steps(data: list[float], tensor: list[float]) -> Any:
+    """A step of each kind with batch 1, which spent these times in all-reduces."""
+    same = {"part": "step", "width": 2, "batch": 1, "ranks": 2, "blocks": 1, "algorithm": "default"}
+    both = {"data": data, "tensor": tensor}
+    return pd.DataFrame([same | {"way": way, "communicating_us": times} for way, times in both.items()])
+
+
+def test_a_tie_names_no_winner_and_an_unknown_algorithm_is_not_counted() -> None:
+    assert "by batch: a tie on 1" in sentences.faster(steps([1.0, 3.0], [2.0, 4.0]), 2)
+    assert "by batch: tensor parallel on 1" in sentences.faster(steps([5.0, 6.0], [2.0, 4.0]), 2)
+    assert sentences.counted(steps([1.0], [2.0])).startswith("The library chose its algorithm")
+    assert sentences.crossing(steps([1.0], [2.0]), 2).startswith("What was sent is not known")
+
+
+def test_the_picture_says_who_holds_what() -> None:
+    alt = holdings.holdings().alt
+    assert "tensor parallel: rank 0 holds all of x, the left half of W₁ and the upper half of W₂" in alt
+    assert "pipeline: rank 0 holds all of x and all of W₁, rank 1 all of W₂; activations" in alt

@@ -1,0 +1,194 @@
+"""The experiment ``scaling``: its parameters, what auto chooses by, its figures and the goals, on made-up rows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from collectives.algorithms import build
+from collectives.autotune import choose
+from collectives.bench import Settings, launches
+from collectives.bench.results import write
+from collectives.machine import Link, Machine, machine
+from collectives.simulator.simulation import simulate
+from collectives_book.scaling import experiment, figures, targets
+from collectives_book.scaling.experiment import Parameters as Scaling
+
+WHERE = "cluster:5ms,25MB/s"
+GOOD: dict[str, Any] = {
+    "hosts": [2, 4],
+    "latency": "5ms",
+    "rate": "25MB/s",
+    "slower": 4,
+    "sizes": [4, "1M"],
+    "algorithms": ["ring", "two_tree"],
+    "backends": ["gloo", "mpi"],
+    "selectable": ["mpi:ring"],
+    "repetitions": 2,
+    "output": "somewhere/scaling",
+}
+
+
+def test_what_is_measured_where() -> None:
+    plain, full, slower = Scaling(**GOOD).settings()
+    assert (plain.ranks, plain.backends, plain.algorithms) == (2, ["p2p", "gloo", "mpi"], ["auto", "ring", "two_tree"])
+    assert (full.ranks, full.backends[-1], full.where) == (4, "mpi:ring", WHERE)
+    assert (slower.ranks, slower.backends, slower.algorithms) == (4, ["p2p"], ["auto"])
+    assert slower.where == "cluster:20ms,6.25MB/s"
+    assert len(Scaling(**GOOD | {"slower": 1}).settings()) == 2
+
+
+@pytest.mark.parametrize(
+    ("latency", "rate", "deeper"),
+    [
+        ("100us", "25MB/s", "400us,6.25MB/s"),
+        ("300\u00b5s", "300KB/s", "1.2ms,75KB/s"),
+        ("123.4567us", "1GB/s", "493.827us,250MB/s"),
+    ],
+)
+def test_links_of_less_than_a_millisecond_can_be_slowed_down(latency: str, rate: str, deeper: str) -> None:
+    *_, slower = Scaling(**GOOD | {"latency": latency, "rate": rate}).settings()
+    assert slower.where == f"cluster:{deeper}"
+
+
+def test_all_but_horovod_are_measured_by_the_same_ranks() -> None:
+    alike = launches(Scaling(**GOOD | {"backends": ["gloo", "horovod", "mpi"], "slower": 1}).settings())
+    assert [(one.ranks, one.backends) for each in alike for one in each] == [
+        (2, ["p2p", "gloo", "mpi"]),
+        (2, ["horovod"]),
+        (4, ["p2p", "gloo", "mpi", "mpi:ring"]),
+        (4, ["horovod"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hosts": [1]}, "greater than or equal to 2"),
+        ({"rate": "0MB/s"}, "rate\n  Input should be greater than 0"),
+        ({"latency": "0ms"}, "latency\n  Input should be greater than 0"),
+        ({"hosts": [2, 2]}, "2 is given twice"),
+        ({"hosts": [255]}, "less than or equal to 254"),
+        ({"algorithms": ["auto"]}, "'auto' is given twice"),
+        ({"backends": ["gloo"], "selectable": ["gloo"]}, "'gloo' is given twice"),
+        ({"slower": 10**9}, "less than or equal to 1000"),
+        ({"latency": "5"}, "5"),
+        ({"algorithms": ["rnig"]}, "rnig"),
+        ({"selectable": ["mpi:rnig"]}, "known are basic_linear"),
+    ],
+)
+def test_bad_parameters_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Scaling(**GOOD | change)
+
+
+def rows() -> list[dict[str, Any]]:
+    """Ours, half as fast as simulated; gloo ten times as slow as auto, Open MPI twice, its ring as fast as auto."""
+    on, made = machine("5ms,25MB/s"), []
+
+    def row(ranks: int, backend: str, algorithm: str, nbytes: int, us: float, auto: bool = False) -> None:
+        own = {"where": WHERE, "ranks": ranks, "backend": backend, "algorithm": algorithm, "bytes": nbytes}
+        times = {"median_us": us, "low_us": 0.9 * us, "high_us": 1.1 * us, "busbw": 1.75 * nbytes / us / 1e3}
+        segments = {"segments": 1 if backend == "p2p" else None}
+        made.append({"collective": "all_reduce", "error": None, "wrong": 0, "auto": auto} | own | times | segments)
+
+    for ranks in (4, 8):
+        for nbytes in (4, 1 << 20):
+            law = simulate(build("all_reduce", "recursive_doubling", ranks), on, nbytes).seconds * 1e6
+            for auto in (True, False):
+                row(ranks, "p2p", "recursive_doubling", nbytes, 2 * law, auto)
+            row(ranks, "gloo", "default", nbytes, 20 * law)
+            row(ranks, "mpi", "default", nbytes, 4 * law)
+            row(ranks, "mpi", "ring", nbytes, 2 * law)
+    return made
+
+
+@pytest.fixture
+def stem(tmp_path: Path) -> str:
+    stem = str(tmp_path / "scaling")
+    Path(f"{stem}.5ms,25MB-per-s.yaml").write_text(
+        f"name: {WHERE}\nnetwork: {{latency: 5ms, overhead: 0us, rate: 25MB/s}}\n"
+    )
+    write(stem, rows(), {})
+    return stem
+
+
+def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> None:
+    found, _ = experiment.results(stem)
+    table = targets.ratios(found)
+    assert table.bytes.tolist() == [4, 1 << 20]
+    for column, ratio in {"libraries": 10, "mpi": 2, "best_of_mpi": 1, "law": 2}.items():
+        assert table[column].tolist() == pytest.approx([ratio] * 2), column
+    assert table.law_slower.isna().all()
+    buffer = (1 << 20) / 25e3  # ms on a link; at least one latency of 5 ms, at least 1.75 buffers through each port
+    assert table.bound.tolist() == pytest.approx([2 * 3 * 5 / 5, 2 * 3 * (5 + buffer) / (1.75 * buffer)], rel=1e-3)
+    assert targets.deviations(found).off.tolist() == pytest.approx([1.0] * 2)
+    assert "half of them within 100.0%" in experiment.agreement(found)
+    assert "calibrated as 5 ms and 25.0 MB/s" in experiment.links(stem)
+
+
+def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = experiment.results(stem)  # gloo 10 times as slow as auto, between 9/1.1 and 11/0.9 times
+    verdicts = targets.verdicts(found)
+    faster = verdicts[verdicts.goal.str.startswith("gloo and Horovod")]
+    assert faster.came_out.tolist() == pytest.approx([10, 10])
+    assert faster.low.tolist() == pytest.approx([10 * 0.9 / 1.1] * 2)
+    assert faster.verdict.tolist() == ["reached", "reached"]
+    monkeypatch.setattr(targets, "FASTER", {4: 10.0})
+    assert set(targets.verdicts(found).verdict[faster.index]) == {"undecided"}
+    assert not verdicts.goal.str.contains("four times slower").any()  # no such rows, no verdict
+    assert verdicts[verdicts.goal.str.startswith("simulated time")].verdict.tolist() == ["missed", "missed"]
+    assert targets.since(4, "ring", "ring") == ""
+
+
+@pytest.mark.integration  # seconds
+def test_the_figures_show_all_series_and_say_so(stem: str) -> None:
+    found, _ = experiment.results(stem)
+    both = figures.time_against_size(found)
+    for name in ("; gloo from", "mpi from"):
+        assert name in both.alt
+    for picture in (both, figures.time_against_hosts(found, [4, 1 << 20]), figures.bandwidth_against_size(found)):
+        assert "recursive_doubling" in picture.alt
+        assert "mpi (ring)" not in picture.alt  # a library's named algorithms stand in the table
+        assert picture.light.startswith(b"<?xml")
+
+
+def test_without_many_hosts_there_is_no_comparison(stem: str) -> None:
+    found, _ = experiment.results(stem)
+    assert "here are none" in experiment.agreement(found[found.ranks == 4])
+
+
+@pytest.mark.parametrize("p", [2, 7, 32])
+@pytest.mark.parametrize("nbytes", [4, 64 << 10, 16 << 20])
+def test_auto_is_what_the_simulator_finds_quickest(p: int, nbytes: int) -> None:
+    """Among algorithms of one closed form, on a machine whose alpha occupies the port: there it is exact."""
+    on = Machine(name="a test", network=Link(overhead=5e-3, rate=25e6))
+    chosen = choose("all_reduce", p, nbytes, on=on)
+    times = {
+        name: simulate(build("all_reduce", name, p), on, nbytes).seconds
+        for name in ("ring", "recursive_doubling", "halving_doubling", "exchange", "root")
+    }
+    schedule = build("all_reduce", chosen.algorithm, p, segments=chosen.segments)
+    assert simulate(schedule, on, nbytes).seconds <= min(times.values()) * 1.001
+
+
+def test_auto_goes_by_the_machine_and_by_nothing_else() -> None:
+    fast, slow = machine("1us,1MB/s"), machine("1s,1GB/s")
+    assert choose("all_reduce", 32, 1 << 16, on=fast).algorithm == "segmented_ring"
+    assert choose("all_reduce", 32, 1 << 16, on=slow).algorithm == "root"
+    assert choose("all_reduce", 32, 1 << 16, "tree", 3, on=slow)[:2] == ("tree", 3)
+    # A port that is free while a message is on its way is worth a second segment, one that is not is not.
+    free, busy = (Machine(name="a test", network=Link(**{of: 5e-3}, rate=25e6)) for of in ("latency", "overhead"))
+    assert choose("all_reduce", 32, 16 << 20, on=free)[:2] == ("segmented_ring", 2)
+    assert choose("all_reduce", 32, 16 << 20, on=busy).algorithm == "halving_doubling"
+    # While latencies are long, one rank that does all may; not where its own work on many messages takes longer.
+    assert [choose("all_reduce", p, 4, on=free).algorithm for p in (4, 8, 32)] == ["recursive_doubling", "root", "root"]
+    assert choose("all_reduce", 32, 4, on=busy).algorithm == "recursive_doubling"
+    assert choose("all_reduce", 32, 4, on=machine("5us,25GB/s")).algorithm == "recursive_doubling"
+    assert [choose("gather", 8, 4, on=on).algorithm for on in (free, busy)] == ["flat", "binomial"]
+    with pytest.raises(ValueError, match="unknown machine 'sumit': did you mean 'summit'"):
+        Settings(machine="sumit")
+    assert Settings(where=WHERE).variables() == {"COLLECTIVES_MACHINE": "5ms,25MB/s"}
+    assert Settings(where=WHERE, machine="summit").variables() == {"COLLECTIVES_MACHINE": "summit"}
+    assert Settings().variables() == {}

@@ -1,0 +1,174 @@
+"""Sentences that the pages compute: true for a winner, a tie, a single row, and for however few samples."""
+
+import itertools
+from math import nan
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from collectives.statistics import median_interval
+from collectives_book.figures import statements
+
+
+def row(name: str, samples: list[float]) -> dict[str, Any]:
+    low, median, high = median_interval(samples)
+    return {"name": name, "samples": samples, "low_us": low, "median_us": median, "high_us": high}
+
+
+def rows(**samples: list[float]) -> pd.DataFrame:
+    return pd.DataFrame([row(name, each) for name, each in samples.items()])
+
+
+def said(table: pd.DataFrame) -> str:
+    return statements.fastest(table, lambda each: each.name, "{:.0f} µs".format)
+
+
+A, B, C = [10.0, 11, 12], [20.0, 21, 22], [30.0, 33, 36]
+LATE = [12.0, 13, 14]  # begins where A ends
+
+
+def test_a_winner_is_named_where_intervals_are_apart() -> None:
+    assert said(rows(tree=B, ring=A)) == "ring was fastest with 11 µs; tree took 1.9 times as long"
+    assert said(rows(root=C, tree=B, ring=A)) == "ring was fastest with 11 µs; root took 3.0 times as long"
+
+
+def test_a_tie_has_no_winner() -> None:
+    assert (
+        said(rows(ring=A, two_tree=LATE))
+        == "ring and two_tree tie, with medians of 11 µs to 13 µs: their intervals overlap"
+    )
+    assert said(rows(ring=A, two_tree=A)) == "ring and two_tree tie, with medians of 11 µs: their intervals overlap"
+    assert said(rows(root=C, ring=A, two_tree=LATE)).endswith("their intervals overlap; root took 3.0 times as long")
+
+
+# Rounds of one launch, four of them disturbed: the intervals of both rows reach from quiet to disturbed rounds.
+ROUNDS = [900.0, 920, 5000, 935, 940, 5100, 910, 5200, 930, 5300]
+
+
+def test_interleaved_samples_are_compared_round_by_round() -> None:
+    slower = [1.5 * each for each in ROUNDS]
+    assert said(rows(ring=ROUNDS, tree=slower)) == "ring was fastest with 938 µs; tree took 1.5 times as long"
+    assert said(rows(tree=slower, ring=ROUNDS)) == "ring was fastest with 938 µs; tree took 1.5 times as long"
+    now_and_then = [each * (1.5 if nth % 2 else 0.7) for nth, each in enumerate(ROUNDS)]
+    assert "tie" in said(rows(ring=ROUNDS, tree=now_and_then))
+    assert "tie" in said(rows(ring=ROUNDS, tree=slower[:9]))  # of other rounds
+    assert "tie" in said(rows(ring=ROUNDS[:5], tree=slower[:5]))  # too few rounds to be sure
+
+
+def test_of_several_that_tie_with_the_first_some_may_be_apart() -> None:
+    wide = rows(wide=[10.0, 15, 40], middle=[16.0, 17, 18], late=[30.0, 31, 32])
+    assert said(wide) == (
+        "wide, middle and late tie, with medians of 15 µs to 31 µs: their intervals overlap with that of wide"
+    )
+
+
+def test_a_single_row_is_no_winner() -> None:
+    assert said(rows(ring=A)) == "ring took 11 µs"
+    assert statements.ahead(rows(ring=A)) == "there is one series"
+
+
+def test_single_samples_cannot_be_told_apart() -> None:
+    assert said(rows(ring=[10.0], tree=[90.0])) == (
+        "ring and tree tie, with medians of 10 µs to 90 µs: they are single samples"
+    )
+    assert said(rows(ring=[10.0, 11], tree=[90.0])).endswith("they are single samples")
+    assert not statements.apart(*rows(ring=[10.0], tree=[90.0]).itertuples())
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_few_samples_have_the_range_for_an_interval(n: int) -> None:
+    low, high = [float(i) for i in range(n)], [float(i + n) for i in range(n)]
+    assert statements.apart(*rows(ring=low, tree=high).itertuples())
+    high[0] = low[-1]
+    assert not statements.apart(*rows(ring=low, tree=high).itertuples())
+
+
+def test_rows_without_samples_have_their_intervals() -> None:
+    table = rows(ring=A, tree=B).drop(columns="samples")
+    assert said(table) == "ring was fastest with 11 µs; tree took 1.9 times as long"
+
+
+def test_the_order_and_the_index_of_rows_do_not_matter() -> None:
+    table = rows(root=C, ring=A, two_tree=LATE, tree=B)
+    expected = said(table)
+    for order in itertools.permutations(range(4)):
+        again = table.iloc[list(order)]
+        again.index = pd.Index([7, 7, 7, 7])
+        assert said(again) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([1], "single samples, without intervals"),
+        ([1, 3], "some single samples, without intervals"),
+        ([2], "50% intervals"),
+        ([3], "75% intervals"),
+        ([5, 5], "93.75% intervals"),
+        ([5, 3], "75% to 93.75% intervals"),
+        ([6], "96.87% intervals"),  # 96.875, not rounded up
+    ],
+)
+def test_the_confidence_is_that_of_so_many_samples(counts: list[int], expected: str) -> None:
+    assert statements.intervals(counts) == expected
+
+
+def test_how_many_are_ahead() -> None:
+    assert statements.ahead(rows(ring=A, tree=B)) == "one of 2 series is ahead of all others"
+    assert statements.ahead(rows(ring=A, two_tree=LATE, tree=B)) == "2 of 3 series tie for the lowest time"
+
+
+def test_wins_and_ties_are_counted_apart() -> None:
+    groups = [rows(ring=A, tree=B), rows(ring=A, tree=C), rows(ring=A, tree=LATE)]
+    assert statements.wins(groups, lambda each: each.name) == "ring in 2, a tie in 1"
+    assert statements.wins(groups[:1], lambda each: each.name) == "ring in 1"
+    assert statements.wins(groups[2:], lambda each: each.name) == "a tie in 1"
+
+
+def test_one_series_against_another() -> None:
+    ours = pd.DataFrame([row("ours", each) for each in (A, A, B, A)], index=[4, 64, 1024, 4096])
+    theirs = pd.DataFrame([row("theirs", each) for each in (B, LATE, A)], index=[4, 64, 1024])
+    assert statements.versus(ours, theirs) == (1, 1, 1)  # 4096 has no row of theirs
+    one = next(rows(ring=A).itertuples())
+    assert statements.times_as_long(next(rows(ring=B).itertuples()), one) == "1.9 times as long"
+    assert (
+        statements.times_as_long(next(rows(ring=LATE).itertuples()), one) == "as long, as far as the intervals can tell"
+    )
+
+
+def test_a_ratio_lies_as_far_out_as_its_intervals_allow() -> None:
+    one, other = rows(ring=A, tree=B).itertuples()
+    least, middle, most = statements.ratio(one, other)
+    assert (least, middle, most) == pytest.approx((10 / 22, 11 / 21, 12 / 20))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "at_least", "expected"),
+    [
+        (8.0, 9.0, True, "reached"),
+        (7.9, 9.0, True, "undecided"),
+        (7.0, 7.9, True, "missed"),
+        (7.0, 8.0, False, "reached"),
+        (7.0, 8.1, False, "undecided"),
+        (8.1, 9.0, False, "missed"),
+    ],
+)
+def test_a_goal_inside_the_interval_is_undecided(low: float, high: float, at_least: bool, expected: str) -> None:
+    assert statements.verdict(low, high, 8.0, at_least=at_least) == expected
+
+
+@pytest.mark.parametrize(
+    ("in_a_row", "in_all", "expected"),
+    [
+        (0.67, 0.67, "both counts are equally good guides"),
+        (0.6666667, 0.67, "both counts are equally good guides"),
+        (0.9, 0.67, "the count *in a row* is the better guide"),
+        (0.67, 0.9, "the count *in all* is the better guide"),
+        (0.49, -1.0, "neither count explains the order"),
+        (nan, 0.3, "neither count explains the order"),
+        (nan, 0.9, "the count *in all* is the better guide"),
+    ],
+)
+def test_guides_of_equal_worth_tie(in_a_row: float, in_all: float, expected: str) -> None:
+    assert statements.better(("in a row", in_a_row), ("in all", in_all)) == expected

@@ -1,0 +1,162 @@
+"""The experiment about one slow link: its parameters, its points on real emulated hosts, and its sentences."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+import pytest
+
+from collectives import emulator as clusters
+from collectives.algorithms import build
+from collectives.bench.results import read
+from collectives.emulator import Cluster
+from collectives.machine import Link
+from collectives.simulator.simulation import simulate
+from collectives_book import ExperimentError, checked
+from collectives_book.straggler import figures
+from collectives_book.straggler.experiment import Parameters as Straggler
+from collectives_book.straggler.experiment import run
+from places import ROOT
+
+NOTEBOOK = ROOT / "experiments" / "straggler.ipynb"
+GOOD: dict[str, Any] = {
+    "hosts": 2,
+    "latency": "1ms",
+    "rate": "100MB/s",
+    "slow_host": 1,
+    "factors": [1, 8],
+    "positions": [0, 1],
+    "position_factor": 8,
+    "sizes": ["64K"],
+    "algorithms": ["ring", "tree"],
+    "repetitions": 1,
+    "output": "out/rows",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"slow_host": 2}, "slow host: got 2, expected 0 to 1"),
+        ({"positions": [0, -1]}, "slow host: got -1, expected 0 to 1"),
+        ({"hosts": 1, "slow_host": 0, "positions": []}, "hosts: Input should be greater than or equal to 2, got 1"),
+        ({"factors": [0]}, "factors.0: Input should be greater than or equal to 1, got 0"),
+        ({"factors": []}, "factors: List should have at least 1 item"),
+        ({"rate": "fast"}, "invalid rate 'fast'"),
+        ({"rate": "0MB/s"}, "rate: Input should be greater than 0, got 0.0"),
+        ({"latency": "soon"}, "invalid time 'soon'"),
+        ({"sizes": ["6"]}, "6 bytes are no whole number of float32"),
+        ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
+    ],
+)
+def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        checked(Straggler, GOOD | given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.integration
+def test_each_point_is_measured_while_that_link_alone_is_slow(
+    allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    rates: dict[int, str] = {}
+    rates_of_points, change = [], Cluster.set
+
+    def changed(self: Cluster, host: int, **how: str) -> None:
+        change(self, host, **how)
+        rates[host] = how["rate"]
+        if host == self.hosts - 1:
+            rates_of_points.append(dict(rates))
+
+    monkeypatch.setattr(Cluster, "set", changed)
+    asked = Straggler(**GOOD | {"output": str(tmp_path / "rows")})
+    run(asked)
+    slow = "12.5MB/s"
+    assert rates_of_points == [
+        {0: "100MB/s", 1: "100MB/s"},
+        {0: "100MB/s", 1: slow},
+        {0: slow, 1: "100MB/s"},
+    ]
+    rows, record = read(tmp_path / "rows")
+    points = [(1, 1), (1, 8), (0, 8)]
+    assert asked.points() == points
+    expected = [(*point, algorithm) for point in points for algorithm in GOOD["algorithms"]]
+    assert list(zip(rows.slow_host, rows.factor, rows.algorithm, strict=True)) == expected
+    assert rows.wrong.sum() == 0
+    assert len(record["environment"]) == 2
+
+
+def test_where_no_hosts_are_allowed_the_notebook_says_why_and_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clusters, "allowed", lambda: "only Linux has them")
+    namespace: dict[str, Any] = {"display": print}
+    for cell in nbformat.read(NOTEBOOK, 4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, namespace)
+    assert capsys.readouterr().out == "Not measured: only Linux has them\n"
+
+
+def rows() -> Any:
+    """Rows of 8 hosts as the simulator would have measured them."""
+    asked = Straggler(**GOOD | {"hosts": 8, "positions": [0, 4]})
+    made = []
+    for slow, factor in asked.points():
+        for algorithm in GOOD["algorithms"]:
+            took = simulate(build("all_reduce", algorithm, 8), asked.machine(slow, factor), 1 << 20).seconds * 1e6
+            row = {"slow_host": slow, "factor": factor, "algorithm": algorithm, "bytes": 1 << 20, "ranks": 8}
+            made.append(row | dict.fromkeys(("median_us", "low_us", "high_us", "simulated_us"), took))
+    return pd.DataFrame(made)
+
+
+def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
+    table = rows()
+    ring = table[(table.algorithm == "ring") & (table.slow_host == 1)].median_us.tolist()
+    assert f"ring {ring[1] / ring[0]:.1f} times as long" in figures.slowdown(table)
+    assert "With host 1's link 8 times slower, an all-reduce of 1 MiB took" in figures.slowdown(table)
+    assert "ring takes as long with one host as with another: the intervals overlap" in figures.worst_place(table)
+    assert "times as long with host 4 as with host" in figures.worst_place(table)
+    assert figures.worst_place(table[table.slow_host == 1]) == ""
+    alt = figures.time(table).alt
+    assert f"ring from {ring[0] / 1e3:.3g} ms with a factor of 1 to {ring[1] / 1e3:.3g} ms with a factor of 8" in alt
+    assert "if host 4 is" in alt
+    ratios = figures.as_if_all_were_slow(table, Link(latency=1e-3, rate=100e6))
+    assert ratios.index.tolist() == ["1 MiB, 1×", "1 MiB, 8×"]
+    assert ratios.ring.tolist() == [1.0, round(ring[1] * 1e-6 / (14 * (1e-3 + 8 * (1 << 17) / 100e6)), 2)]
+    assert ratios.ring.iloc[1] < 1
+
+
+def test_what_a_slow_link_costs_is_computed() -> None:
+    table, link = rows(), Link(latency=1e-3, rate=100e6)
+    ratios = figures.as_if_all_were_slow(table, link)
+    assert figures.cost_of_one(table, link).startswith(f"{ratios.loc['1 MiB, 8×'].min():.2f}")
+    assert f"ring {ratios.ring['1 MiB, 8×']:.2f}" in figures.cost_of_one(table, link)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "said"),
+    [(630, "at a leaf it takes 630 ms, longer than with even links;"), (480, "480 ms, and the intervals overlap;")],
+)
+def test_a_slow_leaf_is_held_against_even_links(leaf: float, said: str) -> None:
+    """Rank 1 is a leaf, rank 4 inside; all intervals reach 10 ms to either side."""
+    points = [(4, 1, 472.0), (4, 4, 1227.0), (1, 4, leaf), (0, 4, 724.0)]
+    table = pd.DataFrame(
+        [
+            {"slow_host": host, "factor": factor, "ranks": 8, "bytes": 1 << 20, "median_us": 1e3 * ms}
+            | {"low_us": 1e3 * (ms - 10), "high_us": 1e3 * (ms + 10)}
+            for host, factor, ms in points
+        ]
+    )
+    sentence = figures.slow_leaf(table, {1, 3, 5, 7})
+    assert sentence.startswith("Measured on 8 hosts with 1 MiB: 472 ms with even links. With a link 4 times slower")
+    assert said in sentence
+    assert sentence.endswith("at a rank inside, 1.23 s, longer than with even links.")
+
+
+def test_the_record_can_be_written() -> None:
+    assert json.dumps(Straggler(**GOOD).settings().model_dump())

@@ -1,0 +1,35 @@
+"""Pictures of programs and of pairs of trees: they are drawn, and their alternative texts say what is marked."""
+
+import numpy as np
+import pytest
+
+from collectives.algorithms.library_trees import FIRST_TREES, library_trees
+from collectives.figures.trees import places, side_by_side
+from collectives_book.figures.programs import Panel, waiting
+
+
+def test_a_panel_says_what_is_marked() -> None:
+    blocks, steps = ["GPU 0, block 0", "GPU 1, block 0"], [["s i0>1"], ["r i0<0"]]
+    messages = [((0, 0), (1, 0))]
+    plain = Panel("Right", blocks, steps, messages, [], frozenset())
+    wrong = Panel("Wrong", blocks, steps, messages, [], frozenset({(1, 0)}))
+    drawn = waiting([plain, wrong])
+    assert drawn.alt == (
+        "Right: 2 thread blocks, 1 messages. Nothing is marked. "
+        "Wrong: 2 thread blocks, 1 messages. Marked: GPU 1, block 0, step 0 (r i0<0)."
+    )
+    assert b"<svg" in drawn.light
+
+
+@pytest.mark.parametrize("library", FIRST_TREES)
+def test_a_pair_of_trees_names_the_ranks_inside_both(library: str) -> None:
+    drawn = side_by_side(library_trees(library, 9), library)
+    inside = {"NCCL": "Inside both: 0.", "UCC": "No rank is inside both.", "torchcomms": "Inside both: 1, 2, 3."}
+    assert drawn.alt.endswith(inside[library])
+    assert b"<svg" in drawn.dark
+
+
+def test_no_two_ranks_of_a_level_have_one_place() -> None:
+    for library in FIRST_TREES:
+        parent = library_trees(library, 33)[0]
+        assert len(set(places(parent))) >= np.count_nonzero(~np.isin(np.arange(33), parent))
