@@ -273,7 +273,7 @@ def test_a_process_that_connects_ends_the_waiting(stack: ExitStack, which: int) 
     rank.begin(receive(100))
     assert rank.run() == tasks.PAUSE
     stack.enter_context(socket.create_connection(listener.getsockname()))
-    assert rank.run() == tasks.CALLER
+    assert rank.run() == tasks.LISTENER_READY
 
 
 Pair = tuple[Rank, rings.Ring]
@@ -341,10 +341,10 @@ def test_a_writer_is_woken_when_half_of_its_ring_is_free(stack: ExitStack) -> No
     rank, reader = over_ring(stack, is_sent=True)
     rank.begin(send(N), send(N, number=1))
     assert rank.run() == tasks.PAUSE
-    bell = [int(rank.sockets[0, 0])]
-    assert not select.select(bell, [], [], 0)[0]
+    doorbell = [int(rank.sockets[0, 0])]
+    assert not select.select(doorbell, [], [], 0)[0]
     assert len(come(reader, ring.ROOM)) == ring.ROOM
-    assert select.select(bell, [], [], 0)[0]
+    assert select.select(doorbell, [], [], 0)[0]
     reader.settimeout(MOST_PAUSES / 10)
     rest = threading.Thread(daemon=True, target=come, args=(reader, 2 * (HEADER.size + N) - ring.ROOM))
     assert ended(rank, rest) == tasks.FINISHED

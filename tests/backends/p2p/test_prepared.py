@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from collectives.backends import Call
 from collectives.backends.p2p import prepared
-from collectives.backends.p2p.kept import Kept
+from collectives.backends.p2p.cache import BoundedCache
 from collectives.backends.p2p.member import Place
 
 PLACE = Place(1, 4, "gloo", b"")
@@ -27,7 +27,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     monkeypatch.setattr(prepared, "plan", plan)
     for name in ("_prepared", "_plans"):
-        monkeypatch.setattr(prepared, name, Kept(getattr(prepared, name)._nbytes))
+        monkeypatch.setattr(prepared, name, BoundedCache(getattr(prepared, name)._nbytes))
     return found
 
 
@@ -57,7 +57,7 @@ def test_ops_and_dtypes_share_a_plan_but_an_average_has_its_own(compiled: Counte
 
 def test_the_least_recently_used_goes_when_the_bytes_are_used_up() -> None:
     made: list[str] = []
-    kept: Kept[str] = Kept(len, most=6)
+    kept: BoundedCache[str] = BoundedCache(len, most=6)
 
     def get(word: str) -> None:
         assert kept.get(word[0], lambda: made.append(word) or word) == word

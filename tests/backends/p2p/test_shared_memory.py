@@ -120,7 +120,7 @@ def test_memory_that_is_not_a_ring_is_refused(nbytes: int, seals: int) -> None:
 def test_memory_for_which_no_descriptor_is_left_is_refused_with_that_reason() -> None:
     one, other = socket.socketpair()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with one, local.Visitor(other) as visitor:
+    with one, local.UnixPeer(other) as visitor:
         socket.send_fds(one, [b"hello"], [one.fileno()])
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
         try:
@@ -144,7 +144,7 @@ def test_another_user_gets_nothing() -> None:
     listener = local.listen(ADDRESS, 5)
     assert listener
     assert not _as_nobody(lambda: local.meet([ADDRESS], 0, b"hello"))  # it leaves at once
-    visitor = local.Visitor(listener.accept()[0])
+    visitor = local.UnixPeer(listener.accept()[0])
     assert visitor.recv(5) == b""
     visitor.close()
     listener.close()

@@ -20,6 +20,7 @@ from torch import distributed as dist
 
 from collectives.backends.p2p import local
 from collectives.backends.p2p.connection import Message
+from collectives.backends.p2p.executor_state import ExecutorState, initial_state
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.program import (
     AHEAD,
@@ -34,7 +35,6 @@ from collectives.backends.p2p.program import (
     Span,
     Wait,
 )
-from collectives.backends.p2p.progress import Progress, beginning
 from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
 from collectives.backends.p2p.signature import NO_CALL
 from collectives.backends.p2p.transport import Transport, transport
@@ -80,7 +80,7 @@ def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Tr
     compiled = loop()
     kernels = compiled and isinstance(joined, Mesh) and compiled.takes(made, tensor, joined, op)
     if not kernels:
-        _go_on(made, tensor, scratch, joined, op, p, beginning(made))
+        _go_on(made, tensor, scratch, joined, op, p, initial_state(made))
         return PYTHON
     if left := compiled.execute(made, tensor, scratch, joined, kernels, p):
         _go_on(made, tensor, scratch, joined, op, p, left)
@@ -105,7 +105,7 @@ def _go_on(
     joined: Transport,
     op: Any,
     p: int,
-    progress: Progress,
+    progress: ExecutorState,
 ) -> None:
     """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
     first, ties, ready, at, done, messages = progress

@@ -81,15 +81,15 @@ def meet(addresses: Sequence[Address], peer: int, hello: bytes) -> Any:
     address = addresses[peer]
     if not rings() or sum(host == address[0] for host, _ in addresses) > MOST_RANKS:
         return None
-    bell = socket.socket(socket.AF_UNIX)
-    bell.setblocking(False)
+    doorbell = socket.socket(socket.AF_UNIX)
+    doorbell.setblocking(False)
     try:
-        bell.connect(_name(address))
-        if is_ours(bell):
-            return rings().give(bell, hello)
+        doorbell.connect(_name(address))
+        if is_ours(doorbell):
+            return rings().give(doorbell, hello)
     except OSError:  # mostly: it is on another host
         pass
-    bell.close()
+    doorbell.close()
     return None
 
 
@@ -104,7 +104,7 @@ def spins(addresses: Sequence[Address], rank: int, background: bool) -> int:
     return FEW_SPINS if background or here > cores else MANY_SPINS
 
 
-class Visitor(socket.socket):
+class UnixPeer(socket.socket):
     """A process that has connected, and the memory that it passes with its greeting."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -127,11 +127,11 @@ class Visitor(socket.socket):
         try:
             if self._is_full:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            bell = socket.socket(fileno=os.dup(self.fileno()))
+            doorbell = socket.socket(fileno=os.dup(self.fileno()))
             try:
-                return rings().take(bell, self._memory)
+                return rings().take(doorbell, self._memory)
             except OSError:
-                bell.close()
+                doorbell.close()
                 raise
         finally:
             self.close()
@@ -146,7 +146,7 @@ class Visitor(socket.socket):
 
 def opened(connected: socket.socket) -> Any:
     """What messages come over: the ring that a visitor has brought, or the socket itself."""
-    return connected.ring() if isinstance(connected, Visitor) else connected
+    return connected.ring() if isinstance(connected, UnixPeer) else connected
 
 
 def _name(address: Address) -> str:

@@ -13,11 +13,11 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
+from collectives.backends.p2p.abort import LATE, PATIENCE, AbortError, describe, reason
 from collectives.backends.p2p.connection import Message, MessageError, need_expected
-from collectives.backends.p2p.farewell import LATE, PATIENCE, FarewellError, reason, told
 from collectives.backends.p2p.signature import NO_CALL
 
-NAP = 1.0  # seconds after which a rank that waits sees whether another one has given up
+POLL_INTERVAL = 1.0  # seconds after which a rank that waits sees whether another one has given up
 GONE = ConnectionResetError("it has gone")
 Header = tuple[int, int, int, bytes]  # call, step, bytes, signature
 
@@ -61,7 +61,7 @@ class MemoryMesh:
     def fail(self, error: BaseException) -> None:
         """Tell the others why this rank gives up."""
         self.is_open = False
-        self._leave(FarewellError(reason(self.rank, error), call=self.call, signature=self._signature))
+        self._leave(AbortError(reason(self.rank, error), call=self.call, signature=self._signature))
 
     def end(self) -> None:
         """End the call; if it has failed, the other ranks learn that this one is gone."""
@@ -95,9 +95,9 @@ class MemoryMesh:
 
     def _explained(self, error: OSError, inbox: Inbox) -> str:
         """The error; where time is over, rather that of a rank that calls differently, if there is one."""
-        if told(error, self.call, self._signature) == str(error) and LATE in str(error):
-            error = self._overheard(inbox, time.monotonic() + PATIENCE) or error
-        return told(error, self.call, self._signature)
+        if describe(error, self.call, self._signature) == str(error) and LATE in str(error):
+            error = self._peek_aborts(inbox, time.monotonic() + PATIENCE) or error
+        return describe(error, self.call, self._signature)
 
     def _lost(self, inbox: Inbox, peers: dict[int, Message]) -> tuple[Message, OSError] | None:
         """Wait until one of these has come; or until one never will, and why."""
@@ -110,19 +110,19 @@ class MemoryMesh:
                 for peer, message in peers.items():
                     if peer in inbox.gone or not self.is_open:
                         return message, inbox.gone.get(peer, GONE)
-                if not inbox.changed.wait(min(left, NAP)) and (said := self._overheard(inbox)):
+                if not inbox.changed.wait(min(left, POLL_INTERVAL)) and (said := self._peek_aborts(inbox)):
                     return next(iter(peers.values())), said
         return None
 
-    def _overheard(self, inbox: Inbox, until: float = 0.0) -> FarewellError | None:
+    def _peek_aborts(self, inbox: Inbox, until: float = 0.0) -> AbortError | None:
         """What a rank says that has given up, if one does so in time; best one that calls differently."""
         last = None
         with inbox.changed:
             while True:
                 for peer, error in inbox.gone.items():
-                    if isinstance(error, FarewellError):
-                        last = FarewellError(error.reason, f"rank {peer}", error.call, error.signature)
-                        if told(last, self.call, self._signature) != str(last):
+                    if isinstance(error, AbortError):
+                        last = AbortError(error.reason, f"rank {peer}", error.call, error.signature)
+                        if describe(last, self.call, self._signature) != str(last):
                             return last
                 if (left := until - time.monotonic()) <= 0:
                     return last

@@ -28,28 +28,30 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p import local
-from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
-from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, prepare
-from collectives.backends.p2p.farewell import (
+from collectives.backends.p2p.abort import (
     LATE,
     PATIENCE,
-    FarewellError,
-    farewell,
-    last_words,
-    overheard,
+    AbortError,
+    abort_message,
+    describe,
+    drain_abort,
+    peek_abort,
     reason,
-    told,
+    take,
 )
-from collectives.backends.p2p.guests import MOST, Guest, Guests
-from collectives.backends.p2p.kept import Kept
+from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
+from collectives.backends.p2p.cache import BoundedCache
+from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, prepare
 from collectives.backends.p2p.outgoing import Outgoing
-from collectives.backends.p2p.reading import take
+from collectives.backends.p2p.pending import MOST, PendingConnection, PendingConnections
 from collectives.backends.p2p.signature import NO_CALL
 
 RECEIVE_LOW_WATER = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
-NAP = 1.0  # seconds after which a rank that waits sees whether a thread or a rank has given up, or a guest is to go
-BLINK = 0.05  # seconds between two looks at what others said at last
+POLL_INTERVAL = (
+    1.0  # seconds after which a rank that waits sees whether a thread or a rank gave up, or a stranger is overdue
+)
+DRAIN_INTERVAL = 0.05  # seconds between two looks at what others said at last
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 
 
@@ -68,7 +70,7 @@ class Mesh:
         self.listeners = self._listener.fileno(), self._local.fileno() if self._local else -1  # for the compiled loop
         self._addresses, self._token = introduce(self._listener, group)
         self.spins = local.spins(self._addresses, self.rank, background)
-        self._guests = Guests(self.size + MOST)
+        self._pending = PendingConnections(self.size + MOST)
         self.out: dict[int, Connection] = {}
         self.outgoing = Outgoing(partial(self.lose, is_sent=True))
         self.into: dict[int, Connection] = {}
@@ -79,7 +81,7 @@ class Mesh:
         self.over: str | None = None  # what its connections are: shared memory, TCP, or both
         self._rings: dict[int, Any] = {}  # by numbers of sockets
         # Its arrays, and the programs that they are for.
-        self.kept: Kept[Any] = Kept(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
+        self.kept: BoundedCache[Any] = BoundedCache(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self._listener, select.POLLIN, self._accept)
         if self._local:
@@ -112,9 +114,9 @@ class Mesh:
         why, until = reason(self.rank, error), time.monotonic() + PATIENCE
         for peer in self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}:
             connection = self.out.get(peer) or self._connect(peer)
-            self.outgoing.send(connection, farewell(peer, self.call, self.signature, why))
+            self.outgoing.send(connection, abort_message(peer, self.call, self.signature, why))
         while self.outgoing.unsent and (left := until - time.monotonic()) > 0:
-            self.look_after(left)
+            self.progress(left)
 
     def _neighbours(self) -> set[int]:
         """The ranks that this one is connected with, and those at distances of 1, 2, 4, …: few, but all soon hear."""
@@ -122,16 +124,16 @@ class Mesh:
         far = {(self.rank + sign * step) % self.size for step in steps for sign in (-1, 1)}
         return (far | set(self.out) | set(self.into)) - {self.rank}
 
-    def _last_words(self, peer: int) -> FarewellError | None:
+    def _drain_abort(self, peer: int) -> AbortError | None:
         """Why the peer has given up. Its connection to this rank may still wait to be accepted, and to say its rank."""
         until = time.monotonic() + PATIENCE
         connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
         while not connection.socket and (left := until - time.monotonic()) > 0:
-            self.look_after(left)
+            self.progress(left)
         said = self._lost.get((peer, False))
-        if isinstance(said, FarewellError):
+        if isinstance(said, AbortError):
             return said
-        return last_words(connection) if connection.socket else None
+        return drain_abort(connection) if connection.socket else None
 
     def end(self) -> None:
         """End the call; if it has failed, all connections are closed."""
@@ -166,19 +168,19 @@ class Mesh:
             raise MessageError(first.is_sent, first.step, first.peer, self._explained(late)) from late
         if not self.is_open:
             raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
-        if left < self.deadline - self._listened - NAP:
+        if left < self.deadline - self._listened - POLL_INTERVAL:
             self._need_others(first)
         alone = len(messages) == 1 and len(self._handlers) == 1 + bool(self._local) and not self.outgoing.unsent
         if alone and not self._lost and not first.is_sent:
             connection = self.into[first.peer]
             if connection.socket:  # there is nothing else to do meanwhile: no need to ask who is ready
-                connection.socket.settimeout(min(left, NAP))
+                connection.socket.settimeout(min(left, POLL_INTERVAL))
                 self._read(connection)
                 return
         for message in messages:
             why = self._lost.get((message.peer, message.is_sent))
             if why is not None:
-                why = (message.is_sent and self._last_words(message.peer)) or why
+                why = (message.is_sent and self._drain_abort(message.peer)) or why
                 raise MessageError(message.is_sent, message.step, message.peer, self._explained(why)) from why
             if not message.is_sent:
                 self._listen(self.into[message.peer])
@@ -186,45 +188,45 @@ class Mesh:
             for connection in self.into.values():  # its receiver may wait for this rank, too
                 if connection.messages:
                     self._listen(connection)
-        self.look_after(left)
+        self.progress(left)
 
     def _need_others(self, message: Message) -> None:
         """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
         self._listened = time.monotonic()
-        if said := self._overheard():
+        if said := self._peek_aborts():
             raise MessageError(message.is_sent, message.step, message.peer, self._explained(said)) from said
 
-    def _overheard(self, seconds: float = 0.0) -> FarewellError | None:
+    def _peek_aborts(self, seconds: float = 0.0) -> AbortError | None:
         """What a rank says that has given up, if one does so in time; best one that calls differently."""
         until, last = time.monotonic() + seconds, None
         while True:
-            self.look_after(min(seconds, BLINK))
+            self.progress(min(seconds, DRAIN_INTERVAL))
             for connection in self.into.values():
-                said = overheard(connection) if connection.socket else None
-                if said and self._told(said) != str(said):
+                said = peek_abort(connection) if connection.socket else None
+                if said and self._describe(said) != str(said):
                     return said
                 last = last or said
             if time.monotonic() >= until:
                 return last
 
-    def _told(self, error: OSError) -> str:
-        return told(error, self.call, self.signature)
+    def _describe(self, error: OSError) -> str:
+        return describe(error, self.call, self.signature)
 
     def _explained(self, error: OSError) -> str:
         """The error; where time is over, rather that of a rank that calls differently, if there is one."""
-        if self._told(error) == str(error) and LATE in str(error):
-            error = self._overheard(PATIENCE) or error
-        return self._told(error)
+        if self._describe(error) == str(error) and LATE in str(error):
+            error = self._peek_aborts(PATIENCE) or error
+        return self._describe(error)
 
-    def look_after(self, seconds: float) -> None:
+    def progress(self, seconds: float) -> None:
         """Whatever has come, or can be sent, of all that is under way."""
         for connection in self.outgoing.stuck():
             if connection.number not in self._handlers:
                 self._watch(connection.socket, select.POLLOUT, connection.handler)
-        for guest in self._guests.overdue():
-            self._dismiss(guest)
+        for pending in self._pending.overdue():
+            self._dismiss(pending)
         ready = [number for number, ring in self._rings.items() if number in self._handlers and ring.is_ready()]
-        polled = self._poll.poll(0 if ready else min(seconds, NAP) * 1e3)
+        polled = self._poll.poll(0 if ready else min(seconds, POLL_INTERVAL) * 1e3)
         for number in dict.fromkeys([*ready, *(number for number, _ in polled)]):
             ring = self._rings.get(number)
             if number in self._handlers and (not ring or ring.is_ready()):  # an earlier one may have ended it
@@ -233,13 +235,13 @@ class Mesh:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is under way but what a call asks for: no stranger, no long message of the last call."""
-        return self.is_open and not (self._lost or self._guests or self.outgoing.is_busy)
+        return self.is_open and not (self._lost or self._pending or self.outgoing.is_busy)
 
     @property
     def is_due(self) -> bool:
         """Whether a rank that waits has to see if others have given up, or the call's time is over."""
         now = time.monotonic()
-        return not self.is_open or now > self._listened + NAP or now >= self.deadline
+        return not self.is_open or now > self._listened + POLL_INTERVAL or now >= self.deadline
 
     def close(self) -> None:
         """Give up, from any thread: a call under way here, and all ranks that wait for this one, fail at once."""
@@ -254,7 +256,7 @@ class Mesh:
     def _sockets(self) -> Iterator[socket.socket]:
         connections = [*self.out.values(), *self.into.values()]
         yield from (connection.socket for connection in connections if connection.socket)
-        yield from (guest.socket for guest in self._guests)
+        yield from (pending.socket for pending in self._pending)
         yield self._listener
         if self._local:
             yield self._local
@@ -311,38 +313,38 @@ class Mesh:
             connected, _ = listener.accept()
         except OSError:
             return
-        self._admit(local.Visitor(connected))
+        self._admit(local.UnixPeer(connected))
 
     def _admit(self, connected: socket.socket) -> None:
-        guest = self._guests.admit(connected)
-        self._watch(connected, select.POLLIN, partial(self._greet, guest))
-        self._greet(guest)  # a rank's greeting has mostly come by now
-        for first in self._guests.too_many():
+        pending = self._pending.admit(connected)
+        self._watch(connected, select.POLLIN, partial(self._greet, pending))
+        self._greet(pending)  # a rank's greeting has mostly come by now
+        for first in self._pending.too_many():
             self._dismiss(first)
 
-    def _greet(self, guest: Guest) -> None:
+    def _greet(self, pending: PendingConnection) -> None:
         """Learn which rank it is, maybe bit by bit; a stranger is turned away."""
-        said = guest.listen(HELLO.size)
+        said = pending.listen(HELLO.size)
         if said is None:
             return
         known = len(said) == HELLO.size and secrets.compare_digest(said[:TOKEN_BYTES], self._token)
         peer = HELLO.unpack(said)[1] if known else self.size
         if peer >= self.size:
-            self._dismiss(guest)
+            self._dismiss(pending)
             return
-        self._ignore(guest.socket.fileno())
-        self._guests.remove(guest)
+        self._ignore(pending.socket.fileno())
+        self._pending.remove(pending)
         connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
         connection.handler = partial(self._read, connection)
         try:
-            self._use(connection, local.opened(guest.socket), is_sent=False)
+            self._use(connection, local.opened(pending.socket), is_sent=False)
         except OSError as error:  # the peer sees no more than that this rank hangs up
             self.lose(connection, OSError(f"this rank cannot map the memory that it was sent: {error}"), is_sent=False)
 
-    def _dismiss(self, guest: Guest) -> None:
-        self._ignore(guest.socket.fileno())
-        self._guests.remove(guest)
-        guest.socket.close()
+    def _dismiss(self, pending: PendingConnection) -> None:
+        self._ignore(pending.socket.fileno())
+        self._pending.remove(pending)
+        pending.socket.close()
 
     def _listen(self, connection: Connection) -> None:
         """Be told of what comes, as soon as there is a connection."""
@@ -351,7 +353,7 @@ class Mesh:
 
     def _read(self, connection: Connection) -> None:
         """Take what has come of the first message that is asked for: its header and what is behind it."""
-        if not connection.messages:  # what comes is for a later message, or says farewell: it waits in the socket
+        if not connection.messages:  # what comes is for a later message, or an abort: it waits in the socket
             self._ignore(connection.number)
             return
         message = connection.messages[0]

@@ -10,8 +10,8 @@ from torch import distributed as dist
 from collectives.algorithms import build
 from collectives.autotune import STRAIGHT, choose, stated
 from collectives.backends import Call, Performed
+from collectives.backends.p2p.cache import BoundedCache
 from collectives.backends.p2p.compile import compact, is_straight, plan
-from collectives.backends.p2p.kept import Kept
 from collectives.backends.p2p.member import Place
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.reduce import refusal
@@ -138,8 +138,8 @@ def _nbytes(made: Plan, edges: Ints) -> int:
 
 
 # Calls of different ops and dtypes share plans, so what both keep is mostly the same.
-_prepared: Kept[Prepared] = Kept(lambda made: _nbytes(made.plan, made.edges))
-_plans: Kept[tuple[Plan, Ints]] = Kept(lambda made: _nbytes(*made))
+_prepared: BoundedCache[Prepared] = BoundedCache(lambda made: _nbytes(made.plan, made.edges))
+_plans: BoundedCache[tuple[Plan, Ints]] = BoundedCache(lambda made: _nbytes(*made))
 
 
 def check(over: str, wanted: Request) -> None:

@@ -30,24 +30,24 @@ _FAILED = ctypes.c_size_t(-1).value
 class Ring:
     """One end of a ring, and of the Unix socket on which the two ends wake each other and notice that one has gone."""
 
-    def __init__(self, bell: socket.socket, descriptor: int, is_sent: bool) -> None:
-        self._bell, self._is_sent, self._timeout = bell, is_sent, 0.0
+    def __init__(self, doorbell: socket.socket, descriptor: int, is_sent: bool) -> None:
+        self._doorbell, self._is_sent, self._timeout = doorbell, is_sent, 0.0
         self.address = _mapped(descriptor)  # while this object lives
         finalize(self, _LIBC.munmap, self.address, ring.NBYTES).atexit = False  # a thread may still use it
         self._room = np.zeros(ring.LEFT // 8, dtype=np.int64)
-        bell.setblocking(False)
+        doorbell.setblocking(False)
 
     def fileno(self) -> int:
         """The number of the Unix socket: it can be read when this end should look again."""
-        return self._bell.fileno()
+        return self._doorbell.fileno()
 
     def close(self) -> None:
         """Close the socket; the peer notices."""
-        self._bell.close()
+        self._doorbell.close()
 
     def shutdown(self, how: int) -> None:
         """End it for both, also in a thread that waits."""
-        self._bell.shutdown(how)
+        self._doorbell.shutdown(how)
 
     def setblocking(self, flag: bool) -> None:
         """Whether reading waits."""
@@ -96,26 +96,26 @@ class Ring:
         return count, None
 
 
-def give(bell: socket.socket, hello: bytes) -> Ring:
+def give(doorbell: socket.socket, hello: bytes) -> Ring:
     """A new ring whose memory is sent over this socket. Raises OSError where the system refuses it."""
     descriptor = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, ring.NBYTES)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        made = Ring(bell, descriptor, is_sent=True)
-        socket.send_fds(bell, [hello], [descriptor])
+        made = Ring(doorbell, descriptor, is_sent=True)
+        socket.send_fds(doorbell, [hello], [descriptor])
     finally:
         os.close(descriptor)
     return made
 
 
-def take(bell: socket.socket, descriptors: list[int]) -> Ring:
+def take(doorbell: socket.socket, descriptors: list[int]) -> Ring:
     """The ring in the memory that came over this socket. Raises OSError where it is none."""
     if len(descriptors) != 1 or os.fstat(descriptors[0]).st_size != ring.NBYTES:
         raise OSError("no memory, or one of another size")
     if fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & _SEALS != _SEALS:
         raise OSError("memory whose size may change")
-    return Ring(bell, descriptors[0], is_sent=False)
+    return Ring(doorbell, descriptors[0], is_sent=False)
 
 
 def _mapped(descriptor: int) -> int:

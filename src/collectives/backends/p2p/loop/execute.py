@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from collectives.backends.p2p.connection import HEADER
+from collectives.backends.p2p.executor_state import ExecutorState
 from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.loop.hand_over import InBytes, hand_over
 from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.loop.state import CALL, PLACES, State, new_state
 from collectives.backends.p2p.loop.system import one_at_a_time
-from collectives.backends.p2p.loop.tasks import CALLER, FINISHED, PAUSE, run
+from collectives.backends.p2p.loop.tasks import FINISHED, LISTENER_READY, PAUSE, run
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.outgoing import BANDWIDTH_DELAY
 from collectives.backends.p2p.program import Flat, Plan
-from collectives.backends.p2p.progress import Progress
 from collectives.backends.p2p.reduce import as_array
 from collectives.schedule import Ints
 
@@ -43,7 +43,7 @@ def takes(made: Plan, tensor: torch.Tensor, mesh: Mesh, op: Any) -> Kernels | No
 
 def execute(
     made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh, found: Kernels, p: int
-) -> Progress | None:
+) -> ExecutorState | None:
     """Execute the program with these kernels; returns how far it is where Python has to go on, None if it is done."""
     state = _state(made.flat, mesh)
     HEADER.pack_into(state.header.data, 0, mesh.call, 0, 0, mesh.signature)
@@ -82,9 +82,9 @@ def _made(program: Flat, sockets: Ints) -> tuple[Flat, State]:
 
 def _run(program: Flat, state: State, mesh: Mesh) -> bool:
     """Whether the program was executed to its end."""
-    while (status := run(program, state)) in (PAUSE, CALLER):
-        if status == CALLER:
-            mesh.look_after(0.0)
+    while (status := run(program, state)) in (PAUSE, LISTENER_READY):
+        if status == LISTENER_READY:
+            mesh.progress(0.0)
         elif mesh.is_due:
             return False
     return bool(status == FINISHED)

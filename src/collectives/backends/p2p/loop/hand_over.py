@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from collectives.backends.p2p.abort import need_asked_for
 from collectives.backends.p2p.connection import HEADER, Connection, Message
+from collectives.backends.p2p.executor_state import ExecutorState
 from collectives.backends.p2p.loop.flat import FIRST, KIND, LAST, PEER, SEND, START, STEP
 from collectives.backends.p2p.loop.state import (
     AT,
@@ -35,13 +37,11 @@ from collectives.backends.p2p.loop.state import (
 )
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.program import Flat, Span
-from collectives.backends.p2p.progress import Progress
-from collectives.backends.p2p.reading import need_asked_for
 
 InBytes = Callable[[Span], memoryview]
 
 
-def hand_over(program: Flat, state: State, mesh: Mesh, in_bytes: InBytes) -> Progress:
+def hand_over(program: Flat, state: State, mesh: Mesh, in_bytes: InBytes) -> ExecutorState:
     """Give the mesh what is under way, and return how far each task is; a connection that failed is lost."""
     posted = np.flatnonzero(state.messages[:, INSTRUCTION] != NONE).tolist()
     messages = {number: _message(program, state, number, mesh.call, in_bytes) for number in posted}
@@ -57,7 +57,7 @@ def hand_over(program: Flat, state: State, mesh: Mesh, in_bytes: InBytes) -> Pro
     undone, at, done = (state.tasks[:count, column] for column in (UNDONE, AT, DONE))
     started = at - program.tasks[:count, START]
     ready = np.flatnonzero((undone == 0) & (done == 0)).tolist()  # those that wait look again
-    return Progress(
+    return ExecutorState(
         int(state.numbers[FIRST_TASK]), undone.tolist(), ready, started.tolist(), bytearray(done.tolist()), messages
     )
 

@@ -231,8 +231,8 @@ def take(program: Flat, state: State, peer: int) -> bool:
 @compiled
 def hear(state: State, peer: int, is_sending: bool) -> None:
     """Drop bytes that have woken this rank; the peer at the other end of a ring has failed if there is none."""
-    bell = state.peers[peer, OUT if is_sending else INTO]
-    if has_gone(bell, state.times) and (is_sending or not readable(state.peers[peer, INTO_RING])):
+    doorbell = state.peers[peer, OUT if is_sending else INTO]
+    if has_gone(doorbell, state.times) and (is_sending or not readable(state.peers[peer, INTO_RING])):
         _fail(state, peer, is_sending, BROKEN if is_sending else CLOSED)
 
 

@@ -35,7 +35,7 @@ PIECE = 1 << 16  # bytes after which the other end may go on, which copies while
 # Where words and bytes are; each word has cache lines of its own, two of them because processors fetch pairs.
 TAIL, HEAD, READER_SLEEPS, WRITER_SLEEPS, DATA = 0, 128, 256, 384, 4096
 NBYTES = DATA + RING
-LEFT = 16  # bytes read from a bell at once
+LEFT = 16  # bytes read from a doorbell at once
 DONT_WAIT, NO_SIGNAL = 0x40, 0x4000
 AGAIN, INTERRUPTED = 11, 4  # errno
 
@@ -53,7 +53,7 @@ def has_room(ring: int) -> bool:
 
 
 @compiled
-def write(ring: int, bell: int, parts: Any, count: int) -> int:
+def write(ring: int, doorbell: int, parts: Any, count: int) -> int:
     """Copy ``count`` parts, pairs of address and size, into the ring while there is room; returns the bytes."""
     begin = told = tail = load(ring + TAIL)
     for part in range(count):
@@ -65,16 +65,16 @@ def write(ring: int, bell: int, parts: Any, count: int) -> int:
             memmove(ring + DATA + (tail & MASK), at, some)
             at, tail = at + some, tail + some
             if tail - told >= PIECE:
-                told = _tell_reader(ring, bell, tail)
+                told = _tell_reader(ring, doorbell, tail)
         if at < end:
             break
     if tail != told:
-        _tell_reader(ring, bell, tail)
+        _tell_reader(ring, doorbell, tail)
     return int(tail - begin)
 
 
 @compiled
-def read(ring: int, bell: int, parts: Any, count: int) -> int:
+def read(ring: int, doorbell: int, parts: Any, count: int) -> int:
     """Copy from the ring into ``count`` parts, as far as bytes have arrived; returns the bytes."""
     begin = told = head = load(ring + HEAD)
     for part in range(count):
@@ -86,11 +86,11 @@ def read(ring: int, bell: int, parts: Any, count: int) -> int:
             memmove(at, ring + DATA + (head & MASK), some)
             at, head = at + some, head + some
             if head - told >= PIECE:
-                told = _tell_writer(ring, bell, head)
+                told = _tell_writer(ring, doorbell, head)
         if at < end:
             break
     if head != told:
-        _tell_writer(ring, bell, head)
+        _tell_writer(ring, doorbell, head)
     return int(head - begin)
 
 
@@ -107,28 +107,28 @@ def peek(ring: int, into: int, size: int) -> int:
 
 
 @compiled
-def _tell_reader(ring: int, bell: int, tail: int) -> int:
+def _tell_reader(ring: int, doorbell: int, tail: int) -> int:
     store(ring + TAIL, tail)
     fence()
     if load(ring + READER_SLEEPS):
-        _wake(ring + READER_SLEEPS, bell)
+        _wake(ring + READER_SLEEPS, doorbell)
     return tail
 
 
 @compiled
-def _tell_writer(ring: int, bell: int, head: int) -> int:
+def _tell_writer(ring: int, doorbell: int, head: int) -> int:
     store(ring + HEAD, head)
     fence()
     if load(ring + WRITER_SLEEPS) and has_room(ring):
-        _wake(ring + WRITER_SLEEPS, bell)
+        _wake(ring + WRITER_SLEEPS, doorbell)
     return head
 
 
 @compiled
-def _wake(flag: int, bell: int) -> None:
+def _wake(flag: int, doorbell: int) -> None:
     """Send a byte: any will do. A peer that has gone is noticed where this process waits for it."""
     store(flag, 0)
-    send(bell, flag, 1, DONT_WAIT | NO_SIGNAL)
+    send(doorbell, flag, 1, DONT_WAIT | NO_SIGNAL)
 
 
 @compiled
@@ -145,7 +145,7 @@ def sleeps_soon(ring: int, is_sent: bool) -> None:
 
 
 @compiled
-def has_gone(bell: int, buffer: Any) -> bool:
+def has_gone(doorbell: int, buffer: Any) -> bool:
     """Whether the peer has closed its end; bytes that have woken this one are dropped, into 16 bytes of ours."""
-    count = recv(bell, buffer.ctypes.data, LEFT, DONT_WAIT)
+    count = recv(doorbell, buffer.ctypes.data, LEFT, DONT_WAIT)
     return bool(count == 0 or (count < 0 and error_number() not in (AGAIN, INTERRUPTED)))

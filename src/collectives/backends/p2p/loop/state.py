@@ -22,7 +22,7 @@ MOST_PARTS = 1024  # that one system call takes
 THROUGH, BODY, INSTRUCTION, NEXT = range(HEADER_WORDS, HEADER_WORDS + 4)
 # Columns of a task: how many tasks before it are not done, its next instruction, and whether it is done. Two more have
 # a heap of the tasks that are ready, the first on top, and a list of those that wait for a message.
-UNDONE, AT, DONE, READY, ASIDE = range(5)
+UNDONE, AT, DONE, READY, BLOCKED = range(5)
 # Columns of a peer: its sockets and the addresses of its rings, NONE without; the first and last message of each; how
 # many bytes wake us. Two more have lists: of those for which something waits to be sent, and of those to be read from.
 OUT, INTO, OUT_RING, INTO_RING, OUT_FIRST, OUT_LAST, INTO_FIRST, INTO_LAST, LOW_WATER, UNSENT, SOURCE = range(11)
@@ -33,9 +33,18 @@ PLACES = INTO_RING + 1  # columns that the mesh knows
 # the first task that is not done; what failed: on whose connection, which way, the system's reason or one of those
 # below, and how many bytes came behind another header.
 TENSOR, SCRATCH_MEMORY, KERNEL, DIVIDE, SIZE, RANKS, LISTENER, LOCAL_LISTENER, BY_STEP, SPINS, BEGUN = range(11)
-READIES, ASIDES, UNSENTS, SOURCES, FIRST_TASK, HAS_FAILED, FAILED_PEER, FAILED_SENDING, FAILED_WHY, FAILED_BEGUN = (
-    range(11, 21)
-)
+(
+    READIES,
+    BLOCKED_TASKS,
+    UNSENTS,
+    SOURCES,
+    FIRST_TASK,
+    HAS_FAILED,
+    FAILED_PEER,
+    FAILED_SENDING,
+    FAILED_WHY,
+    FAILED_BEGUN,
+) = range(11, 21)
 CALL, NUMBERS = struct.Struct("=11q"), 21
 # Reasons that are not the system's: the peer has closed; another header came than was expected, which is kept.
 CLOSED, DIFFERENT = 0, -1
@@ -59,7 +68,7 @@ def new_state(program: Flat, sockets: Ints) -> State:
     """Arrays for one program, call after call; the loop fills them when it begins."""
     sizes = [
         (program.messages, NEXT + 1),
-        (len(program.tasks), ASIDE + 1),
+        (len(program.tasks), BLOCKED + 1),
         (len(sockets), SOURCE + 1),
         NUMBERS,
         HEADER_WORDS,

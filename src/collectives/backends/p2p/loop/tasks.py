@@ -19,10 +19,10 @@ from collectives.backends.p2p.loop.messages import left, queue, send, take
 from collectives.backends.p2p.loop.ready import pop, push
 from collectives.backends.p2p.loop.reducing import divide, reduce
 from collectives.backends.p2p.loop.state import (
-    ASIDE,
-    ASIDES,
     AT,
     BEGUN,
+    BLOCKED,
+    BLOCKED_TASKS,
     DONE,
     FIRST_TASK,
     HAS_FAILED,
@@ -40,22 +40,22 @@ from collectives.backends.p2p.loop.state import (
     State,
 )
 from collectives.backends.p2p.loop.system import BILLION, now
-from collectives.backends.p2p.loop.waiting import CALLER, GOING, PAUSE, wait
+from collectives.backends.p2p.loop.waiting import GOING, LISTENER_READY, PAUSE, wait
 from collectives.backends.p2p.program import AHEAD, Flat
 from collectives.compiled import compiled
 
-# What the loop returns beside PAUSE and CALLER: the program is done; Python has to go on.
+# What the loop returns beside PAUSE and LISTENER_READY: the program is done; Python has to go on.
 FINISHED, HAND_OVER = 10, 11
 # Nanoseconds after which the caller looks for signals.
 PAUSE_AFTER = BILLION // 10
-__all__ = ["CALLER", "FINISHED", "HAND_OVER", "PAUSE", "run"]
+__all__ = ["FINISHED", "HAND_OVER", "LISTENER_READY", "PAUSE", "run"]
 
 
 @compiled
 def run(program: Flat, state: State) -> int:
     """Run the program until it is done, or until the caller has to look at something; then call it again.
 
-    It returns FINISHED, PAUSE after a tenth of a second, CALLER when somebody connects, or HAND_OVER where a
+    It returns FINISHED, PAUSE after a tenth of a second, LISTENER_READY when somebody connects, or HAND_OVER where a
     connection is not made yet or has failed: the executor in Python goes on from this state.
     """
     if not state.numbers[BEGUN]:
@@ -64,7 +64,7 @@ def run(program: Flat, state: State) -> int:
     while True:
         if not _run_ready(program, state):
             return HAND_OVER
-        if not state.numbers[ASIDES]:
+        if not state.numbers[BLOCKED_TASKS]:
             return FINISHED
         status = wait(program, state, until)
         if state.numbers[HAS_FAILED]:
@@ -94,8 +94,8 @@ def _run_ready(program: Flat, state: State) -> bool:
         while state.tasks[task, AT] < last:
             status = _do(program, state, state.tasks[task, AT])
             if status == PAUSE:
-                state.tasks[state.numbers[ASIDES], ASIDE] = task
-                state.numbers[ASIDES] += 1
+                state.tasks[state.numbers[BLOCKED_TASKS], BLOCKED] = task
+                state.numbers[BLOCKED_TASKS] += 1
                 break
             state.tasks[task, AT] += status == GOING
             if status == HAND_OVER or state.numbers[HAS_FAILED]:

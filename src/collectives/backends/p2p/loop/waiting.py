@@ -6,9 +6,9 @@ from collectives.backends.p2p.loop.messages import push as push_messages
 from collectives.backends.p2p.loop.ready import push
 from collectives.backends.p2p.loop.ring import has_room, readable, sleeps_soon
 from collectives.backends.p2p.loop.state import (
-    ASIDE,
-    ASIDES,
     AT,
+    BLOCKED,
+    BLOCKED_TASKS,
     HAS_FAILED,
     INSTRUCTION,
     INTO,
@@ -32,7 +32,7 @@ from collectives.backends.p2p.program import Flat
 from collectives.compiled import compiled
 
 # What `wait` returns: go on; some time is over; somebody wants to connect.
-GOING, PAUSE, CALLER = range(3)
+GOING, PAUSE, LISTENER_READY = range(3)
 # A pollfd in one number: the descriptor, what to wait for, what has happened.
 WANTED, HAPPENED, DESCRIPTOR = 32, 48, (1 << 32) - 1
 POLLIN, POLLOUT = 1, 4
@@ -55,7 +55,7 @@ def wait(program: Flat, state: State, until: int) -> int:
         return GOING
     _resume(program, state)
     if has_polled and (_has_happened(state, 0) or _has_happened(state, 1)):
-        return CALLER
+        return LISTENER_READY
     return PAUSE if now(state.times) >= until else GOING
 
 
@@ -66,7 +66,7 @@ def _find_sources(program: Flat, state: State) -> None:
     They are all whose message is asked for if a task waits for one to leave: its receiver may wait for this rank, too.
     """
     is_sending = state.numbers[SOURCES] = 0
-    for nth in range(state.numbers[ASIDES]):
+    for nth in range(state.numbers[BLOCKED_TASKS]):
         do = program.instructions[_awaited(program, state, nth)]
         is_sending |= do[KIND] == SEND
         if do[KIND] == RECV:
@@ -188,7 +188,7 @@ def _has_happened(state: State, nth: int) -> bool:
 @compiled
 def _awaited(program: Flat, state: State, nth: int) -> int:
     """The instruction of the message that a waiting task waits for."""
-    wait_for = state.tasks[state.tasks[nth, ASIDE], AT]
+    wait_for = state.tasks[state.tasks[nth, BLOCKED], AT]
     return int(state.messages[program.instructions[wait_for, NUMBER], INSTRUCTION])
 
 
@@ -196,12 +196,12 @@ def _awaited(program: Flat, state: State, nth: int) -> int:
 def _resume(program: Flat, state: State) -> None:
     """Make the tasks ready that need not wait any longer."""
     still = 0
-    for nth in range(state.numbers[ASIDES]):
-        task = state.tasks[nth, ASIDE]
+    for nth in range(state.numbers[BLOCKED_TASKS]):
+        task = state.tasks[nth, BLOCKED]
         do = program.instructions[state.tasks[task, AT]]
         if left(state, do[NUMBER]) > do[FIRST] * state.numbers[SIZE]:
-            state.tasks[still, ASIDE] = task
+            state.tasks[still, BLOCKED] = task
             still += 1
         else:
             push(state, task)
-    state.numbers[ASIDES] = still
+    state.numbers[BLOCKED_TASKS] = still

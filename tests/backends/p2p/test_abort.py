@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.backends.p2p import farewell as said
+from collectives.backends.p2p import abort as said
+from collectives.backends.p2p.abort import CALL, MOST, AbortError, drain_abort, peek_abort, read_abort
 from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError
-from collectives.backends.p2p.farewell import CALL, MOST, FarewellError, heard, last_words, overheard
 from collectives.backends.p2p.signature import NO_CALL, signature
 
 pytestmark = pytest.mark.timeout(20)  # a peer says nothing, or ends: nobody waits for long
@@ -19,7 +19,7 @@ SIGNATURE, OTHER = (signature("all_reduce", "ring", dist.ReduceOp.SUM, torch.flo
 
 
 def words(why: str = WHY) -> bytes:
-    return b"".join(said.farewell(0, 5, SIGNATURE, why).parts)
+    return b"".join(said.abort_message(0, 5, SIGNATURE, why).parts)
 
 
 def message(size: int) -> bytes:
@@ -27,7 +27,7 @@ def message(size: int) -> bytes:
 
 
 # What comes from a peer that has not said why.
-BEFORE = {"nothing": b"", "a message": message(10), "a message's begin": message(10)[:-1], "a farewell's": words()[:9]}
+BEFORE = {"nothing": b"", "a message": message(10), "a message's begin": message(10)[:-1], "an abort's": words()[:9]}
 
 Ends = tuple[Connection, socket.socket]
 
@@ -50,7 +50,7 @@ def ask(connection: Connection, size: int, header: bytes = b"", come: int = 0) -
     connection.header[: len(header)], connection.got = header, len(header)
 
 
-def check(error: FarewellError | None, who: str = "it", why: str = WHY) -> None:
+def check(error: AbortError | None, who: str = "it", why: str = WHY) -> None:
     assert error is not None
     assert (str(error), error.reason) == (f"{who} has given up, because {why}", why)
     assert (error.call, error.signature) == (5, SIGNATURE)
@@ -69,14 +69,14 @@ def test_a_reason_of_which_some_has_come_is_heard_whole(ends: Ends, begun: int) 
     connection, theirs = ends
     text = WHY.encode()
     theirs.sendall(text[begun:] + message(3))
-    check(heard(connection.socket, HEADER.unpack_from(words()), text[:begun]))
+    check(read_abort(connection.socket, HEADER.unpack_from(words()), text[:begun]))
     assert connection.socket.recv(HEADER.size + 3) == message(3)
 
 
 def test_a_peer_that_ends_while_it_speaks_is_heard_so_far(ends: Ends) -> None:
     connection, theirs = ends
     theirs.close()
-    check(heard(connection.socket, HEADER.unpack_from(words()), b"rank 1"), why="rank 1")
+    check(read_abort(connection.socket, HEADER.unpack_from(words()), b"rank 1"), why="rank 1")
 
 
 @pytest.mark.parametrize(("header", "come"), [(0, 0), (7, 0), (HEADER.size, 0), (HEADER.size, 60)])
@@ -85,7 +85,7 @@ def test_the_last_words_come_behind_messages_that_are_dropped(ends: Ends, header
     first = message(100)
     ask(connection, 100, first[:header], come)
     theirs.sendall(first[header + come :] + message(0) + message(200) + words())
-    check(last_words(connection))
+    check(drain_abort(connection))
 
 
 @pytest.mark.parametrize("closes", [False, True])
@@ -95,35 +95,35 @@ def test_a_peer_that_does_not_say_why_has_no_last_words(ends: Ends, before: byte
     theirs.sendall(before)
     if closes:
         theirs.close()
-    assert last_words(connection) is None
+    assert drain_abort(connection) is None
 
 
 @pytest.mark.parametrize(("header", "come"), [(0, 0), (7, 0), (HEADER.size, 0), (HEADER.size, 60)])
-def test_a_farewell_is_overheard_and_all_stays_where_it_is(ends: Ends, header: int, come: int) -> None:
+def test_an_abort_is_peeked_at_and_all_stays_where_it_is(ends: Ends, header: int, come: int) -> None:
     connection, theirs = ends
     first = message(100)
     ask(connection, 100, first[:header], come)
     behind = first[header + come :] + message(0) + message(200) + words()
     theirs.sendall(behind)
     for _ in range(2):
-        check(overheard(connection), "rank 3")
+        check(peek_abort(connection), "rank 3")
     assert connection.socket.recv(len(behind) + 1) == behind
 
 
 @pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
-def test_what_is_no_farewell_is_not_overheard(ends: Ends, before: bytes) -> None:
+def test_what_is_no_abort_is_not_taken_for_one(ends: Ends, before: bytes) -> None:
     connection, theirs = ends
     theirs.sendall(before)
-    assert overheard(connection) is None
+    assert peek_abort(connection) is None
     theirs.close()
-    assert overheard(connection) is None
+    assert peek_abort(connection) is None
 
 
 def test_a_rank_passes_on_the_reason_that_it_has_heard() -> None:
     late = MessageError(False, 2, 1, "planted")
     assert said.reason(0, late) == "rank 0 failed in step 2, receiving from rank 1: planted"
     assert said.reason(0, KeyError("x")) == "rank 0 failed by KeyError: 'x'"
-    late.__cause__ = FarewellError(WHY)
+    late.__cause__ = AbortError(WHY)
     assert said.reason(0, late) == WHY
 
 
@@ -133,8 +133,8 @@ def test_a_rank_passes_on_the_reason_that_it_has_heard() -> None:
     ids=["another", "the same", "of another number", "none"],
 )
 def test_calls_of_one_number_are_compared(call: int, theirs: bytes, differs: bool) -> None:
-    error = FarewellError(WHY, call=call, signature=theirs)
-    told = said.told(error, 5, SIGNATURE)
+    error = AbortError(WHY, call=call, signature=theirs)
+    told = said.describe(error, 5, SIGNATURE)
     assert told == str(error) + "; its call differs from this rank's: elements 9 against 8" * differs
-    assert said.told(error, 5, NO_CALL) == str(error)
-    assert said.told(OSError("planted"), 5, SIGNATURE) == "planted"
+    assert said.describe(error, 5, NO_CALL) == str(error)
+    assert said.describe(OSError("planted"), 5, SIGNATURE) == "planted"

@@ -8,7 +8,7 @@ from collectives.backends.p2p.connection import Message
 from collectives.backends.p2p.program import Plan
 
 
-class Progress(NamedTuple):
+class ExecutorState(NamedTuple):
     """Of each task: after how many others it comes still, its next instruction, and whether it is done.
 
     ``ready`` is a heap of tasks that may run; ``first`` is the first that is not done; ``messages`` are those that were
@@ -23,7 +23,7 @@ class Progress(NamedTuple):
     messages: dict[int, Message]
 
 
-def beginning(made: Plan) -> Progress:
-    """That of a program that has not begun."""
-    ready = [i for i, earlier in enumerate(made.ties) if not earlier]
-    return Progress(0, list(made.ties), ready, [0] * len(made.program), bytearray(len(made.program)), {})
+def initial_state(plan: Plan) -> ExecutorState:
+    """The state of a program that has not begun."""
+    ready = [i for i, earlier in enumerate(plan.ties) if not earlier]
+    return ExecutorState(0, list(plan.ties), ready, [0] * len(plan.program), bytearray(len(plan.program)), {})

@@ -10,7 +10,7 @@ MOST = 128 << 20
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
+class BoundedCache(Generic[Value]):
     """What was made last; the least recently used goes first. Threads may share it."""
 
     def __init__(self, nbytes: Callable[[Value], int], most: int = MOST) -> None:

@@ -9,7 +9,7 @@ MOST = 64
 PATIENCE = 5.0
 
 
-class Guest:
+class PendingConnection:
     """One of them, and what of its greeting has come."""
 
     __slots__ = ("leaves", "said", "socket")
@@ -29,34 +29,34 @@ class Guest:
         return self.said if len(self.said) == size or not came else None
 
 
-class Guests:
+class PendingConnections:
     """All of them, the first to come first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._there: list[Guest] = []
+        self._there: list[PendingConnection] = []
 
-    def __iter__(self) -> Iterator[Guest]:
+    def __iter__(self) -> Iterator[PendingConnection]:
         return iter(list(self._there))
 
     def __len__(self) -> int:
         return len(self._there)
 
-    def admit(self, connected: socket.socket) -> Guest:
+    def admit(self, connected: socket.socket) -> PendingConnection:
         """Keep one more connection; it has `PATIENCE` seconds."""
-        guest = Guest(connected, time.monotonic() + PATIENCE)
-        self._there.append(guest)
-        return guest
+        pending = PendingConnection(connected, time.monotonic() + PATIENCE)
+        self._there.append(pending)
+        return pending
 
-    def remove(self, guest: Guest) -> None:
+    def remove(self, pending: PendingConnection) -> None:
         """Forget one: it has named its rank, or was closed."""
-        self._there.remove(guest)
+        self._there.remove(pending)
 
-    def overdue(self) -> list[Guest]:
+    def overdue(self) -> list[PendingConnection]:
         """Those whose time is over."""
         now = time.monotonic() if self._there else 0.0
-        return [guest for guest in self._there if guest.leaves <= now]
+        return [pending for pending in self._there if pending.leaves <= now]
 
-    def too_many(self) -> list[Guest]:
+    def too_many(self) -> list[PendingConnection]:
         """The oldest, if there are more than the limit."""
         return self._there[: -self._most]

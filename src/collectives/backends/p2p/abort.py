@@ -1,6 +1,7 @@
-"""The last words of a rank that fails: why, told to all others, so that each reports the cause and not a closed socket.
+"""The abort of a rank that fails: it tells all others why, so that each reports the cause and not a closed socket.
 
-A farewell is a message as any other, with a call number that no call has. A rank that hears it passes it on.
+An abort is a message like any other, with a call number that no call has. A rank that receives one passes it on. What
+comes over a connection is the message that the rank asked for, or an abort (`take`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ import socket
 import time
 from contextlib import suppress
 
-from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError
+from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, need_expected
 from collectives.backends.p2p.signature import NO_CALL, difference
 
 CALL = (1 << 64) - 1
 LAST = 1 << 62  # a step behind all others
 MOST = 1000  # bytes of a reason
-REACH = 64 << 10  # bytes behind which a farewell is not looked for
+REACH = 64 << 10  # bytes behind which no abort is looked for
 LATE = "not done within the timeout"  # why most ranks fail that wait in vain: another one may know more
 PATIENCE = 1.0  # seconds for telling it, and for hearing it
 
 
-class FarewellError(OSError):
+class AbortError(OSError):
     """A peer has given up, for this reason; ``who`` where it is not the peer that this rank waits for.
 
     ``call`` and ``signature`` say in which call, and what it was.
@@ -31,9 +32,9 @@ class FarewellError(OSError):
         self.reason, self.call, self.signature = reason, call, signature
 
 
-def told(error: OSError, call: int, signature: bytes) -> str:
+def describe(error: OSError, call: int, signature: bytes) -> str:
     """The error, and how the call in which that rank has given up differs from this rank's call of the same number."""
-    if not isinstance(error, FarewellError) or error.call != call or NO_CALL in (error.signature, signature):
+    if not isinstance(error, AbortError) or error.call != call or NO_CALL in (error.signature, signature):
         return str(error)
     how = difference(error.signature, signature)
     return f"{error}; its call differs from this rank's: {how}" if how else str(error)
@@ -41,27 +42,27 @@ def told(error: OSError, call: int, signature: bytes) -> str:
 
 def reason(rank: int, error: BaseException) -> str:
     """Why this rank fails: that of another if it has heard of one, otherwise its own."""
-    if isinstance(error.__cause__, FarewellError):
+    if isinstance(error.__cause__, AbortError):
         return error.__cause__.reason
     return f"rank {rank} failed {error if isinstance(error, MessageError) else f'by {type(error).__name__}: {error}'}"
 
 
-def farewell(peer: int, call: int, signature: bytes, why: str) -> Message:
+def abort_message(peer: int, call: int, signature: bytes, why: str) -> Message:
     """The message that tells a peer why, and in which call."""
     said = why.encode()[:MOST]
     return Message(peer, call, LAST, [HEADER.pack(CALL, call, len(said), signature) + said], is_sent=True)
 
 
-def heard(connected: socket.socket, header: tuple[int, int, int, bytes], begun: bytes = b"") -> FarewellError:
-    """The farewell behind this header, of which ``begun`` has been read; its step is the call that failed."""
+def read_abort(connected: socket.socket, header: tuple[int, int, int, bytes], begun: bytes = b"") -> AbortError:
+    """The abort behind this header, of which ``begun`` has been read; its step is the call that failed."""
     _, call, size, signature = header
     until = time.monotonic() + PATIENCE
     with suppress(OSError):
         begun += _read(connected, min(size, MOST) - len(begun), until)
-    return FarewellError(begun.decode(errors="replace"), "it", call, signature)
+    return AbortError(begun.decode(errors="replace"), "it", call, signature)
 
 
-def last_words(connection: Connection) -> FarewellError | None:
+def drain_abort(connection: Connection) -> AbortError | None:
     """What the peer said at last, if it comes soon; messages before it are dropped, as this rank is about to fail."""
     until, header = time.monotonic() + PATIENCE, bytes(connection.header[: connection.got])
     with suppress(OSError):
@@ -72,14 +73,14 @@ def last_words(connection: Connection) -> FarewellError | None:
             header += _read(connection.socket, HEADER.size - len(header), until)
             came = HEADER.unpack(header)
             if came[0] == CALL:
-                return heard(connection.socket, came)
+                return read_abort(connection.socket, came)
             _read(connection.socket, came[2], until)
             header = b""
     return None
 
 
-def overheard(connection: Connection) -> FarewellError | None:
-    """A farewell behind messages that this rank has not asked for yet; they stay where they are."""
+def peek_abort(connection: Connection) -> AbortError | None:
+    """An abort behind messages that this rank has not asked for yet; they stay where they are."""
     connection.socket.setblocking(False)
     try:
         came = connection.socket.recv(REACH, socket.MSG_PEEK)
@@ -92,7 +93,7 @@ def overheard(connection: Connection) -> FarewellError | None:
         call, step, size, signature = HEADER.unpack_from(came)
         if call == CALL:
             said = came[HEADER.size :][:size].decode(errors="replace")
-            return FarewellError(said, f"rank {connection.peer}", step, signature)
+            return AbortError(said, f"rank {connection.peer}", step, signature)
         came = came[HEADER.size + size :]
     return None
 
@@ -107,3 +108,31 @@ def _read(connected: socket.socket, size: int, until: float) -> bytes:
             raise ConnectionResetError("it has gone")
         came += piece
     return came
+
+
+def take(connection: Connection, message: Message, signature: bytes) -> int:
+    """How many bytes of the message itself have come. Raises OSError where the peer has gone, or says another thing."""
+    missing = HEADER.size - connection.got
+    if not missing:
+        return _some(connection.socket.recv_into(message.parts[0]))
+    header = connection.header[connection.got :]
+    count = _some(connection.socket.recvmsg_into([header, message.parts[0]])[0])
+    connection.got += min(count, missing)
+    if count < missing:
+        return 0
+    need_asked_for(connection, message, signature, bytes(message.parts[0][: count - missing]))
+    return count - missing
+
+
+def need_asked_for(connection: Connection, message: Message, signature: bytes, begun: bytes) -> None:
+    """Raise OSError where the header that has come is another message's, or an abort's, of which some has come."""
+    came = HEADER.unpack(connection.header)
+    if came[0] == CALL:
+        raise read_abort(connection.socket, came, begun)
+    need_expected(came, (message.call, message.step, message.left, signature))
+
+
+def _some(count: int) -> int:
+    if not count:
+        raise ConnectionResetError("it has gone")
+    return count
