@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError
@@ -80,6 +81,8 @@ def last_words(connection: Connection) -> FarewellError | None:
 
 def overheard(connection: Connection) -> FarewellError | None:
     """A farewell behind messages that this rank has not asked for yet; they stay where they are."""
+    if not connection.socket:
+        return None
     connection.socket.setblocking(False)
     try:
         came = connection.socket.recv(REACH, socket.MSG_PEEK)
@@ -95,6 +98,25 @@ def overheard(connection: Connection) -> FarewellError | None:
             return FarewellError(said, f"rank {connection.peer}", step, signature)
         came = came[HEADER.size + size :]
     return None
+
+
+def has_come(connection: Connection) -> bool:
+    """Whether something has come that nobody has read."""
+    with suppress(OSError):
+        if connection.socket:
+            connection.socket.setblocking(False)
+            return bool(connection.socket.recv(1, socket.MSG_PEEK))
+    return False
+
+
+def no_sign(ranks: Sequence[int]) -> str:
+    """What is known of ranks that have not waited as long as the others.
+
+    >>> no_sign([1])
+    'rank 1 gave no sign in time (late, stopped, or never called)'
+    """
+    named = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    return f"{named} gave no sign in time (late, stopped, or never called)"
 
 
 def _read(connected: socket.socket, size: int, until: float) -> bytes:
