@@ -20,7 +20,7 @@ from collectives.grading.channel import Channel, GoneError
 from collectives.grading.messages import Network, Played, Post, Sent
 from collectives.grading.meter import TICK
 from collectives.grading.progress import Rank, cycle_from, stuck, used_up
-from collectives.grading.verdict import Blocked, Crashed, Failed, TimedOut, Ungraded, plain
+from collectives.grading.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, plain
 
 MOST_MESSAGES = 100_000
 MOST_UNRECEIVED = 256 << 20  # bytes
@@ -68,16 +68,27 @@ class World:
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
                 selector.register(rank.channel.connection, selectors.EVENT_READ, rank)
-            self._until_all_return(selector)
+            try:
+                self._until_all_end(selector)
+            except EndedError:
+                self._need_no_error()  # others may wait for a rank that has raised one
+                raise
+        self._need_no_error()
         returned = [rank.returned or {} for rank in self.ranks]
         seconds = max([rank.clock for rank in self.ranks] + [message.end for message in self.sent])
         left = [pair for pair, posts in sorted(self.mail.items()) for _ in posts]
         values, after = [each.get("value") for each in returned], [list(each["arguments"]) for each in returned]
         return Played(values, after, self.sent, seconds, left)
 
-    def _until_all_return(self, selector: selectors.BaseSelector) -> None:
+    def _need_no_error(self) -> None:
+        """Raise the error of the first rank by number, whichever came first: the same in every run."""
+        for rank in self.ranks:
+            if rank.error is not None:
+                raise rank.error
+
+    def _until_all_end(self, selector: selectors.BaseSelector) -> None:
         start = looked = time.monotonic()
-        while any(rank.returned is None for rank in self.ranks):
+        while not all(rank.has_ended for rank in self.ranks):
             if waiting := stuck(self.ranks):
                 raise Failed(f"deadlock: {self.deadlock(waiting)}")
             for key, _ in selector.select(TICK):
@@ -109,8 +120,8 @@ class World:
         try:
             questions = rank.channel.hear()
         except GoneError as gone:
-            if rank.returned is None:
-                raise Crashed(f"rank {rank.number}: {gone}") from None
+            if not rank.has_ended:
+                rank.error = Crashed(f"rank {rank.number}: {gone}")
             selector.unregister(rank.channel.connection)  # its answer counts; the next call finds that it has ended
             return
         except wire.WireError as error:
@@ -120,7 +131,7 @@ class World:
 
     def _take(self, rank: Rank, question: Any) -> None:
         handler = self._handler(question)
-        if handler is None or rank.returned is not None or rank.waits:
+        if handler is None or rank.has_ended or rank.waits:
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
         line = question.get("line", 0)
         rank.asks, rank.line = question["op"], line if isinstance(line, int) and 0 < line < 10**7 else 0
@@ -144,16 +155,18 @@ class World:
         rank.returned = question
 
     def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
-        """The call has raised an error."""
+        """The call has raised an error. Others go on: one with a lower number may raise one, too."""
+        rank.error = self._error(rank, question["kind"], plain(str(question["text"])[:2000]))
+
+    def _error(self, rank: Rank, kind: str, text: str) -> EndedError:
         where = f" ({self.file}, line {rank.line})" if rank.line else ""
-        text = plain(str(question["text"])[:2000])
-        if question["kind"] == "blocked":
-            raise Blocked(f"rank {rank.number}{where}: {text}")
-        if question["kind"] == "unfinished":
-            raise Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
-        if question["kind"] == "unsendable":
-            raise Failed(f"the value that the function returned{where}: {text.removeprefix('WireError: ')}")
-        raise Crashed(f"rank {rank.number}{where}: {text}")
+        if kind == "blocked":
+            return Blocked(f"rank {rank.number}{where}: {text}")
+        if kind == "unfinished":
+            return Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
+        if kind == "unsendable":
+            return Failed(f"the value that the function returned{where}: {text.removeprefix('WireError: ')}")
+        return Crashed(f"rank {rank.number}{where}: {text}")
 
     def on_time(self, rank: Rank, question: dict[str, Any]) -> None:
         """The rank's clock."""
