@@ -16,7 +16,7 @@ from collectives.grading.criterion import Submission
 from collectives.grading.grade import grade
 from collectives.grading.process import Process
 from collectives.grading.sandbox import Limits
-from collectives.grading.verdict import TimedOut
+from collectives.grading.verdict import Crashed, TimedOut
 from places import ROOT
 
 REFERENCE = ASSIGNMENTS / "ring" / "reference"
@@ -98,6 +98,21 @@ def test_without_a_sandbox_a_rank_is_ended(tmp_path: Path) -> None:
     (rank,) = submission.ranks(1)
     submission.close()
     assert not psutil.pid_exists(rank.process.pid)
+
+
+@integration
+@needs_sandbox
+def test_ranks_have_one_memory_together(tmp_path: Path) -> None:
+    text = "import mmap, time\n\ndef f(comm, size):\n    kept = [bytearray(size), mmap.mmap(-1, size)]\n"
+    (tmp_path / "ring.py").write_text(f"{text}    kept[1].write(bytes(size))\n    time.sleep(1)\n")
+    tmp_path.chmod(0o755)
+    submission = Submission(tmp_path, "ring.py", {}, limits=Limits(memory=512 << 20), limit=30.0)
+    submission.play("f", [[40 << 20]] * 3)
+    with pytest.raises(
+        Crashed, match=r"memory of all ranks: got \d{3},\d{3},\d{3} bytes, expected at most 536,870,912"
+    ):
+        submission.play("f", [[90 << 20]] * 3)
+    submission.close()
 
 
 @integration

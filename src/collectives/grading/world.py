@@ -36,7 +36,7 @@ def _kind(value: Any) -> str:
 class World:
     """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``.
 
-    ``comm``: the module and the class of a rank's end, which asks them.
+    ``comm``: the module and the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
     """
 
     comm: ClassVar[str] = "comm:Comm"
@@ -44,6 +44,7 @@ class World:
     network: Network = field(default_factory=Network)
     limit: float = 5.0
     file: str = ""
+    memory: float = math.inf
 
     def __post_init__(self) -> None:
         late = self.network.late or (0.0,) * len(self.channels)
@@ -96,16 +97,19 @@ class World:
             self.write()
             if time.monotonic() - looked >= TICK:
                 looked = time.monotonic()
-                self._need_time()
+                self._need_limits()
             if looked - start > MOST_WAIT * self.limit:
                 raise Ungraded(f"not graded: grader's fault: this machine was too busy for {looked - start:.0f} s")
-        self._need_time()
+        self._need_limits()
 
-    def _need_time(self) -> None:
+    def _need_limits(self) -> None:
         for rank in self.ranks:
             rank.look()
             if rank.channel.meter.spent > self.limit:
                 raise TimedOut(used_up(self.ranks, rank, self.file, self.limit))
+        memory = sum(rank.channel.meter.memory for rank in self.ranks)
+        if memory > self.memory:
+            raise Crashed(f"memory of all ranks: got {memory:,} bytes, expected at most {self.memory:,}")
 
     def deadlock(self, waiting: list[Rank]) -> str:
         """Why none of these ranks goes on."""
