@@ -93,9 +93,9 @@ def _first_complete(schedule: Schedule) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in range(schedule.k)]
     for step in schedule.steps():
         apply(step, held, add_counts)
-        for chunk, ranks in enumerate(found):
-            if not ranks:
-                ranks += np.flatnonzero((held[:, chunk] == complete).all(axis=-1)).tolist()
+        for chunk in np.unique(step.cells()[1]):  # no other can become complete
+            if not found[chunk]:
+                found[chunk] += np.flatnonzero((held[:, chunk] == complete).all(axis=-1)).tolist()
     return found
 
 

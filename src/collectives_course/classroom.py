@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from threading import Event
 
 from collectives.bench.results import replace
 from collectives_course import report, sandbox, submitted
@@ -14,7 +15,7 @@ from collectives_course.class_table import class_table
 from collectives_course.grade import faulty, grade, is_graded, not_run
 from collectives_course.sandbox import SandboxError
 from collectives_course.submitted import HandedIn
-from collectives_course.verdict import Failed, Grade
+from collectives_course.verdict import Failed, Grade, Verdict
 
 # A rank is a process, and a submission has up to eight of them.
 CORES_EACH = 2
@@ -30,6 +31,7 @@ def grade_class(
     seed: int = 0,
     sandboxed: bool = True,
     told: Callable[[int, int, Grade], None] | None = None,
+    stop: Event | None = None,
 ) -> list[Grade]:
     """Grade every folder in ``folder``; returns the grades by name, and writes them and ``class.csv`` to ``output``.
 
@@ -37,7 +39,7 @@ def grade_class(
     run that was cut off goes on where it ended. ``told`` hears how many are done, of how many, and the last grade.
     All submissions get the same test data, from a secret that the first run draws and keeps in ``output``. Hidden
     folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have the
-    status "ungraded".
+    status "ungraded". Once ``stop`` is set, no criterion is begun and no grade is written.
 
     Raises ValueError where there is no submission or one of the two folders is in the other, and SandboxError where
     there is no sandbox.
@@ -47,12 +49,13 @@ def grade_class(
     need_outside(assignment, output)
     if sandboxed:
         sandbox.need()
-    secret = _secret(output)
+    secret, stop = _secret(output), stop or Event()
     grades: dict[str, Grade] = {}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:
         try:
             waiting = {
-                pool.submit(_row, assignment, each, output, seed, sandboxed, secret): each.name for each in submissions
+                pool.submit(_row, assignment, each, output, seed, sandboxed, secret, stop): each.name
+                for each in submissions
             }
             for done, future in enumerate(as_completed(waiting), 1):
                 graded = grades[waiting[future]] = future.result()
@@ -82,20 +85,28 @@ def _secret(output: Path) -> str:
     return kept.read_text(encoding="utf8").strip()
 
 
-def _row(assignment: Assignment, folder: Path, output: Path, seed: int, sandboxed: bool, secret: str) -> Grade:
+def _row(
+    assignment: Assignment, folder: Path, output: Path, seed: int, sandboxed: bool, secret: str, stop: Event
+) -> Grade:
     """The grade of one submission, whatever is wrong with it."""
     try:
         if folder.name.casefold() in (TABLE, SECRET):
             wrong = Failed(f"the folder is called {folder.name} like a file of the class, expected another name")
             return not_run(assignment, folder, seed, sandboxed, wrong)
-        return _grade_once(assignment, folder, output, seed, sandboxed, secret)
+        return _grade_once(assignment, folder, output, seed, sandboxed, secret, stop)
     except SandboxError:
         raise
     except Exception as error:  # a row for the instructor; the others are graded
         return faulty(assignment, folder, seed, sandboxed, error)
 
 
-def _grade_once(assignment: Assignment, folder: Path, output: Path, seed: int, sandboxed: bool, secret: str) -> Grade:
+def _grade_once(
+    assignment: Assignment, folder: Path, output: Path, seed: int, sandboxed: bool, secret: str, stop: Event
+) -> Grade:
+    def need_going(_verdict: Verdict) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt  # its ranks may have been killed: the verdict is none
+
     target = output / folder.name
     handed_in = submitted.read(folder, assignment.facts.files)
     mark = _digest(assignment, handed_in, f"{seed} {sandboxed} {secret}")
@@ -104,7 +115,7 @@ def _grade_once(assignment: Assignment, folder: Path, output: Path, seed: int, s
             return report.read(target / "grade.json")
     except (OSError, ValueError):
         pass  # not graded yet, or not wholly
-    graded = grade(assignment, folder, seed, sandboxed, secret=secret, handed_in=handed_in)
+    graded = grade(assignment, folder, seed, sandboxed, need_going, secret=secret, handed_in=handed_in)
     report.write(graded, target)
     if is_graded(graded):
         replace(target / GRADED_FROM, lambda partial: partial.write_text(mark, encoding="utf8"))

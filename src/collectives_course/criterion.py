@@ -52,13 +52,13 @@ class Submission:
         Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing more after that.
         """
         channels = [process.channel for process in self.ranks(len(arguments))]
-        playing = world(channels, network or Network(), self.limit, file or self.file, **more)
+        playing = world(channels, network or Network(), self.limit, file or self.file, self.limits.memory, **more)
         return playing.play(call, [list(each) for each in arguments])
 
     def call(self, function: str, *arguments: Any, file: str = "") -> Any:
         """Call a function in one process, without a Comm; returns its value, a `Schedule` too."""
         (process,) = self.ranks(1)
-        playing = World([process.channel], Network(), self.limit, file or self.file)
+        playing = World([process.channel], Network(), self.limit, file or self.file, self.limits.memory)
         return playing.play(function, [list(arguments)], alone=True).values[0]
 
     def ranks(self, p: int) -> list[Process]:

@@ -6,23 +6,34 @@ of a criterion together. What others make it wait for (a message, a processor, t
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 TICK = 0.1  # seconds between two looks
-Usage = Callable[[], tuple[float, bool]]
 
 
-def by_clock() -> tuple[float, bool]:
+class Used(NamedTuple):
+    """Of a rank: processor time so far in seconds, whether it sleeps now, and the bytes of memory that are its own."""
+
+    seconds: float
+    sleeps: bool
+    memory: int = 0
+
+
+Usage = Callable[[], Used]
+
+
+def by_clock() -> Used:
     """The usage of a rank that is a thread: all time that passes."""
-    return time.monotonic(), False
+    return Used(time.monotonic(), False)
 
 
 class Meter:
-    """``usage`` gives a rank's processor time in seconds, and whether it sleeps; ``spent`` is what it has used."""
+    """``usage`` tells what a rank uses; ``spent``: the seconds that count, ``memory``: its bytes by the last look."""
 
     def __init__(self, usage: Usage = by_clock) -> None:
         self.usage = usage
         self.spent = 0.0
-        self.computed, _ = usage()
+        self.computed, _, self.memory = usage()
         self.at = time.monotonic()
 
     def start(self) -> None:
@@ -34,7 +45,7 @@ class Meter:
 
         A look that comes late, because the grader itself waited for a processor, counts no more sleep than one in time.
         """
-        (computed, sleeps), now = self.usage(), time.monotonic()
+        (computed, sleeps, self.memory), now = self.usage(), time.monotonic()
         asleep = min(now - self.at, 2 * TICK) if is_silent and sleeps and computed <= self.computed else 0.0
         self.spent += max(computed - self.computed, asleep)
         self.computed, self.at = computed, now

@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped]
 
 from collectives_course import seccomp
 from collectives_course.channel import Channel, GoneError
-from collectives_course.meter import Meter
+from collectives_course.meter import Meter, Used
 from collectives_course.sandbox import Limits, SandboxError, bare_command, command
 from collectives_course.verdict import Crashed, TimedOut, plain
 
@@ -89,14 +89,15 @@ class Process:
                 first.kill()
                 self.process.wait(END_SECONDS)
 
-    def _usage(self) -> tuple[float, bool]:
-        """Processor time, and whether it sleeps; one that has ended does neither."""
+    def _usage(self) -> Used:
+        """Processor time, whether it sleeps, and its memory; one that has ended uses nothing more."""
         try:
             with self.rank.oneshot():
                 times = self.rank.cpu_times()
-                return times.user + times.system, self.rank.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
+                sleeps = self.rank.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
+                return Used(times.user + times.system, sleeps, _own_memory(self.rank.pid))
         except psutil.Error:
-            return self.channel.meter.computed, False
+            return Used(self.channel.meter.computed, False)
 
     def _read(self) -> None:
         """Keep the end of what it prints; more than a limit ends it."""
@@ -140,6 +141,15 @@ class Process:
         threads = self.printed.decode(errors="replace").split("Thread 0x")
         found = [match for match in map(called.search, threads) if match]
         return int(found[-1][1]) if found else 0
+
+
+def _own_memory(pid: int) -> int:
+    """Bytes of a process that are no pages of files, which ranks share; 0 where the kernel does not tell."""
+    try:
+        told = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return 1024 * sum(map(int, re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", told, re.MULTILINE)))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 from collectives_course.channel import Channel
 from collectives_course.messages import Array, Post
+from collectives_course.verdict import EndedError
 
 
 @dataclass
@@ -24,7 +25,13 @@ class Rank:
     asks: str = ""
     line: int = 0
     returned: dict[str, Any] | None = None
+    error: EndedError | None = None
     heard: int = -1
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has returned, or raised an error."""
+        return self.returned is not None or self.error is not None
 
     @property
     def waits(self) -> bool:
@@ -38,14 +45,14 @@ class Rank:
 
     def look(self) -> None:
         """Count the time that it has used since the last look."""
-        is_silent = self.returned is None and not self.waits and self.channel.heard == self.heard
+        is_silent = not self.has_ended and not self.waits and self.channel.heard == self.heard
         self.channel.meter.look(is_silent)
         self.heard = self.channel.heard
 
 
 def stuck(ranks: Sequence[Rank]) -> list[Rank]:
     """All ranks that wait for another, if none of them can go on; otherwise none."""
-    busy = any(not rank.waits and rank.returned is None for rank in ranks)
+    busy = any(not rank.waits and not rank.has_ended for rank in ranks)
     return [] if busy else [rank for rank in ranks if rank.waits]
 
 

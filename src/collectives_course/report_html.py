@@ -90,7 +90,7 @@ def _main(grade: Grade, schedules: Schedules) -> Element:
         "main",
         _header(grade),
         _element("ol", *criteria),
-        _element("footer", f"Assignment {grade.assignment}, secret {grade.secret}."),
+        _element("footer", f"Assignment {grade.assignment}."),
     )
 
 

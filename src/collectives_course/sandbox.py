@@ -4,7 +4,8 @@ The process sees the system's programs and Python, the submission, and the few m
 needs. It does not see the hidden tests, the library's algorithms, other submissions, the score or the grader's
 environment. It can write nowhere: a file system in memory would hold inodes and data that no limit of a process counts.
 
-The limits are those of one process. A submission's ranks together may use as many times the memory as there are ranks.
+The limits are those of one process. That all ranks of a submission together use no more memory than one may, the grader
+looks at ten times a second (`collectives_course.world`): a control group needs rights that few graders have.
 """
 
 import os

@@ -20,7 +20,7 @@ from collectives_course.channel import Channel, GoneError
 from collectives_course.messages import Network, Played, Post, Sent
 from collectives_course.meter import TICK
 from collectives_course.progress import Rank, cycle_from, stuck, used_up
-from collectives_course.verdict import Blocked, Crashed, Failed, TimedOut, Ungraded, plain
+from collectives_course.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, plain
 
 MOST_MESSAGES = 100_000
 MOST_UNRECEIVED = 256 << 20  # bytes
@@ -36,7 +36,7 @@ def _kind(value: Any) -> str:
 class World:
     """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``.
 
-    ``comm``: the module and the class of a rank's end, which asks them.
+    ``comm``: the module and the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
     """
 
     comm: ClassVar[str] = "comm:Comm"
@@ -44,6 +44,7 @@ class World:
     network: Network = field(default_factory=Network)
     limit: float = 5.0
     file: str = ""
+    memory: float = math.inf
 
     def __post_init__(self) -> None:
         late = self.network.late or (0.0,) * len(self.channels)
@@ -68,16 +69,27 @@ class World:
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
                 selector.register(rank.channel.connection, selectors.EVENT_READ, rank)
-            self._until_all_return(selector)
+            try:
+                self._until_all_end(selector)
+            except EndedError:
+                self._need_no_error()  # others may wait for a rank that has raised one
+                raise
+        self._need_no_error()
         returned = [rank.returned or {} for rank in self.ranks]
         seconds = max([rank.clock for rank in self.ranks] + [message.end for message in self.sent])
         left = [pair for pair, posts in sorted(self.mail.items()) for _ in posts]
         values, after = [each.get("value") for each in returned], [list(each["arguments"]) for each in returned]
         return Played(values, after, self.sent, seconds, left)
 
-    def _until_all_return(self, selector: selectors.BaseSelector) -> None:
+    def _need_no_error(self) -> None:
+        """Raise the error of the first rank by number, whichever came first: the same in every run."""
+        for rank in self.ranks:
+            if rank.error is not None:
+                raise rank.error
+
+    def _until_all_end(self, selector: selectors.BaseSelector) -> None:
         start = looked = time.monotonic()
-        while any(rank.returned is None for rank in self.ranks):
+        while not all(rank.has_ended for rank in self.ranks):
             if waiting := stuck(self.ranks):
                 raise Failed(f"deadlock: {self.deadlock(waiting)}")
             for key, _ in selector.select(TICK):
@@ -85,16 +97,19 @@ class World:
             self.write()
             if time.monotonic() - looked >= TICK:
                 looked = time.monotonic()
-                self._need_time()
+                self._need_limits()
             if looked - start > MOST_WAIT * self.limit:
                 raise Ungraded(f"not graded: grader's fault: this machine was too busy for {looked - start:.0f} s")
-        self._need_time()
+        self._need_limits()
 
-    def _need_time(self) -> None:
+    def _need_limits(self) -> None:
         for rank in self.ranks:
             rank.look()
             if rank.channel.meter.spent > self.limit:
                 raise TimedOut(used_up(self.ranks, rank, self.file, self.limit))
+        memory = sum(rank.channel.meter.memory for rank in self.ranks)
+        if memory > self.memory:
+            raise Crashed(f"memory of all ranks: got {memory:,} bytes, expected at most {self.memory:,}")
 
     def deadlock(self, waiting: list[Rank]) -> str:
         """Why none of these ranks goes on."""
@@ -109,8 +124,8 @@ class World:
         try:
             questions = rank.channel.hear()
         except GoneError as gone:
-            if rank.returned is None:
-                raise Crashed(f"rank {rank.number}: {gone}") from None
+            if not rank.has_ended:
+                rank.error = Crashed(f"rank {rank.number}: {gone}")
             selector.unregister(rank.channel.connection)  # its answer counts; the next call finds that it has ended
             return
         except wire.WireError as error:
@@ -120,7 +135,7 @@ class World:
 
     def _take(self, rank: Rank, question: Any) -> None:
         handler = self._handler(question)
-        if handler is None or rank.returned is not None or rank.waits:
+        if handler is None or rank.has_ended or rank.waits:
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
         line = question.get("line", 0)
         rank.asks, rank.line = question["op"], line if isinstance(line, int) and 0 < line < 10**7 else 0
@@ -144,16 +159,18 @@ class World:
         rank.returned = question
 
     def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
-        """The call has raised an error."""
+        """The call has raised an error. Others go on: one with a lower number may raise one, too."""
+        rank.error = self._error(rank, question["kind"], plain(str(question["text"])[:2000]))
+
+    def _error(self, rank: Rank, kind: str, text: str) -> EndedError:
         where = f" ({self.file}, line {rank.line})" if rank.line else ""
-        text = plain(str(question["text"])[:2000])
-        if question["kind"] == "blocked":
-            raise Blocked(f"rank {rank.number}{where}: {text}")
-        if question["kind"] == "unfinished":
-            raise Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
-        if question["kind"] == "unsendable":
-            raise Failed(f"the value that the function returned{where}: {text.removeprefix('WireError: ')}")
-        raise Crashed(f"rank {rank.number}{where}: {text}")
+        if kind == "blocked":
+            return Blocked(f"rank {rank.number}{where}: {text}")
+        if kind == "unfinished":
+            return Failed(f"not written yet{where}: {text.removeprefix('NotImplementedError: ')}")
+        if kind == "unsendable":
+            return Failed(f"the value that the function returned{where}: {text.removeprefix('WireError: ')}")
+        return Crashed(f"rank {rank.number}{where}: {text}")
 
     def on_time(self, rank: Rank, question: dict[str, Any]) -> None:
         """The rank's clock."""

@@ -55,6 +55,24 @@ def test_a_signal_ends_a_command_with_one_line(verb: str, how: str, said: str, c
     assert gone(below)
 
 
+@pytest.mark.usefixtures("sandbox")
+def test_a_signal_ends_grading_and_leaves_no_grade_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, student = tmp_path / "temporary", tmp_path / "class" / "ada"
+    temporary.mkdir()
+    student.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    (student / "ring.py").write_text("import time\n\ntime.sleep(60)\n")
+    command, below = started(f"grade-all {ROOT}/assignments/ring class --output grades", 2, tmp_path)
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=SECONDS)
+    assert (command.returncode, err) == (130, "collectives: interrupted\n")
+    assert gone(below)
+    assert [file.name for file in (tmp_path / "grades").iterdir()] == ["secret.txt"]
+    assert not list(temporary.iterdir())
+
+
 @pytest.mark.parametrize("verb", ["verify --all", "bench-simulator"])
 def test_workers_end_with_a_killed_parent(verb: str) -> None:
     command, below = started(verb, 1)

@@ -47,7 +47,7 @@ TIME_AND_MEMORY = [
     Hostile("computes for ever at import", "timeout", "while True: pass", "ring.py, line", at_import=True),
     Hostile("makes files", "blocked", 'open("/tmp/x", "w")', "writing /tmp/x is forbidden"),
     Hostile("makes folders for ever", "blocked", 'import os\nn = 0\nwhile True: os.mkdir(f"/tmp/{n}"); n += 1',
-            "Read-only"),
+            "not permitted"),
     Hostile("fills the memory", "crashed timeout", "x = []\nwhile True: x.append(bytearray(1 << 26))"),
     Hostile("a file of 4 GB", "blocked", 'open("/dev/shm/x", "wb").truncate(4 << 30)', "Read-only"),
     Hostile("prints for ever", "crashed", 'while True: print("x" * 10**6)', "printed more than", is_quick=True),
@@ -84,7 +84,7 @@ PROCESSES = [
 ]  # fmt: skip
 LOOKS_AND_TALKS = [
     Hostile("writes outside", "blocked", 'open("/submission/x", "w")', "writing /submission/x is forbidden"),
-    Hostile("writes outside past the hook", "blocked", 'import os; os.mkdir("/usr/lib/x")', "Read-only"),
+    Hostile("writes outside past the hook", "blocked", 'import os; os.mkdir("/usr/lib/x")', "not permitted"),
     Hostile("reads the hidden tests", "blocked", "import os\n"
             'for top in ("/grader", "/submission", "/root", "/home", "/work", "..", "/proc/1/root", "/proc/1/cwd"):\n'
             '    for folder, _, names in os.walk(top): assert "criteria.py" not in names, folder\n'

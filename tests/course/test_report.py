@@ -181,6 +181,12 @@ def test_the_page_says_all() -> None:
     assert "without a sandbox" in page(replace(GRADE, sandboxed=False)).text
 
 
+def test_the_page_tells_a_student_neither_seed_nor_secret() -> None:
+    told = html(replace(GRADE, seed=987_654_321, secret="5ec2e7" * 5))
+    assert "987654321" not in told
+    assert "5ec2e7" not in told
+
+
 def test_the_page_loads_nothing_from_elsewhere() -> None:
     found = page(GRADE)
     assert not found.select("[src], [href], link, iframe, object, embed")

@@ -15,7 +15,7 @@ from collectives_course.criterion import Submission
 from collectives_course.grade import grade
 from collectives_course.process import Process
 from collectives_course.sandbox import Limits
-from collectives_course.verdict import TimedOut
+from collectives_course.verdict import Crashed, TimedOut
 from course.wrong import ASSIGNMENTS
 from places import ROOT
 
@@ -98,6 +98,21 @@ def test_without_a_sandbox_a_rank_is_ended(tmp_path: Path) -> None:
     (rank,) = submission.ranks(1)
     submission.close()
     assert not psutil.pid_exists(rank.process.pid)
+
+
+@integration
+@needs_sandbox
+def test_ranks_have_one_memory_together(tmp_path: Path) -> None:
+    text = "import mmap, time\n\ndef f(comm, size):\n    kept = [bytearray(size), mmap.mmap(-1, size)]\n"
+    (tmp_path / "ring.py").write_text(f"{text}    kept[1].write(bytes(size))\n    time.sleep(1)\n")
+    tmp_path.chmod(0o755)
+    submission = Submission(tmp_path, "ring.py", {}, limits=Limits(memory=512 << 20), limit=30.0)
+    submission.play("f", [[40 << 20]] * 3)
+    with pytest.raises(
+        Crashed, match=r"memory of all ranks: got \d{3},\d{3},\d{3} bytes, expected at most 536,870,912"
+    ):
+        submission.play("f", [[90 << 20]] * 3)
+    submission.close()
 
 
 @integration

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,29 @@ def test_a_rank_that_speaks_without_end() -> None:
 
     with pytest.raises(TimedOut):
         run(f, [[]], limit=0.2)
+
+
+def test_the_first_rank_is_blamed_whichever_raises_first() -> None:
+    def f(comm: Any, array: Any) -> None:
+        if comm.rank == 3:
+            comm.recv(array, 2)
+        time.sleep(0.1 * (2 - comm.rank))
+        raise ValueError
+
+    with pytest.raises(Crashed, match="rank 0"):
+        run(f, [[np.zeros(1)] for _ in range(4)])
+
+
+def test_the_first_rank_is_blamed_whichever_process_ends_first() -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    pairs[1][0].close()
+    timer = threading.Timer(0.2, pairs[0][0].close)
+    timer.start()
+    with pytest.raises(Crashed, match="rank 0"):
+        world.World([Channel(theirs) for _, theirs in pairs], limit=30.0).play("f", [[], []])
+    timer.join()
+    for _, theirs in pairs:
+        theirs.close()
 
 
 def test_text_of_an_error_is_harmless() -> None:

@@ -1,10 +1,14 @@
-"""Workers of a parameter server, one of which fails in its second step: for test_push_pull.py."""
+"""Workers of a parameter server, one of which fails in its second step: for test_push_pull.py.
+
+Each rank writes its error to a file of its number.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,13 +23,21 @@ SECONDS = 4.0
 def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     del report
     dist.barrier()  # all ranks have imported what they need
+    try:
+        take_part(settings["how"])
+    except (RuntimeError, ValueError) as error:
+        Path(settings["folder"], str(dist.get_rank())).write_text(f"{type(error).__name__}: {error}")
+        raise
+
+
+def take_part(how: str) -> None:
     if dist.get_rank() == 0:
         serve(Server(torch.zeros(5), workers=2, steps=100, bound=3, rate=1.0), SECONDS)
         return
 
     def gradient(parameters: torch.Tensor, step: int) -> torch.Tensor:
         if dist.get_rank() == 2 and step == 1:
-            fail(settings["how"])
+            fail(how)
         return torch.ones_like(parameters)
 
     work(gradient, 5, SECONDS)

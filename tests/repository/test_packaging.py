@@ -52,6 +52,22 @@ def test_a_direct_dependency_has_one_version_everywhere(requirement: Requirement
     assert requirement.specifier.contains(lock()[name], prereleases=True)
 
 
+def extra(name: str) -> set[str]:
+    """The packages of an extra, and of those that it names."""
+    found: set[str] = set()
+    for line in map(Requirement, PROJECT["optional-dependencies"][name]):
+        found |= set().union(*map(extra, line.extras)) if line.name == PROJECT["name"] else {line.name}
+    return found
+
+
+def test_the_course_installs_what_its_assignments_import() -> None:
+    assert extra("course") >= {"matplotlib", "numba", "psutil", "pydantic", "pytest", "pyyaml", "torch"}
+    page = (ROOT / "chapters" / "course-instructor.md").read_text(encoding="utf8")
+    installs = [line for line in page.splitlines() if "pip install" in line]
+    assert installs
+    assert not [line for line in installs if "[course]" not in line]
+
+
 def test_environment_names_nothing_that_pyproject_does_not() -> None:
     assert set(environment()) == {canonicalize_name(requirement.name) for requirement in DIRECT}
 

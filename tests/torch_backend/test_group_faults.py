@@ -24,7 +24,8 @@ DIFFERENCES = {
 }
 
 
-CAUSES = {"killed": rf"rank {ODD}: it has gone", "silent": rf"not done within the timeout of {faults.TIMEOUT:g} s"} | {
+SILENT = rf"rank {ODD} gave no sign in time \(.*\): not done within the timeout of {faults.TIMEOUT:g} s"
+CAUSES = {"killed": rf"rank {ODD}: it has gone", "silent": SILENT} | {
     fault: f"ranks must call alike, but its call differs from this rank's: {how}" for fault, how in DIFFERENCES.items()
 }
 
@@ -43,10 +44,7 @@ def seen(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", each(NAMES, few=FEW))
 def test_every_rank_learns_what_is_wrong(seen: dict[str, list[dict[str, Any]]], name: str) -> None:
-    """The collective, the algorithm, the step, the peer, the cause, and the bucket.
-
-    A rank whose time is over does not know whether its peer is silent or waits itself.
-    """
+    """The collective, the algorithm, the step, the peer, the cause, and the bucket."""
     fault, _, way = name.rpartition("-")
     for rank, told in enumerate(seen[name]):
         if rank == ODD and fault not in DIFFERENCES:

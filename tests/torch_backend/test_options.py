@@ -79,6 +79,14 @@ def test_the_environment_comes_before_auto(monkeypatch: pytest.MonkeyPatch) -> N
     assert dist.get_backend() == "collectives"
 
 
+@pytest.mark.usefixtures("alone")
+def test_a_program_that_names_no_back_end_takes_ours_by_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that the package's docstring has."""
+    monkeypatch.setitem(dist.Backend.default_device_backend_map, "cpu", "collectives")
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    assert isinstance(dist.group.WORLD, Group)
+
+
 def test_other_options_are_refused() -> None:
     with pytest.raises(ValueError, match=r"pg_options: got 'ring', expected Options of this back end"):
         join(pg_options="ring")

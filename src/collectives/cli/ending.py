@@ -97,16 +97,18 @@ def _end(why: str, code: int) -> NoReturn:
 
 
 @contextmanager
-def killing_children() -> Iterator[None]:
+def killing_children(before: Callable[[], object] = lambda: None) -> Iterator[None]:
     """In the block a signal first kills our child processes, because a notebook's kernel would print a traceback.
 
-    Logging is disabled for the same reason. The block ends when the children's own children are gone.
+    Logging is disabled for the same reason. ``before`` is called before the first is killed. The block ends when the
+    children's own children are gone.
     """
     import psutil  # type: ignore[import-untyped]
 
     below: list[psutil.Process] = []
 
     def kill() -> None:
+        before()
         logging.disable()
         below.extend(psutil.Process().children(recursive=True))
         for child in psutil.Process().children():

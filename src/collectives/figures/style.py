@@ -93,10 +93,11 @@ class Picture:
     caption: str = ""
 
     def _repr_html_(self) -> str:
+        # Elsewhere than on the site, whose style sheet shows either, the light one is seen alone.
         images = "".join(
-            f'<img class="only-{name}" alt="{escape(self.alt)}" src="data:image/svg+xml;base64,'
+            f'<img class="only-{name}" alt="{escape(self.alt)}"{style} src="data:image/svg+xml;base64,'
             f'{base64.b64encode(svg).decode()}">'
-            for name, svg in (("light", self.light), ("dark", self.dark))
+            for name, svg, style in (("light", self.light, ""), ("dark", self.dark, ' style="display: none"'))
         )
         said = re.sub(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', escape(self.caption))
         caption = f"<figcaption>{said}</figcaption>" if said else ""

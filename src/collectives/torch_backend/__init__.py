@@ -39,6 +39,8 @@ What differs from gloo:
   their objects, and they take the group that is there.
 - ``"cpu:collectives,cuda:nccl"``: torch gives a group of ours all devices, so a CUDA tensor raises ValueError. Name
   "collectives" alone, which takes NCCL for its messages, or make a second group over nccl.
+- A program that calls ``init_process_group()`` without a name takes ours on CPUs after
+  ``dist.Backend.default_device_backend_map["cpu"] = "collectives"``.
 - Parts of different sizes cost a ``reduce_scatter`` as much as an all-reduce of all of them.
 
 >>> import torch

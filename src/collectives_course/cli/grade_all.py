@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from collectives.cli.ending import killing_children, out
@@ -37,8 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         asked = read, arguments.submissions, arguments.output, arguments.seed, not arguments.unsafe
         if names := submitted.skipped(arguments.submissions):
             _warn(f"skipped, not students' folders: {', '.join(names)}")
-        with killing_children():
-            grades = grade_class(*asked, told=_say)
+        stop = Event()
+        with killing_children(before=stop.set):
+            grades = grade_class(*asked, told=_say, stop=stop)
     if arguments.json:
         for graded in grades:
             out(json.dumps(report.as_json(graded)))

@@ -80,7 +80,7 @@ def test_a_peer_that_ends_while_it_speaks_is_heard_so_far(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize(("header", "come"), [(0, 0), (7, 0), (HEADER.size, 0), (HEADER.size, 60)])
-def test_the_last_words_come_behind_messages_that_are_dropped(ends: Ends, header: int, come: int) -> None:
+def test_an_abort_comes_behind_messages_that_are_dropped(ends: Ends, header: int, come: int) -> None:
     connection, theirs = ends
     first = message(100)
     ask(connection, 100, first[:header], come)
@@ -90,7 +90,7 @@ def test_the_last_words_come_behind_messages_that_are_dropped(ends: Ends, header
 
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
-def test_a_peer_that_does_not_say_why_has_no_last_words(ends: Ends, before: bytes, closes: bool) -> None:
+def test_a_peer_that_does_not_say_why_has_no_abort(ends: Ends, before: bytes, closes: bool) -> None:
     connection, theirs = ends
     theirs.sendall(before)
     if closes:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.integration
 
 P, N = 3, 100_000
 LATE = 0.3  # seconds: longer than the loop runs before it looks for signals
+SECONDS = 2.0  # the group's timeout
+NO_SIGN = "rank 1 gave no sign in time (late, stopped, or never called): not done within the timeout of 2 s"
 SIGNATURE, OTHER = bytes(40), bytes(39) + b"x"
 
 
@@ -53,13 +56,21 @@ def is_interrupted(ranks: Ranks) -> None:
         call(ranks, 1)
 
 
+def comes_late(ranks: Ranks) -> None:
+    """While the others listen to what each has to say."""
+    time.sleep(SECONDS + 0.5)
+    with pytest.raises(RuntimeError, match=re.escape(NO_SIGN)):
+        call(ranks, 1)
+
+
 # What rank 1 does instead of its second call, and what the others say of it.
 FAULTS: dict[str, tuple[Callable[[Ranks], object], str]] = {
     "gives up": (gives_up, "rank 1 failed by ValueError: planted"),
     "closes": (lambda ranks: ranks.groups[1].mesh.close(), "rank 1"),
     "calls differently": (lambda ranks: call(ranks, 1, OTHER), "call differs from this rank's: algorithm"),
     "has another size": (lambda ranks: call(ranks, 1, n=N + P), "bytes came, not"),
-    "does not come": (lambda ranks: None, "not done within the timeout of 2 s"),
+    "does not come": (lambda ranks: None, NO_SIGN),
+    "comes when it is over": (comes_late, NO_SIGN),
     "is interrupted": (is_interrupted, "rank 1 failed by KeyboardInterrupt"),
 }
 
@@ -68,7 +79,7 @@ FAULTS: dict[str, tuple[Callable[[Ranks], object], str]] = {
 @pytest.mark.parametrize("who", ["ppp", "ccc", "pcp", "cpc", "CCC", "PCP", "cCc"])
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_the_others_say_why(fault: str, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = Ranks(P, monkeypatch, seconds=2.0, tcp=[r for r in range(P) if who[r].isupper()])
+    ranks = Ranks(P, monkeypatch, seconds=SECONDS, tcp=[r for r in range(P) if who[r].isupper()])
     who = who.lower()
     act, words = FAULTS[fault]
     expected = ["compiled" if letter == "c" else "python" for letter in who]
@@ -81,8 +92,9 @@ def test_the_others_say_why(fault: str, who: str, monkeypatch: pytest.MonkeyPatc
         time.sleep(LATE if fault == "is interrupted" else 0.0)  # so that the first one waits
         return call(ranks, r)
 
-    first, _, last = ranks.run(once_more, who)
+    first, own, last = ranks.run(once_more, who)
     ranks.close()
+    assert not isinstance(own, AssertionError), own
     for said in (first, last):
         assert isinstance(said, RuntimeError), said
         assert words in str(said)

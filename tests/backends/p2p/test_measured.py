@@ -43,6 +43,7 @@ def test_all_ranks_choose_by_one_measurement(p: int, where: str) -> None:
         assert first[0]["chosen"] == list(choose("all_reduce", p, NBYTES, on=machine)[:2])
 
 
+@pytest.mark.alone
 def test_links_that_are_known_are_found(allowed: None) -> None:
     (first, *_) = seen(4, "cluster:20ms,5MB/s")["first"]
     network = Machine.model_validate(first["machine"]).network

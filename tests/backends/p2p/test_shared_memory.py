@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,9 +204,7 @@ def test_three_ranks_exchange_messages_of_random_sizes(tasks: None) -> None:
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_a_peer_that_is_killed_or_stopped_is_named(how: str) -> None:
-    began = time.monotonic()
     said = _ranks("fails", "3", how)
-    assert time.monotonic() - began < 60
     assert set(said) == {0, 2}
     failed = r"all_reduce by ring failed on rank {}, in step \d+, (receiving from|sending to) rank \d: "
     for rank, words in said.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from collectives.backends.p2p.connection import HEADER, Connection, Message, MessageError, need_expected
@@ -81,6 +82,8 @@ def drain_abort(connection: Connection) -> AbortError | None:
 
 def peek_abort(connection: Connection) -> AbortError | None:
     """An abort behind messages that this rank has not asked for yet; they stay where they are."""
+    if not connection.socket:
+        return None
     connection.socket.setblocking(False)
     try:
         came = connection.socket.recv(REACH, socket.MSG_PEEK)
@@ -96,6 +99,25 @@ def peek_abort(connection: Connection) -> AbortError | None:
             return AbortError(said, f"rank {connection.peer}", step, signature)
         came = came[HEADER.size + size :]
     return None
+
+
+def has_come(connection: Connection) -> bool:
+    """Whether something has come that nobody has read."""
+    with suppress(OSError):
+        if connection.socket:
+            connection.socket.setblocking(False)
+            return bool(connection.socket.recv(1, socket.MSG_PEEK))
+    return False
+
+
+def no_sign(ranks: Sequence[int]) -> str:
+    """What is known of ranks that have not waited as long as the others.
+
+    >>> no_sign([1])
+    'rank 1 gave no sign in time (late, stopped, or never called)'
+    """
+    named = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    return f"{named} gave no sign in time (late, stopped, or never called)"
 
 
 def _read(connected: socket.socket, size: int, until: float) -> bytes:

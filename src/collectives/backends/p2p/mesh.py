@@ -35,6 +35,8 @@ from collectives.backends.p2p.abort import (
     abort_message,
     describe,
     drain_abort,
+    has_come,
+    no_sign,
     peek_abort,
     reason,
     take,
@@ -48,9 +50,7 @@ from collectives.backends.p2p.signature import NO_CALL
 
 RECEIVE_LOW_WATER = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
-POLL_INTERVAL = (
-    1.0  # seconds after which a rank that waits sees whether a thread or a rank gave up, or a stranger is overdue
-)
+POLL_INTERVAL = 1.0  # seconds after which a rank that waits looks for aborts and for strangers that are overdue
 DRAIN_INTERVAL = 0.05  # seconds between two looks at what others said at last
 HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
 
@@ -163,9 +163,8 @@ class Mesh:
         """
         left, first = self.deadline - time.monotonic(), messages[0]
         if left <= 0:
-            late = TimeoutError(f"{LATE} of {self.seconds:g} s")
-            self.fail(MessageError(first.is_sent, first.step, first.peer, late))
-            raise MessageError(first.is_sent, first.step, first.peer, self._explained(late)) from late
+            late = self._timeout()
+            raise self._explained(first, late) from late
         if not self.is_open:
             raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
         if left < self.deadline - self._listened - POLL_INTERVAL:
@@ -181,7 +180,7 @@ class Mesh:
             why = self._lost.get((message.peer, message.is_sent))
             if why is not None:
                 why = (message.is_sent and self._drain_abort(message.peer)) or why
-                raise MessageError(message.is_sent, message.step, message.peer, self._explained(why)) from why
+                raise self._explained(message, why) from why
             if not message.is_sent:
                 self._listen(self.into[message.peer])
                 continue
@@ -194,29 +193,51 @@ class Mesh:
         """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
         self._listened = time.monotonic()
         if said := self._peek_aborts():
-            raise MessageError(message.is_sent, message.step, message.peer, self._explained(said)) from said
+            raise self._explained(message, said) from said
 
     def _peek_aborts(self, seconds: float = 0.0) -> AbortError | None:
-        """What a rank says that has given up, if one does so in time; best one that calls differently."""
+        """What a rank says that has given up, if one does: best that it calls differently, or why it failed itself."""
         until, last = time.monotonic() + seconds, None
         while True:
             self.progress(min(seconds, DRAIN_INTERVAL))
             for connection in self.into.values():
-                said = peek_abort(connection) if connection.socket else None
+                said = peek_abort(connection)
                 if said and self._describe(said) != str(said):
                     return said
-                last = last or said
+                last = said if said and (not last or LATE in last.reason) else last
             if time.monotonic() >= until:
                 return last
 
     def _describe(self, error: OSError) -> str:
         return describe(error, self.call, self.signature)
 
-    def _explained(self, error: OSError) -> str:
-        """The error; where time is over, rather that of a rank that calls differently, if there is one."""
-        if self._describe(error) == str(error) and LATE in str(error):
-            error = self._peek_aborts(PATIENCE) or error
-        return self._describe(error)
+    def _explained(self, message: Message, why: OSError) -> MessageError:
+        """The error of a message; where time is over, this rank says that it has waited, and hears what others know."""
+        if self._describe(why) == str(why) and LATE in str(why):
+            is_late = self.deadline - time.monotonic() > self.seconds / 2  # most of its own time is left
+            waited = MessageError(message.is_sent, message.step, message.peer, self._timeout())
+            waited.__cause__ = why if is_late else None
+            self.fail(waited)
+            why = self._cause(why, is_late)
+        return MessageError(message.is_sent, message.step, message.peer, self._describe(why))
+
+    def _cause(self, why: OSError, is_late: bool) -> OSError:
+        """Why time is over: what a rank says, or which ranks do not say that they have waited, too."""
+        waited = {peer for peer, each in self.into.items() if has_come(each)}
+        said = self._peek_aborts(PATIENCE)
+        if said and (LATE not in said.reason or self._describe(said) != str(said)):
+            return said
+        waited |= {peer for peer in self.into if self._has_failed(peer)}
+        silent = sorted(self._neighbours() - waited) + [self.rank] * is_late
+        return self._timeout(f"{no_sign(silent)}: ") if silent else said or why
+
+    def _has_failed(self, peer: int) -> bool:
+        """Whether the peer has gone, or says why it has failed; one that comes late says why others have."""
+        said = self._lost.get((peer, False)) or peek_abort(self.into[peer])
+        return said is not None and getattr(said, "reason", f"rank {peer} ").startswith(f"rank {peer} ")
+
+    def _timeout(self, who: str = "") -> TimeoutError:
+        return TimeoutError(f"{who}{LATE} of {self.seconds:g} s")
 
     def progress(self, seconds: float) -> None:
         """Whatever has come, or can be sent, of all that is under way."""
