@@ -156,7 +156,7 @@ def gather(
     The list has p tensors, each with as many elements as ``tensor``; other ranks give None.
     """
     root = _group_rank(group, dst)
-    whole = _room(gather_list, tensor, group) if dist.get_rank(group) == root else None
+    whole = _alloc_flat(gather_list, tensor, group) if dist.get_rank(group) == root else None
     call = Call("gather", whole, tensor, None, root, group, algorithm, segments)
     return _perform(call, async_op, gather_list if whole is not None else None)
 
@@ -174,7 +174,7 @@ def all_gather(
 
     The list has p tensors, each with as many elements as ``tensor``.
     """
-    whole = _room(tensor_list, tensor, group)
+    whole = _alloc_flat(tensor_list, tensor, group)
     call = Call("all_gather", whole, tensor, None, None, group, algorithm, segments)
     return _perform(call, async_op, tensor_list)
 
@@ -299,7 +299,7 @@ def _finish(call: Call, into: Tensors | None) -> list[torch.Tensor]:
     """Perform the call and return its outputs."""
     collective.perform(call)
     if into is not None:
-        _hand_out(call.wanted(), into)
+        _hand_out(call.flat_output(), into)
         return list(into)
     return [] if call.output is None else [call.output]
 
@@ -334,7 +334,7 @@ def _joined(tensors: Tensors | None, like: torch.Tensor, group: Group) -> torch.
     return torch.cat([tensor.detach().reshape(-1) for tensor in _need_list(tensors, like, group)])
 
 
-def _room(tensors: Tensors | None, like: torch.Tensor, group: Group) -> torch.Tensor:
+def _alloc_flat(tensors: Tensors | None, like: torch.Tensor, group: Group) -> torch.Tensor:
     return like.new_empty(len(_need_list(tensors, like, group)) * like.numel())
 
 

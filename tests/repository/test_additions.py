@@ -63,10 +63,10 @@ class Gathered(Backend):
         import torch
         from torch import distributed as dist
 
-        given = call.given()
+        given = call.flat_input()
         parts = [torch.empty_like(given) for _ in range(dist.get_world_size(call.group))]
         dist.all_gather(parts, given, group=call.group)
-        call.wanted().copy_(torch.stack(parts).sum(dim=0))
+        call.flat_output().copy_(torch.stack(parts).sum(dim=0))
         return Performed(call.algorithm)
 
 

@@ -148,18 +148,18 @@ class Call(NamedTuple):
     background: bool = False
     agreed: bool = False
 
-    def some(self) -> torch.Tensor:
+    def any_tensor(self) -> torch.Tensor:
         """The output, or else the input: both have the call's dtype and device. Raises ValueError without either."""
         tensor = self.output if self.output is not None else self.input
         if tensor is None:
             raise ValueError(f"{self.collective} without any tensor")
         return tensor
 
-    def given(self) -> torch.Tensor:
+    def flat_input(self) -> torch.Tensor:
         """The input, flat and without its gradient. Raises ValueError if this rank has none."""
         return _flat(self.input, f"{self.collective} needs an input on this rank")
 
-    def wanted(self) -> torch.Tensor:
+    def flat_output(self) -> torch.Tensor:
         """The output, flat and without its gradient. Raises ValueError if this rank has none."""
         return _flat(self.output, f"{self.collective} needs an output on this rank")
 

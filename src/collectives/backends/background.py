@@ -78,10 +78,10 @@ class Work(dist.Work):
 JOIN_SECONDS = 1.0
 
 _Jobs = SimpleQueue[tuple[Future[Tensors], Job | None]]
-_own = threading.local()  # on the thread of a lane: its queue
+_own = threading.local()  # on the thread of a worker: its queue
 
 
-class _Lane:
+class _Worker:
     """Where the background calls of one group run, one after the other."""
 
     def __init__(self) -> None:
@@ -102,7 +102,6 @@ class _Lane:
         else:
             self._jobs.put((promised, job))
         return promised
-
 
     def end(self) -> None:
         """Have the thread end after all that was put before."""
@@ -151,7 +150,7 @@ def _awaited(job: Future[Tensors]) -> Future[Tensors]:
     return job
 
 
-_lanes: WeakKeyDictionary[dist.ProcessGroup, _Lane] = WeakKeyDictionary()
+_workers: WeakKeyDictionary[dist.ProcessGroup, _Worker] = WeakKeyDictionary()
 
 
 def start(job: Job, group: dist.ProcessGroup, collective: str) -> Work:
@@ -161,17 +160,17 @@ def start(job: Job, group: dist.ProcessGroup, collective: str) -> Work:
 
 def put(job: Job, group: dist.ProcessGroup) -> Future[Tensors]:
     """As `start`, for a `Work` of another kind."""
-    lane = _lanes.get(group)
-    if lane is None:
-        lane = _lanes[group] = _Lane()
-        finalize(group, lane.end).atexit = False  # the thread ends with its group
-    return lane.put(job)
+    worker = _workers.get(group)
+    if worker is None:
+        worker = _workers[group] = _Worker()
+        finalize(group, worker.end).atexit = False  # the thread ends with its group
+    return worker.put(job)
 
 
 def end(group: dist.ProcessGroup) -> None:
     """Let what was started on the group end, and its thread with it."""
-    lane = _lanes.pop(group, None)
-    if lane is not None:
-        lane.end()
-        if lane.thread is not threading.current_thread():
-            lane.thread.join()
+    worker = _workers.pop(group, None)
+    if worker is not None:
+        worker.end()
+        if worker.thread is not threading.current_thread():
+            worker.thread.join()

@@ -46,19 +46,21 @@ HOROVOD = Horovod("horovod")
 
 
 def _perform(hvd: Any, call: Call) -> None:
-    size = call.some().numel() if call.splits is None else "splits"  # with splits it is not the same on every rank
-    name = f"{call.collective} {size} {call.some().dtype} {call.op} {call.root}"
+    size = (
+        call.any_tensor().numel() if call.splits is None else "splits"
+    )  # with splits it is not the same on every rank
+    name = f"{call.collective} {size} {call.any_tensor().dtype} {call.op} {call.root}"
     match call.collective:
         case "all_reduce":
-            hvd.allreduce_(call.wanted(), op=_op(hvd, call.op), name=name)
+            hvd.allreduce_(call.flat_output(), op=_op(hvd, call.op), name=name)
         case "broadcast":
-            hvd.broadcast_(call.wanted(), call.root, name=name)
+            hvd.broadcast_(call.flat_output(), call.root, name=name)
         case "all_gather":
-            call.wanted().copy_(hvd.allgather(call.given(), name=name))
+            call.flat_output().copy_(hvd.allgather(call.flat_input(), name=name))
         case "reduce_scatter":
-            call.wanted().copy_(hvd.reducescatter(call.given(), op=_op(hvd, call.op), name=name))
+            call.flat_output().copy_(hvd.reducescatter(call.flat_input(), op=_op(hvd, call.op), name=name))
         case "all_to_all":
-            call.wanted().copy_(_all_to_all(hvd, call, name))
+            call.flat_output().copy_(_all_to_all(hvd, call, name))
         case _:
             raise ValueError(f"horovod has no {call.collective!r}")
 
@@ -105,8 +107,8 @@ def _op(hvd: Any, op: Any) -> Any:
 
 def _all_to_all(hvd: Any, call: Call, name: str) -> Any:
     if call.splits is None:
-        return hvd.alltoall(call.given(), name=name)
+        return hvd.alltoall(call.flat_input(), name=name)
     import torch
 
-    received, _ = hvd.alltoall(call.given(), splits=torch.tensor(call.splits[0], dtype=torch.int32), name=name)
+    received, _ = hvd.alltoall(call.flat_input(), splits=torch.tensor(call.splits[0], dtype=torch.int32), name=name)
     return received

@@ -66,26 +66,26 @@ def _perform(mpi: Any, call: Call) -> None:
     match call.collective:
         case "all_reduce":
             chosen = world if call.algorithm in ITS_OWN else communicator(mpi, call.algorithm)
-            chosen.Allreduce(mpi.IN_PLACE, call.wanted().numpy(), _op(mpi, call.op))
+            chosen.Allreduce(mpi.IN_PLACE, call.flat_output().numpy(), _op(mpi, call.op))
         case "broadcast":
-            world.Bcast(call.wanted().numpy(), root)
+            world.Bcast(call.flat_output().numpy(), root)
         case "reduce":
-            mine = call.given().numpy()
+            mine = call.flat_input().numpy()
             given, wanted = (mpi.IN_PLACE, mine) if world.rank == root else (mine, None)
             world.Reduce(given, wanted, _op(mpi, call.op), root)
         case "scatter":
-            world.Scatter(call.given().numpy() if world.rank == root else None, call.wanted().numpy(), root)
+            world.Scatter(call.flat_input().numpy() if world.rank == root else None, call.flat_output().numpy(), root)
         case "gather":
-            world.Gather(call.given().numpy(), call.wanted().numpy() if world.rank == root else None, root)
+            world.Gather(call.flat_input().numpy(), call.flat_output().numpy() if world.rank == root else None, root)
         case "all_gather":
-            world.Allgather(call.given().numpy(), call.wanted().numpy())
+            world.Allgather(call.flat_input().numpy(), call.flat_output().numpy())
         case "reduce_scatter":
-            world.Reduce_scatter_block(call.given().numpy(), call.wanted().numpy(), _op(mpi, call.op))
+            world.Reduce_scatter_block(call.flat_input().numpy(), call.flat_output().numpy(), _op(mpi, call.op))
         case "all_to_all" if call.splits is None:
-            world.Alltoall(call.given().numpy(), call.wanted().numpy())
+            world.Alltoall(call.flat_input().numpy(), call.flat_output().numpy())
         case "all_to_all":
             sent, received = call.splits or ((), ())
-            world.Alltoallv([call.given().numpy(), list(sent)], [call.wanted().numpy(), list(received)])
+            world.Alltoallv([call.flat_input().numpy(), list(sent)], [call.flat_output().numpy(), list(received)])
         case _:
             raise ValueError(f"mpi does not perform {call.collective!r}")
 

@@ -118,15 +118,15 @@ def _perform(call: Call) -> None:
     group = call.group or dist.group.WORLD
     match call.collective:
         case "all_reduce":
-            dist.all_reduce(call.some(), op=call.op, group=group)
+            dist.all_reduce(call.any_tensor(), op=call.op, group=group)
         case "broadcast":
-            dist.broadcast(call.some(), group=group, group_src=call.root)
+            dist.broadcast(call.any_tensor(), group=group, group_src=call.root)
         case "reduce":
-            dist.reduce(call.some(), op=call.op, group=group, group_dst=call.root)
+            dist.reduce(call.any_tensor(), op=call.op, group=group, group_dst=call.root)
         case "scatter":
-            dist.scatter(call.wanted(), _parts(call.input, group), group=group, group_src=call.root)
+            dist.scatter(call.flat_output(), _parts(call.input, group), group=group, group_src=call.root)
         case "gather":
-            dist.gather(call.given(), _parts(call.output, group), group=group, group_dst=call.root)
+            dist.gather(call.flat_input(), _parts(call.output, group), group=group, group_dst=call.root)
         case "all_gather":
             dist.all_gather_into_tensor(call.output, call.input, group=group)
         case "reduce_scatter":

@@ -28,7 +28,7 @@ class Job(NamedTuple):
         if not self.outputs:
             return
         lengths = [tensor.numel() for tensor in self.outputs]
-        for tensor, piece in zip(self.outputs, torch.split(self.call.wanted(), lengths), strict=True):
+        for tensor, piece in zip(self.outputs, torch.split(self.call.flat_output(), lengths), strict=True):
             if tensor.data_ptr() != piece.data_ptr():
                 tensor.detach().copy_(piece.view(tensor.shape))
 
@@ -55,20 +55,20 @@ def gather(outputs: Tensors, tensor: torch.Tensor, root: int, p: int) -> Job:
     """Into a list on the root; elsewhere it is empty."""
     if outputs:
         _need_parts("gather", outputs, tensor, p)
-    return Job(Call("gather", _room(outputs) if outputs else None, _flat(tensor), None, root), outputs)
+    return Job(Call("gather", _alloc_flat(outputs) if outputs else None, _flat(tensor), None, root), outputs)
 
 
 def scatter(tensor: torch.Tensor, inputs: Tensors, root: int, p: int) -> Job:
     """Out of a list on the root; elsewhere it is empty."""
     if inputs:
         _need_parts("scatter", inputs, tensor, p)
-    return Job(Call("scatter", _room([tensor]), _joined(inputs) if inputs else None, None, root), [tensor])
+    return Job(Call("scatter", _alloc_flat([tensor]), _joined(inputs) if inputs else None, None, root), [tensor])
 
 
 def all_gather(outputs: Tensors, tensor: torch.Tensor, p: int) -> Job:
     """Into a list, or into one tensor that holds all parts."""
     _need_parts("all_gather", outputs, tensor, p)
-    return Job(Call("all_gather", _room(outputs), _flat(tensor)), outputs)
+    return Job(Call("all_gather", _alloc_flat(outputs), _flat(tensor)), outputs)
 
 
 def reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, rank: int, p: int) -> Job:
@@ -76,7 +76,7 @@ def reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, rank: int, p: 
     if len({tensor.numel() for tensor in inputs}) > 1 and len(inputs) == p:
         return _uneven_reduce_scatter(output, inputs, op, rank)
     _need_parts("reduce_scatter", inputs, output, p)
-    return Job(Call("reduce_scatter", _room([output]), _joined(inputs), op), [output])
+    return Job(Call("reduce_scatter", _alloc_flat([output]), _joined(inputs), op), [output])
 
 
 def _uneven_reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, rank: int) -> Job:
@@ -95,13 +95,13 @@ def _uneven_reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, rank: 
 def all_to_all(outputs: Tensors, inputs: Tensors) -> Job:
     """Between lists, whose tensors may differ in size."""
     splits = tuple(each.numel() for each in inputs), tuple(each.numel() for each in outputs)
-    return Job(Call("all_to_all", _room(outputs), _joined(inputs), splits=splits), outputs)
+    return Job(Call("all_to_all", _alloc_flat(outputs), _joined(inputs), splits=splits), outputs)
 
 
 def all_to_all_single(output: torch.Tensor, given: torch.Tensor, rows: Sequence[Sequence[int]], p: int) -> Job:
     """Between parts of two tensors: equal ones, or with the number of ``rows`` for each rank."""
     splits = (_elements(given, rows[0], p), _elements(output, rows[1], p)) if any(rows) else None
-    return Job(Call("all_to_all", _room([output]), _flat(given), splits=splits), [output])
+    return Job(Call("all_to_all", _alloc_flat([output]), _flat(given), splits=splits), [output])
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def _joined(tensors: Tensors) -> torch.Tensor:
     return _flat(tensors[0]) if len(tensors) == 1 else torch.cat([_flat(tensor) for tensor in tensors])
 
 
-def _room(outputs: Tensors) -> torch.Tensor:
+def _alloc_flat(outputs: Tensors) -> torch.Tensor:
     """Memory for the outputs, one after the other; a contiguous one that is alone has it itself."""
     if len(outputs) == 1 and outputs[0].is_contiguous():
         return _flat(outputs[0])

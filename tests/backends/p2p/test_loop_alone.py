@@ -39,7 +39,7 @@ class Rank:
         self.peers = [self._connect(stack, peer) for peer in range(peers)]
         self.listeners, self.step_by_step, self.spins = (-1, -1), False, 1
         self.program: Flat
-        self.state: state.State
+        self.state: state.LoopState
 
     def _connect(self, stack: ExitStack, peer: int) -> socket.socket:
         with socket.create_server(("127.0.0.1", 0)) as server:

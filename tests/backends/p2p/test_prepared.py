@@ -11,9 +11,9 @@ from torch import distributed as dist
 from collectives.backends import Call
 from collectives.backends.p2p import prepared
 from collectives.backends.p2p.cache import BoundedCache
-from collectives.backends.p2p.member import Place
+from collectives.backends.p2p.member import Membership
 
-PLACE = Place(1, 4, "gloo", b"")
+US = Membership(1, 4, "gloo", b"")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 def prepare(n: int, dtype: torch.dtype = torch.float32, op: Any = dist.ReduceOp.SUM) -> prepared.Prepared:
     tensor = torch.zeros(n, dtype=dtype)
     call = Call("all_reduce", tensor, tensor, op, None, None, "ring", None)
-    return prepared.prepare(PLACE, prepared.request(call, PLACE.p))
+    return prepared.prepare(US, prepared.call_key(call, US.p))
 
 
 @pytest.mark.parametrize("distinct", [65, 400])

@@ -5,12 +5,12 @@ import threading
 import torch
 
 from collectives.backends import Call
-from collectives.backends.p2p.prepared import Kind, Prepared
+from collectives.backends.p2p.prepared import Prepared, TensorKind
 from collectives.contracts import IN_PLACE
 from collectives.schedule import Ints
 
 
-def fill(call: Call, made: Prepared, rank: int, p: int, kind: Kind) -> tuple[torch.Tensor, torch.Tensor]:
+def fill(call: Call, made: Prepared, rank: int, p: int, kind: TensorKind) -> tuple[torch.Tensor, torch.Tensor]:
     """The flat tensor to work on, holding what this rank contributes, and scratch memory.
 
     Where torch leaves the input alone the tensor is memory of ours.
@@ -19,15 +19,15 @@ def fill(call: Call, made: Prepared, rank: int, p: int, kind: Kind) -> tuple[tor
     bystander = call.collective == "reduce" and rank != call.root
     in_place = call.collective in IN_PLACE and not (bystander and program.writes)
     if in_place:
-        work, scratch = call.wanted(), _memory(program.scratch, kind)
+        work, scratch = call.flat_output(), _memory(program.scratch, kind)
     else:
         whole = program.scratch + int(edges[-1])
         scratch = _memory(whole, kind)
         work = scratch[program.scratch : whole]
     if call.collective in ("gather", "all_gather", "all_to_all"):
-        work[_part(edges, rank, p)].copy_(call.given())
+        work[_part(edges, rank, p)].copy_(call.flat_input())
     elif not in_place and call.input is not None:
-        work.copy_(call.given())
+        work.copy_(call.flat_input())
     return work, scratch
 
 
@@ -35,13 +35,13 @@ def hand_over(call: Call, work: torch.Tensor, edges: Ints, rank: int, p: int) ->
     """Copy the result into the caller's output, where it was not made in place."""
     match call.collective:
         case "scatter" | "reduce_scatter":
-            call.wanted().copy_(work[_part(edges, rank, p)])
+            call.flat_output().copy_(work[_part(edges, rank, p)])
         case "gather" if rank == call.root:
-            call.wanted().copy_(work)
+            call.flat_output().copy_(work)
         case "all_to_all":
             ends = edges[:: (len(edges) - 1) // (p * p)]
             pieces = [work[ends[s * p + rank] : ends[s * p + rank + 1]] for s in range(p)]
-            torch.cat(pieces, out=call.wanted())
+            torch.cat(pieces, out=call.flat_output())
 
 
 def _part(edges: Ints, rank: int, p: int) -> slice:
@@ -54,13 +54,13 @@ class _Kept(threading.local):
     """One block of scratch memory for each dtype, as large as was ever needed; each thread has its own."""
 
     def __init__(self) -> None:
-        self.blocks: dict[Kind, tuple[int, torch.Tensor]] = {}
+        self.blocks: dict[TensorKind, tuple[int, torch.Tensor]] = {}
 
 
 _kept = _Kept()
 
 
-def _memory(n: int, kind: Kind) -> torch.Tensor:
+def _memory(n: int, kind: TensorKind) -> torch.Tensor:
     """``n`` elements or more that are ours until this thread's next call.
 
     A block that is kept would be written by one CUDA stream while another still reads it. torch's allocator keeps GPU

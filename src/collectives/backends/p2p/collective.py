@@ -15,7 +15,7 @@ from collectives.backends.p2p.buffers import fill, hand_over
 from collectives.backends.p2p.connection import MessageError
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.member import SHARED, Member, group_of, member
-from collectives.backends.p2p.prepared import DEVICES, check, prepare, request
+from collectives.backends.p2p.prepared import DEVICES, call_key, check, prepare
 from collectives.backends.p2p.program import PYTHON
 from collectives.backends.p2p.transport import Transport, give_up, transport
 
@@ -51,16 +51,16 @@ def connect(group: dist.ProcessGroup) -> None:
     me = member(group)
     if DEVICES.get(me.over) != "cpu":
         raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
-    if me.place is None:
+    if me.membership is None:
         me.meet(group, torch.device("cpu"))
     transport(group, background=True)
 
 
 def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
-    rank, p, wanted = me.rank, me.p, request(call, me.p)
-    if me.place is None:
+    rank, p, wanted = me.rank, me.p, call_key(call, me.p)
+    if me.membership is None:
         check(me.over, wanted)  # before ranks talk
-    made = prepare(me.place or me.meet(group, wanted.kind.device), wanted)
+    made = prepare(me.membership or me.meet(group, wanted.kind.device), wanted)
     work, scratch = fill(call, made, rank, p, wanted.kind)
     try:
         if wanted.kind.device.type == "cuda":

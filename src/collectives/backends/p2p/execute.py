@@ -109,14 +109,14 @@ def _go_on(
 ) -> None:
     """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
     first, ties, ready, at, done, messages = progress
-    aside: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
-    do = _doer(tensor, scratch, joined, op, p, messages)
-    while ready or aside:
+    blocked: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
+    execute_instruction = _executor_of(tensor, scratch, joined, op, p, messages)
+    while ready or blocked:
         while ready and ready[0] < first + AHEAD:
             i = heappop(ready)
             for instruction in made.program[i].instructions[at[i] :]:
-                if wanted := do(instruction):
-                    aside.append((i, *wanted))
+                if wanted := execute_instruction(instruction):
+                    blocked.append((i, *wanted))
                     break
                 at[i] += 1
             else:
@@ -127,15 +127,15 @@ def _go_on(
                     ties[follower] -= 1
                     if not ties[follower]:
                         heappush(ready, follower)
-        if aside:
-            joined.wait([message for _, message, _ in aside])
-            for each in aside:
+        if blocked:
+            joined.wait([message for _, message, _ in blocked])
+            for each in blocked:
                 if each[1].left <= each[2]:
                     heappush(ready, each[0])
-            aside = [each for each in aside if each[1].left > each[2]]
+            blocked = [each for each in blocked if each[1].left > each[2]]
 
 
-def _doer(
+def _executor_of(
     tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int, messages: dict[int, Message]
 ) -> Callable[[Instruction], tuple[Message, int] | None]:
     """A function that executes one instruction, or returns the message and the bytes of it that may still be missing.
@@ -154,7 +154,7 @@ def _doer(
     def view(span: Span) -> Any:
         return (more if span.scratch else own)[span.start : span.stop]
 
-    def do(instruction: Instruction) -> tuple[Message, int] | None:
+    def execute_instruction(instruction: Instruction) -> tuple[Message, int] | None:
         if isinstance(instruction, Wait):
             message, missing = messages[instruction.number], instruction.missing * size
             return (message, missing) if message.left > missing else None
@@ -170,7 +170,7 @@ def _doer(
             divide((scratch if instruction.span.scratch else tensor)[instruction.span.start : instruction.span.stop], p)
         return None
 
-    return do
+    return execute_instruction
 
 
 def _opened(tensor: torch.Tensor, arrays: bool) -> tuple[Any, memoryview]:

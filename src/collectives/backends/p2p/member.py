@@ -23,7 +23,7 @@ SHARED = (
 )
 
 
-class Place(NamedTuple):
+class Membership(NamedTuple):
     """One rank's place in a group: what carries its messages ("gloo", "nccl"), and the machine's `statement`."""
 
     rank: int
@@ -58,9 +58,9 @@ class Member:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.p, self.over = group.rank(), group.size(), group.name()
         self.callers = Exclusive(), Exclusive()  # of calls in the foreground, and in the background
-        self.place: Place | None = None  # not before the group is first used
+        self.membership: Membership | None = None  # not before the group is first used
 
-    def meet(self, group: dist.ProcessGroup, device: torch.device) -> Place:
+    def meet(self, group: dist.ProcessGroup, device: torch.device) -> Membership:
         """Have rank 0 tell the group its machine; every rank calls it when it first uses the group.
 
         If it names none, CPU ranks measure their links.
@@ -68,8 +68,8 @@ class Member:
         told = everyones(statement() if self.rank == 0 else b"", group, device)[0]
         if not told and self.p > 1 and device.type == "cpu":
             told = measured(transport(group), group).model_dump_json().encode()
-        self.place = Place(self.rank, self.p, self.over, told)
-        return self.place
+        self.membership = Membership(self.rank, self.p, self.over, told)
+        return self.membership
 
 
 _members: WeakKeyDictionary[dist.ProcessGroup, Member] = WeakKeyDictionary()
@@ -89,4 +89,4 @@ def group_of(call: Call) -> dist.ProcessGroup:
     if group is None:
         raise ValueError("no process group: call torch.distributed.init_process_group first")
     base: Callable[[str], dist.ProcessGroup] | None = getattr(group, "base", None)
-    return base(call.some().device.type) if base else group
+    return base(call.any_tensor().device.type) if base else group

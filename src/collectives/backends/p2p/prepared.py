@@ -12,7 +12,7 @@ from collectives.autotune import STRAIGHT, choose, stated
 from collectives.backends import Call, Performed
 from collectives.backends.p2p.cache import BoundedCache
 from collectives.backends.p2p.compile import compact, is_straight, plan
-from collectives.backends.p2p.member import Place
+from collectives.backends.p2p.member import Membership
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.reduce import refusal
 from collectives.backends.p2p.signature import signature
@@ -27,7 +27,7 @@ DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 Splits = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-class Kind(NamedTuple):
+class TensorKind(NamedTuple):
     """What of a tensor decides whether we can take it."""
 
     device: torch.device
@@ -35,12 +35,12 @@ class Kind(NamedTuple):
     contiguous: bool
 
 
-def kind_of(tensor: torch.Tensor) -> Kind:
+def kind_of(tensor: torch.Tensor) -> TensorKind:
     """The kind of a tensor."""
-    return Kind(tensor.device, tensor.dtype, tensor.is_contiguous())
+    return TensorKind(tensor.device, tensor.dtype, tensor.is_contiguous())
 
 
-class Request(NamedTuple):
+class CallKey(NamedTuple):
     """What a call asks for, without its data; ``n`` is the elements of the whole buffer."""
 
     collective: str
@@ -50,15 +50,15 @@ class Request(NamedTuple):
     op: dist.ReduceOp.RedOpType | None
     splits: Splits | None
     n: int
-    kind: Kind
-    other: Kind | None  # the input's, where it is another tensor than the output
+    kind: TensorKind
+    other: TensorKind | None  # the input's, where it is another tensor than the output
 
 
-def request(call: Call, p: int) -> Request:
+def call_key(call: Call, p: int) -> CallKey:
     """What a call on p ranks asks for."""
-    some = call.some()
+    some = call.any_tensor()
     other = None if call.input is None or call.input is some else kind_of(call.input)
-    return Request(
+    return CallKey(
         call.collective,
         call.algorithm,
         call.segments,
@@ -89,15 +89,15 @@ class Prepared(NamedTuple):
     performed: Performed
 
 
-def prepare(place: Place, wanted: Request) -> Prepared:
+def prepare(us: Membership, wanted: CallKey) -> Prepared:
     """Choose, build, check and compile what one rank does. Raises ValueError for what cannot be executed."""
-    return _prepared.get((place, wanted), partial(_prepare, place, wanted))
+    return _prepared.get((us, wanted), partial(_prepare, us, wanted))
 
 
-def _prepare(place: Place, wanted: Request) -> Prepared:
-    check(place.over, wanted)
-    collective, rank, p, n, splits = wanted.collective, place.rank, place.p, wanted.n, wanted.splits
-    nbytes, machine = n * wanted.kind.dtype.itemsize, stated(place.machine)
+def _prepare(us: Membership, wanted: CallKey) -> Prepared:
+    check(us.over, wanted)
+    collective, rank, p, n, splits = wanted.collective, us.rank, us.p, wanted.n, wanted.splits
+    nbytes, machine = n * wanted.kind.dtype.itemsize, stated(us.machine)
     name, segments, _ = choose(
         collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
     )
@@ -142,7 +142,7 @@ _prepared: BoundedCache[Prepared] = BoundedCache(lambda made: _nbytes(made.plan,
 _plans: BoundedCache[tuple[Plan, Ints]] = BoundedCache(lambda made: _nbytes(*made))
 
 
-def check(over: str, wanted: Request) -> None:
+def check(over: str, wanted: CallKey) -> None:
     """Raise ValueError for tensors or an op that cannot be executed over such a group."""
     kinds = [wanted.kind, *([wanted.other] if wanted.other else [])]
     devices, dtypes = {kind.device.type for kind in kinds}, {kind.dtype for kind in kinds}

@@ -68,7 +68,7 @@ class Ring:
 
     def sendmsg(self, parts: list[Buffer]) -> int:
         """Write these parts, as far as there is room. Raises BlockingIOError where there is none."""
-        if count := ring.write(self.address, self.fileno(), *_places(parts)):
+        if count := ring.write(self.address, self.fileno(), *_iovecs(parts)):
             return count
         raise BrokenPipeError("it has gone") if ring.has_gone(self.fileno(), self._room) else BlockingIOError
 
@@ -77,7 +77,7 @@ class Ring:
         came = bytearray(size)
         if not flags & socket.MSG_PEEK:
             return bytes(came[: self.recv_into(memoryview(came))])
-        return bytes(came[: ring.peek(self.address, _places([memoryview(came)])[0][0], size)])
+        return bytes(came[: ring.peek(self.address, _iovecs([memoryview(came)])[0][0], size)])
 
     def recv_into(self, part: Buffer) -> int:
         """As many bytes as are there, at least one; 0 if the peer has gone."""
@@ -85,10 +85,10 @@ class Ring:
 
     def recvmsg_into(self, parts: list[Buffer]) -> tuple[int, None]:
         """Fill these parts as far as bytes are there: how many; 0 if the peer has gone. Raises as a socket does."""
-        until, places = time.monotonic() + self._timeout, _places(parts)
-        while not (count := ring.read(self.address, self.fileno(), *places)):
+        until, iovecs = time.monotonic() + self._timeout, _iovecs(parts)
+        while not (count := ring.read(self.address, self.fileno(), *iovecs)):
             if ring.has_gone(self.fileno(), self._room):
-                return ring.read(self.address, self.fileno(), *places), None  # what it wrote before is there now
+                return ring.read(self.address, self.fileno(), *iovecs), None  # what it wrote before is there now
             if not self._timeout:
                 raise BlockingIOError
             if not self.is_ready():
@@ -127,7 +127,7 @@ def _mapped(descriptor: int) -> int:
     return address
 
 
-def _places(parts: list[Buffer]) -> tuple[Ints, int]:
+def _iovecs(parts: list[Buffer]) -> tuple[Ints, int]:
     """Address and bytes of each part, and how many parts there are."""
     arrays = [np.frombuffer(part, dtype=np.uint8) for part in parts if len(part)]
     return np.array([(each.ctypes.data, len(each)) for each in arrays], dtype=np.int64).ravel(), len(arrays)

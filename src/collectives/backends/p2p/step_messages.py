@@ -14,7 +14,7 @@ from collectives.schedule import Ints, Step
 PIECE = 1 << 16
 
 
-class Message(NamedTuple):
+class PairMessage(NamedTuple):
     """All rows of one pair of ranks in one step: the spans that move, in order, and whether each is added."""
 
     peer: int
@@ -29,15 +29,15 @@ class Message(NamedTuple):
 class StepMessages(NamedTuple):
     """What one rank sends and receives in one step."""
 
-    sends: list[Message]
-    receives: list[Message]
+    sends: list[PairMessage]
+    receives: list[PairMessage]
 
 
 def step_messages(step: Step, rank: int, edges: Ints) -> StepMessages:
     """A step as one rank sees it; its chunks lie between ``edges``.
 
     >>> step_messages(Step([0, 1], [1, 0], [0, 1], add=[True, True]), rank=0, edges=np.array([0, 4, 8])).sends
-    [Message(peer=1, pieces=[(Span(start=0, stop=4, scratch=False), True)])]
+    [PairMessage(peer=1, pieces=[(Span(start=0, stop=4, scratch=False), True)])]
     """
     sent = step.messages(edges)
     return StepMessages(
@@ -46,12 +46,12 @@ def step_messages(step: Step, rank: int, edges: Ints) -> StepMessages:
     )
 
 
-def _message(step: Step, rows: Ints, peer: int, edges: Ints) -> Message:
+def _message(step: Step, rows: Ints, peer: int, edges: Ints) -> PairMessage:
     pieces: list[tuple[Span, bool]] = []
     for row in rows.tolist():
         chunk = step.chunk[row]
         _append(pieces, Span(int(edges[chunk]), int(edges[chunk + step.count[row]])), bool(step.add[row]))
-    return Message(peer, pieces)
+    return PairMessage(peer, pieces)
 
 
 def _append(pieces: list[tuple[Span, bool]], span: Span, add: bool) -> None:
@@ -75,20 +75,20 @@ def landing_places(messages: StepMessages, taken: list[Span]) -> dict[int, Span]
             landings[message.peer] = span
         else:
             aside.append(message)
-    start = _room(sum(message.size for message in aside), taken)
+    start = _first_free_offset(sum(message.size for message in aside), taken)
     for message in aside:
         landings[message.peer] = Span(start, start + message.size, scratch=True)
         start += message.size
     return landings
 
 
-def _room(size: int, taken: list[Span]) -> int:
+def _first_free_offset(size: int, taken: list[Span]) -> int:
     """The first free range of ``size`` elements in scratch memory."""
     starts = sorted({0, *(span.stop for span in taken)})
     return next(start for start in starts if not overlap([Span(start, start + size, scratch=True)], taken))
 
 
-def _is_free(messages: StepMessages, span: Span, of: Message) -> bool:
+def _is_free(messages: StepMessages, span: Span, of: PairMessage) -> bool:
     """Whether no other message of this step reads or writes the span."""
     others = (message for message in messages.sends + messages.receives if message is not of)
     return not any(own.overlaps(span) for message in others for own, _ in message.pieces)
@@ -119,7 +119,7 @@ def in_pieces(reduction: Reduce) -> Iterator[Reduce]:
         yield Reduce(into, tuple(operands))
 
 
-def _split(message: Message, marks: list[int]) -> Iterator[tuple[Span, int, bool]]:
+def _split(message: PairMessage, marks: list[int]) -> Iterator[tuple[Span, int, bool]]:
     """A message's pieces, cut where another one begins or ends: (own span, offset in the message, add)."""
     offset = 0
     for span, add in message.pieces:

@@ -17,7 +17,7 @@ from collectives.backends.p2p.executor_state import ExecutorState
 from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.loop.hand_over import InBytes, hand_over
 from collectives.backends.p2p.loop.kernels import kernels
-from collectives.backends.p2p.loop.state import CALL, PLACES, State, new_state
+from collectives.backends.p2p.loop.state import CALL, PLACES, LoopState, new_state
 from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.backends.p2p.loop.tasks import FINISHED, LISTENER_READY, PAUSE, run
 from collectives.backends.p2p.mesh import Mesh
@@ -70,17 +70,17 @@ def execute(
     return hand_over(made.flat, state, mesh, _in_bytes(tensor, scratch))
 
 
-def _state(program: Flat, mesh: Mesh) -> State:
+def _state(program: Flat, mesh: Mesh) -> LoopState:
     """The arrays for a program, which the mesh keeps: one of its calls runs at a time."""
-    kept: tuple[Flat, State] = mesh.kept.get(id(program), partial(_made, program, mesh.sockets))
+    kept: tuple[Flat, LoopState] = mesh.kept.get(id(program), partial(_made, program, mesh.sockets))
     return kept[1]
 
 
-def _made(program: Flat, sockets: Ints) -> tuple[Flat, State]:
+def _made(program: Flat, sockets: Ints) -> tuple[Flat, LoopState]:
     return program, new_state(program, sockets)  # both, because another program could get the number of one that went
 
 
-def _run(program: Flat, state: State, mesh: Mesh) -> bool:
+def _run(program: Flat, state: LoopState, mesh: Mesh) -> bool:
     """Whether the program was executed to its end."""
     while (status := run(program, state)) in (PAUSE, LISTENER_READY):
         if status == LISTENER_READY:

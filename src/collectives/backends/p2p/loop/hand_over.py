@@ -33,7 +33,7 @@ from collectives.backends.p2p.loop.state import (
     OUT_FIRST,
     THROUGH,
     UNDONE,
-    State,
+    LoopState,
 )
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.program import Flat, Span
@@ -41,7 +41,7 @@ from collectives.backends.p2p.program import Flat, Span
 InBytes = Callable[[Span], memoryview]
 
 
-def hand_over(program: Flat, state: State, mesh: Mesh, in_bytes: InBytes) -> ExecutorState:
+def hand_over(program: Flat, state: LoopState, mesh: Mesh, in_bytes: InBytes) -> ExecutorState:
     """Give the mesh what is under way, and return how far each task is; a connection that failed is lost."""
     posted = np.flatnonzero(state.messages[:, INSTRUCTION] != NONE).tolist()
     messages = {number: _message(program, state, number, mesh.call, in_bytes) for number in posted}
@@ -62,7 +62,7 @@ def hand_over(program: Flat, state: State, mesh: Mesh, in_bytes: InBytes) -> Exe
     )
 
 
-def _message(program: Flat, state: State, number: int, call: int, in_bytes: InBytes) -> Message:
+def _message(program: Flat, state: LoopState, number: int, call: int, in_bytes: InBytes) -> Message:
     row = state.messages[number]
     do = program.instructions[row[INSTRUCTION]].tolist()
     is_sent, through = do[KIND] == SEND, int(row[THROUGH])
@@ -77,7 +77,7 @@ def _message(program: Flat, state: State, number: int, call: int, in_bytes: InBy
     return message
 
 
-def _queued(state: State, messages: dict[int, Message], peer: int, first: int) -> list[Message]:
+def _queued(state: LoopState, messages: dict[int, Message], peer: int, first: int) -> list[Message]:
     """The messages that are not through on a connection, in their order."""
     queued, number = list[Message](), int(state.peers[peer, first])
     while number != NONE:
@@ -86,7 +86,7 @@ def _queued(state: State, messages: dict[int, Message], peer: int, first: int) -
     return queued
 
 
-def _give(state: State, connection: Connection, number: int, asked: list[Message]) -> None:
+def _give(state: LoopState, connection: Connection, number: int, asked: list[Message]) -> None:
     """Give a connection the messages that are asked for, and what of the first one's header has come."""
     row = state.messages[number]
     connection.messages.extend(asked)
@@ -95,7 +95,7 @@ def _give(state: State, connection: Connection, number: int, asked: list[Message
     connection.receive_low_water = int(state.peers[connection.peer, LOW_WATER])
 
 
-def _lose(state: State, mesh: Mesh) -> None:
+def _lose(state: LoopState, mesh: Mesh) -> None:
     peer, is_sent, why = (int(state.numbers[at]) for at in (FAILED_PEER, FAILED_SENDING, FAILED_WHY))
     connection = mesh.out[peer] if is_sent else mesh.into[peer]
     if is_sent:
@@ -103,7 +103,7 @@ def _lose(state: State, mesh: Mesh) -> None:
     mesh.lose(connection, _error(state, mesh, connection, why), bool(is_sent))
 
 
-def _error(state: State, mesh: Mesh, connection: Connection, why: int) -> OSError:
+def _error(state: LoopState, mesh: Mesh, connection: Connection, why: int) -> OSError:
     if why == CLOSED:
         return ConnectionResetError("it has gone")
     if why != DIFFERENT:

@@ -36,7 +36,7 @@ from collectives.backends.p2p.loop.state import (
     THROUGH,
     UNSENT,
     UNSENTS,
-    State,
+    LoopState,
 )
 from collectives.backends.p2p.loop.system import error_number, readv, setsockopt, writev
 from collectives.backends.p2p.program import Flat
@@ -50,20 +50,20 @@ LAST_STEP = 1 << 62
 
 
 @compiled
-def address(program: Flat, state: State, span: int) -> int:
+def address(program: Flat, state: LoopState, span: int) -> int:
     """Where a span begins in memory."""
     base = state.numbers[SCRATCH_MEMORY] if program.spans[span, SCRATCH] else state.numbers[TENSOR]
     return int(base + program.spans[span, BEGIN] * state.numbers[SIZE])
 
 
 @compiled
-def length(program: Flat, state: State, span: int) -> int:
+def length(program: Flat, state: LoopState, span: int) -> int:
     """Bytes of a span."""
     return int((program.spans[span, END] - program.spans[span, BEGIN]) * state.numbers[SIZE])
 
 
 @compiled
-def queue(program: Flat, state: State, instruction: int, first: int) -> None:
+def queue(program: Flat, state: LoopState, instruction: int, first: int) -> None:
     """Put an instruction's message behind the others of its connection; ``first`` is the column of the first one."""
     do = program.instructions[instruction]
     number, peer, size = do[NUMBER], state.peers[do[PEER]], 0
@@ -81,20 +81,20 @@ def queue(program: Flat, state: State, instruction: int, first: int) -> None:
 
 
 @compiled
-def left(state: State, number: int) -> int:
+def left(state: LoopState, number: int) -> int:
     """Bytes of a message's body that are still to be handed over, or to come."""
     message = state.messages[number]
     return int(min(message[BODY], HEADER_BYTES + message[BODY] - message[THROUGH]))
 
 
 @compiled
-def _dequeue(state: State, peer: int, first: int) -> None:
+def _dequeue(state: LoopState, peer: int, first: int) -> None:
     """Take the first message off its connection."""
     state.peers[peer, first] = state.messages[state.peers[peer, first], NEXT]
 
 
 @compiled
-def send(program: Flat, state: State, instruction: int) -> bool:
+def send(program: Flat, state: LoopState, instruction: int) -> bool:
     """Queue a message and send what can be sent now. False where a connection has failed."""
     peer = program.instructions[instruction, PEER]
     if state.peers[peer, OUT_FIRST] == NONE:
@@ -105,7 +105,7 @@ def send(program: Flat, state: State, instruction: int) -> bool:
 
 
 @compiled
-def step_to_send(program: Flat, state: State) -> int:
+def step_to_send(program: Flat, state: LoopState) -> int:
     """The last step whose messages may leave now: that of the earliest unsent, if the program goes step by step."""
     step = LAST_STEP
     if state.numbers[BY_STEP]:
@@ -115,13 +115,13 @@ def step_to_send(program: Flat, state: State) -> int:
 
 
 @compiled
-def next_step(program: Flat, state: State, peer: int) -> int:
+def next_step(program: Flat, state: LoopState, peer: int) -> int:
     """The step of the first message that waits to be sent to a peer."""
     return int(program.instructions[state.messages[state.peers[peer, OUT_FIRST], INSTRUCTION], STEP])
 
 
 @compiled
-def push(program: Flat, state: State) -> bool:
+def push(program: Flat, state: LoopState) -> bool:
     """Pass the system as much as it takes, in the order of steps. False where a connection has failed."""
     moved = True
     while moved and state.numbers[UNSENTS]:
@@ -140,7 +140,7 @@ def push(program: Flat, state: State) -> bool:
 
 
 @compiled
-def _forget(state: State, nth: int) -> None:
+def _forget(state: LoopState, nth: int) -> None:
     """Drop a peer from those for which something waits to be sent."""
     state.numbers[UNSENTS] -= 1
     for at in range(nth, state.numbers[UNSENTS]):
@@ -148,7 +148,7 @@ def _forget(state: State, nth: int) -> None:
 
 
 @compiled
-def _flush(program: Flat, state: State, peer: int) -> bool:
+def _flush(program: Flat, state: LoopState, peer: int) -> bool:
     """Whether all of a connection's first message is handed over."""
     number = state.peers[peer, OUT_FIRST]
     message = state.messages[number]
@@ -171,7 +171,7 @@ def _flush(program: Flat, state: State, peer: int) -> bool:
 
 
 @compiled
-def _gather(program: Flat, state: State, number: int) -> int:
+def _gather(program: Flat, state: LoopState, number: int) -> int:
     """Say where the bytes of a message are that are not through yet: in how many parts."""
     message = state.messages[number]
     do, through = program.instructions[message[INSTRUCTION]], message[THROUGH]
@@ -186,7 +186,7 @@ def _gather(program: Flat, state: State, number: int) -> int:
 
 
 @compiled
-def _part(state: State, parts: int, at: int, size: int, through: int) -> int:
+def _part(state: LoopState, parts: int, at: int, size: int, through: int) -> int:
     """One more part, without the bytes of it that are through; how many there are then."""
     if through >= size:
         return parts
@@ -195,12 +195,12 @@ def _part(state: State, parts: int, at: int, size: int, through: int) -> int:
 
 
 @compiled
-def _header(state: State, number: int) -> int:
+def _header(state: LoopState, number: int) -> int:
     return int(state.messages[number].ctypes.data)
 
 
 @compiled
-def take(program: Flat, state: State, peer: int) -> bool:
+def take(program: Flat, state: LoopState, peer: int) -> bool:
     """Read what has come of the first message that is asked for. False if nothing has, or the connection failed."""
     number = state.peers[peer, INTO_FIRST]
     message = state.messages[number]
@@ -229,7 +229,7 @@ def take(program: Flat, state: State, peer: int) -> bool:
 
 
 @compiled
-def hear(state: State, peer: int, is_sending: bool) -> None:
+def hear(state: LoopState, peer: int, is_sending: bool) -> None:
     """Drop bytes that have woken this rank; the peer at the other end of a ring has failed if there is none."""
     doorbell = state.peers[peer, OUT if is_sending else INTO]
     if has_gone(doorbell, state.times) and (is_sending or not readable(state.peers[peer, INTO_RING])):
@@ -237,7 +237,7 @@ def hear(state: State, peer: int, is_sending: bool) -> None:
 
 
 @compiled
-def _is_expected(program: Flat, state: State, number: int) -> bool:
+def _is_expected(program: Flat, state: LoopState, number: int) -> bool:
     """Whether a header that has come is that of the message that is asked for."""
     message = state.messages[number]
     for word in range(HEADER_WORDS):
@@ -252,7 +252,7 @@ def _is_expected(program: Flat, state: State, number: int) -> bool:
 
 
 @compiled
-def _set_low_water(state: State, peer: int, still: int) -> None:
+def _set_low_water(state: LoopState, peer: int, still: int) -> None:
     """Be woken by a large part of a long message, and by the first byte of another one."""
     wanted = RECEIVE_LOW_WATER if still >= RECEIVE_LOW_WATER else 1
     if wanted != state.peers[peer, LOW_WATER]:
@@ -261,7 +261,7 @@ def _set_low_water(state: State, peer: int, still: int) -> None:
 
 
 @compiled
-def _fail(state: State, peer: int, is_sending: bool, why: int) -> None:
+def _fail(state: LoopState, peer: int, is_sending: bool, why: int) -> None:
     """Note that a connection has failed, if it has and the system did not just say "later"."""
     if why not in (AGAIN, INTERRUPTED):
         state.numbers[HAS_FAILED] = 1

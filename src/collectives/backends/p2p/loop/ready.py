@@ -1,11 +1,11 @@
 """The tasks that are ready, compiled: a binary heap, the first in the program on top."""
 
-from collectives.backends.p2p.loop.state import READIES, READY, State
+from collectives.backends.p2p.loop.state import READIES, READY, LoopState
 from collectives.compiled import compiled
 
 
 @compiled
-def push(state: State, task: int) -> None:
+def push(state: LoopState, task: int) -> None:
     """Add a task; each comes before the two below it."""
     at, heap = state.numbers[READIES], state.tasks
     state.numbers[READIES] += 1
@@ -16,7 +16,7 @@ def push(state: State, task: int) -> None:
 
 
 @compiled
-def pop(state: State) -> int:
+def pop(state: LoopState) -> int:
     """Remove the first task; the last one takes its place and sinks."""
     heap = state.tasks
     first = heap[0, READY]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from collectives.backends.p2p.loop.messages import address, length
-from collectives.backends.p2p.loop.state import DIVIDE, KERNEL, RANKS, SIZE, State
+from collectives.backends.p2p.loop.state import DIVIDE, KERNEL, RANKS, SIZE, LoopState
 from collectives.backends.p2p.loop.system import call_kernel, memmove
 from collectives.backends.p2p.program import Flat
 from collectives.compiled import compiled
@@ -12,7 +12,7 @@ BLOCK = 32 << 10  # bytes of a sum of more than two that is kept aside, in the c
 
 
 @compiled
-def reduce(program: Flat, state: State, first: int, last: int) -> None:
+def reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
     """Combine the operands behind the first of these spans into that one; one operand alone is copied there."""
     into, one, size = address(program, state, first), address(program, state, first + 1), state.numbers[SIZE]
     if last - first == 2:
@@ -25,7 +25,7 @@ def reduce(program: Flat, state: State, first: int, last: int) -> None:
 
 
 @compiled
-def _reduce_many(program: Flat, state: State, first: int, last: int) -> None:
+def _reduce_many(program: Flat, state: LoopState, first: int, last: int) -> None:
     """Block by block, because the place may be one of the operands, and not the first."""
     block, whole, size = np.empty(BLOCK, np.uint8), length(program, state, first), state.numbers[SIZE]
     for done in range(0, whole, BLOCK):
@@ -38,7 +38,7 @@ def _reduce_many(program: Flat, state: State, first: int, last: int) -> None:
 
 
 @compiled
-def divide(program: Flat, state: State, span: int) -> None:
+def divide(program: Flat, state: LoopState, span: int) -> None:
     """Make an average of a sum, if the op is one."""
     if state.numbers[DIVIDE]:
         at, count = address(program, state, span), length(program, state, span) // state.numbers[SIZE]

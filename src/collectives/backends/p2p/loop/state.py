@@ -50,7 +50,7 @@ CALL, NUMBERS = struct.Struct("=11q"), 21
 CLOSED, DIFFERENT = 0, -1
 
 
-class State(NamedTuple):
+class LoopState(NamedTuple):
     """The arrays. ``polls`` is for ``ppoll``, ``parts`` for ``readv`` and ``writev``, ``times`` for clocks."""
 
     messages: Ints
@@ -64,7 +64,7 @@ class State(NamedTuple):
     times: Ints
 
 
-def new_state(program: Flat, sockets: Ints) -> State:
+def new_state(program: Flat, sockets: Ints) -> LoopState:
     """Arrays for one program, call after call; the loop fills them when it begins."""
     sizes = [
         (program.messages, NEXT + 1),
@@ -74,4 +74,4 @@ def new_state(program: Flat, sockets: Ints) -> State:
         HEADER_WORDS,
     ]
     arrays = [np.zeros(size, dtype=np.int64) for size in (*sizes, 2 * len(sockets) + 2, 2 * MOST_PARTS, 2)]
-    return State._make([*arrays[:5], sockets, *arrays[5:]])
+    return LoopState._make([*arrays[:5], sockets, *arrays[5:]])

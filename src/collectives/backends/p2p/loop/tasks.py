@@ -37,7 +37,7 @@ from collectives.backends.p2p.loop.state import (
     READY,
     SIZE,
     UNDONE,
-    State,
+    LoopState,
 )
 from collectives.backends.p2p.loop.system import BILLION, now
 from collectives.backends.p2p.loop.waiting import GOING, LISTENER_READY, PAUSE, wait
@@ -52,7 +52,7 @@ __all__ = ["FINISHED", "HAND_OVER", "LISTENER_READY", "PAUSE", "run"]
 
 
 @compiled
-def run(program: Flat, state: State) -> int:
+def run(program: Flat, state: LoopState) -> int:
     """Run the program until it is done, or until the caller has to look at something; then call it again.
 
     It returns FINISHED, PAUSE after a tenth of a second, LISTENER_READY when somebody connects, or HAND_OVER where a
@@ -74,7 +74,7 @@ def run(program: Flat, state: State) -> int:
 
 
 @compiled
-def _begin(program: Flat, state: State) -> None:
+def _begin(program: Flat, state: LoopState) -> None:
     """Fill the arrays for a new call."""
     state.messages[:], state.tasks[:], state.peers[:], state.numbers[BEGUN:] = NONE, 0, NONE, 0
     state.numbers[BEGUN] = 1
@@ -86,7 +86,7 @@ def _begin(program: Flat, state: State) -> None:
 
 
 @compiled
-def _run_ready(program: Flat, state: State) -> bool:
+def _run_ready(program: Flat, state: LoopState) -> bool:
     """Run the tasks that are ready, each until it is done or waits. False where Python has to go on."""
     while state.numbers[READIES] and state.tasks[0, READY] < state.numbers[FIRST_TASK] + AHEAD:
         task = pop(state)
@@ -107,7 +107,7 @@ def _run_ready(program: Flat, state: State) -> bool:
 
 
 @compiled
-def _finish(program: Flat, state: State, task: int) -> None:
+def _finish(program: Flat, state: LoopState, task: int) -> None:
     """A task is done: those that have waited for it alone are ready."""
     state.tasks[task, DONE] = 1
     first = state.numbers[FIRST_TASK]
@@ -122,7 +122,7 @@ def _finish(program: Flat, state: State, task: int) -> None:
 
 
 @compiled
-def _do(program: Flat, state: State, instruction: int) -> int:
+def _do(program: Flat, state: LoopState, instruction: int) -> int:
     """Execute an instruction: GOING if it is done, PAUSE if it waits, HAND_OVER where its connection is not there."""
     do = program.instructions[instruction]
     kind, peer = do[KIND], do[PEER]
@@ -144,7 +144,7 @@ def _do(program: Flat, state: State, instruction: int) -> int:
 
 
 @compiled
-def _await(program: Flat, state: State, number: int, missing: int) -> int:
+def _await(program: Flat, state: LoopState, number: int, missing: int) -> int:
     """Read until no more than so many bytes of a message are missing: GOING, or PAUSE; HAND_OVER after a failure."""
     do = program.instructions[state.messages[number, INSTRUCTION]]
     while left(state, number) > missing:

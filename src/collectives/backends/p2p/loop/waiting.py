@@ -25,7 +25,7 @@ from collectives.backends.p2p.loop.state import (
     SPINS,
     UNSENT,
     UNSENTS,
-    State,
+    LoopState,
 )
 from collectives.backends.p2p.loop.system import now, ppoll, sched_yield
 from collectives.backends.p2p.program import Flat
@@ -40,7 +40,7 @@ LISTENERS = 2  # pollfds before those of tasks
 
 
 @compiled
-def wait(program: Flat, state: State, until: int) -> int:
+def wait(program: Flat, state: LoopState, until: int) -> int:
     """Wait until something can be read or sent, and do that; at most until that time, in nanoseconds.
 
     Returns at once after a failure.
@@ -60,7 +60,7 @@ def wait(program: Flat, state: State, until: int) -> int:
 
 
 @compiled
-def _find_sources(program: Flat, state: State) -> None:
+def _find_sources(program: Flat, state: LoopState) -> None:
     """List the peers from whom this rank reads now: those of the messages that tasks wait for.
 
     They are all whose message is asked for if a task waits for one to leave: its receiver may wait for this rank, too.
@@ -78,7 +78,7 @@ def _find_sources(program: Flat, state: State) -> None:
 
 
 @compiled
-def _add_source(state: State, peer: int) -> None:
+def _add_source(state: LoopState, peer: int) -> None:
     for nth in range(state.numbers[SOURCES]):
         if state.peers[nth, SOURCE] == peer:
             return
@@ -87,7 +87,7 @@ def _add_source(state: State, peer: int) -> None:
 
 
 @compiled
-def _receive(program: Flat, state: State, peer: int, has_happened: bool) -> None:
+def _receive(program: Flat, state: LoopState, peer: int, has_happened: bool) -> None:
     """Take what has come from a peer; a ring shows that by itself, and its socket whether the peer is still there."""
     is_ring = state.peers[peer, INTO_RING] != NONE
     if has_happened and is_ring:
@@ -97,7 +97,7 @@ def _receive(program: Flat, state: State, peer: int, has_happened: bool) -> None
 
 
 @compiled
-def _spin(program: Flat, state: State) -> bool:
+def _spin(program: Flat, state: LoopState) -> bool:
     """Whether a ring can be used, now or within a short while, in which other processes may run.
 
     A rank that waits for a socket, too, does not spin.
@@ -110,7 +110,7 @@ def _spin(program: Flat, state: State) -> bool:
 
 
 @compiled
-def _sleep(program: Flat, state: State, until: int) -> bool:
+def _sleep(program: Flat, state: LoopState, until: int) -> bool:
     """Sleep until something happens, unless a ring can be used meanwhile. Whether ``polls`` says what has happened."""
     count = _polls(program, state)
     if _is_any_ready(program, state):
@@ -121,7 +121,7 @@ def _sleep(program: Flat, state: State, until: int) -> bool:
 
 
 @compiled
-def _has_rings_alone(state: State) -> bool:
+def _has_rings_alone(state: LoopState) -> bool:
     """Whether all that this rank waits for goes through rings."""
     for nth in range(state.numbers[SOURCES]):
         if state.peers[state.peers[nth, SOURCE], INTO_RING] == NONE:
@@ -133,7 +133,7 @@ def _has_rings_alone(state: State) -> bool:
 
 
 @compiled
-def _is_any_ready(program: Flat, state: State) -> bool:
+def _is_any_ready(program: Flat, state: LoopState) -> bool:
     """Whether there is something to read in a ring, or room for what may be sent now."""
     for nth in range(state.numbers[SOURCES]):
         ring = state.peers[state.peers[nth, SOURCE], INTO_RING]
@@ -149,7 +149,7 @@ def _is_any_ready(program: Flat, state: State) -> bool:
 
 
 @compiled
-def _polls(program: Flat, state: State) -> int:
+def _polls(program: Flat, state: LoopState) -> int:
     """Write what to wait for: the listeners, what comes from the sources, and room to send; how many they are.
 
     The peers at the other ends of rings are asked to wake this rank.
@@ -181,19 +181,19 @@ def _poll(socket: int, wanted: int) -> int:
 
 
 @compiled
-def _has_happened(state: State, nth: int) -> bool:
+def _has_happened(state: LoopState, nth: int) -> bool:
     return bool((state.polls[nth] >> HAPPENED) & 0xFFFF)
 
 
 @compiled
-def _awaited(program: Flat, state: State, nth: int) -> int:
+def _awaited(program: Flat, state: LoopState, nth: int) -> int:
     """The instruction of the message that a waiting task waits for."""
     wait_for = state.tasks[state.tasks[nth, BLOCKED], AT]
     return int(state.messages[program.instructions[wait_for, NUMBER], INSTRUCTION])
 
 
 @compiled
-def _resume(program: Flat, state: State) -> None:
+def _resume(program: Flat, state: LoopState) -> None:
     """Make the tasks ready that need not wait any longer."""
     still = 0
     for nth in range(state.numbers[BLOCKED_TASKS]):
