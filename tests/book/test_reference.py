@@ -19,7 +19,7 @@ from places import ROOT
 CHAPTERS = ROOT / "chapters"
 # Objects of autodoc: what is described, by its full name.
 DESCRIBED = re.compile(r"^\.\. (?:auto\w+|py:data):: ([\w.]+)", re.MULTILINE)
-# Promised beside `collectives.__all__` (README, "What stays compatible").
+# Promised beside `collectives.__all__` ("What stays compatible").
 PROMISED = ("schemas.schema", "torch_backend.Options", "torch_backend.hook")
 
 

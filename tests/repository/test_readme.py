@@ -1,4 +1,4 @@
-"""The README's program runs as it says (its first example runs as a doctest)."""
+"""README is short, and its numbers are those of the rows; In Your Program's program runs (README's is a doctest)."""
 
 import re
 import subprocess
@@ -12,11 +12,12 @@ from collectives_book.scaling import experiment, targets
 from places import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf8")
+IN_YOUR_PROGRAM = (ROOT / "chapters" / "in-your-program.md").read_text(encoding="utf8")
 
 
 @pytest.mark.integration
 def test_the_program_for_torchrun(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(# average\.py\n.*?)```", README, flags=re.DOTALL)
+    (program,) = re.findall(r"```python\n(# average\.py\n.*?)```", IN_YOUR_PROGRAM, flags=re.DOTALL)
     (tmp_path / "average.py").write_text(program)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "average.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
@@ -45,3 +46,9 @@ def test_the_folders_it_names_exist() -> None:
     folders = re.findall(r"^\| `([a-z/]+)` \|", section, flags=re.MULTILINE)
     assert folders
     assert [each for each in folders if not (ROOT / each).is_dir()] == []
+
+
+def test_it_takes_two_minutes() -> None:
+    assert len(README.splitlines()) <= 150
+    linked = [each for each in re.findall(r"\]\(([\w./-]+\.\w+)\)", README) if not (ROOT / each).is_file()]
+    assert linked == []

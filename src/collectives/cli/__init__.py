@@ -47,7 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         except UsageError as error:
             return ending.failed(error, 2)
         except ModuleNotFoundError as error:
-            return ending.failed(f"{typed[0]} needs {error.name}, which is not installed (README, Installing)", 2)
+            why = f"{typed[0]} needs {error.name}, which is not installed: see Install and Platforms"
+            return ending.failed(why, 2)
         except (ScheduleError, RuntimeError, ImportError) as error:
             return ending.failed(error, 1)
         except MemoryError as error:
