@@ -12,11 +12,13 @@ import nbformat
 import pytest
 
 from collectives.bench import results
+from course import tiny
 from places import ROOT
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 PACKAGE = Path("src/collectives")
 BOOK = Path("src/collectives_book")
+COPIED = ("src", "experiments", "assignments")
 
 ALGORITHM = '''
 
@@ -107,8 +109,15 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         ignored = shutil.ignore_patterns("__pycache__", "results", ".ipynb_checkpoints")
-        for name in ("src", "experiments"):
+        for name in COPIED:
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+
+    def touched(self) -> set[str]:
+        """The files that differ from the repository's, or are new; what runs leave behind does not count."""
+        left = {"__pycache__", "results", ".ipynb_checkpoints"}
+        files = (each.relative_to(self.folder) for name in COPIED for each in (self.folder / name).rglob("*"))
+        kept = [each for each in files if (self.folder / each).is_file() and not left & {*each.parts}]
+        return {str(each) for each in kept if _bytes(ROOT / each) != _bytes(self.folder / each)}
 
     def append(self, name: Path, text: str) -> None:
         with (self.folder / name).open("a", encoding="utf8") as file:
@@ -134,6 +143,10 @@ class Copy:
         return [json.loads(each) for each in self.collectives(f"{line} --json").splitlines()]
 
 
+def _bytes(file: Path) -> bytes | None:
+    return file.read_bytes() if file.exists() else None
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
     return Copy(tmp_path)
@@ -145,6 +158,7 @@ def test_an_algorithm_is_a_function_and_an_entry(copy: Copy) -> None:
     copy.insert(
         table, "        hierarchical.hierarchical_tree", '    ("all_reduce", "mirrored"): Algorithm(ring.mirrored),'
     )
+    assert copy.touched() == {f"{PACKAGE}/algorithms/{name}.py" for name in ("__init__", "ring")}
     proved = [row["algorithm"] for row in copy.rows("verify --all --max-ranks 4")]
     assert "mirrored" in proved
     assert "+0<1" in copy.collectives("show all_reduce mirrored -p 4")
@@ -157,6 +171,7 @@ def test_an_algorithm_is_a_function_and_an_entry(copy: Copy) -> None:
 
 def test_a_machine_is_a_file(copy: Copy) -> None:
     copy.append(PACKAGE / "machines" / "two-rooms.yaml", MACHINE)
+    assert copy.touched() == {f"{PACKAGE}/machines/two-rooms.yaml"}
     (row,) = copy.rows("simulate all_reduce ring -p 4 --machine two-rooms --bytes 8")
     assert row["machine"] == "two-rooms"
     (row,) = copy.rows("bench --algorithm auto --machine two-rooms --ranks 2 --bytes 64 --repetitions 2")
@@ -167,6 +182,7 @@ def test_a_back_end_is_a_file_and_an_entry(copy: Copy) -> None:
     copy.append(PACKAGE / "backends" / "gathered.py", BACKEND)
     entry = '    "gathered": "collectives.backends.gathered:GATHERED",'
     copy.insert(PACKAGE / "backends" / "__init__.py", '    "gloo": ', entry)
+    assert copy.touched() == {f"{PACKAGE}/backends/{name}.py" for name in ("__init__", "gathered")}
     (found,) = (row for row in copy.rows("backends") if row["backend"] == "gathered")
     assert found["absent"] is None
     rows = copy.rows("bench --backend gathered gloo --ranks 3 --bytes 64 --repetitions 2")
@@ -185,9 +201,21 @@ def test_an_experiment_is_a_folder_a_notebook_and_an_entry(copy: Copy) -> None:
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     made = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
     nbformat.write(made, copy.folder / "experiments" / "ring-times.ipynb")
+    book = {f"{BOOK}/ring_times/{name}.py" for name in ("__init__", "experiment")}
+    assert copy.touched() == book | {"experiments/presets/quick.yaml", "experiments/ring-times.ipynb"}
     refused = copy.collectives("run experiments/ring-times.ipynb --preset quick -p latency=5", code=2)
     assert "latency: expected a number with its unit, such as 5us, got 5" in refused
     copy.collectives("run experiments/ring-times.ipynb --preset quick")
     rows, record = results.read(copy.folder / "experiments" / "results" / "quick" / "ring-times")
     assert rows.ranks.tolist() == [2, 3]
     assert record["parameters"]["latency"] == 5e-6
+
+
+def test_an_assignment_is_a_folder(copy: Copy) -> None:
+    folder = tiny.write(copy.folder / "assignments")
+    assert copy.touched() == {f"assignments/tiny/{name}" for name in tiny.PARTS}
+    copy.collectives("handout assignments/tiny --output mine")
+    (grade,) = copy.rows(f"grade assignments/tiny {folder / 'reference'} --unsafe")
+    assert (grade["points"], grade["of"]) == (8, 8)
+    (grade,) = copy.rows("grade assignments/tiny mine --unsafe")
+    assert grade["points"] == 0
