@@ -1,4 +1,4 @@
-"""Our collectives on processes and on threads: a launch for each p, thousands of checks (tests/ranks/api_cases.py)."""
+"""Our collectives on real ranks: a launch for each p, thousands of checks (tests/ranks/api_cases.py)."""
 
 import os
 from collections import Counter
@@ -16,17 +16,7 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize("p", each([1, 2, 3, 4, 5, 6, 8], few=[1, 2, 3]))
 def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-    everything_is_right("loopback", p)
-
-
-@pytest.mark.parametrize("p", each([1, 2, 3, 5, 8], few=[1, 2]))
-def test_every_collective_in_one_process(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(TASKS)
-    everything_is_right("threads", p)
-
-
-def everything_is_right(where: str, p: int) -> None:
-    events = launch("api_cases", {}, p, where=where, timeout=290)
+    events = launch("api_cases", {}, p, timeout=290)
     failed = [event["case"] for event in events if not event["ok"]]
     assert failed == []
     counted = Counter(tuple(event["case"].split()[:2]) for event in events)

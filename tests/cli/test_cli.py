@@ -245,7 +245,7 @@ def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
     monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
     code, out, _ = run(capsys, "backends", "--json")
     rows = {row["backend"]: row for row in map(json.loads, out.splitlines())}
-    assert (code, list(rows)) == (0, ["p2p", "gloo", "p2p_nccl", "nccl", "horovod", "mpi", "in_process"])
+    assert (code, list(rows)) == (0, ["p2p", "gloo", "p2p_nccl", "nccl", "horovod", "mpi"])
     assert rows["p2p"]["version"].startswith("torch ")
     assert rows["horovod"]["absent"] == horovodrun.MISSING
     assert f"horovod     absent: {horovodrun.MISSING}\n" in run(capsys, "backends")[1]

@@ -102,19 +102,12 @@ def test_a_machine_that_is_none_is_refused(capsys: Capture, folder: Path, words:
     assert (code, "go with FILE.xml" in err) == (2, True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", RIGHT)
-def test_ranks_in_this_process_end_with_the_right_elements(capsys: Capture, folder: Path, name: str) -> None:
-    words = f"--algorithm {folder}/{name.replace(' ', '_')}.xml --backend in_process --bytes 8 4K 40008 --repetitions 2"
+def test_ranks_end_with_the_right_elements(capsys: Capture, folder: Path, name: str) -> None:
+    words = f"--algorithm {folder}/{name.replace(' ', '_')}.xml --bytes 8 40008 256K --repetitions 2"
     code, out, err = run(capsys, "bench", *words.split(), "--warmups", "1", "--dtype", "int64", "--json")
     assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (0, [0, 0, 0]), err
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("name", ["all_pairs", "two_steps"])
-def test_ranks_end_with_the_right_elements(capsys: Capture, folder: Path, name: str) -> None:
-    words = f"--algorithm {folder}/{name}.xml --bytes 4K 256K --repetitions 2 --warmups 1 --json"
-    code, out, err = run(capsys, "bench", *words.split())
-    assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (0, [0, 0]), err
 
 
 def test_help_names_it(capsys: Capture) -> None:

@@ -39,7 +39,6 @@ GOOD: dict[str, Any] = {
         ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
         ({"algorithms": []}, "algorithms: List should have at least 1 item"),
         ({"killed_at": 12}, "killed_at: got 12 on 2 ranks, expected 0, or less than 12 on 2 ranks or more"),
-        ({"where": "threads"}, "killed_at: got 8, expected 0, because threads end only with this process"),
         ({"ranks": 1}, "killed_at: got 8 on 1 ranks"),
         ({"beside": ["horovod"]}, "fusion: got none, expected a threshold or more for horovod"),
         ({"rate": 0.0}, "rate: Input should be greater than 0"),

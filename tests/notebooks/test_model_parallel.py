@@ -1,4 +1,4 @@
-"""The experiment about divided models: its parameters, rows of ranks that are threads, its sentences and figures."""
+"""The experiment about divided models: its parameters, rows of real ranks, its sentences and figures."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ GOOD: dict[str, Any] = {
     "ranks": 3,
     "backend": "p2p",
     "algorithms": ["ring"],
-    "where": "threads",
+    "where": "loopback",
     "widths": [2, 5],
     "batches": [3, 40],
     "blocks": 2,

@@ -1,5 +1,6 @@
 """Blocks divided among ranks equal one process, whatever the algorithm; faults are seen, and bytes are counted."""
 
+import os
 from math import isclose
 
 import pytest
@@ -19,8 +20,8 @@ from sweep import each
 @pytest.mark.integration
 @pytest.mark.parametrize("p", each([1, 2, 3, 4, 5], few=[1, 2, 3, 4]))
 def test_divided_blocks_equal_one_process_bit_for_bit(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(TASKS)
-    events = launch("split_cases", {"what": "tensor"}, p, where="threads", timeout=60)
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    events = launch("split_cases", {"what": "tensor"}, p, timeout=60)
     assert [event["case"] for event in events if not event["ok"]] == []
     assert len(events) == 28 + 5 * (p > 1)
 

@@ -28,7 +28,6 @@ BACKENDS = {
     "nccl": "collectives.backends.torch_native:NCCL",
     "horovod": "collectives.backends.horovod:HOROVOD",
     "mpi": "collectives.backends.mpi:MPI",
-    "in_process": "collectives.backends.in_process:IN_PROCESS",
 }
 
 

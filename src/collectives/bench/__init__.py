@@ -71,7 +71,7 @@ def _place(alike: Sequence[Settings]) -> str:
 
 def needed_here(where: str, name: str) -> bool:
     """Whether this machine must have a back end: not where its ranks may live on others."""
-    return where.startswith(("loopback", "cluster", "threads")) or backend(name).launcher is not None
+    return where.startswith(("loopback", "cluster")) or backend(name).launcher is not None
 
 
 class Measurement(NamedTuple):

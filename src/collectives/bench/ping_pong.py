@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from collectives.backends.p2p.transport import Transport, finish, transport
+from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.transport import finish, transport
 
 Row = dict[str, Any]
 
@@ -37,16 +38,16 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
         report({"row": {"bytes": nbytes, "one_way": one_way, "each": each[:, nth].median().item()}})
 
 
-def _there_and_back(joined: Transport, nbytes: int) -> float:
+def _there_and_back(joined: Mesh, nbytes: int) -> float:
     return _exchange(joined, nbytes, 1, nbytes)
 
 
-def _burst(joined: Transport, nbytes: int, count: int) -> float:
+def _burst(joined: Mesh, nbytes: int, count: int) -> float:
     """So many messages to the last rank, and a byte back when all are in."""
     return _exchange(joined, nbytes, count, 1)
 
 
-def _exchange(joined: Transport, nbytes: int, count: int, answer: int) -> float:
+def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
     """The first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
     first, other = joined.rank == 0, joined.size - 1 if joined.rank == 0 else 0
     messages, back = [memoryview(bytearray(nbytes)) for _ in range(count)], memoryview(bytearray(answer))

@@ -23,7 +23,6 @@ LAUNCHERS = {
     "mpirun": "collectives.launch.mpirun",
     "torchrun": "collectives.launch.torchrun",
     "slurm": "collectives.launch.slurm",
-    "threads": "collectives.launch.threads",
 }
 
 

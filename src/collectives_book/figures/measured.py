@@ -13,7 +13,7 @@ from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 
 # Our own back ends, and what they add to an algorithm's name.
-OURS = {"p2p": "", "p2p_nccl": " over NCCL", "in_process": " in one process"}
+OURS = {"p2p": "", "p2p_nccl": " over NCCL"}
 
 
 def label(backend: str, algorithm: str) -> str:

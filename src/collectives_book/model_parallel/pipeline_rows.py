@@ -30,7 +30,7 @@ from collectives_book.model_parallel.tensor_parallel import Block, shard
 Row = dict[str, Any]
 
 # Launchers whose ranks are on one machine and read the same clock. Elsewhere each begins to count after a barrier.
-ONE_CLOCK = ("loopback", "threads", "cluster")
+ONE_CLOCK = ("loopback", "cluster")
 # A backward pass has two products, for the gradients of inputs and of weights, where the forward pass has one.
 BACKWARD_TIMES = 2
 

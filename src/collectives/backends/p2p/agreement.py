@@ -6,10 +6,11 @@ The root of a broadcast receives nothing, so it would go on although another ran
 from __future__ import annotations
 
 from collectives.backends.p2p.connection import AGREEMENT
-from collectives.backends.p2p.transport import Transport, finish
+from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.transport import finish
 
 
-def agree(joined: Transport, pairs: bool = False) -> None:
+def agree(joined: Mesh, pairs: bool = False) -> None:
     """Return when every rank of the group is here, in the same call: a dissemination barrier, log2(p) messages long.
 
     In round i rank r hears from rank r - 2**i, which has heard from 2**i ranks by then. The messages carry the call's
@@ -26,7 +27,7 @@ def agree(joined: Transport, pairs: bool = False) -> None:
         distance *= 2
 
 
-def _exchange(joined: Transport, distances: list[int], rank: int, p: int, step: int) -> None:
+def _exchange(joined: Mesh, distances: list[int], rank: int, p: int, step: int) -> None:
     """One byte to the ranks that are so far ahead, and from those as far behind."""
     sent = [joined.send((rank + each) % p, step, [memoryview(b"\0")]) for each in distances]
     awaited = [joined.receive((rank - each) % p, step, memoryview(bytearray(1))) for each in distances]

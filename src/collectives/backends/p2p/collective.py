@@ -15,9 +15,10 @@ from collectives.backends.p2p.buffers import fill, hand_over
 from collectives.backends.p2p.connection import MessageError
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.member import SHARED, Member, group_of, member
+from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.prepared import DEVICES, call_key, check, prepare
 from collectives.backends.p2p.program import PYTHON
-from collectives.backends.p2p.transport import Transport, give_up, transport
+from collectives.backends.p2p.transport import give_up, transport
 
 
 def perform(call: Call) -> Performed:
@@ -77,7 +78,7 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
     return Performed(*made.performed[:3], executor, over)
 
 
-def _agreement(call: Call, n: int) -> Callable[[Transport], None] | None:
+def _agreement(call: Call, n: int) -> Callable[[Mesh], None] | None:
     """What lets every rank hear, over others maybe, from all ranks of the group; None where the call itself does."""
     if call.splits is not None:
         return partial(agree, pairs=True)

@@ -37,7 +37,7 @@ from collectives.backends.p2p.program import (
 )
 from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
 from collectives.backends.p2p.signature import NO_CALL
-from collectives.backends.p2p.transport import Transport, transport
+from collectives.backends.p2p.transport import transport
 
 # The variable that selects the executor by its name; without numba, or not on Linux, Python's serves.
 VARIABLE = "COLLECTIVES_EXECUTOR"
@@ -52,7 +52,7 @@ def execute(
     p: int,
     signature: bytes = NO_CALL,
     background: bool = False,
-    finish: Callable[[Transport], None] | None = None,
+    finish: Callable[[Mesh], None] | None = None,
 ) -> tuple[str, str | None]:
     """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message.
 
@@ -73,12 +73,12 @@ def execute(
     return used, joined.over
 
 
-def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int) -> str:
+def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int) -> str:
     """In compiled code if it is there and takes this call; what that leaves, in Python. Returns the one that began."""
     if not made.scratch:
         scratch = tensor
     compiled = loop()
-    kernels = compiled and isinstance(joined, Mesh) and compiled.takes(made, tensor, joined, op)
+    kernels = compiled and compiled.takes(made, tensor, joined, op)
     if not kernels:
         _go_on(made, tensor, scratch, joined, op, p, initial_state(made))
         return PYTHON
@@ -102,7 +102,7 @@ def _go_on(
     made: Plan,
     tensor: torch.Tensor,
     scratch: torch.Tensor,
-    joined: Transport,
+    joined: Mesh,
     op: Any,
     p: int,
     progress: ExecutorState,
@@ -136,7 +136,7 @@ def _go_on(
 
 
 def _executor_of(
-    tensor: torch.Tensor, scratch: torch.Tensor, joined: Transport, op: Any, p: int, messages: dict[int, Message]
+    tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int, messages: dict[int, Message]
 ) -> Callable[[Instruction], tuple[Message, int] | None]:
     """A function that executes one instruction, or returns the message and the bytes of it that may still be missing.
 

@@ -9,7 +9,8 @@ from torch import distributed as dist
 
 from collectives.autotune import MEASURED
 from collectives.backends.exchange import everyones
-from collectives.backends.p2p.transport import Transport, finish
+from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.transport import finish
 from collectives.machine import Link, Machine
 
 SMALL = 8  # bytes of a message that shows the latency
@@ -23,7 +24,7 @@ _LINK = struct.Struct("<ddd")  # latency, overhead, rate
 _ANSWER = memoryview(b"\0")
 
 
-def measured(joined: Transport, group: dist.ProcessGroup) -> Machine:
+def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
     """A machine of one link, the same on every rank: the median of what the pairs of ranks r and r + p // 2 measure.
 
     All pairs measure at once, because a collective uses all links at once; with an odd p the last rank waits. Takes
@@ -52,7 +53,7 @@ def measured(joined: Transport, group: dist.ProcessGroup) -> Machine:
 class _Pair:
     """One rank's end of a pair; both ends count the messages alike."""
 
-    def __init__(self, joined: Transport, peer: int) -> None:
+    def __init__(self, joined: Mesh, peer: int) -> None:
         self.joined, self.peer, self.steps = joined, peer, count()
 
     def send(self, *messages: memoryview) -> None:

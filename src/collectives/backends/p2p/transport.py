@@ -6,31 +6,25 @@ from weakref import WeakKeyDictionary, finalize
 from torch import distributed as dist
 
 from collectives.backends.p2p.connection import Message
-from collectives.backends.p2p.memory import MemoryMesh
 from collectives.backends.p2p.mesh import Mesh
-from collectives.launch import threads
 
-Transport = Mesh | MemoryMesh
-
-_transports: WeakKeyDictionary[dist.ProcessGroup, dict[bool, Transport]] = WeakKeyDictionary()
+_transports: WeakKeyDictionary[dist.ProcessGroup, dict[bool, Mesh]] = WeakKeyDictionary()
 
 
-def transport(group: dist.ProcessGroup, background: bool = False) -> Transport:
+def transport(group: dist.ProcessGroup, background: bool = False) -> Mesh:
     """The connections of a group, or its others for calls in the background; all of its ranks make them together.
 
-    Ranks that are threads of one process exchange messages in memory, all others over TCP. The first call for a group
-    exchanges addresses, so every rank makes it.
+    The first call for a group exchanges addresses, so every rank makes it.
     """
     known = _transports.setdefault(group, {})
     found = known.get(background)
     if found is None:
-        shared = threads.shared()
-        found = known[background] = Mesh(group, background) if shared is None else MemoryMesh(group, shared)
+        found = known[background] = Mesh(group, background)
         finalize(group, found.close).atexit = False  # a group that was destroyed leaves no connection behind
     return found
 
 
-def finish(joined: Transport, messages: Sequence[Message]) -> None:
+def finish(joined: Mesh, messages: Sequence[Message]) -> None:
     """Wait until all of these have left, or arrived."""
     while messages := [message for message in messages if message.left]:
         joined.wait(messages)
