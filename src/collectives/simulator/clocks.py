@@ -15,14 +15,16 @@ from collectives.schedule import Messages as Sent
 from collectives.simulator.links import (
     Floats,
     Links,
+    done_at,
+    free_at,
     kind_of,
+    occupy,
     protocol_of,
     shared_links,
     slowed,
 )
-from collectives.simulator.ports import done_at, free_at, occupy
 
-# What `simulate_step` and `steady_state` return.
+# What `simulate_step` and `steady_state.repeat` return.
 DONE, UNSURE = 0, 1
 
 
@@ -37,7 +39,7 @@ class Clocks(NamedTuple):
     first: Ints  # … and the run of chunks that it brought
     end: Ints
     finish: Floats  # by rank: its last message has left or arrived
-    egress: Floats  # by port, to send: GAP, BEGIN and END as in `ports` …
+    egress: Floats  # by port, to send: GAP, BEGIN and END as in `links` …
     ingress: Floats  # … to receive …
     shared: Floats  # … and by shared link
     busy: Floats  # by port, seconds occupied: sending, then receiving (2, 2p) …

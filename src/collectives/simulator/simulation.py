@@ -42,7 +42,7 @@ from collectives.schedule import Messages as Sent
 from collectives.simulator import clocks as inner
 from collectives.simulator.clocks import Clocks, Scratch, UnsureError, new_clocks
 from collectives.simulator.links import Floats, Links, links_of, protocol_of, shared_links
-from collectives.simulator.repeats import RepeatedSteps
+from collectives.simulator.ring_forwarding import RepeatedSteps
 
 # Clocks by (rank, chunk) need 8 bytes each: 2 GiB.
 MOST_CELLS = 1 << 28
