@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from collectives.units import (
     duration,
     format_bytes,
+    format_rate,
+    format_seconds,
     parse_bytes,
     parse_rate,
     parse_seconds,
-    typed_rate,
-    typed_seconds,
 )
 
 MANY = [*range(2100), *(1 << power for power in range(63)), *(10**power + 7 for power in range(18)), (1 << 63) - 1]
@@ -20,12 +20,12 @@ QUANTITIES = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 
 @given(QUANTITIES)
 def test_a_typed_time_comes_back_equal(seconds: float) -> None:
-    assert parse_seconds(typed_seconds(seconds)) == seconds
+    assert parse_seconds(format_seconds(seconds)) == seconds
 
 
 @given(QUANTITIES)
 def test_a_typed_rate_comes_back_equal(rate: float) -> None:
-    assert parse_rate(typed_rate(rate)) == rate
+    assert parse_rate(format_rate(rate)) == rate
 
 
 @given(st.floats(min_value=1e-12, max_value=1e12))

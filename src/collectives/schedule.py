@@ -18,7 +18,6 @@ are made on request and are vectorised over ranks, because a ring over 24,576 ra
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -121,7 +120,7 @@ class Step:
         given = [*(_given(values, np.int64) for values in (src, dst, chunk, count)), _given(add, np.bool_)]
         length = max((len(each) for each in given if isinstance(each, np.ndarray) and each.ndim), default=1)
         for name, each in zip(Step.__slots__, given, strict=True):
-            object.__setattr__(self, name, _whole(name, each, length))
+            object.__setattr__(self, name, _broadcast_column(name, each, length))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -207,7 +206,7 @@ def _given(values: ArrayLike, dtype: type) -> Any:
     return values if isinstance(values, int | np.generic) else column(values, dtype)
 
 
-def _whole(name: str, values: Any, length: int) -> NDArray[Any]:
+def _broadcast_column(name: str, values: Any, length: int) -> NDArray[Any]:
     dtype = np.bool_ if name == "add" else np.int64
     if not isinstance(values, np.ndarray):
         return _filled(values, length, dtype)
@@ -496,14 +495,3 @@ def _need_reversible(schedule: Schedule) -> None:
                 f"{schedule.collective} cannot be reversed: step {t} writes chunk {c} of rank {rank}, "
                 "which was written or sent before"
             )
-
-
-_FORMER = {"beside": "parallel", "dual": "reverse"}
-
-
-def __getattr__(name: str) -> Any:
-    """The former names of two combinators still work."""
-    if name not in _FORMER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{__name__}.{name} is now {_FORMER[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[_FORMER[name]]

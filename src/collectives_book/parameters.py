@@ -5,9 +5,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from collectives.fields import Bytes, Model, Seconds
-from collectives.limits import MOST_BYTES, MOST_RANKS, MOST_REPETITIONS
+from collectives.config import Bytes, Model, Seconds
 from collectives.machine import machine
+from collectives.units import MOST_BYTES, MOST_RANKS, MOST_REPETITIONS
 
 T = TypeVar("T")
 

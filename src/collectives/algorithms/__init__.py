@@ -25,8 +25,8 @@ from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
 from collectives.bounds import Cost, Pipeline, height, share
 from collectives.errors import meant
-from collectives.limits import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
 from collectives.schedule import Schedule
+from collectives.units import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
 
 
 class Mark(NamedTuple):
@@ -191,7 +191,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
     ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`). Raises ValueError for an
-    unknown name, saying which are known, for more ranks or chunks than memory allows (`collectives.limits`), and where
+    unknown name, saying which are known, for more ranks or chunks than memory allows (`collectives.units`), and where
     the file's schedule is one for another collective or number of ranks. Raises ScheduleError where your function
     fails, or the program is wrong.
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from collectives.interchange import msccl
 from collectives.interchange.as_schedule import schedule
-from collectives.limits import MOST_CHUNKS
 from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.units import MOST_CHUNKS
 
 LONGEST_REASON = 300
 

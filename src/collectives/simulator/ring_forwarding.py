@@ -16,7 +16,7 @@ from collectives.compiled import compiled
 from collectives.schedule import Ints, Step
 from collectives.simulator.clocks import UNSURE, Clocks, UnsureError
 from collectives.simulator.links import BEGIN, END, GAP, Floats, Links, protocol_of
-from collectives.simulator.steady_state import Small, SteadyState, enter, has_gap, leave, repeat
+from collectives.simulator.steady_state import Small, SteadyState, enter, has_gap, leave, passes_on, repeat
 
 # A tile of so many rows is played for so many steps while its clocks are in the processor's cache.
 ROWS, STEPS = 1024, 64
@@ -117,17 +117,6 @@ class RepeatedSteps:
             advance_shared(self.waiting - 1, self.played.chunk, self.size, state, self.links, self.clocks)
             leave(self.size, state, len(self.node), self.links, self.clocks)
         self.play_any(self.before)
-
-
-@compiled
-def passes_on(chunk: Ints, before: Ints, source: Small, in_order: bool) -> bool:
-    """Whether every row has the chunk that its source had before; ``in_order`` says that the source is row i - 1.
-
-    Two pieces of one array, one place apart, are known by their addresses: a ring's steps have them.
-    """
-    if in_order and chunk.ctypes.data + chunk.itemsize == before.ctypes.data:
-        return bool(chunk[0] == before[len(before) - 1])
-    return bool(np.all(chunk == before[source]))
 
 
 @compiled

@@ -17,8 +17,8 @@ from collectives.autotune import VARIABLE, choose
 from collectives.backends import BACKENDS, backend
 from collectives.backends.presence import need
 from collectives.bench import OURS, Row, needed_here
+from collectives.config import Seconds
 from collectives.emulator import allowed
-from collectives.fields import Seconds
 from collectives.launch import launch, links
 from collectives.machine import Machine, machine
 from collectives.simulator import overlap

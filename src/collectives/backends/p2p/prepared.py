@@ -8,7 +8,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.autotune import STRAIGHT, choose, stated
+from collectives.autotune import STRAIGHT, choose, decode_machine
 from collectives.backends import Call, Performed
 from collectives.backends.p2p.compile import compact, is_straight, plan
 from collectives.backends.p2p.kept import Kept
@@ -97,7 +97,7 @@ def prepare(place: Place, wanted: Request) -> Prepared:
 def _prepare(place: Place, wanted: Request) -> Prepared:
     check(place.over, wanted)
     collective, rank, p, n, splits = wanted.collective, place.rank, place.p, wanted.n, wanted.splits
-    nbytes, machine = n * wanted.kind.dtype.itemsize, stated(place.machine)
+    nbytes, machine = n * wanted.kind.dtype.itemsize, decode_machine(place.machine)
     name, segments, _ = choose(
         collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
     )
