@@ -39,7 +39,7 @@ PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"
 FILE = "file"  # the context in which the contents of a file are validated
 
 
-class Model(BaseModel):
+class StrictModel(BaseModel):
     """A model whose values do not change, and that refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

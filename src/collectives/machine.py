@@ -40,12 +40,12 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from collectives.config import FILE, Bytes, Count, Model, Rate, Seconds, parse_yaml, read_yaml
+from collectives.config import FILE, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
 from collectives.errors import explain, unknown
 from collectives.schemas import VERSION, version_of
 
 
-class Delay(Model):
+class Delay(StrictModel):
     """The cost of a message independent of its size, in seconds: LogGP's L and o."""
 
     latency: Seconds = 0.0
@@ -68,7 +68,7 @@ class Link(Delay):
         return self.overhead + self.latency
 
 
-class Level(Model):
+class Level(StrictModel):
     """One level of the network: groups of nodes, and what a message that leaves its group meets."""
 
     name: str
@@ -78,7 +78,7 @@ class Level(Model):
     uplink: Rate | None = None
 
 
-class Protocol(Model):
+class Protocol(StrictModel):
     """How a library sends messages of some sizes for some algorithms, such as NCCL's LL and Simple."""
 
     name: str
@@ -94,7 +94,7 @@ class Protocol(Model):
         return self.algorithms is None or algorithm in self.algorithms
 
 
-class Machine(Model):
+class Machine(StrictModel):
     """Ranks on nodes and the links between them; the module's docstring explains every field.
 
     >>> Machine(name="textbook", network=Link(overhead="5us", rate="25GB/s")).network.alpha

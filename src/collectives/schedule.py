@@ -131,11 +131,11 @@ class Step:
 
     def _reversed(self, add: bool) -> Step:
         """The same rows from receiver to sender. Its columns are this step's, so nothing is to be checked."""
-        made = object.__new__(Step)
+        reversed_step = object.__new__(Step)
         columns = self.dst, self.src, self.chunk, self.count, _filled(add, len(self), np.bool_)
         for name, each in zip(Step.__slots__, columns, strict=True):
-            object.__setattr__(made, name, each)
-        return made
+            object.__setattr__(reversed_step, name, each)
+        return reversed_step
 
     def cells(self) -> tuple[Ints, Ints]:
         """Every chunk that moves, one entry each: (its row, the chunk).
@@ -328,10 +328,10 @@ class Schedule:
         """Step ``t``. Raises IndexError outside 0 … nsteps-1, and ScheduleError if ``make`` returns anything else."""
         if not 0 <= t < self.nsteps:
             raise IndexError(f"step {t} of a schedule with {self.nsteps} steps")
-        made = self.make(t)
-        if not isinstance(made, Step):
-            raise ScheduleError(f"step {t}: got {made!r}, expected a Step")
-        return made
+        step = self.make(t)
+        if not isinstance(step, Step):
+            raise ScheduleError(f"step {t}: got {step!r}, expected a Step")
+        return step
 
     def steps(self) -> Iterator[Step]:
         """The steps in order; each is made when the iterator reaches it."""
@@ -455,8 +455,8 @@ def _remembered(function: Callable[[Any], NDArray[Any]]) -> Callable[[Any], NDAr
 
     def remembering(given: NDArray[Any]) -> NDArray[Any]:
         if not last or last[0] is not given:
-            made = function(given)
-            last[:] = given, column(made, made.dtype.type)
+            result = function(given)
+            last[:] = given, column(result, result.dtype.type)
         return last[1]
 
     return remembering

@@ -203,11 +203,11 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     if p > MOST_RANKS_IN_PAIRS and _is_in_pairs(make):
         _need_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MOST_RANKS_IN_PAIRS)
     takes = inspect.signature(make).parameters
-    made = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
-    if (made.collective, made.p) != (collective, p):
-        raise ValueError(f"{algorithm} is {made.collective} on {made.p} ranks, not {collective} on {p}")
-    _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", made.k, MOST_CHUNKS)
-    return made
+    schedule = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
+    if (schedule.collective, schedule.p) != (collective, p):
+        raise ValueError(f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}")
+    _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MOST_CHUNKS)
+    return schedule
 
 
 def takes(collective: str, algorithm: str, option: str) -> bool:

@@ -98,13 +98,13 @@ def rows(cases: Sequence[Case], on_row: Callable[[Row], None] = lambda _: None) 
     """Simulate all cases, the largest first, on all cores; returns their rows in the cases' order."""
     order = sorted(range(len(cases)), key=lambda i: cases[i].ranks, reverse=True)
     found: dict[int, Row] = {}
-    for i, made in zip(order, _made([cases[i] for i in order]), strict=True):
-        found[i] = made
-        on_row(made)
+    for i, simulated in zip(order, _simulated_rows([cases[i] for i in order]), strict=True):
+        found[i] = simulated
+        on_row(simulated)
     return [found[i] for i in range(len(cases))]
 
 
-def _made(cases: Sequence[Case]) -> Iterator[Row]:
+def _simulated_rows(cases: Sequence[Case]) -> Iterator[Row]:
     if len(cases) == 1:
         yield row(cases[0])
         return

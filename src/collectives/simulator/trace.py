@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from collectives.machine import Machine
 from collectives.schedule import Schedule, run
-from collectives.simulator.simulation import Messages, Simulation, simulate
+from collectives.simulator.simulation import Simulation, TimedMessages, simulate
 
 # Viewers fail with more messages than this.
 MOST_MESSAGES = 1_000_000
@@ -36,7 +36,7 @@ def flights(schedule: Schedule, machine: Machine, n: int, algorithm: str | None 
     """
     found: Flights = []
 
-    def on_step(_: int, messages: Messages) -> None:
+    def on_step(_: int, messages: TimedMessages) -> None:
         found.append((messages.start.tolist(), messages.arrival.tolist()))
 
     simulate(schedule, machine, n, algorithm, on_step=on_step)
@@ -52,7 +52,7 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
     """
     with writing(path, schedule.p, schedule.switches) as events:
 
-        def on_step(t: int, messages: Messages) -> None:
+        def on_step(t: int, messages: TimedMessages) -> None:
             if len(events) + 2 * len(messages.src) > 2 * MOST_MESSAGES + schedule.participants:
                 raise ValueError(
                     f"trace too long: expected at most {MOST_MESSAGES:,} messages; take fewer ranks or segments"
