@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import interpret
 from collectives.algorithms import build, names
 from collectives.interpret import apply, is_alike
 from collectives.schedule import ScheduleError, Step
@@ -71,10 +70,3 @@ def test_any_combination_will_do() -> None:
     state = np.array([[3, 5], [4, 1]])
     apply(Step(0, 1, 0, count=2, add=True), state, np.maximum)
     assert state.tolist() == [[3, 5], [4, 5]]
-
-
-def test_the_former_name_of_run_still_works() -> None:
-    with pytest.warns(DeprecationWarning, match="play is now run"):
-        assert interpret.play is interpret.run
-    with pytest.raises(AttributeError, match="no attribute 'plan'"):
-        _ = interpret.plan

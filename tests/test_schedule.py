@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import schedule as schedule_module
 from collectives.algorithms import ALGORITHMS
 from collectives.schedule import Schedule, ScheduleError, Step, cut, on, owner, parallel, reverse, then
 
@@ -253,11 +252,3 @@ def test_no_dual_where_a_cell_is_used_twice(second: Step) -> None:
     twice = Schedule("broadcast", 3, 1, 2, steps.__getitem__, root=0, one_port=False)
     with pytest.raises(ScheduleError, match=r"cannot be reversed: step 1 writes chunk 0 of rank [02]"):
         reverse(twice, "reduce", add=True)
-
-
-@pytest.mark.parametrize(("former", "now"), [("beside", parallel), ("dual", reverse)])
-def test_former_names_of_combinators_still_work(former: str, now: object) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{former} is now {now.__name__}"):  # type: ignore[attr-defined]
-        assert getattr(schedule_module, former) is now
-    with pytest.raises(AttributeError, match="no attribute 'duel'"):
-        schedule_module.duel  # noqa: B018, the access is what is tested

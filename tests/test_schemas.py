@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from collectives import plain_yaml
+from collectives import config
 from collectives.bench import results
 from collectives.machine import Machine, machine, presets, text
 from collectives.schemas import VERSION, schema
@@ -96,12 +96,12 @@ def test_the_machine_s_schema_follows_from_the_model() -> None:
 
 @pytest.mark.parametrize("path", [*MACHINES.glob("*.yaml"), *REFERENCE.rglob("*.yaml")], ids=lambda path: path.stem)
 def test_every_machine_s_file_is_valid(path: Path) -> None:
-    validate(plain_yaml.read(path), "machine")
+    validate(config.read_yaml(path), "machine")
 
 
 @pytest.mark.parametrize("name", presets())
 def test_a_machine_that_is_written_is_valid(name: str) -> None:
-    validate(plain_yaml.parse(text(machine(name)).encode(), name), "machine")
+    validate(config.parse_yaml(text(machine(name)).encode(), name), "machine")
 
 
 NETWORK = {"rate": "25GB/s"}

@@ -1,4 +1,6 @@
-"""Quantities: whatever is printed can be typed, whatever is typed to the last digit comes back equal."""
+"""Quantities: every unit by its value; whatever is printed can be typed, and what is typed comes back equal."""
+
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -7,11 +9,11 @@ from hypothesis import strategies as st
 from collectives.units import (
     duration,
     format_bytes,
+    format_rate,
+    format_seconds,
     parse_bytes,
     parse_rate,
     parse_seconds,
-    typed_rate,
-    typed_seconds,
 )
 
 MANY = [*range(2100), *(1 << power for power in range(63)), *(10**power + 7 for power in range(18)), (1 << 63) - 1]
@@ -20,12 +22,12 @@ QUANTITIES = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 
 @given(QUANTITIES)
 def test_a_typed_time_comes_back_equal(seconds: float) -> None:
-    assert parse_seconds(typed_seconds(seconds)) == seconds
+    assert parse_seconds(format_seconds(seconds)) == seconds
 
 
 @given(QUANTITIES)
 def test_a_typed_rate_comes_back_equal(rate: float) -> None:
-    assert parse_rate(typed_rate(rate)) == rate
+    assert parse_rate(format_rate(rate)) == rate
 
 
 @given(st.floats(min_value=1e-12, max_value=1e12))
@@ -93,3 +95,30 @@ def test_a_long_text_is_not_repeated() -> None:
 def test_a_rate_in_bits_is_answered_by_the_rate_in_bytes(text: str, rate: str) -> None:
     with pytest.raises(ValueError, match=rf"is in bits \(lower-case b\); expected for example {rate}, in bytes"):
         parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        *((parse_bytes, f"3{unit}", 3 << power) for unit, power in (("", 0), ("K", 10), ("M", 20), ("G", 30))),
+        *((parse_seconds, f"3{unit}", value) for unit, value in (("ns", 3e-9), ("us", 3e-6), ("ms", 3e-3), ("s", 3.0))),
+        *((parse_rate, f"3{unit}", value) for unit, value in (("B/s", 3.0), ("KB/s", 3e3), ("MB/s", 3e6))),
+        *((parse_rate, f"3{unit}", value) for unit, value in (("GB/s", 3e9), ("TB/s", 3e12))),
+    ],
+)
+def test_every_unit(parse: Callable[[str], float], text: str, value: float) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["64Q", "", "K", "-4", "4 5", "1e3"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match=f"'{text}'"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(1023, "1023 B"), (1024, "1 KiB"), (1 << 20, "1 MiB"), (1 << 30, "1 GiB"), (1 << 40, "1024 GiB")],
+)
+def test_a_size_is_printed_in_the_largest_unit_that_it_fills(nbytes: int, text: str) -> None:
+    assert format_bytes(nbytes) == text

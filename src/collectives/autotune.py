@@ -146,7 +146,7 @@ def environment_machine() -> Machine | None:
     return named_machine(name) if name else None
 
 
-def statement() -> bytes:
+def encode_machine() -> bytes:
     """The machine that this process's environment names, as JSON; nothing where it names none, "!" and why if it fails.
 
     Rank 0 tells it to its group: what the other ranks' environments name, and the files they have, do not count.
@@ -159,8 +159,8 @@ def statement() -> bytes:
 
 
 @cache
-def stated(statement: bytes) -> Machine | None:
-    """The machine of a `statement`, if there is one; ValueError says what was wrong with it on rank 0."""
-    if statement.startswith(b"!"):
-        raise ValueError(f"{VARIABLE} on rank 0: {statement[1:].decode()}")
-    return Machine.model_validate_json(statement) if statement else None
+def decode_machine(encoded: bytes) -> Machine | None:
+    """The machine that `encode_machine` encoded, if any; ValueError says what was wrong with it on rank 0."""
+    if encoded.startswith(b"!"):
+        raise ValueError(f"{VARIABLE} on rank 0: {encoded[1:].decode()}")
+    return Machine.model_validate_json(encoded) if encoded else None

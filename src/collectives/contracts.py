@@ -89,7 +89,7 @@ class Contract(NamedTuple):
     compact: bool = False  # a rank has room for a part of the buffer only
 
 
-def _whole(_: int) -> float:
+def _full_buffer(_: int) -> float:
     return 1.0
 
 
@@ -105,7 +105,7 @@ def _both_ways(p: int) -> float:
 # fmt: off
 CONTRACTS: dict[str, Contract] = {
     "broadcast": Contract(
-        lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.everywhere, _whole,
+        lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.everywhere, _full_buffer,
         rooted=True, in_place=True),
     "scatter": Contract(
         lambda x: x.mine & x.at_root, lambda x: x.from_root, lambda x: x.at_owner, _others,
@@ -120,7 +120,7 @@ CONTRACTS: dict[str, Contract] = {
         lambda x: x.mine & x.at_owner, lambda x: x.from_owner, lambda x: x.at_receiver, _others,
         parts=2, compact=True),
     "reduce": Contract(
-        lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_root, _whole,
+        lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_root, _full_buffer,
         rooted=True, upwards=True, reduces=True, in_place=True),
     "reduce_scatter": Contract(
         lambda x: x.mine, lambda x: x.everyone, lambda x: x.at_owner, _others,

@@ -134,11 +134,12 @@ def parse_grid(text: str, collective: str, p: int, *, root: int | None = None, k
         root = 0
     steps = _steps(text, p)
     used = max((chunk + count for rows in steps for _, _, chunk, count, _ in rows), default=1)
-    whole = parts(collective, p)
+    divisor = parts(collective, p)
     if k is not None and used > k:
         raise ScheduleError(f"chunks of the text: got chunk {used - 1}, expected at most {k - 1}")
-    made = [Step(*zip(*rows, strict=True)) if rows else Step([], [], [], [], []) for rows in steps]
-    return Schedule(collective, p, k or -(-used // whole) * whole, len(made), made.__getitem__, root, one_port=False)
+    parsed = [Step(*zip(*rows, strict=True)) if rows else Step([], [], [], [], []) for rows in steps]
+    chunks = k or -(-used // divisor) * divisor
+    return Schedule(collective, p, chunks, len(parsed), parsed.__getitem__, root, one_port=False)
 
 
 def _steps(text: str, p: int) -> list[list[Row]]:

@@ -4,7 +4,6 @@ The state is an array of shape (participants, k, …): what each rank and switch
 fingerprints, numbers and even strings move by the same rule, so what is proved of one is what happens to the other.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -107,11 +106,3 @@ def _mix(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A hash of two operands in either order; sums and products wrap."""
     both = a + b
     return (both ^ (both >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
-
-
-def __getattr__(name: str) -> Any:
-    """The former name of `run` still works."""
-    if name != "play":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{__name__}.play is now run", DeprecationWarning, stacklevel=2)
-    return run

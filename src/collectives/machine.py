@@ -40,13 +40,12 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from collectives import plain_yaml
+from collectives.config import FILE, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
 from collectives.errors import explain, unknown
-from collectives.fields import FILE, Bytes, Count, Model, Rate, Seconds
 from collectives.schemas import VERSION, version_of
 
 
-class Delay(Model):
+class Delay(StrictModel):
     """The cost of a message independent of its size, in seconds: LogGP's L and o."""
 
     latency: Seconds = 0.0
@@ -69,7 +68,7 @@ class Link(Delay):
         return self.overhead + self.latency
 
 
-class Level(Model):
+class Level(StrictModel):
     """One level of the network: groups of nodes, and what a message that leaves its group meets."""
 
     name: str
@@ -79,7 +78,7 @@ class Level(Model):
     uplink: Rate | None = None
 
 
-class Protocol(Model):
+class Protocol(StrictModel):
     """How a library sends messages of some sizes for some algorithms, such as NCCL's LL and Simple."""
 
     name: str
@@ -95,7 +94,7 @@ class Protocol(Model):
         return self.algorithms is None or algorithm in self.algorithms
 
 
-class Machine(Model):
+class Machine(StrictModel):
     """Ranks on nodes and the links between them; the module's docstring explains every field.
 
     >>> Machine(name="textbook", network=Link(overhead="5us", rate="25GB/s")).network.alpha
@@ -161,14 +160,14 @@ def machine(name: str) -> Machine:
     0.005
     """
     if name in presets():
-        return _machine(plain_yaml.parse((_folder() / f"{name}.yaml").read_bytes(), name), name)
+        return _parse_machine(parse_yaml((_folder() / f"{name}.yaml").read_bytes(), name), name)
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise ValueError(f"there is no machine file {name}")
-        return _machine(plain_yaml.read(Path(name)), name)
+        return _parse_machine(read_yaml(Path(name)), name)
     if "," in name:
         latency, _, rate = name.partition(",")
-        return _machine({"name": name, "network": {"latency": latency, "rate": rate}}, name)
+        return _parse_machine({"name": name, "network": {"latency": latency, "rate": rate}}, name)
     raise ValueError(f"{unknown('machine', name, presets())}, files NAME.yaml, and LATENCY,RATE")
 
 
@@ -176,7 +175,7 @@ def _folder() -> Any:
     return resources.files("collectives") / "machines"
 
 
-def _machine(given: Any, name: str) -> Machine:
+def _parse_machine(given: Any, name: str) -> Machine:
     if not isinstance(given, dict):
         raise ValueError(f"machine {name}: got no fields, expected some, such as name, network and ranks_per_node")
     version_of(given, f"machine {name}", unsaid=VERSION)

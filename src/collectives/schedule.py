@@ -18,7 +18,6 @@ are made on request and are vectorised over ranks, because a ring over 24,576 ra
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -121,7 +120,7 @@ class Step:
         given = [*(_given(values, np.int64) for values in (src, dst, chunk, count)), _given(add, np.bool_)]
         length = max((len(each) for each in given if isinstance(each, np.ndarray) and each.ndim), default=1)
         for name, each in zip(Step.__slots__, given, strict=True):
-            object.__setattr__(self, name, _whole(name, each, length))
+            object.__setattr__(self, name, _broadcast_column(name, each, length))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -132,11 +131,11 @@ class Step:
 
     def _reversed(self, add: bool) -> Step:
         """The same rows from receiver to sender. Its columns are this step's, so nothing is to be checked."""
-        made = object.__new__(Step)
+        reversed_step = object.__new__(Step)
         columns = self.dst, self.src, self.chunk, self.count, _filled(add, len(self), np.bool_)
         for name, each in zip(Step.__slots__, columns, strict=True):
-            object.__setattr__(made, name, each)
-        return made
+            object.__setattr__(reversed_step, name, each)
+        return reversed_step
 
     def cells(self) -> tuple[Ints, Ints]:
         """Every chunk that moves, one entry each: (its row, the chunk).
@@ -207,7 +206,7 @@ def _given(values: ArrayLike, dtype: type) -> Any:
     return values if isinstance(values, int | np.generic) else column(values, dtype)
 
 
-def _whole(name: str, values: Any, length: int) -> NDArray[Any]:
+def _broadcast_column(name: str, values: Any, length: int) -> NDArray[Any]:
     dtype = np.bool_ if name == "add" else np.int64
     if not isinstance(values, np.ndarray):
         return _filled(values, length, dtype)
@@ -329,10 +328,10 @@ class Schedule:
         """Step ``t``. Raises IndexError outside 0 … nsteps-1, and ScheduleError if ``make`` returns anything else."""
         if not 0 <= t < self.nsteps:
             raise IndexError(f"step {t} of a schedule with {self.nsteps} steps")
-        made = self.make(t)
-        if not isinstance(made, Step):
-            raise ScheduleError(f"step {t}: got {made!r}, expected a Step")
-        return made
+        step = self.make(t)
+        if not isinstance(step, Step):
+            raise ScheduleError(f"step {t}: got {step!r}, expected a Step")
+        return step
 
     def steps(self) -> Iterator[Step]:
         """The steps in order; each is made when the iterator reaches it."""
@@ -456,8 +455,8 @@ def _remembered(function: Callable[[Any], NDArray[Any]]) -> Callable[[Any], NDAr
 
     def remembering(given: NDArray[Any]) -> NDArray[Any]:
         if not last or last[0] is not given:
-            made = function(given)
-            last[:] = given, column(made, made.dtype.type)
+            result = function(given)
+            last[:] = given, column(result, result.dtype.type)
         return last[1]
 
     return remembering
@@ -496,14 +495,3 @@ def _need_reversible(schedule: Schedule) -> None:
                 f"{schedule.collective} cannot be reversed: step {t} writes chunk {c} of rank {rank}, "
                 "which was written or sent before"
             )
-
-
-_FORMER = {"beside": "parallel", "dual": "reverse"}
-
-
-def __getattr__(name: str) -> Any:
-    """The former names of two combinators still work."""
-    if name not in _FORMER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{__name__}.{name} is now {_FORMER[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[_FORMER[name]]

@@ -1,6 +1,7 @@
 """How quantities are typed and printed: sizes as 64K (powers of 1024), times as 5us, rates as 25GB/s (of 1000).
 
-The parsers read whatever `format_bytes`, `duration`, `typed_seconds` and `typed_rate` print.
+The parsers read whatever `format_bytes`, `duration`, `format_seconds` and `format_rate` print. And the largest accepted
+values: beyond them memory or time would run out without a message.
 """
 
 import math
@@ -9,8 +10,40 @@ from decimal import Decimal
 
 from collectives.errors import short
 
+# A schedule has arrays with an entry for every rank; at this limit a simulation takes a minute.
+MOST_RANKS = 1 << 20
+
+# If every rank sends to every other in one step, the step has a row for each pair: 16 million rows, 600 MB.
+MOST_RANKS_IN_PAIRS = 1 << 12
+
+# A step has a row for every segment in flight, and a pipeline gains nothing from more.
+MOST_SEGMENTS = 1 << 16
+
+# Every rank proves and compiles its schedule before it starts, which takes about a millisecond a segment.
+MOST_SEGMENTS_STARTED = 1 << 10
+
+# The chunks' offsets are an array of 64-bit numbers: 1 GiB.
+MOST_CHUNKS = 1 << 27
+
+# A command that shows or counts whole schedules does so within seconds; a picture, within a minute.
+MOST_RANKS_SHOWN = 1 << 10
+MOST_MESSAGES_DRAWN = 1 << 14
+
+# Bytes of one buffer: the bytes that all ranks send together stay below 2**63.
+MOST_BYTES = 1 << 38
+
+# Ranks that are processes; a rank that has imported torch has more private memory than this.
+MOST_RANKS_STARTED = 1 << 14
+BYTES_OF_A_RANK = 64 << 20
+
+# The samples of one row are printed and kept.
+MOST_REPETITIONS = 10_000
+
+# A week. The longest time that every layer below can count is not much longer.
+MOST_SECONDS = 7 * 86_400
+
 _POWERS = {"": 0, "B": 0, "K": 1, "KIB": 1, "M": 2, "MIB": 2, "G": 3, "GIB": 3}
-MOST_BYTES = (1 << 63) - 1  # an int64 holds it
+_INT64 = (1 << 63) - 1
 # Powers of ten, from small to large. The sign for micro has two code points; both are read as u.
 _SECONDS = {"ns": -9, "us": -6, "ms": -3, "s": 0}
 _MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u"})
@@ -35,7 +68,7 @@ def parse_bytes(text: str | int) -> int:
     if not match or power is None or (power == 0 and "." in match[1]):
         raise ValueError(f"invalid size {short(text)}; expected for example 4, 64K, 1M or 2G (powers of 1024)")
     size = Decimal(match[1]) * (1 << 10 * power)
-    if size > MOST_BYTES:
+    if size > _INT64:
         raise ValueError(f"a size of {short(text)} is too large; expected less than 2^63 bytes")
     return round(size)
 
@@ -56,7 +89,7 @@ def parse_rate(text: str) -> float:
     (25000000.0, 23000000000.0)
     """
     if bits := re.fullmatch(rf"{_NUMBER}([KMGT]?)b(?:ps|/s|it/s)", str(text).strip()):
-        rate = typed_rate(parse_rate(f"{bits[1]}{bits[2]}B/s") / 8)
+        rate = format_rate(parse_rate(f"{bits[1]}{bits[2]}B/s") / 8)
         raise ValueError(f"a rate of {short(text)} is in bits (lower-case b); expected for example {rate}, in bytes")
     return _quantity(text, _RATES, "rate", "25MB/s or 23GB/s (powers of 1000)")
 
@@ -107,19 +140,19 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
-def typed_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """A time in seconds as people type it, exactly: `parse_seconds` returns the same number.
 
-    >>> typed_seconds(4e-4), typed_seconds(0.02), typed_seconds(0.0)
+    >>> format_seconds(4e-4), format_seconds(0.02), format_seconds(0.0)
     ('400us', '20ms', '0s')
     """
     return _typed(seconds, _SECONDS)
 
 
-def typed_rate(rate: float) -> str:
+def format_rate(rate: float) -> str:
     """A rate in bytes per second as people type it, exactly: `parse_rate` returns the same number.
 
-    >>> typed_rate(25e9), typed_rate(6.25e6), typed_rate(50e3)
+    >>> format_rate(25e9), format_rate(6.25e6), format_rate(50e3)
     ('25GB/s', '6.25MB/s', '50KB/s')
     """
     return _typed(rate, _RATES)

@@ -38,6 +38,9 @@ COUNTED_RANKS, COUNTED = 128, 1 << 29
 # Where the number of contributions to a cell saturates: far above every p, and twice as much still fits 64 bits.
 MANY = np.uint64(1 << 62)
 
+# `verify` keeps a 64-bit number for every rank and chunk, in three arrays: 3 GiB.
+MOST_CELLS = 1 << 27
+
 # A larger number is shown as a power of two.
 SHOWN = 10**9
 
@@ -69,6 +72,22 @@ def verify(schedule: Schedule) -> None:
         _verify_counts(schedule)
     else:
         _verify_fingerprints(schedule)
+
+
+def need_cells(p: int, k: int) -> None:
+    """Raise ValueError if verifying a schedule of ``k`` chunks on ``p`` ranks would take more than 3 GiB.
+
+    >>> need_cells(100_000, 100_000)
+    Traceback (most recent call last):
+        ...
+    ValueError: verify keeps a number for every rank and chunk: got 100,000 ranks x 100,000 chunks, expected a product
+    of at most 134,217,728
+    """
+    if p * k > MOST_CELLS:
+        raise ValueError(
+            f"verify keeps a number for every rank and chunk: got {p:,} ranks x {k:,} chunks, "
+            f"expected a product of at most {MOST_CELLS:,}"
+        )
 
 
 def exact(schedule: Schedule) -> bool:

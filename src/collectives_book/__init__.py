@@ -58,7 +58,7 @@ def validated(model: type[Checked], given: Mapping[str, Any]) -> Checked:
     """The parameters of a model: these and no others. Raises ExperimentError, in one line, for anything else."""
     from pydantic import ValidationError
 
-    from collectives.fields import FILE
+    from collectives.config import FILE
 
     for name in given:
         if name not in model.model_fields:

@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _assignment(text: str) -> tuple[str, Any]:
-    from collectives.plain_yaml import parse
+    from collectives.config import parse_yaml
 
     name, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=VALUE")
     try:
-        return name.strip(), parse(value, f"the value of {name.strip()}")
+        return name.strip(), parse_yaml(value, f"the value of {name.strip()}")
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

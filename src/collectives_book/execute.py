@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collectives import plain_yaml
+from collectives import config
 from collectives.bench.environment import code, digest, fingerprint, record
 from collectives.bench.results import read
 from collectives.errors import short, unknown
@@ -123,7 +123,7 @@ def _preset(notebook: Path, preset: str) -> dict[str, Any] | None:
     if not path.is_file():
         raise ExperimentError(unknown("preset", preset, sorted(path.stem for path in path.parent.glob("*.yaml"))))
     try:
-        presets = plain_yaml.read(path) or {}
+        presets = config.read_yaml(path) or {}
     except ValueError as error:
         raise ExperimentError(f"preset {preset}: {error}") from None
     if not isinstance(presets, dict):

@@ -5,14 +5,14 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from collectives.fields import Bytes, Model, Seconds
-from collectives.limits import MOST_BYTES, MOST_RANKS, MOST_REPETITIONS
+from collectives.config import Bytes, Seconds, StrictModel
 from collectives.machine import machine
+from collectives.units import MOST_BYTES, MOST_RANKS, MOST_REPETITIONS
 
 T = TypeVar("T")
 
 
-class Parameters(Model):
+class Parameters(StrictModel):
     """The parameters of a notebook. Each is given by its name and of its type; none has a default.
 
     ``output`` is a path without a suffix: rows are written to ``output.parquet``, their record to ``output.json``.

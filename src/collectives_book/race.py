@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from collectives.algorithms import build
 from collectives.machine import machine
-from collectives.simulator.flights import flights
+from collectives.simulator.trace import flights
 from collectives_book.figures.race import Lane, Race
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from collectives import plain_yaml
+from collectives import config
 from collectives.errors import explain
 from collectives.units import parse_bytes
 from collectives_course.criterion import Criterion
@@ -69,7 +69,7 @@ def read(folder: Path) -> Assignment:
     if not file.is_file():
         raise AssignmentError(f"assignment: got {folder.name!r}, which has no assignment.yaml{_nearby(folder)}")
     try:
-        facts = Facts.model_validate(plain_yaml.read(file))
+        facts = Facts.model_validate(config.read_yaml(file))
     except ValidationError as error:
         raise AssignmentError(f"{file}: {explain(error)}") from None
     module = _criteria(folder)

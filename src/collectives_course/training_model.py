@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.simulator import lane
+from collectives.simulator import overlap
 from collectives_course.messages import Network
 from collectives_course.training_world import Computation
 
@@ -135,7 +135,7 @@ def exposed(model: Model, network: Network, most: int) -> float:
     """Seconds of a step's communication that buckets of at most ``most`` bytes cannot hide."""
     made = greedy(model.sizes, most)
     costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in made]
-    return lane.exposed([_ready(model, bucket) for bucket in made], costs)
+    return overlap.exposed([_ready(model, bucket) for bucket in made], costs)
 
 
 def _ready(model: Model, bucket: Sequence[int]) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from collectives.simulator.timeline import BACKWARD, FORWARD, REDUCE, Span
+from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span
 
 WIDTH = 64
 

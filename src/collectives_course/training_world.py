@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collectives.simulator.timeline import REDUCE, Span
+from collectives.simulator.overlap import REDUCE, Span
 from collectives_course.messages import Array, Played
 from collectives_course.progress import Rank
 from collectives_course.verdict import Failed

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from collectives.bench import DTYPES, MEASURED, OPS, Settings, need_all
 from collectives.bench import bench as measured
 from collectives.bench.data import BLOCK, reduced, values
+from collectives.bench.statistics import covered, median_interval
 from collectives.errors import explain
 from collectives.launch import launch
-from collectives.statistics import covered, median_interval
 from command import Capture, run
 from places import TASKS
 from sweep import each

@@ -9,8 +9,7 @@ import pytest
 
 from collectives.bench.results import read
 from collectives.machine import machine
-from collectives.simulator.regimes import fastest, regimes
-from collectives.simulator.scaling import Case, row, rows
+from collectives.simulator.scaling import Case, fastest, regimes, row, rows
 from collectives.simulator.speed import Goal
 from collectives_book import ExperimentError, checked, load
 from collectives_book.massive_scale import figures, nccl, published

@@ -12,8 +12,8 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.launch import launch
-from collectives.simulator import lane, timeline
-from collectives.simulator.timeline import BACKWARD, FORWARD, REDUCE, Span, computing
+from collectives.simulator import overlap
+from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span, computing
 from collectives.traffic import traffic
 from collectives_book.overlap.layers import Stack, widths_of
 from places import TASKS
@@ -127,19 +127,19 @@ def test_widths_make_gradients_of_about_the_size() -> None:
 
 
 def test_what_one_lane_hides() -> None:
-    assert lane.exposed([4.0], [3.0]) == 3.0
-    assert lane.exposed(lane.ready_times(4, 4.0), [0.5] * 4) == 0.5, "hidden but for the last"
-    assert lane.exposed(lane.ready_times(4, 4.0), [2.0] * 4) == 5.0, "the first waits, then the lane is busy"
-    sent = lane.sendings([1.0, 1.0, 5.0], [2.0, 1.0, 1.0])
+    assert overlap.exposed([4.0], [3.0]) == 3.0
+    assert overlap.exposed(overlap.ready_times(4, 4.0), [0.5] * 4) == 0.5, "hidden but for the last"
+    assert overlap.exposed(overlap.ready_times(4, 4.0), [2.0] * 4) == 5.0, "the first waits, then the lane is busy"
+    sent = overlap.sendings([1.0, 1.0, 5.0], [2.0, 1.0, 1.0])
     assert [tuple(each) for each in sent] == [(1.0, 3.0), (3.0, 4.0), (5.0, 6.0)]
     with pytest.raises(ValueError, match="zip"):
-        lane.sendings([1.0], [])
+        overlap.sendings([1.0], [])
 
 
 def test_a_timeline_is_a_trace_with_two_lines_for_each_rank(tmp_path: Path) -> None:
     spans = [*computing(0, [0.0, 1.0, 1.0, 3.0]), *computing(1, [0.0, 1.5, 1.5, 3.5])]
     spans.append(Span(1, REDUCE, 0, 3.5, 4.0, 128))
-    timeline.write(tmp_path / "trace.json", spans)
+    overlap.write(tmp_path / "trace.json", spans)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["args"]["name"] for event in events if event["ph"] == "M"} == {"rank 0", "rank 1"}
     shown = [(event["pid"], event["tid"], event["name"]) for event in events if event["ph"] == "X"]

@@ -12,7 +12,7 @@ import pytest
 from collectives import emulator as clusters
 from collectives.bench.results import read
 from collectives.machine import machine
-from collectives.simulator.timeline import BACKWARD, REDUCE, Span
+from collectives.simulator.overlap import BACKWARD, REDUCE, Span
 from collectives_book import ExperimentError, checked
 from collectives_book.overlap import experiment as overlap
 from collectives_book.overlap import figures

@@ -211,12 +211,12 @@ def test_one_clock_for_a_rank_equals_one_for_every_chunk(seed):
     every = list(some_cases(seed, 60))
     every += [(build("all_reduce", name, s.p), on, n) for s, on, n in every for name in ("ring",)]
     for schedule, on, n in every:
-        stage = simulation._stage(schedule, on, n, None)
+        setting = simulation._setting(schedule, on, n, None)
         try:
-            fast, _ = simulation._run(stage, None, by_cell=False)
+            fast, _ = simulation._run(setting, None, by_cell=False)
         except simulation.UnsureError:
             continue
-        slow, _ = simulation._run(stage, None, by_cell=True)
+        slow, _ = simulation._run(setting, None, by_cell=True)
         for name in ("finish", "arrived", "bytes", "messages", "busy", "shared_busy"):
             assert np.allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9, atol=1e-15), (name, schedule, on, n)
         sure += 1

@@ -25,8 +25,8 @@ from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
 from collectives.bounds import Cost, Pipeline, height, share
 from collectives.errors import meant
-from collectives.limits import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
 from collectives.schedule import Schedule
+from collectives.units import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
 
 
 class Mark(NamedTuple):
@@ -191,7 +191,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
     ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`). Raises ValueError for an
-    unknown name, saying which are known, for more ranks or chunks than memory allows (`collectives.limits`), and where
+    unknown name, saying which are known, for more ranks or chunks than memory allows (`collectives.units`), and where
     the file's schedule is one for another collective or number of ranks. Raises ScheduleError where your function
     fails, or the program is wrong.
 
@@ -203,11 +203,11 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     if p > MOST_RANKS_IN_PAIRS and _is_in_pairs(make):
         _need_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MOST_RANKS_IN_PAIRS)
     takes = inspect.signature(make).parameters
-    made = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
-    if (made.collective, made.p) != (collective, p):
-        raise ValueError(f"{algorithm} is {made.collective} on {made.p} ranks, not {collective} on {p}")
-    _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", made.k, MOST_CHUNKS)
-    return made
+    schedule = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
+    if (schedule.collective, schedule.p) != (collective, p):
+        raise ValueError(f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}")
+    _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MOST_CHUNKS)
+    return schedule
 
 
 def takes(collective: str, algorithm: str, option: str) -> bool:

@@ -53,10 +53,10 @@ def distances(p: int) -> list[int]:
     >>> distances(9), distances(8)
     ([1, 2, 3, 5], [1, 2, 4])
     """
-    made = [p]
-    while made[0] > 1:
-        made.insert(0, (made[0] + 1) // 2)
-    return made[:-1]
+    skips = [p]
+    while skips[0] > 1:
+        skips.insert(0, (skips[0] + 1) // 2)
+    return skips[:-1]
 
 
 @lru_cache(maxsize=8)

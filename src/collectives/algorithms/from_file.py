@@ -16,8 +16,8 @@ import numpy as np
 
 from collectives.interchange import msccl
 from collectives.interchange.as_schedule import schedule
-from collectives.limits import MOST_CHUNKS
 from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.units import MOST_CHUNKS
 
 LONGEST_REASON = 300
 
@@ -50,11 +50,11 @@ def own(name: str) -> Callable[..., Schedule]:
         raise ValueError(f"{path} has no function {function!r}")
 
     @functools.wraps(found)
-    def made(*arguments: Any, **options: Any) -> Schedule:
+    def checked_maker(*arguments: Any, **options: Any) -> Schedule:
         with _blamed(name, "when it was called"):
             return _checked(name, found(*arguments, **options))
 
-    return made
+    return checked_maker
 
 
 def is_program(name: str) -> bool:
@@ -64,18 +64,18 @@ def is_program(name: str) -> bool:
 
 def _program(name: str) -> Callable[..., Schedule]:
     path = Path(name)
-    made = _read(path, path.stat().st_mtime_ns if path.is_file() else None)
+    schedule = _read(path, path.stat().st_mtime_ns if path.is_file() else None)
 
     def unrooted(p: int) -> Schedule:
         del p
-        return made
+        return schedule
 
     def rooted(p: int, root: int | None = None) -> Schedule:
-        if root not in (None, made.root):
-            raise ValueError(f"root of {name}: got {root}, expected {made.root}")
+        if root not in (None, schedule.root):
+            raise ValueError(f"root of {name}: got {root}, expected {schedule.root}")
         return unrooted(p)
 
-    return unrooted if made.root is None else rooted
+    return unrooted if schedule.root is None else rooted
 
 
 @lru_cache(maxsize=8)

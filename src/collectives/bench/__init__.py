@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 
-from collectives import limits
+from collectives import units
 from collectives.backends import backend
 from collectives.backends.presence import need
 from collectives.backends.tuning import named
@@ -52,7 +52,7 @@ def need_all(wanted: Sequence[Settings]) -> None:
 def _need_memory(settings: Settings) -> None:
     # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
     buffers = 0 if settings.collective in ("scatter", "gather") else 4 * max(settings.bytes, default=0)
-    needed, there = settings.ranks * (limits.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
+    needed, there = settings.ranks * (units.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
     if needed > there:
         raise ValueError(
             f"memory for {settings.ranks} ranks and their buffers on this machine: "

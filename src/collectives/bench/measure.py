@@ -16,10 +16,10 @@ from collectives.backends.tuning import named
 from collectives.bench.data import reduced, share, values
 from collectives.bench.environment import record
 from collectives.bench.settings import DTYPES, Row, Settings
+from collectives.bench.statistics import median_interval
 from collectives.bounds import algbw, busbw
 from collectives.contracts import CONTRACTS
 from collectives.schedule import parts
-from collectives.statistics import median_interval
 
 OPS = {
     "sum": dist.ReduceOp.SUM,

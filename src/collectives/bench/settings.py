@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from collectives import limits
+from collectives import units
 from collectives.algorithms import ALGORITHMS, build
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, tuning
@@ -12,12 +12,12 @@ from collectives.backends.tuning import named
 from collectives.launch import links, need_where
 from collectives.machine import machine
 from collectives.schedule import need_ranks_only, parts
-from collectives.verify import verify
+from collectives.verify import need_cells, verify
 
 Row = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
-Repetitions = Annotated[int, Field(ge=1, le=limits.MOST_REPETITIONS, strict=True)]
+Repetitions = Annotated[int, Field(ge=1, le=units.MOST_REPETITIONS, strict=True)]
 
 # Bytes of an element, and up to which whole number a dtype counts without rounding.
 DTYPES = {
@@ -47,17 +47,17 @@ class Settings(BaseModel):
     collective: str = "all_reduce"
     algorithms: list[str] = ["auto"]
     backends: list[str] = ["p2p"]
-    ranks: Annotated[Positive, Field(le=limits.MOST_RANKS_STARTED)] = 4
+    ranks: Annotated[Positive, Field(le=units.MOST_RANKS_STARTED)] = 4
     where: str = "loopback"
-    bytes: list[Annotated[Whole, Field(le=limits.MOST_BYTES)]] = [4, 64 << 10, 1 << 20]
+    bytes: list[Annotated[Whole, Field(le=units.MOST_BYTES)]] = [4, 64 << 10, 1 << 20]
     dtype: str = "float32"
     op: str = "sum"
     root: Whole = 0
-    segments: Annotated[Positive, Field(le=limits.MOST_SEGMENTS_STARTED)] | None = None
+    segments: Annotated[Positive, Field(le=units.MOST_SEGMENTS_STARTED)] | None = None
     machine: str | None = None
     repetitions: Repetitions = 20
-    warmups: Annotated[Whole, Field(le=limits.MOST_REPETITIONS)] = 3
-    timeout: Annotated[float, Field(gt=0, le=limits.MOST_SECONDS, allow_inf_nan=False)] = 600.0
+    warmups: Annotated[Whole, Field(le=units.MOST_REPETITIONS)] = 3
+    timeout: Annotated[float, Field(gt=0, le=units.MOST_SECONDS, allow_inf_nan=False)] = 600.0
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -78,7 +78,7 @@ class Settings(BaseModel):
             if algorithm != "auto":
                 schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
                 need_ranks_only(schedule, "bench, which runs on ranks")
-                limits.need_cells(schedule.p, schedule.k)
+                need_cells(schedule.p, schedule.k)
                 verify(schedule)
         return self
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from collectives.autotune import MEASURED
 from collectives.bench import Row, Settings, launches
-from collectives.statistics import covered, percent
+from collectives.bench.statistics import covered, percent
 from collectives.units import format_bytes, many
 
 HEAD = (

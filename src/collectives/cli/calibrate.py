@@ -3,14 +3,14 @@
 import argparse
 import sys
 
-from collectives import limits
+from collectives import units
 from collectives.cli.ending import out
 from collectives.cli.options import TIMEOUT, seconds, whole, wrong_input
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
-    ranks, repetitions = whole(limits.MOST_RANKS_STARTED, 2), whole(limits.MOST_REPETITIONS)
+    ranks, repetitions = whole(units.MOST_RANKS_STARTED, 2), whole(units.MOST_REPETITIONS)
     parser.add_argument("--name", default="calibrated", help="the machine's name (default calibrated)")
     parser.add_argument("--where", default="loopback", help="what starts the ranks (default loopback)")
     parser.add_argument("--ranks", type=ranks, default=2, help="the first and the last are measured (default 2)")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from collectives import limits
+from collectives import units
 from collectives.cli import ending
 from collectives.cli.ending import out
 from collectives.cli.fastest import NODES, tuner
@@ -12,7 +12,7 @@ from collectives.cli.options import TIMEOUT, UsageError, size, whole, wrong_inpu
 from collectives.cli.schedules import add_schedule, built
 from collectives.interchange.program import SLOTS
 from collectives.schedule import Schedule
-from collectives.verify import verify
+from collectives.verify import need_cells, verify
 
 # What each format takes, beyond collective, algorithm and -p.
 TAKES = {
@@ -26,12 +26,12 @@ DIALECTS = ("rccl", "msccl-tools")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
-    add_schedule(parser, limits.MOST_RANKS_SHOWN, nargs="?")
+    add_schedule(parser, units.MOST_RANKS_SHOWN, nargs="?")
     formats = "MSCCL XML, proved before it is written; GOAL, for LogGOPSim; the file of NCCL's example tuner"
     parser.add_argument("--to", choices=tuple(TAKES), required=True, help=formats)
     parser.add_argument("--dialect", choices=DIALECTS, help="msccl: what reads it (default rccl)")
     parser.add_argument("--protocol", choices=tuple(SLOTS), help="msccl: NCCL's protocol (default Simple)")
-    nodes, shown = whole(limits.MOST_RANKS), " ".join(map(str, NODES))
+    nodes, shown = whole(units.MOST_RANKS), " ".join(map(str, NODES))
     parser.add_argument("--machine", help="goal, nccl-tuner: whose network it is (default textbook)")
     parser.add_argument("--nodes", nargs="+", type=nodes, help=f"nccl-tuner: of the machine (default {shown})")
     parser.add_argument("--bytes", nargs="+", type=size, help="goal: one size; nccl-tuner: default 256 B to 1 GiB")
@@ -67,7 +67,7 @@ def _program(arguments: argparse.Namespace) -> str:
 
     schedule = built(arguments)
     with wrong_input():
-        limits.need_cells(schedule.p, schedule.k)
+        need_cells(schedule.p, schedule.k)
     verify(schedule)
     name = f"{arguments.collective}_{arguments.algorithm}"
     with wrong_input():

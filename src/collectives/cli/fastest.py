@@ -26,7 +26,7 @@ def tuner(arguments: argparse.Namespace) -> str:
 
 def _simulated(arguments: argparse.Namespace) -> list[Time]:
     from collectives.machine import machine
-    from collectives.simulator.regimes import regimes
+    from collectives.simulator.scaling import regimes
 
     if arguments.collective != "all_reduce":
         raise UsageError(f"--to nccl-tuner: got {arguments.collective}, expected all_reduce, or --rows of another")

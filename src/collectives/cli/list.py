@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
-from collectives import limits
+from collectives import units
 from collectives.algorithms import ALGORITHMS, build, own
 from collectives.cli.ending import out, out_row
 from collectives.cli.options import UsageError, add_json, whole, wrong_input
@@ -14,7 +14,7 @@ from collectives.traffic import traffic
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
-    ranks = whole(limits.MOST_RANKS_SHOWN)
+    ranks = whole(units.MOST_RANKS_SHOWN)
     parser.add_argument("-p", "--ranks", type=ranks, default=RANKS, help=f"ranks to count for (default {RANKS})")
     parser.add_argument("own", nargs="*", metavar="FILE.py:FUNCTION", help="schedules of your own")
     add_timeout(parser)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from collectives import limits
+from collectives import units
 
 TIMEOUT = 600.0
 
@@ -72,8 +72,8 @@ def seconds(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number <= limits.MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected seconds: above 0, at most {limits.MOST_SECONDS}")
+    if not 0 < number <= units.MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected seconds: above 0, at most {units.MOST_SECONDS}")
     return number
 
 
@@ -89,6 +89,6 @@ def size(text: str) -> int:
         number = parse_bytes(text[:40])
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if number > limits.MOST_BYTES:
-        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected at most {format_bytes(limits.MOST_BYTES)}")
+    if number > units.MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected at most {format_bytes(units.MOST_BYTES)}")
     return number

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from collectives import limits
+from collectives import units
 from collectives.algorithms import build, is_own, is_program, own, takes
 from collectives.cli import ending
 from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
@@ -22,7 +22,7 @@ def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | 
     parser.add_argument("algorithm", nargs="?", help=names)
     parser.add_argument("-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml)")
     parser.add_argument("--root", type=int, help="for a collective that starts from or ends at one rank")
-    parser.add_argument("--segments", type=whole(limits.MOST_SEGMENTS), help="for a pipelined algorithm")
+    parser.add_argument("--segments", type=whole(units.MOST_SEGMENTS), help="for a pipelined algorithm")
     add_timeout(parser)
 
 

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from collectives import limits
+from collectives import units
 from collectives.cli.ending import out
 from collectives.cli.options import UsageError
 from collectives.cli.schedules import add_schedule, built, limited
@@ -17,7 +17,7 @@ from collectives.units import many
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
-    add_schedule(parser, limits.MOST_RANKS_SHOWN)
+    add_schedule(parser, units.MOST_RANKS_SHOWN)
     names = "NAME-steps-light.svg, NAME-time-light.svg, and both -dark"
     parser.add_argument("--svg", metavar="NAME", help=f"draw it: {names}")
     parser.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
@@ -47,8 +47,8 @@ def _save(name: str, schedule: Schedule, algorithm: str) -> None:
     from collectives.figures.schedules import space_time, steps
 
     messages = schedule.p * schedule.nsteps
-    if messages > limits.MOST_MESSAGES_DRAWN:
-        raise UsageError(f"ranks x steps to draw: got {messages:,}, expected at most {limits.MOST_MESSAGES_DRAWN:,}")
+    if messages > units.MOST_MESSAGES_DRAWN:
+        raise UsageError(f"ranks x steps to draw: got {messages:,}, expected at most {units.MOST_MESSAGES_DRAWN:,}")
     for kind, picture in (("steps", steps(schedule, algorithm)), ("time", space_time(schedule))):
         stem = Path(f"{name}-{kind}")
         try:

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from collectives import limits
+from collectives import units
 from collectives.cli.ending import out_row
 from collectives.cli.options import UsageError, add_json, size, wrong_input
 from collectives.cli.schedules import RANKS, add_schedule, complete, limited, need_options
@@ -13,7 +13,7 @@ SIZES = ("8", "64K", "64M")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
-    add_schedule(parser, limits.MOST_RANKS)
+    add_schedule(parser, units.MOST_RANKS)
     parser.add_argument("--machine", default="textbook", help="a preset, or your own NAME.yaml (default textbook)")
     default, shown = [size(text) for text in SIZES], " ".join(SIZES)
     parser.add_argument("--bytes", nargs="+", type=size, default=default, help=f"sizes (default {shown})")

@@ -3,13 +3,13 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from collectives import limits
+from collectives import units
 from collectives.cli import ending, programs, proving
 from collectives.cli.ending import out_row
 from collectives.cli.options import TIMEOUT, UsageError, add_json, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built, limited
 from collectives.schedule import ScheduleError
-from collectives.verify import COUNTED_RANKS, exact, verify
+from collectives.verify import COUNTED_RANKS, exact, need_cells, verify
 
 if TYPE_CHECKING:
     from collectives.machine import Machine
@@ -19,7 +19,7 @@ SIZE = "1M"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
-    add_schedule(parser, limits.MOST_RANKS, nargs="?")
+    add_schedule(parser, units.MOST_RANKS, nargs="?")
     parser.add_argument("files", nargs="*", metavar="FILE.xml", help="instead: programs in MSCCL XML, one or more")
     parser.add_argument("--all", action="store_true", help="every algorithm, all its roots, segments and nodes")
     most = f"with --all: 1 to P ranks (default: {COUNTED_RANKS}, and more)"
@@ -91,7 +91,7 @@ def _verify_one(arguments: argparse.Namespace) -> None:
         raise UsageError("--max-ranks goes with --all: got a single algorithm, expected -p")
     schedule = built(arguments)
     with wrong_input():
-        limits.need_cells(schedule.p, schedule.k)
+        need_cells(schedule.p, schedule.k)
     verify(schedule)
     how = "every contribution counted" if exact(schedule) else "by fingerprints"
     row = {"collective": arguments.collective, "algorithm": arguments.algorithm, "ranks": schedule.p, "method": how}

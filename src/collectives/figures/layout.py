@@ -17,7 +17,7 @@ SHAPES = {name: each.shape for (_, name), each in reversed(ALGORITHMS.items())}
 BENDS = {"tree": 0.07, "two trees": 0.07, "nodes": 0.28}
 
 
-class Layout(NamedTuple):
+class Placement(NamedTuple):
     """Points in the unit square (float64, shape (participants, 2), y downwards), and the radius of a rank in that unit.
 
     ``around`` is the number of places on a circle whose neighbours are joined by its arc; 0 without a circle. ``nodes``
@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     nodes: list[Line]
 
 
-def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
+def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
     """The places of a schedule's ranks, switches in the middle. What is not in the table is drawn on a ring.
 
     >>> from collectives.algorithms import ALGORITHMS
@@ -56,10 +56,10 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Layout:
     else:
         points = _ring(schedule.p)
     around = {"ring": schedule.p, "nodes": schedule.p // schedule.ranks_per_node}.get(shape, 0)
-    return Layout(shape, points.round(4), _radius(points), around if around > 2 else 0, lines)
+    return Placement(shape, points.round(4), _radius(points), around if around > 2 else 0, lines)
 
 
-def bend(placed: Layout, src: int, dst: int) -> float:
+def bend(placed: Placement, src: int, dst: int) -> float:
     """How far the arrow between two ranks bends to its left, as a share of its length.
 
     From a rank to the next one on the circle it follows the circle. All others bend a little, so that two messages in
@@ -70,7 +70,7 @@ def bend(placed: Layout, src: int, dst: int) -> float:
     return BENDS.get(placed.shape, 0.13)
 
 
-def _clockwise(placed: Layout, src: int, dst: int) -> bool:
+def _clockwise(placed: Placement, src: int, dst: int) -> bool:
     x, y = (placed.points[[src, dst]] - 0.5).T
     (here, there), (near, far) = np.arctan2(y, x), np.hypot(x, y)
     turn = (there - here) % (2 * np.pi)

@@ -9,7 +9,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, edge_colours, second_tree
 from collectives.contracts import Counts, after, before
-from collectives.figures.layout import Layout, Points, bend, depths, layout
+from collectives.figures.layout import Placement, Points, bend, depths, layout
 from collectives.figures.style import Colour, Picture, Theme, hues, mark, picture
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step, run
@@ -171,7 +171,7 @@ def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, mo
     return picture(paint, _who_sends(schedule, shown), WIDTH, height=rows * (0.25 + WIDTH / columns))
 
 
-def _links(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None:
+def _links(axes: Axes, schedule: Schedule, placed: Placement, theme: Theme) -> None:
     """The edges of the trees as faint lines, because a single step shows only some of them."""
     if "tree" in placed.shape:
         pairs = {(min(pair), max(pair)) for step in schedule.steps() for *pair, _, _ in _messages(step)}
@@ -179,7 +179,7 @@ def _links(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None
             axes.plot(*placed.points[[a, b]].T, color=theme.faint, lw=0.7, zorder=0)
 
 
-def _ranks(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None:
+def _ranks(axes: Axes, schedule: Schedule, placed: Placement, theme: Theme) -> None:
     size = WIDTH / 3 * 72 * placed.radius  # about the radius in points, where three panels stand side by side
     for ax, ay, bx, by in placed.nodes:
         axes.plot([ax, bx], [ay, by], color=theme.faint, lw=2.4 * size, solid_capstyle="round", alpha=0.35, zorder=0)
@@ -191,7 +191,7 @@ def _ranks(axes: Axes, schedule: Schedule, placed: Layout, theme: Theme) -> None
     axes.set(xlim=(-edge, 1 + edge), ylim=(1 + edge, -edge), aspect="equal")
 
 
-def _curves(axes: Axes, schedule: Schedule, placed: Layout, t: int, theme: Theme) -> None:
+def _curves(axes: Axes, schedule: Schedule, placed: Placement, t: int, theme: Theme) -> None:
     colours = hues(schedule.k)
     messages = _messages(schedule.step(t))
     for src, dst, chunks, add in messages:
@@ -207,7 +207,7 @@ def _curves(axes: Axes, schedule: Schedule, placed: Layout, t: int, theme: Theme
             axes.text(x, y, _short(chunks), ha="center", va="center", fontsize=7, color=theme.ink)
 
 
-def _between(placed: Layout, src: int, dst: int) -> tuple[Points, Points]:
+def _between(placed: Placement, src: int, dst: int) -> tuple[Points, Points]:
     """The ends of an arrow, just outside the circles of its ranks: two points in the unit square."""
     a, b = placed.points[src], placed.points[dst]
     gap = (b - a) * min(0.4, 1.25 * placed.radius / float(np.hypot(*(b - a))))

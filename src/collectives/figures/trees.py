@@ -29,7 +29,7 @@ def side_by_side(parents: Ints, title: str) -> Picture:
 
 def _tree(axes: Axes, parent: Ints, both: set[int], theme: Theme) -> None:
     """A rank is above its subtree, level by level."""
-    depth, x = depths(parent.tolist()), places(parent)
+    depth, x = depths(parent.tolist()), x_positions(parent)
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:
             axes.plot([x[rank], x[up]], [depth[rank], depth[up]], color=theme.ink, lw=1.2, zorder=1)
@@ -41,10 +41,10 @@ def _tree(axes: Axes, parent: Ints, both: set[int], theme: Theme) -> None:
     axes.set_axis_off()
 
 
-def places(parent: Ints) -> list[float]:
+def x_positions(parent: Ints) -> list[float]:
     """Where each rank is from left to right: leaves in a row, all others above the middle of their children.
 
-    >>> places(np.array([-1, 0, 0, 1, 1]))
+    >>> x_positions(np.array([-1, 0, 0, 1, 1]))
     [1.25, 0.5, 2.0, 0.0, 1.0]
     """
     found, free = [0.0] * len(parent), iter(range(len(parent)))

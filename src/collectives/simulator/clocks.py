@@ -10,19 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.compiled import compiled
-from collectives.schedule import Ints
-from collectives.schedule import Messages as Sent
+from collectives.schedule import Ints, Messages
 from collectives.simulator.links import (
     Floats,
     Links,
+    done_at,
+    free_at,
     kind_of,
+    occupy,
     protocol_of,
     shared_links,
     slowed,
 )
-from collectives.simulator.ports import done_at, free_at, occupy
 
-# What `simulate_step` and `steady_state` return.
+# What `simulate_step` and `steady_state.repeat` return.
 DONE, UNSURE = 0, 1
 
 
@@ -37,7 +38,7 @@ class Clocks(NamedTuple):
     first: Ints  # … and the run of chunks that it brought
     end: Ints
     finish: Floats  # by rank: its last message has left or arrived
-    egress: Floats  # by port, to send: GAP, BEGIN and END as in `ports` …
+    egress: Floats  # by port, to send: GAP, BEGIN and END as in `links` …
     ingress: Floats  # … to receive …
     shared: Floats  # … and by shared link
     busy: Floats  # by port, seconds occupied: sending, then receiving (2, 2p) …
@@ -65,7 +66,7 @@ def new_clocks(p: int, links: Links) -> Clocks:
 
 
 class Scratch(NamedTuple):
-    """One step: how long its messages occupy each port and shared link together, and what `Sent` does not say."""
+    """One step: how long its messages occupy each port and shared link together, and what `Messages` does not say."""
 
     egress: Floats
     ingress: Floats
@@ -85,7 +86,7 @@ class Scratch(NamedTuple):
 
 @compiled
 def prepare(
-    sent: Sent, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
+    sent: Messages, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
 ) -> int:  # fmt: skip
     """Each message's kind, how much of it is added, and when its data are there. DONE or UNSURE."""
@@ -110,7 +111,7 @@ def prepare(
 
 
 @compiled
-def load(sent: Sent, p: int, links: Links, now: Scratch) -> None:
+def load(sent: Messages, p: int, links: Links, now: Scratch) -> None:
     """How long the step's messages occupy each port and shared link together."""
     for j in range(len(sent.src)):
         s, d, kind, size = sent.src[j], sent.dst[j], now.kind[j], float(sent.size[j])
@@ -138,7 +139,7 @@ def load(sent: Sent, p: int, links: Links, now: Scratch) -> None:
 
 
 @compiled
-def start(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
+def start(sent: Messages, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
     """When each message starts and has left: it waits for its data, its ports and its shared links."""
     for j in range(len(sent.src)):
         s, d, kind, q = sent.src[j], sent.dst[j], now.kind[j], now.protocol[j]
@@ -167,7 +168,7 @@ def start(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> Non
 
 
 @compiled
-def commit(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
+def commit(sent: Messages, p: int, links: Links, clocks: Clocks, now: Scratch) -> None:
     """Occupy ports and shared links until their messages have left; note what has arrived; reset the loads."""
     for j in range(len(sent.src)):
         s, d, kind = sent.src[j], sent.dst[j], now.kind[j]
@@ -196,7 +197,7 @@ def commit(sent: Sent, p: int, links: Links, clocks: Clocks, now: Scratch) -> No
 
 @compiled
 def simulate_step(
-    sent: Sent, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
+    sent: Messages, chunk: Ints, count: Ints, add: NDArray[np.bool_], edges: Ints,
     node: Ints, links: Links, clocks: Clocks, cells: Floats, now: Scratch,
 ) -> int:  # fmt: skip
     """One step, of which ``sent`` are the messages. DONE, or UNSURE: only cells can tell when the data are there."""

@@ -3,6 +3,9 @@
 A message's class is 0 inside a node and 1 through the network; its kind also tells how many of the network's levels it
 passes. A shared link is one that several ranks use: a node's network port, or a group's uplink, each in both
 directions. Times are seconds.
+
+A port or shared link remembers one occupied period and the gap before it: it is free from GAP to BEGIN, occupied from
+BEGIN to END, and free after that.
 """
 
 from itertools import accumulate
@@ -16,6 +19,8 @@ from collectives.machine import Machine, Protocol
 from collectives.schedule import Ints
 
 Floats = NDArray[np.float64]
+
+GAP, BEGIN, END = 0, 1, 2
 
 
 class Links(NamedTuple):
@@ -103,3 +108,33 @@ def _latencies(machine: Machine, protocol: Protocol) -> list[float]:
 def shared_links(links: Links) -> int:
     """How many links are shared, each direction counted."""
     return int(2 * links.ingress[-1] - links.egress[-1])
+
+
+# The functions take all ports and an index: a row of an array as an argument costs as much as the function.
+
+
+@compiled
+def free_at(ports: Floats, i: int, ready: float) -> float:
+    """When something that is ready can begin at port ``i``: in the gap before the occupied period, or after it."""
+    at = max(ready, float(ports[i, GAP]))
+    return at if at < ports[i, BEGIN] else max(ready, float(ports[i, END]))
+
+
+@compiled
+def done_at(ports: Floats, i: int, begin: float, lasts: float) -> float:
+    """When it is done: what the gap is too short for goes on after the occupied period."""
+    end = begin + lasts
+    rest = 0.0 if begin >= ports[i, BEGIN] or end <= ports[i, BEGIN] else float(ports[i, END] - ports[i, BEGIN])
+    return end + rest
+
+
+@compiled
+def occupy(ports: Floats, i: int, begin: float, end: float) -> None:
+    """Occupy the port from begin to end; of several gaps only the last is remembered."""
+    if end <= ports[i, BEGIN]:
+        ports[i, GAP] = end
+    elif begin > ports[i, END]:
+        ports[i, GAP], ports[i, BEGIN], ports[i, END] = ports[i, END], begin, end
+    else:  # a gap is forgotten when work goes on after it without a pause
+        ports[i, GAP] = ports[i, BEGIN] = min(ports[i, BEGIN], begin)
+        ports[i, END] = max(ports[i, END], end)

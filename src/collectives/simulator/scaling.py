@@ -1,4 +1,7 @@
-"""Simulated times as rows: many cases of collective, algorithm, ranks, bytes and machine, on all cores."""
+"""Simulated times as rows: many cases of collective, algorithm, ranks, bytes and machine, on all cores.
+
+And the fastest algorithm for each machine, number of ranks and size, without simulating what cannot win.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -95,15 +98,54 @@ def rows(cases: Sequence[Case], on_row: Callable[[Row], None] = lambda _: None) 
     """Simulate all cases, the largest first, on all cores; returns their rows in the cases' order."""
     order = sorted(range(len(cases)), key=lambda i: cases[i].ranks, reverse=True)
     found: dict[int, Row] = {}
-    for i, made in zip(order, _made([cases[i] for i in order]), strict=True):
-        found[i] = made
-        on_row(made)
+    for i, simulated in zip(order, _simulated_rows([cases[i] for i in order]), strict=True):
+        found[i] = simulated
+        on_row(simulated)
     return [found[i] for i in range(len(cases))]
 
 
-def _made(cases: Sequence[Case]) -> Iterator[Row]:
+def _simulated_rows(cases: Sequence[Case]) -> Iterator[Row]:
     if len(cases) == 1:
         yield row(cases[0])
         return
     with workers() as pool:
         yield from pool.map(row, cases)
+
+
+def regimes(
+    machines: Sequence[Machine],
+    nodes: Sequence[int],
+    sizes: Sequence[int],
+    algorithms: Sequence[str],
+    on_row: Callable[[Row], None] = lambda _: None,
+) -> list[Row]:
+    """All-reduce by each algorithm wherever it may be the fastest, in its best number of segments.
+
+    An algorithm that takes longer for fewer bytes than another one for this size cannot win, because more bytes take no
+    less time: it is left out. Algorithms are tried in the given order; put the fast ones first. Returns rows as
+    `row` makes them.
+    """
+    found: list[Row] = []
+    sizes = sorted(sizes)
+    for algorithm in algorithms:
+        for some in (sizes[:1], sizes[1:]):
+            cases = [
+                Case("all_reduce", algorithm, count * machine.ranks_per_node, size, machine)
+                for machine in machines
+                for count in nodes
+                for size in some
+                if count * machine.ranks_per_node > 1
+            ]
+            found += rows([case for case in cases if _may_win(case, found)], on_row)
+    return found
+
+
+def _may_win(case: Case, found: Sequence[Row]) -> bool:
+    there = [row for row in found if (row["machine"], row["ranks"]) == (case.machine.name, case.ranks)]
+    least = min((row["seconds"] for row in there if row["bytes"] == case.bytes), default=float("inf"))
+    return max((row["seconds"] for row in there if row["algorithm"] == case.algorithm), default=0.0) < least
+
+
+def fastest(found: Any) -> Any:
+    """The fastest row of each (machine, ranks, bytes); takes and returns a pandas data frame."""
+    return found.loc[found.groupby(["machine", "ranks", "bytes"]).seconds.idxmin()]

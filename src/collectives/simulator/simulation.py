@@ -37,18 +37,17 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.machine import Machine, Protocol
-from collectives.schedule import Ints, Schedule, ScheduleError, Step
-from collectives.schedule import Messages as Sent
+from collectives.schedule import Ints, Messages, Schedule, ScheduleError, Step
 from collectives.simulator import clocks as inner
 from collectives.simulator.clocks import Clocks, Scratch, UnsureError, new_clocks
 from collectives.simulator.links import Floats, Links, links_of, protocol_of, shared_links
-from collectives.simulator.repeats import RepeatedSteps
+from collectives.simulator.ring_forwarding import RepeatedSteps
 
 # Clocks by (rank, chunk) need 8 bytes each: 2 GiB.
 MOST_CELLS = 1 << 28
 
 
-class Messages(NamedTuple):
+class TimedMessages(NamedTuple):
     """The messages of one step as arrays: ranks, chunks from ``first`` to before ``end``, bytes, times in seconds."""
 
     src: Ints
@@ -61,7 +60,7 @@ class Messages(NamedTuple):
     arrival: Floats
 
 
-OnStep = Callable[[int, Messages], None]
+OnStep = Callable[[int, TimedMessages], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,16 +111,16 @@ def simulate(
             f"no rank on node {unknown[0]}, which {machine.name} slows: "
             f"got {schedule.p} ranks, expected at least {least}"
         )
-    stage = _stage(schedule, machine, n, algorithm)
+    setting = _setting(schedule, machine, n, algorithm)
     try:
         if on_step is None:
-            return _result(stage, *_run(stage, None, by_cell=False))
+            return _result(setting, *_run(setting, None, by_cell=False))
     except UnsureError:
         pass
-    return _result(stage, *_run(stage, on_step, by_cell=True))
+    return _result(setting, *_run(setting, on_step, by_cell=True))
 
 
-class _Stage(NamedTuple):
+class _Setting(NamedTuple):
     """What all steps of one simulation share."""
 
     schedule: Schedule
@@ -132,13 +131,13 @@ class _Stage(NamedTuple):
     links: Links
 
 
-def _stage(schedule: Schedule, machine: Machine, n: int, algorithm: str | None) -> _Stage:
+def _setting(schedule: Schedule, machine: Machine, n: int, algorithm: str | None) -> _Setting:
     node = np.arange(schedule.p) // machine.ranks_per_node
     if schedule.switches:
         node = np.append(node, _beyond(machine, schedule))
     protocols = machine.protocols_for(algorithm)
     links = links_of(machine, node, protocols, schedule.switches)
-    return _Stage(schedule, machine, protocols, schedule.cut(n), node, links)
+    return _Setting(schedule, machine, protocols, schedule.cut(n), node, links)
 
 
 def _beyond(machine: Machine, schedule: Schedule) -> Ints:
@@ -168,25 +167,25 @@ def _scratch(p: int, links: Links, rows: int) -> Scratch:
     )
 
 
-def _run(stage: _Stage, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks, float]:
+def _run(setting: _Setting, on_step: OnStep | None, by_cell: bool) -> tuple[Clocks, float]:
     """All steps; returns the clocks and the size of the largest message."""
-    schedule, links = stage.schedule, stage.links
+    schedule, links = setting.schedule, setting.links
     clocks, cells = new_clocks(schedule.participants, links), _cells(schedule, by_cell)
     scratch, largest, before = _scratch(schedule.participants, links, rows=0), 0.0, Step([], [], [])
 
-    def play(step: Step) -> Sent:
+    def play(step: Step) -> Messages:
         nonlocal scratch, largest
         step = step if schedule.one_port else _sorted(step)
         if len(step) > len(scratch.first):
             scratch = _scratch(schedule.participants, links, rows=2 * len(step))
-        sent, rows = step.messages(stage.edges), (step.chunk, step.count, step.add)
-        if inner.simulate_step(sent, *rows, stage.edges, stage.node, links, clocks, cells, scratch) == inner.UNSURE:
+        sent, rows = step.messages(setting.edges), (step.chunk, step.count, step.add)
+        if inner.simulate_step(sent, *rows, setting.edges, setting.node, links, clocks, cells, scratch) == inner.UNSURE:
             raise UnsureError
         largest = max(largest, float(sent.size.max(initial=0)))
         return sent
 
-    may_repeat = not by_cell and not stage.machine.slower and not schedule.switches
-    repeats = RepeatedSteps(stage.edges, stage.node, links, clocks, play) if may_repeat else None
+    may_repeat = not by_cell and not setting.machine.slower and not schedule.switches
+    repeats = RepeatedSteps(setting.edges, setting.node, links, clocks, play) if may_repeat else None
     for t, step in enumerate(schedule.steps()):
         repeated = schedule.repeated(t)
         if repeated:
@@ -227,28 +226,28 @@ def _cells(schedule: Schedule, by_cell: bool) -> Floats:
     return np.zeros((schedule.k, schedule.participants) if by_cell else (0, 0))
 
 
-def _messages(sent: Sent, now: Scratch) -> Messages:
+def _messages(sent: Messages, now: Scratch) -> TimedMessages:
     times = (column[: len(sent.src)].copy() for column in (now.start, now.left, now.arrival))
     first, end = (column[: len(sent.src)].copy() for column in (now.first, now.end))
-    return Messages(sent.src, sent.dst, first, end, sent.size.astype(float), *times)
+    return TimedMessages(sent.src, sent.dst, first, end, sent.size.astype(float), *times)
 
 
-def _result(stage: _Stage, clocks: Clocks, largest: float) -> Simulation:
-    machine, p = stage.machine, stage.schedule.participants
-    startup = stage.protocols[protocol_of(largest, stage.links.limit)].startup if largest else 0.0
+def _result(setting: _Setting, clocks: Clocks, largest: float) -> Simulation:
+    machine, p = setting.machine, setting.schedule.participants
+    startup = setting.protocols[protocol_of(largest, setting.links.limit)].startup if largest else 0.0
     names = ["inside", "network", *(level.name for level in machine.levels)]
     return Simulation(
         seconds=float(clocks.finish.max(initial=0.0)) + startup,
-        finish=clocks.finish[: stage.schedule.p],
+        finish=clocks.finish[: setting.schedule.p],
         messages=int(clocks.messages[0]),
         bytes={
             name: int(n) for name, n in zip(names, clocks.bytes, strict=True) if n or name != "inside" or machine.inside
         },
-        busiest=_busiest(stage, clocks, p),
+        busiest=_busiest(setting, clocks, p),
     )
 
 
-def _busiest(stage: _Stage, clocks: Clocks, p: int) -> tuple[str, float]:
+def _busiest(setting: _Setting, clocks: Clocks, p: int) -> tuple[str, float]:
     """The port or shared link that was occupied longest, by name."""
     way, port = divmod(int(clocks.busy.argmax()), 2 * p)
     busy = float(clocks.busy[way, port])
@@ -256,8 +255,8 @@ def _busiest(stage: _Stage, clocks: Clocks, p: int) -> tuple[str, float]:
     if clocks.shared_busy[link] <= busy:
         where = "network" if port >= p else "inside"
         return f"{where} port of rank {port % p}, {('sending', 'receiving')[way]}", busy
-    egress, ingress = stage.links.egress, stage.links.ingress
+    egress, ingress = setting.links.egress, setting.links.ingress
     level = int(np.searchsorted(egress, link, side="right")) - 1
     way, group = divmod(link - int(egress[level]), int(ingress[level] - egress[level]))
-    what = "network port" if level == 0 else f"uplink of {stage.machine.levels[level - 1].name}"
+    what = "network port" if level == 0 else f"uplink of {setting.machine.levels[level - 1].name}"
     return f"{what} {group}, {('outward', 'inward')[way]}", float(clocks.shared_busy[link])

@@ -61,9 +61,9 @@ def _measured(goal: Goal) -> Row:
     for algorithm, nbytes in product(("ring", "two_tree"), (SMALL, 64)):  # compiled, or read from the cache
         row(Case("all_reduce", algorithm, 16, nbytes, machine("textbook"), 1))
     start = time.perf_counter()
-    made = rows(goal.cases)
+    simulated = rows(goal.cases)
     seconds = time.perf_counter() - start
-    messages = sum(one["messages"] for one in made)
+    messages = sum(one["messages"] for one in simulated)
     return {
         "what": goal.what,
         "ranks": max(case.ranks for case in goal.cases),

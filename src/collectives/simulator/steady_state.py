@@ -1,4 +1,8 @@
-"""Steps that repeat, as a ring's do, compiled: a clock for each row of a step instead of clocks for ports and links."""
+"""The state of a step that repeats, as a ring's do, compiled: a clock for each row instead of ones for ports and links.
+
+`ring_forwarding` plays such steps; here is what they share, how the clocks become such a state, and how it becomes
+clocks again.
+"""
 
 from typing import NamedTuple
 
@@ -6,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.compiled import compiled
-from collectives.schedule import Ints
+from collectives.schedule import Ints, Step
 from collectives.simulator.clocks import DONE, UNSURE, Clocks
-from collectives.simulator.links import Floats, Links, kind_of
-from collectives.simulator.ports import BEGIN, END, GAP
+from collectives.simulator.links import BEGIN, END, GAP, Floats, Links, kind_of
 
 Small = NDArray[np.int32]
 Tiny = NDArray[np.int8]
@@ -18,14 +21,22 @@ Tiny = NDArray[np.int8]
 class SteadyState(NamedTuple):
     """A step that repeats, row by row, with other chunks: each rank passes on what it received in the step before.
 
-    Entries from ``rows`` on are for ranks that send but do not receive.
+    So its rows form rings: each takes the chunk that its source, the row before it in the ring, sent in that step.
     """
 
+    src: Ints
+    dst: Ints
     source: Small  # by row: the row whose message this one passes on
+    order: Ints  # the rows, ring after ring, each behind its source …
+    rings: Ints  # … and where the rings begin and end in them
     kind: Tiny
     fixed: Floats  # by kind: seconds for which a message occupies its ports, whatever its size …
-    per_byte: Floats  # … and for each byte
+    beta: Floats  # … for each byte at its ports' rate …
+    per_byte: Floats  # … and for each byte at that of its slowest link, with the adding
     latency: Floats
+    shared_beta: Floats  # by level: seconds for which a byte occupies a shared link
+    gamma: float  # seconds for adding a byte
+    alone: bool  # no two rows share a link
     before: Floats  # by row: when its ports and links were free before its last message …
     free: Floats  # … and when they are after it
     arrived: Floats
@@ -34,77 +45,124 @@ class SteadyState(NamedTuple):
     messages: Small
 
 
-@compiled
-def enter(
-    src: Ints, dst: Ints, adds: bool, q: int, node: Ints, links: Links, clocks: Clocks
-) -> tuple[bool, bool, SteadyState]:
-    """Whether the clocks have a steady state, whether no two rows share a link, and the state.
+def enter(step: Step, q: int, node: Ints, links: Links, clocks: Clocks) -> SteadyState | None:
+    """The state that repeats this step's rows, of which every message takes protocol ``q``; None if there is none.
 
-    There is one if no two rows share a port. Every message takes protocol ``q``.
+    There is one if no two rows share a port, and each passes on what another row sends.
     """
-    rows, p, kinds = len(src), len(node), 1 + len(links.group)
-    state = SteadyState(
-        np.empty(rows, np.int32), np.empty(rows, np.int8), np.empty(kinds), np.empty(kinds), np.empty(kinds),
-        np.empty(rows), np.empty(rows), np.empty(2 * rows), np.full(2 * rows, -1, np.int32),
-        np.zeros(rows, np.int64), np.zeros(rows, np.int32),
-    )  # fmt: skip
-    for kind in range(kinds):
-        beta = links.beta[q, kind]
-        for level in range(kind):
-            beta = max(beta, links.shared_beta[level] * links.stretch[q])
-        state.fixed[kind], state.latency[kind] = links.overhead[q, min(kind, 1)], links.latency[q, kind]
-        state.per_byte[kind] = beta + (links.gamma if adds else 0.0)
-    sends, receives = np.full(p, -1), np.full(p, -1)
+    source = _sources(step.src, step.dst, len(node))
+    order, rings = _rings(source)
+    if not len(order):
+        return None
+    gamma, shared_beta = links.gamma if step.add[0] else 0.0, links.shared_beta * links.stretch[q]
+    kind, free, alone = _free(step.src, step.dst, q, node, links, clocks)
+    dst = step.dst
+    return SteadyState(
+        src=step.src,
+        dst=dst,
+        source=source,
+        order=order,
+        rings=rings,
+        kind=kind,
+        fixed=links.overhead[q][np.minimum(np.arange(len(links.beta[q])), 1)],
+        beta=links.beta[q],
+        per_byte=np.maximum(links.beta[q], np.maximum.accumulate(np.append(0.0, shared_beta))) + gamma,
+        latency=links.latency[q],
+        shared_beta=shared_beta,
+        gamma=gamma,
+        alone=alone,
+        before=free.copy(),
+        free=free,
+        arrived=clocks.arrived[dst],
+        last=np.where(clocks.end[dst] == clocks.first[dst] + 1, clocks.first[dst], -1).astype(np.int32),
+        bytes=np.zeros(len(step), np.int64),
+        messages=np.zeros(len(step), np.int32),
+    )
+
+
+@compiled
+def _sources(src: Ints, dst: Ints, p: int) -> Small:
+    """The row whose message each row passes on; empty if two rows share a port, or one passes on what no row sends."""
+    sends, receives = np.full(p, -1, np.int32), np.full(p, -1, np.int32)
+    for i in range(len(src)):
+        if sends[src[i]] >= 0 or receives[dst[i]] >= 0:
+            return sends[:0]
+        sends[src[i]], receives[dst[i]] = i, i
+    source = receives[src]
+    return source if (source >= 0).all() else source[:0]
+
+
+@compiled
+def _rings(source: Small) -> tuple[Ints, Ints]:
+    """The rows, ring after ring, each behind its source, and where the rings begin and end in them."""
+    rows, n, rings = len(source), 0, 0
+    order, begin, behind = np.empty(rows, np.int64), np.zeros(rows + 1, np.int64), np.full(rows, -1)
+    for i in range(rows):
+        behind[source[i]] = i
+    for i in range(rows):
+        if behind[i] < 0:
+            continue
+        at = i
+        while behind[at] >= 0:
+            order[n], n, next_one = at, n + 1, behind[at]
+            behind[at], at = -1, next_one
+        rings += 1
+        begin[rings] = n
+    return order, begin[: rings + 1]
+
+
+@compiled
+def _free(src: Ints, dst: Ints, q: int, node: Ints, links: Links, clocks: Clocks) -> tuple[Tiny, Floats, bool]:
+    """Each row's kind, and when its ports and links are free; and whether no two rows share a link."""
+    rows, p = len(src), len(node)
+    kinds, free = np.empty(rows, np.int8), np.empty(rows)
     alone, taken = True, np.zeros(len(clocks.shared), np.bool_)
     for i in range(rows):
         s, d = src[i], dst[i]
-        if sends[s] >= 0 or receives[d] >= 0:
-            return False, False, state
-        sends[s], receives[d] = i, i
         kind = kind_of(s, d, node, links.group)
         cls = min(kind, 1)
-        free = max(clocks.egress[cls * p + s, END], clocks.ingress[cls * p + d, END] - state.latency[kind])
+        at = max(clocks.egress[cls * p + s, END], clocks.ingress[cls * p + d, END] - links.latency[q, kind])
         for level in range(links.lowest, kind):
             if links.shared_beta[level] == 0.0:
                 continue
             for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
                 alone &= not taken[link]
                 taken[link] = True
-                free = max(free, clocks.shared[link, END])
-        state.kind[i], state.before[i], state.free[i] = kind, free, free
-    for i in range(rows):
-        s, d = src[i], dst[i]
-        state.source[i] = receives[s] if receives[s] >= 0 else rows + i
-        state.arrived[i], state.arrived[rows + i] = clocks.arrived[d], clocks.arrived[s]
-        state.last[i] = clocks.first[d] if clocks.end[d] == clocks.first[d] + 1 else -1
-        state.last[rows + i] = clocks.first[s] if clocks.end[s] == clocks.first[s] + 1 else -1
-    return True, alone, state
+                at = max(at, clocks.shared[link, END])
+        kinds[i], free[i] = kind, at
+    return kinds, free, alone
 
 
 @compiled
-def repeat_all(chunk: Ints, size: Ints, state: SteadyState, arrived: Floats, last: Small) -> int:
-    """One repeated step without an empty message: reads ``state``, writes what arrives next. Returns DONE or UNSURE.
+def has_gap(state: SteadyState, p: int, links: Links, clocks: Clocks) -> bool:
+    """Whether a message of the next step would be ready in time for a gap, which the state does not know."""
+    for i in range(len(state.src)):
+        s, d, kind = state.src[i], state.dst[i], state.kind[i]
+        cls = min(kind, 1)
+        first = max(clocks.egress[cls * p + s, BEGIN], clocks.ingress[cls * p + d, BEGIN] - state.latency[kind])
+        for level in range(links.lowest, kind):
+            for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
+                first = max(first, clocks.shared[link, BEGIN])
+        if clocks.arrived[s] < first:
+            return True
+    return False
 
-    It writes ``before`` and reads ``free``: the caller exchanges the two.
+
+@compiled
+def passes_on(chunk: Ints, before: Ints, source: Small, in_order: bool) -> bool:
+    """Whether every row has the chunk that its source had before; ``in_order`` says that the source is row i - 1.
+
+    Two pieces of one array, one place apart, are known by their addresses: a ring's steps have them.
     """
-    unsure = 0
-    for i in range(len(chunk)):
-        # Unsigned: an index that may be negative costs a test, and a third of the time.
-        c, source = np.uint64(chunk[i]), np.uint64(np.uint32(state.source[i]))
-        kind, free = np.uint64(np.uint8(state.kind[i])), state.free[i]
-        ready = state.arrived[source]
-        begin = ready if ready > free else free
-        free = begin + state.fixed[kind] + state.per_byte[kind] * size[c]
-        unsure += (ready > 0.0) & (np.uint64(state.last[source]) != c)
-        state.before[i], arrived[i], last[i] = free, free + state.latency[kind], c
-        state.bytes[i] += size[c]
-    return UNSURE if unsure else DONE
+    if in_order and chunk.ctypes.data + chunk.itemsize == before.ctypes.data:
+        return bool(chunk[0] == before[len(before) - 1])
+    return bool(np.all(chunk == before[source]))
 
 
 @compiled
-def repeat_some(chunk: Ints, size: Ints, state: SteadyState, rows: Small, arrived: Floats) -> int:
-    """One repeated step with empty messages; brings all of ``state`` up to date. Returns DONE or UNSURE."""
-    n = 0
+def repeat(chunk: Ints, size: Ints, state: SteadyState) -> int:
+    """One repeated step, of which an empty message is not sent. Returns DONE or UNSURE."""
+    n, rows, arrived = 0, np.empty(len(chunk), np.int64), np.empty(len(chunk))
     for i in range(len(chunk)):
         if size[chunk[i]] == 0:
             continue
@@ -118,46 +176,39 @@ def repeat_some(chunk: Ints, size: Ints, state: SteadyState, rows: Small, arrive
         state.messages[i] += 1
         rows[n], arrived[n] = i, state.free[i] + state.latency[kind]
         n += 1
-    for j in range(n):
+    for j in range(n):  # all reads of a step come before its writes
         state.arrived[rows[j]], state.last[rows[j]] = arrived[j], chunk[rows[j]]
     return DONE
 
 
 @compiled
-def leave(
-    src: Ints, dst: Ints, size: Ints, adds: bool, q: int, alone: bool,
-    state: SteadyState, p: int, links: Links, clocks: Clocks,
-) -> None:  # fmt: skip
-    """Bring the clocks up to date, as `simulate_step` would have left them; of shared links only the loads."""
-    gamma = links.gamma if adds else 0.0
-    for i in range(len(src)):
+def leave(size: Ints, state: SteadyState, p: int, links: Links, clocks: Clocks) -> None:
+    """Bring the clocks up to date, as `simulate_step` would have left them; of links that rows share only the loads."""
+    for i in range(len(state.src)):
         if state.messages[i] == 0:
             continue
-        s, d, kind, c = src[i], dst[i], state.kind[i], state.last[i]
+        s, d, kind, c = state.src[i], state.dst[i], state.kind[i], state.last[i]
         cls = min(kind, 1)
         sender, receiver = cls * p + s, cls * p + d
-        latency, left, arrival = state.latency[kind], state.free[i] - gamma * size[c], state.arrived[i]
+        latency, left, arrival = state.latency[kind], state.free[i] - state.gamma * size[c], state.arrived[i]
         begin = state.free[i] - state.fixed[kind] - state.per_byte[kind] * size[c]
         gap = min(begin, state.before[i])  # begin, where nothing paused
         clocks.egress[sender, GAP], clocks.egress[sender, BEGIN], clocks.egress[sender, END] = gap, begin, left
-        clocks.ingress[receiver, GAP], clocks.ingress[receiver, BEGIN], clocks.ingress[receiver, END] = (
-            gap + latency,
-            begin + latency,
-            arrival,
-        )
+        clocks.ingress[receiver, GAP], clocks.ingress[receiver, BEGIN] = gap + latency, begin + latency
+        clocks.ingress[receiver, END] = arrival
         clocks.arrived[d], clocks.first[d], clocks.end[d] = arrival, c, c + 1
         clocks.finish[s], clocks.finish[d] = max(clocks.finish[s], left), max(clocks.finish[d], arrival)
-        occupied = state.messages[i] * links.overhead[q, cls] + links.beta[q, kind] * state.bytes[i]
+        occupied = state.messages[i] * state.fixed[kind] + state.beta[kind] * state.bytes[i]
         clocks.busy[0, sender] += occupied
-        clocks.busy[1, receiver] += occupied + gamma * state.bytes[i]
+        clocks.busy[1, receiver] += occupied + state.gamma * state.bytes[i]
         clocks.bytes[kind] += state.bytes[i]
         clocks.messages[0] += state.messages[i]
         for level in range(links.lowest, kind):
-            beta = links.shared_beta[level] * links.stretch[q]
+            beta = state.shared_beta[level]
             if beta == 0.0:
                 continue
             for link in (links.egress[level] + links.group[level, s], links.ingress[level] + links.group[level, d]):
-                if alone:
+                if state.alone:
                     clocks.shared[link, GAP], clocks.shared[link, BEGIN] = begin, begin
                     clocks.shared[link, END] = begin + beta * size[c]
                 clocks.shared_busy[link] += beta * state.bytes[i]

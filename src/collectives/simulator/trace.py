@@ -1,4 +1,7 @@
-"""Traces for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev), one process a rank; and a simulation as one."""
+"""When every message of a schedule starts and arrives on a machine: as numbers, and as a trace.
+
+Traces are for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev), one process a rank.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,33 @@ from typing import IO, Any
 
 from collectives.machine import Machine
 from collectives.schedule import Schedule, run
-from collectives.simulator.simulation import Messages, Simulation, simulate
+from collectives.simulator.simulation import Simulation, TimedMessages, simulate
 
 # Viewers fail with more messages than this.
 MOST_MESSAGES = 1_000_000
 
 Event = dict[str, Any]
+Flights = list[tuple[list[float], list[float]]]
+
+
+def flights(schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Flights:
+    """For each step the messages' starts and arrivals in seconds, in the order of `Step.messages`.
+
+    Cost: a simulation, and two numbers for every message.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> from collectives.machine import machine
+    >>> ring = ALGORITHMS["all_reduce", "ring"](2)
+    >>> [[round(time * 1e6) for time in ends] for _, ends in flights(ring, machine("ethernet"), 8)]
+    [[30, 30], [60, 60]]
+    """
+    found: Flights = []
+
+    def on_step(_: int, messages: TimedMessages) -> None:
+        found.append((messages.start.tolist(), messages.arrival.tolist()))
+
+    simulate(schedule, machine, n, algorithm, on_step=on_step)
+    return found
 
 
 def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algorithm: str | None = None) -> Simulation:
@@ -28,7 +52,7 @@ def trace(path: str | Path, schedule: Schedule, machine: Machine, n: int, algori
     """
     with writing(path, schedule.p, schedule.switches) as events:
 
-        def on_step(t: int, messages: Messages) -> None:
+        def on_step(t: int, messages: TimedMessages) -> None:
             if len(events) + 2 * len(messages.src) > 2 * MOST_MESSAGES + schedule.participants:
                 raise ValueError(
                     f"trace too long: expected at most {MOST_MESSAGES:,} messages; take fewer ranks or segments"

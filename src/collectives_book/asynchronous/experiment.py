@@ -18,11 +18,11 @@ from collectives.backends import backend
 from collectives.backends.presence import need
 from collectives.bench import Row
 from collectives.bench.settings import starter
+from collectives.config import Seconds
 from collectives.emulator import Cluster, cluster
-from collectives.fields import Seconds
 from collectives.launch import launch, links
 from collectives.launch.cluster import launch_on, parse
-from collectives.units import typed_rate
+from collectives.units import format_rate
 from collectives_book import parameters as base
 from collectives_book.data_parallel.experiment import JOINING
 from collectives_book.parameters import Name, Ranks, Repetitions, Some, need_place
@@ -125,7 +125,7 @@ def _on_a_cluster(parameters: Parameters, job: Row, keep: Keep) -> None:
 def _set_link(hosts: Cluster, parameters: Parameters, slow: str, ranks_per_host: int) -> None:
     """The slow worker's link, slower by the factor or as all others."""
     factor = parameters.link_factor if slow == "link" else 1
-    hosts.set((parameters.slow_worker + 1) // ranks_per_host, rate=typed_rate(hosts.rate / factor))
+    hosts.set((parameters.slow_worker + 1) // ranks_per_host, rate=format_rate(hosts.rate / factor))
 
 
 def _say(row: Row) -> None:

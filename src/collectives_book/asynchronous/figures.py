@@ -9,8 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from collectives.algorithms import Mark
+from collectives.bench.statistics import median_interval
 from collectives.figures.style import Picture, Theme, picture
-from collectives.statistics import median_interval
 from collectives.units import many
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectives.simulator import lane
+from collectives.simulator import overlap
 from collectives_book.claims import checks
 from collectives_book.claims.checks import received, schedule, sent
 from collectives_book.claims.ledger import AT_LEAST, EQUAL, LESS, Claim, Excluded, Given, Source, within
@@ -53,7 +53,7 @@ def through_root(back: bool) -> tuple[float, ...]:
 def overlapped(buckets: int = 4) -> float:
     """Exposed seconds of 40 GPUs by the model of two lanes."""
     each = ring_seconds(40) / buckets
-    return lane.exposed(lane.ready_times(buckets, BACKWARD * COMPUTING), [each] * buckets)
+    return overlap.exposed(overlap.ready_times(buckets, BACKWARD * COMPUTING), [each] * buckets)
 
 
 # fmt: off

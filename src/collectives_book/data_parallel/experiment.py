@@ -23,7 +23,7 @@ from collectives.autotune import VARIABLE, choose
 from collectives.backends.presence import need
 from collectives.bench import OURS, Row, needed_here
 from collectives.bench.settings import starter
-from collectives.fields import Bytes
+from collectives.config import Bytes
 from collectives.launch import RankError, launch, links
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate

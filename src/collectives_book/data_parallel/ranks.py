@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from collectives.backends import backend
 from collectives.backends.exchange import everyones
 from collectives.bench.environment import record
-from collectives.statistics import median_interval
+from collectives.bench.statistics import median_interval
 from collectives_book.data_parallel.replicas import Replicas, alone, over
 from collectives_book.data_parallel.training import Optimize, State, Step, Training, descend, step, train
 from collectives_book.digits import Samples, digits

@@ -11,7 +11,7 @@ from itertools import groupby
 from math import isclose, isnan
 from typing import Any, NamedTuple
 
-from collectives.statistics import covered, median_interval, percent
+from collectives.bench.statistics import covered, median_interval, percent
 
 # A pandas.DataFrame of measured rows, and one of them; the types cannot say what they hold.
 Rows = Any

@@ -10,8 +10,7 @@ from collectives.bench.environment import record
 from collectives.bench.results import write
 from collectives.errors import unknown
 from collectives.machine import Machine, machine
-from collectives.simulator.regimes import regimes
-from collectives.simulator.scaling import Case, Row, line, rows
+from collectives.simulator.scaling import Case, Row, line, regimes, rows
 from collectives_book import parameters as base
 from collectives_book.massive_scale.nccl import segments
 from collectives_book.parameters import Distinct, Name, Ranks, Size, Some

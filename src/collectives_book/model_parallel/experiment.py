@@ -13,8 +13,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from collectives.bench import Row, Settings, need_all
+from collectives.config import Seconds
 from collectives.errors import explain
-from collectives.fields import Seconds
 from collectives.launch import launch
 from collectives.units import duration
 from collectives_book import parameters as base

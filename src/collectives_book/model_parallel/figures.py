@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from collectives.algorithms import Mark
+from collectives.bench.statistics import median_interval
 from collectives.figures.style import LIGHT, Picture, Theme, picture
-from collectives.statistics import median_interval
 from collectives.units import duration, format_bytes, many
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows

@@ -11,8 +11,8 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
+from collectives.bench.statistics import median_interval
 from collectives.schedule import cut
-from collectives.statistics import median_interval
 from collectives_book.model_parallel import pipeline
 from collectives_book.model_parallel.pipeline_schedule import BACKWARD, FORWARD, SCHEDULES, Action, bubble, kept
 from collectives_book.model_parallel.split_steps import (

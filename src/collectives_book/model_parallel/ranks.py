@@ -21,7 +21,7 @@ from collectives.backends import backend
 from collectives.backends.exchange import everyones
 from collectives.backends.tuning import named
 from collectives.bench.environment import record
-from collectives.statistics import median_interval
+from collectives.bench.statistics import median_interval
 from collectives_book.model_parallel import volume
 from collectives_book.model_parallel.pipeline_rows import pipelines, times
 from collectives_book.model_parallel.split_steps import (

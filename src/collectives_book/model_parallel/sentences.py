@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectives.statistics import median_interval
+from collectives.bench.statistics import median_interval
 from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows

@@ -1,7 +1,7 @@
 """The experiment ``overlap``: exposed time of communication in data-parallel training; parameters and rows.
 
-One launch measures all numbers of buckets and all algorithms. Beside each row is what the model of `training.lane` says
-of it, where the links are known.
+One launch measures all numbers of buckets and all algorithms. Beside each row is what the model of
+`collectives.simulator.overlap` says of it, where the links are known.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collectives.autotune import VARIABLE, choose
 from collectives.backends import BACKENDS, backend
 from collectives.backends.presence import need
 from collectives.bench import OURS, Row, needed_here
+from collectives.config import Seconds
 from collectives.emulator import allowed
-from collectives.fields import Seconds
 from collectives.launch import launch, links
 from collectives.machine import Machine, machine
-from collectives.simulator import lane
+from collectives.simulator import overlap
 from collectives.simulator.simulation import simulate
 from collectives.units import duration
 from collectives_book import parameters as base
@@ -139,8 +139,8 @@ def predicted(row: Row, waiting: float, on: Machine | None) -> Row:
     choice = choose("all_reduce", row["ranks"], nbytes, row["algorithm"], on=on)
     schedule = build("all_reduce", choice.algorithm, row["ranks"], segments=choice.segments)
     seconds = simulate(schedule, on, nbytes, choice.algorithm).seconds
-    ready = lane.ready_times(row["buckets"], BACKWARD * waiting)
-    exposed = lane.exposed(ready, [seconds] * row["buckets"])
+    ready = overlap.ready_times(row["buckets"], BACKWARD * waiting)
+    exposed = overlap.exposed(ready, [seconds] * row["buckets"])
     return {"chosen": choice.algorithm, "bucket_us": round(seconds * 1e6, 3), "predicted_us": round(exposed * 1e6, 3)}
 
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collectives.figures.style import LIGHT, Picture, Theme, mark, picture
-from collectives.simulator.timeline import BACKWARD, FORWARD, REDUCE, Span
+from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span
 from collectives.units import duration, format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Row, Rows

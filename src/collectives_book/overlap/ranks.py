@@ -23,8 +23,8 @@ from collectives.backends import Backend, backend
 from collectives.backends.exchange import everyones
 from collectives.bench.environment import record
 from collectives.bench.settings import Row
-from collectives.simulator.timeline import REDUCE, Span, computing
-from collectives.statistics import median_interval
+from collectives.bench.statistics import median_interval
+from collectives.simulator.overlap import REDUCE, Span, computing
 from collectives_book.overlap.layers import Stack
 from collectives_book.overlap.recorded import NOTHING, Hook, Recorded, hook_of
 

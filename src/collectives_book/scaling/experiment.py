@@ -18,11 +18,11 @@ from collectives.bench import OURS, Settings
 from collectives.bench.calibration import machine_of, measured, save
 from collectives.bench.results import read
 from collectives.bench.sweep import sweep
+from collectives.config import Rate
 from collectives.emulator import MOST_HOSTS, allowed
-from collectives.fields import Rate
 from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
-from collectives.units import duration, format_bytes, typed_rate, typed_seconds
+from collectives.units import duration, format_bytes, format_rate, format_seconds
 from collectives_book import parameters as base
 from collectives_book.figures.statements import Rows
 from collectives_book.parameters import Distinct, Latency, Name, Repetitions, Size, Some, distinct
@@ -95,7 +95,7 @@ def _typed(latency: float, rate: float) -> str:
     >>> _typed(4 * 0.005, 25e6 / 4)
     '20ms,6.25MB/s'
     """
-    return f"{typed_seconds(float(f'{latency:.6g}'))},{typed_rate(float(f'{rate:.6g}'))}"
+    return f"{format_seconds(float(f'{latency:.6g}'))},{format_rate(float(f'{rate:.6g}'))}"
 
 
 def lacking(parameters: Parameters) -> str | None:

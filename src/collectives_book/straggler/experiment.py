@@ -15,12 +15,12 @@ from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.bench import Row, Settings
+from collectives.config import Rate
 from collectives.emulator import MOST_HOSTS, Cluster, cluster
-from collectives.fields import Rate
 from collectives.launch.cluster import launch_on
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
-from collectives.units import duration, format_bytes, typed_rate, typed_seconds
+from collectives.units import duration, format_bytes, format_rate, format_seconds
 from collectives_book import parameters as base
 from collectives_book.parameters import Distinct, Latency, Name, Repetitions, Size, Some
 from collectives_book.resume import Keep, resume
@@ -61,7 +61,7 @@ class Parameters(base.Parameters):
         return Settings(
             algorithms=self.algorithms,
             ranks=self.hosts,
-            where=f"cluster:{typed_seconds(self.latency)},{typed_rate(self.rate)}",
+            where=f"cluster:{format_seconds(self.latency)},{format_rate(self.rate)}",
             bytes=self.sizes,
             segments=SEGMENTS,
             repetitions=self.repetitions,
@@ -86,7 +86,7 @@ def run(parameters: Parameters) -> None:
     Raises ClusterError where this system allows no hosts (`emulator.allowed`), RankError where a rank fails.
     """
     wanted = parameters.settings().model_dump()
-    latency, rate = typed_seconds(parameters.latency), typed_rate(parameters.rate)
+    latency, rate = format_seconds(parameters.latency), format_rate(parameters.rate)
 
     def measure(left: Sequence[tuple[tuple[int, int], int]], keep: Keep) -> None:
         with cluster(parameters.hosts, latency, rate) as hosts:
@@ -106,7 +106,7 @@ def run(parameters: Parameters) -> None:
 def _slow_down(hosts: Cluster, parameters: Parameters, slow: int, factor: int) -> None:
     """Divide the rate of this host's link by the factor; all others have the full rate."""
     for host in range(hosts.hosts):
-        hosts.set(host, rate=typed_rate(parameters.rate / (factor if host == slow else 1)))
+        hosts.set(host, rate=format_rate(parameters.rate / (factor if host == slow else 1)))
 
 
 def _row(parameters: Parameters, row: Row) -> Row:

@@ -16,11 +16,11 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from collectives.bench import Row
+from collectives.config import Rate, Seconds
 from collectives.emulator import MOST_HOSTS, cluster
-from collectives.fields import Rate, Seconds
 from collectives.launch.cluster import launch_on
 from collectives.machine import Link, Machine
-from collectives.units import duration, typed_rate, typed_seconds
+from collectives.units import duration, format_rate, format_seconds
 from collectives_book import parameters as base
 from collectives_book.overlap.experiment import (
     TASK,
@@ -126,8 +126,8 @@ def _measure(parameters: Parameters, ranks: int, buckets: list[int], keep: Keep)
         return
     on, racks = parameters.machine(ranks), -(-ranks // parameters.ranks_per_node)
     inside = (on.inside or on.network).rate
-    uplink = typed_rate(on.network.rate) if racks > 1 else None
-    with cluster(ranks, typed_seconds(parameters.latency), typed_rate(inside), racks=racks, uplink=uplink) as hosts:
+    uplink = format_rate(on.network.rate) if racks > 1 else None
+    with cluster(ranks, format_seconds(parameters.latency), format_rate(inside), racks=racks, uplink=uplink) as hosts:
         launch_on(hosts, TASK, job, timeout=TIMEOUT, on_event=keep)
 
 

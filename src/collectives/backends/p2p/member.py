@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import distributed as dist
 
-from collectives.autotune import statement
+from collectives.autotune import encode_machine
 from collectives.backends import Call
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p.measured import measured
@@ -65,7 +65,7 @@ class Member:
 
         If it names none, CPU ranks measure their links.
         """
-        told = everyones(statement() if self.rank == 0 else b"", group, device)[0]
+        told = everyones(encode_machine() if self.rank == 0 else b"", group, device)[0]
         if not told and self.p > 1 and device.type == "cpu":
             told = measured(transport(group), group).model_dump_json().encode()
         self.membership = Membership(self.rank, self.p, self.over, told)

@@ -8,7 +8,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.autotune import STRAIGHT, choose, stated
+from collectives.autotune import STRAIGHT, choose, decode_machine
 from collectives.backends import Call, Performed
 from collectives.backends.p2p.cache import BoundedCache
 from collectives.backends.p2p.compile import compact, is_straight, plan
@@ -97,7 +97,7 @@ def prepare(us: Membership, wanted: CallKey) -> Prepared:
 def _prepare(us: Membership, wanted: CallKey) -> Prepared:
     check(us.over, wanted)
     collective, rank, p, n, splits = wanted.collective, us.rank, us.p, wanted.n, wanted.splits
-    nbytes, machine = n * wanted.kind.dtype.itemsize, stated(us.machine)
+    nbytes, machine = n * wanted.kind.dtype.itemsize, decode_machine(us.machine)
     name, segments, _ = choose(
         collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
     )

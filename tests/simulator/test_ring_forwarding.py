@@ -1,4 +1,7 @@
-"""Steps that repeat, played together, against the same steps played one by one: all clocks, on many machines."""
+"""Steps that repeat, played together, against the same steps played one by one: all clocks, on many machines.
+
+And the tiles that they are played by, some of them carried forward, against a plain loop over the same steps.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -10,7 +13,7 @@ from collectives import Machine
 from collectives.algorithms import build
 from collectives.machine import Delay, Level, Link, Protocol, machine
 from collectives.schedule import Schedule, Step, column
-from collectives.simulator import passing_on, sharing, simulation
+from collectives.simulator import ring_forwarding, simulation
 from collectives.simulator.clocks import Clocks, UnsureError
 from collectives.simulator.simulation import simulate
 from collectives.simulator.trace import trace
@@ -33,13 +36,14 @@ MACHINES = [
         protocols=(Protocol(name="small", up_to=64, share=0.5, startup=1e-6, network=Delay(latency=2e-6)),),
     ),
 ]
+LATENCY, FIXED, PER_BYTE = 3e-6, 1e-6, 1e-9
 RINGS = ("ring", "hierarchical_ring", "segmented_ring")
 
 
 def clocks(schedule: Schedule, on: Machine, n: int) -> Clocks | None:
     """All clocks after a simulation with one for each rank; None where that is not enough."""
     try:
-        return simulation._run(simulation._stage(schedule, on, n, None), None, by_cell=False)[0]
+        return simulation._run(simulation._setting(schedule, on, n, None), None, by_cell=False)[0]
     except UnsureError:
         return None
 
@@ -75,7 +79,7 @@ def test_half_an_all_reduce_by_itself(collective):
 @pytest.mark.parametrize("name", ["textbook", "summit", "dgx-h100"])
 def test_more_rows_than_a_tile_has(name):
     on = machine(name)
-    p = (passing_on.ROWS + 3 * passing_on.STEPS) // on.ranks_per_node * on.ranks_per_node
+    p = (ring_forwarding.ROWS + 3 * ring_forwarding.STEPS) // on.ranks_per_node * on.ranks_per_node
     for algorithm, n in product(("ring", "hierarchical_ring"), (p // 2, 1000 * p + 7)):
         need_equal(build("all_reduce", algorithm, p, ranks_per_node=on.ranks_per_node), on, n)
 
@@ -83,13 +87,17 @@ def test_more_rows_than_a_tile_has(name):
 def played_together(monkeypatch, schedule, on, n):
     """How many steps each of the two fast ways has played."""
     steps = {"alone": 0, "sharing": 0}
-    for key, module in (("alone", passing_on), ("sharing", sharing)):
+    ways = (
+        ("alone", "advance", ring_forwarding.advance),
+        ("sharing", "advance_shared", ring_forwarding.advance_shared),
+    )
+    for key, name, real in ways:
 
-        def counting(several, *rest, key=key, advance=module.advance):
+        def counting(several, *rest, key=key, advance=real):
             steps[key] += several
             advance(several, *rest)
 
-        monkeypatch.setattr(module, "advance", counting)
+        monkeypatch.setattr(ring_forwarding, name, counting)
     simulate(schedule, on, n)
     return steps
 
@@ -148,3 +156,48 @@ def test_a_trace_ends_when_the_simulation_does(tmp_path, name):
     assert simulated.seconds == pytest.approx(traced.seconds, rel=1e-12)
     assert np.allclose(simulated.finish, traced.finish, rtol=1e-12)
     assert (simulated.messages, simulated.bytes) == (traced.messages, traced.bytes)
+
+
+def played(steps, free, latency, fixed, per_byte, sizes):
+    """When each row is free: its message begins when its source's has arrived, and when the row is free."""
+    for step in range(1, steps + 1):
+        arrived = np.roll(free + latency, 1)
+        free = np.maximum(arrived, free) + fixed + per_byte * np.roll(sizes, step)
+    return free
+
+
+def costs(p, period, rng):
+    """Latency and fixed cost of each row: dearer after so many rows, as at the border of a node; 0 for random ones."""
+    if not period:
+        return LATENCY * rng.random(p), FIXED * rng.random(p)
+    dear = np.arange(p) % period == period - 1
+    return np.where(dear, 5 * LATENCY, LATENCY), np.where(dear, 3 * FIXED, FIXED)
+
+
+@pytest.mark.integration  # a plain loop over thousands of steps: ten seconds
+@pytest.mark.parametrize("period", [1, 6, 108, 0])
+@pytest.mark.parametrize("p", [1, 5, 700, 4 * ring_forwarding.ROWS + 17])
+def test_tiles_equal_a_plain_loop(p, period):
+    rng = np.random.default_rng(p + period)
+    latency, fixed = costs(p, period, rng)
+    halves = np.where(np.arange(p) < p // 2, 5000, 4000)
+    for sizes in (np.full(p, 8), np.full(p, 10**6), halves, rng.integers(1, 10**5, p)):
+        for begin in (np.zeros(p), 1e-3 * rng.random(p)):
+            for steps in (1, 63, 2500):
+                rows = latency, fixed, np.full(p, PER_BYTE), sizes
+                found = ring_forwarding._played(steps, begin.copy(), *rows)
+                assert np.allclose(found, played(steps, begin, *rows), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("period", "steps"), [(1, 64), (6, 66), (108, 108), (0, ring_forwarding.STEPS)])
+def test_a_tile_is_played_for_whole_periods(period, steps):
+    latency, fixed = costs(3000, period, np.random.default_rng(1))
+    assert ring_forwarding._whole_periods(latency, fixed, np.full(3000, PER_BYTE)) == steps
+
+
+def test_clocks_are_even_only_if_all_have_advanced_by_the_same_time():
+    now = np.arange(100.0)
+    assert ring_forwarding._is_even(now - 5, now)
+    late = now.copy()
+    late[50] += 1e-9
+    assert not ring_forwarding._is_even(now - 5, late)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.plain_yaml import MOST_BYTES, MOST_DEPTH, parse, read
+from collectives.config import MOST_BYTES, MOST_DEPTH, parse_yaml, read_yaml
 
 BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
 
@@ -22,7 +22,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("a
     ],
 )
 def test_values_are_plain(text: str, value: object) -> None:
-    assert parse(text, "x") == value
+    assert parse_yaml(text, "x") == value
 
 
 @pytest.mark.parametrize(
@@ -46,24 +46,24 @@ def test_what_is_refused_is_said_in_one_line(tmp_path: Path, text: str | bytes, 
     path = tmp_path / "mine.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf8", "surrogatepass"))
     with pytest.raises(ValueError, match=r"mine\.yaml") as caught:
-        read(path)
+        read_yaml(path)
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 500
     with pytest.raises(ValueError, match=r"^a name"):
-        parse(text, "a name")
+        parse_yaml(text, "a name")
 
 
 def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
     with (tmp_path / "large.yaml").open("wb") as file:
         file.truncate(1 << 40)  # nothing of it is on the disk
     with pytest.raises(ValueError, match=r"large\.yaml: got more than 64 KiB of YAML, expected less"):
-        read(tmp_path / "large.yaml")
-    assert len(parse("x" * MOST_BYTES, "x")) == MOST_BYTES
+        read_yaml(tmp_path / "large.yaml")
+    assert len(parse_yaml("x" * MOST_BYTES, "x")) == MOST_BYTES
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read .*none\.yaml: No such file or directory"):
-        read(tmp_path / "none.yaml")
+        read_yaml(tmp_path / "none.yaml")
     with pytest.raises(ValueError, match=r"cannot read .*: Is a directory"):
-        read(tmp_path)
+        read_yaml(tmp_path)
