@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collectives.cli import ending
+from collectives.cli import signals
 from collectives.cli.options import UsageError
 
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     asked = arguments.notebooks, arguments.preset, dict(arguments.parameter), arguments.output
     try:
-        with ending.killing_children():
+        with signals.killing_children():
             failed = execute.run(*asked, replace=arguments.replace)
     except ExperimentError as error:
         raise UsageError(str(error)) from None

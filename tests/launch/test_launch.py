@@ -271,7 +271,7 @@ def test_there_is_at_least_one_rank() -> None:
 
 
 LAUNCHER = """
-from collectives.cli.ending import signals
+from collectives.cli.signals import signals
 from collectives.emulator import allowed
 from collectives.launch import launch
 import sys

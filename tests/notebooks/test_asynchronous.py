@@ -9,7 +9,7 @@ import pytest
 
 from collectives.bench.results import read
 from collectives_book import ExperimentError, checked
-from collectives_book.asynchronous import figures, model, sentences
+from collectives_book.asynchronous import captions, figures, model
 from collectives_book.asynchronous.experiment import Parameters, run
 
 GOOD: dict[str, Any] = {
@@ -109,24 +109,24 @@ def made(**columns: Any) -> Any:
 
 def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     table = made()
-    assert sentences.kept(table, "compute") == (
+    assert captions.kept(table, "compute") == (
         "If one worker computes 4× as long, the rate falls to this share of the even one: synchronous 50% and "
         "asynchronous 100%."
     )
-    assert "asynchronous makes 2.00 times as many updates per second as synchronous" in sentences.faster(
+    assert "asynchronous makes 2.00 times as many updates per second as synchronous" in captions.faster(
         table, "compute", "asynchronous", "synchronous"
     )
-    assert "are equally fast, as far as the intervals can tell" in sentences.faster(
+    assert "are equally fast, as far as the intervals can tell" in captions.faster(
         table, "nobody", "asynchronous", "synchronous"
     )
     late = table[table.slow == "compute"]
-    assert "asynchronous: up to 2 steps ahead (updates of others in between: median 1," in sentences.lag(late)
-    assert sentences.reached(late).startswith(
+    assert "asynchronous: up to 2 steps ahead (updates of others in between: median 1," in captions.lag(late)
+    assert captions.reached(late).startswith(
         "To a loss of 1.00, the lowest that every run reaches, it took synchronous"
     )
-    assert sentences.repeatable(table).endswith("synchronous 1 from 4 runs; asynchronous 4 from 4 runs.")
-    assert "14.3% of the updates, not 14.3%" in sentences.share(late)
-    assert "synchronous 1.00 (75% of the test images" in sentences.last(late)
+    assert captions.repeatable(table).endswith("synchronous 1 from 4 runs; asynchronous 4 from 4 runs.")
+    assert "14.3% of the updates, not 14.3%" in captions.share(late)
+    assert "synchronous 1.00 (75% of the test images" in captions.last(late)
     assert "one worker computes 4× as long: synchronous 3, asynchronous 7" in figures.rates(table, {}).alt
     assert "asynchronous, largest 2" in figures.staleness(late).alt
     assert "asynchronous 1.00 to 1.00 after 2.0 s" in figures.loss(late).alt

@@ -8,7 +8,7 @@ import pytest
 
 from collectives.bench.results import read
 from collectives_book import ExperimentError, checked
-from collectives_book.data_parallel import figures, sentences
+from collectives_book.data_parallel import captions, figures
 from collectives_book.data_parallel.experiment import Parameters, run
 
 GOOD: dict[str, Any] = {
@@ -73,17 +73,17 @@ def test_replicas_equal_one_process_and_a_killed_rank_changes_nothing(tmp_path: 
     rows, record = read(output)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"], "no checkpoint is left"
     assert rows.part.tolist() == [*["training"] * 3, *["rates"] * 8, "resumed"]
-    assert max(sentences.differences(rows).values()) < 1e-5
-    assert sentences.same_again(rows) == "Every loss equals the undisturbed one, bit for bit."
-    (row,) = sentences.part(rows, "resumed").itertuples()
+    assert max(captions.differences(rows).values()) < 1e-5
+    assert captions.same_again(rows) == "Every loss equals the undisturbed one, bit for bit."
+    (row,) = captions.part(rows, "resumed").itertuples()
     assert (row.killed_at, row.resumed_after, len(row.before)) == (8, 6, 7)
     assert row.said == "rank 1 of 2 was killed by SIGKILL"
     assert row.seconds < 60
-    assert set(sentences.part(rows, "rates").rate) == {0.04, 0.04 * 1500 / 64}
+    assert set(captions.part(rows, "rates").rate) == {0.04, 0.04 * 1500 / 64}
     assert len(record["environment"]) == 2
     for draw in (figures.losses, figures.times, figures.resumed, figures.rates):
         assert b"<svg" in draw(rows).light
-    assert "on 2 replicas, no loss differs from that of one process by more than" in sentences.equality(rows)
+    assert "on 2 replicas, no loss differs from that of one process by more than" in captions.equality(rows)
 
 
 def row(backend: str, median: float, fusion: float = float("nan"), **more: Any) -> dict[str, Any]:
@@ -94,20 +94,20 @@ def row(backend: str, median: float, fusion: float = float("nan"), **more: Any) 
 
 def test_the_sentence_about_fusion_is_true_in_a_tie() -> None:
     apart = pd.DataFrame([row("horovod", 4e3, 0.0), row("horovod", 2e3, 1e6)])
-    assert sentences.fusion(apart).endswith("without it a step takes 2.0 times as long.")
+    assert captions.fusion(apart).endswith("without it a step takes 2.0 times as long.")
     tie = pd.DataFrame([row("horovod", 2e3, 0.0), row("horovod", 2e3, 1e6)])
-    assert sentences.fusion(tie).endswith("as long, as far as the intervals can tell.")
-    assert sentences.fusion(pd.DataFrame([row("horovod", 2e3, 0.0)])) == ""
+    assert captions.fusion(tie).endswith("as long, as far as the intervals can tell.")
+    assert captions.fusion(pd.DataFrame([row("horovod", 2e3, 0.0)])) == ""
 
 
 def test_a_resumed_training_that_differs_is_said_to() -> None:
     one = row("p2p", 1e3, algorithm="ring")
     resumed = one | {"part": "resumed", "losses": [1.0, 0.25]}
-    assert sentences.same_again(pd.DataFrame([one, resumed])) == "Losses that differ from the undisturbed ones: 1 of 2."
+    assert captions.same_again(pd.DataFrame([one, resumed])) == "Losses that differ from the undisturbed ones: 1 of 2."
 
 
 def test_the_largest_good_batch_is_before_the_first_bad_one() -> None:
     found = [(32, 0.95), (64, 0.96), (128, 0.5), (256, 0.95)]
     table = pd.DataFrame([{"part": "rates", "rule": "linear", "batch": size, "accuracy": good} for size, good in found])
-    assert sentences.largest_good(table, "linear") == 64
-    assert "up to 64 samples a batch, and 95% are read right at 256" in sentences.rule_of_rates(table)
+    assert captions.largest_good(table, "linear") == 64
+    assert "up to 64 samples a batch, and 95% are read right at 256" in captions.rule_of_rates(table)

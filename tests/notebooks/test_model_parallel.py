@@ -7,7 +7,7 @@ import pytest
 
 from collectives.bench.results import read
 from collectives_book import ExperimentError, checked
-from collectives_book.model_parallel import figures, holdings, sentences, volume
+from collectives_book.model_parallel import captions, figures, holdings, volume
 from collectives_book.model_parallel.experiment import Parameters, run
 
 GOOD: dict[str, Any] = {
@@ -96,14 +96,14 @@ def test_every_pipeline_equals_one_process_and_idles_at_least_as_the_formula_say
 
 @pytest.mark.integration
 def test_sentences_and_alternative_texts_have_the_rows_numbers(rows: Any) -> None:
-    assert "8 kinds of data and tensor parallel steps and 4 of pipelines" in sentences.equal(rows)
-    assert sentences.equal(rows).endswith("rounding in float32.")
-    assert sentences.counted(rows).endswith("have exactly the bytes of the closed forms.")
-    assert "the same at a batch of 22.5" in sentences.crossing(rows, 5)
-    assert "by batch: " in sentences.faster(rows, 5)
-    assert "The formula gives 50% and 25%." in sentences.idle(rows)
-    assert "with messages the timetable gives" in sentences.idle(rows, 1e-3)
-    assert sentences.computing(rows) == "waiting replaced computing"
+    assert "8 kinds of data and tensor parallel steps and 4 of pipelines" in captions.equal(rows)
+    assert captions.equal(rows).endswith("rounding in float32.")
+    assert captions.counted(rows).endswith("have exactly the bytes of the closed forms.")
+    assert "the same at a batch of 22.5" in captions.crossing(rows, 5)
+    assert "by batch: " in captions.faster(rows, 5)
+    assert "The formula gives 50% and 25%." in captions.idle(rows)
+    assert "with messages the timetable gives" in captions.idle(rows, 1e-3)
+    assert captions.computing(rows) == "waiting replaced computing"
     alt = figures.sent(figures.steps(rows, 5)).alt
     assert "tensor parallel sends from 320 B at batch 3 to 4.16667 KiB at batch 40" in alt
     assert "of 3 micro-batches, measured: by gpipe the step takes" in figures.timeline(rows, 3).alt
@@ -112,7 +112,7 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers(rows: Any) -> Non
 
 def test_a_step_that_differs_is_said_to() -> None:
     kinds = pd.DataFrame({"part": ["step", "pipeline"], "difference": [0.0, 0.25]})
-    assert "at most 0.2 of the largest gradient: more than rounding" in sentences.equal(kinds)
+    assert "at most 0.2 of the largest gradient: more than rounding" in captions.equal(kinds)
 
 
 def steps(data: list[float], tensor: list[float]) -> Any:
@@ -123,10 +123,10 @@ def steps(data: list[float], tensor: list[float]) -> Any:
 
 
 def test_a_tie_names_no_winner_and_an_unknown_algorithm_is_not_counted() -> None:
-    assert "by batch: a tie on 1" in sentences.faster(steps([1.0, 3.0], [2.0, 4.0]), 2)
-    assert "by batch: tensor parallel on 1" in sentences.faster(steps([5.0, 6.0], [2.0, 4.0]), 2)
-    assert sentences.counted(steps([1.0], [2.0])).startswith("The library chose its algorithm")
-    assert sentences.crossing(steps([1.0], [2.0]), 2).startswith("What was sent is not known")
+    assert "by batch: a tie on 1" in captions.faster(steps([1.0, 3.0], [2.0, 4.0]), 2)
+    assert "by batch: tensor parallel on 1" in captions.faster(steps([5.0, 6.0], [2.0, 4.0]), 2)
+    assert captions.counted(steps([1.0], [2.0])).startswith("The library chose its algorithm")
+    assert captions.crossing(steps([1.0], [2.0]), 2).startswith("What was sent is not known")
 
 
 def test_the_picture_says_who_holds_what() -> None:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from collectives.cli import ending
+from collectives.cli import signals
 from collectives.cli.options import UsageError
 from collectives.errors import short, unknown
 from collectives.schedule import ScheduleError
@@ -38,31 +38,31 @@ def main(argv: list[str] | None = None) -> int:
 
     130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of our output has gone.
     """
-    ending.open_standard_streams()
+    signals.open_standard_streams()
     typed = sys.argv[1:] if argv is None else argv
-    with ending.signals():
+    with signals.signals():
         try:
             arguments = _parsed(typed)
             return int(_module(arguments.verb).run(arguments) or 0)
         except UsageError as error:
-            return ending.failed(error, 2)
+            return signals.failed(error, 2)
         except ModuleNotFoundError as error:
             why = f"{typed[0]} needs {error.name}, which is not installed: see Install and Platforms"
-            return ending.failed(why, 2)
+            return signals.failed(why, 2)
         except (ScheduleError, RuntimeError, ImportError) as error:
-            return ending.failed(error, 1)
+            return signals.failed(error, 1)
         except MemoryError as error:
-            return ending.failed(f"memory is used up: {error}", 1)
+            return signals.failed(f"memory is used up: {error}", 1)
         except OverflowError as error:
-            return ending.failed(f"a number is too large: {error}", 1)
+            return signals.failed(f"a number is too large: {error}", 1)
         except KeyboardInterrupt as ended:
-            return ending.failed(ended, getattr(ended, "code", 130))
+            return signals.failed(ended, getattr(ended, "code", 130))
         except BrokenPipeError:
-            if ending.reader_has_gone():
+            if signals.reader_has_gone():
                 return 141
             raise
         finally:
-            ending.flush()
+            signals.flush()
 
 
 def verbs() -> dict[str, str]:

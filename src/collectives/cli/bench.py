@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from collectives.algorithms import is_program, own
 from collectives.bench import Row, Settings, bench, need_all
 from collectives.bench.table import heading, line, note, progress
-from collectives.cli import ending
+from collectives.cli import signals
 from collectives.cli.options import UsageError, add_field, size, wrong_input
 from collectives.contracts import ROOTED
 from collectives.errors import explain
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """A table for each number of ranks; 1 if elements were wrong."""
-    with ending.limit(arguments.timeout, f"bench {' '.join(arguments.algorithms)}"):
+    with signals.limit(arguments.timeout, f"bench {' '.join(arguments.algorithms)}"):
         everything = _settings(arguments)
     with wrong_input():
         need_all([settings for wanted in everything for settings in wanted])
@@ -83,7 +83,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[list[str], list[int]]:
 def _measured(wanted: list[Settings], as_json: bool) -> int:
     """Measure and print; returns how many elements were wrong."""
     if not as_json:
-        ending.out(heading(wanted))
+        signals.out(heading(wanted))
     if said := note(wanted):
         print(f"collectives: {said}", file=sys.stderr, flush=True)
     with progress(wanted) as show_progress:
@@ -91,6 +91,6 @@ def _measured(wanted: list[Settings], as_json: bool) -> int:
         def on_event(event: Row) -> None:
             show_progress(event)
             if "row" in event:
-                ending.out_row(event["row"], line(event["row"]), as_json)
+                signals.out_row(event["row"], line(event["row"]), as_json)
 
         return sum(row["wrong"] for row in bench(wanted, on_event).rows)

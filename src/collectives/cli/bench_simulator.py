@@ -2,8 +2,8 @@
 
 import argparse
 
-from collectives.cli.ending import out, out_row
 from collectives.cli.options import add_json
+from collectives.cli.signals import out, out_row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import argparse
 import sys
 
 from collectives import units
-from collectives.cli.ending import out
 from collectives.cli.options import TIMEOUT, seconds, whole, wrong_input
+from collectives.cli.signals import out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

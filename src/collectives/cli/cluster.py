@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from collectives.cli.ending import out, out_row
 from collectives.cli.options import UsageError, add_json, wrong_input
+from collectives.cli.signals import out, out_row
 
 if TYPE_CHECKING:
     from collectives.emulator import Cluster

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 from collectives import units
-from collectives.cli import ending
-from collectives.cli.ending import out
+from collectives.cli import signals
 from collectives.cli.fastest import NODES, tuner
 from collectives.cli.options import TIMEOUT, UsageError, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built
+from collectives.cli.signals import out
 from collectives.interchange.program import SLOTS
 from collectives.schedule import Schedule
 from collectives.verify import need_cells, verify
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """The schedule as a file, or on standard output."""
     _need_taken(arguments)
-    with ending.limit(arguments.timeout or TIMEOUT, "export"):
+    with signals.limit(arguments.timeout or TIMEOUT, "export"):
         text = tuner(arguments) if arguments.to == "nccl-tuner" else _program(arguments)
     if arguments.output is None:
         out(text.rstrip("\n"))

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from collectives import units
 from collectives.algorithms import ALGORITHMS, build, own
-from collectives.cli.ending import out, out_row
 from collectives.cli.options import UsageError, add_json, whole, wrong_input
 from collectives.cli.schedules import RANKS, add_timeout, limited
+from collectives.cli.signals import out, out_row
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from collectives import units
 from collectives.algorithms import build, is_own, is_program, own, takes
-from collectives.cli import ending
+from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
 from collectives.schedule import Schedule
 
@@ -35,7 +35,7 @@ def limited(arguments: argparse.Namespace, algorithms: Sequence[str | None]) -> 
     """The verb's time limit. A schedule of the user's own always has one, because it may never end."""
     files = [name for name in algorithms if name and is_own(name)]
     limit = arguments.timeout or (TIMEOUT if files else None)
-    return ending.limit(limit, " ".join([arguments.verb, *files])) if limit else nullcontext()
+    return signals.limit(limit, " ".join([arguments.verb, *files])) if limit else nullcontext()
 
 
 def complete(arguments: argparse.Namespace) -> None:

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 from collectives import units
-from collectives.cli.ending import out
 from collectives.cli.options import UsageError
 from collectives.cli.schedules import add_schedule, built, limited
+from collectives.cli.signals import out
 from collectives.grid import grid
 from collectives.schedule import Schedule
 from collectives.units import many

@@ -4,9 +4,9 @@ import argparse
 import sys
 
 from collectives import units
-from collectives.cli.ending import out_row
 from collectives.cli.options import UsageError, add_json, size, wrong_input
 from collectives.cli.schedules import RANKS, add_schedule, complete, limited, need_options
+from collectives.cli.signals import out_row
 
 SIZES = ("8", "64K", "64M")
 

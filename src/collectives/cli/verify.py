@@ -4,10 +4,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from collectives import units
-from collectives.cli import ending, programs, proving
-from collectives.cli.ending import out_row
+from collectives.cli import programs, proving, signals
 from collectives.cli.options import TIMEOUT, UsageError, add_json, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built, limited
+from collectives.cli.signals import out_row
 from collectives.schedule import ScheduleError
 from collectives.verify import COUNTED_RANKS, exact, need_cells, verify
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     """A row for each proof; a schedule that is wrong raises ScheduleError."""
     words = [word for word in (arguments.collective, arguments.algorithm, *arguments.files) if word is not None]
     if words and all(word.endswith(".xml") for word in words) and not arguments.all:
-        with ending.limit(arguments.timeout or TIMEOUT, "verify"):
+        with signals.limit(arguments.timeout or TIMEOUT, "verify"):
             _verify_programs(words, arguments)
         return
     if arguments.machine or arguments.bytes:

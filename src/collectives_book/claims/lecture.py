@@ -10,7 +10,7 @@ from collectives_book.claims import checks
 from collectives_book.claims.baidu import faster, measured
 from collectives_book.claims.checks import schedule, sent
 from collectives_book.claims.ledger import AT_LEAST, AT_MOST, EQUAL, Claim, Excluded, Given, Source, within
-from collectives_book.data_parallel.sentences import LOST
+from collectives_book.data_parallel.captions import LOST
 from collectives_book.needs import H100, MODELS, state_bytes
 
 DATA = "data-parallel-training"

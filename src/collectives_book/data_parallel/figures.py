@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from collectives.algorithms import NEUTRAL, Mark
 from collectives.figures.style import Picture, Theme, picture
 from collectives.units import duration
-from collectives_book.data_parallel import sentences
+from collectives_book.data_parallel import captions
 from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.statements import Rows
 
@@ -22,12 +22,12 @@ LOOKS = {"same": Mark("#0072B2", "o"), "linear": Mark("#D55E00", "^")}
 
 def losses(rows: Rows) -> Picture:
     """The loss of every step: in one process a line, on replicas markers upon it."""
-    alone, series = sentences.one_process(rows), _one_of_each(rows)
+    alone, series = captions.one_process(rows), _one_of_each(rows)
     steps = np.arange(1, len(alone.losses) + 1)
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        axes.plot(steps, alone.losses, color=theme.ink, lw=1.2, label=sentences.ALONE)
+        axes.plot(steps, alone.losses, color=theme.ink, lw=1.2, label=captions.ALONE)
         for nth, row in enumerate(series):
             at = slice(2 * nth, None, 2 * len(series))
             look = measured.look(row.backend, row.algorithm)
@@ -36,13 +36,13 @@ def losses(rows: Rows) -> Picture:
                 np.array(row.losses)[at],
                 look.marker,
                 color=look.colour,
-                label=sentences.replicas_of(row),
+                label=captions.replicas_of(row),
                 ms=5,
             )
         axes.set_xlabel("step")
         axes.set_ylabel("loss of the batch")
         axes.set_ylim(bottom=0)
-        worst = max(sentences.differences(rows).values())
+        worst = max(captions.differences(rows).values())
         kit.message(figure, theme, f"Replicas and one process: the same losses, to a relative {worst:.1g}")
         kit.labels(figure)
 
@@ -51,13 +51,13 @@ def losses(rows: Rows) -> Picture:
 
 def _one_of_each(rows: Rows) -> list[Any]:
     """The first row of every back end: more would cover each other."""
-    return list(sentences.replicated(rows).drop_duplicates("backend").itertuples())
+    return list(captions.replicated(rows).drop_duplicates("backend").itertuples())
 
 
 def _losses_alt(rows: Rows) -> str:
-    alone = sentences.one_process(rows)
-    worst = max(sentences.differences(rows).values())
-    names = statements.listed([sentences.replicas_of(row) for row in _one_of_each(rows)])
+    alone = captions.one_process(rows)
+    worst = max(captions.differences(rows).values())
+    names = statements.listed([captions.replicas_of(row) for row in _one_of_each(rows)])
     return (
         f"The loss of a batch of {alone.batch} falls from {alone.losses[0]:.2f} to {alone.losses[-1]:.2f} in "
         f"{len(alone.losses)} steps in one process. "
@@ -67,7 +67,7 @@ def _losses_alt(rows: Rows) -> str:
 
 def times(rows: Rows) -> Picture:
     """The time of a step, a line of the figure for each series, beside one process and what the simulator says."""
-    drawn = [row for row in sentences.part(rows, "training").itertuples() if len(getattr(row, "samples", ()))]
+    drawn = [row for row in captions.part(rows, "training").itertuples() if len(getattr(row, "samples", ()))]
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
@@ -76,20 +76,20 @@ def times(rows: Rows) -> Picture:
         if points := [(_predicted(row), -nth) for nth, row in enumerate(drawn) if _predicted(row)]:
             axes.plot(*zip(*points, strict=True), "|", color=theme.ink, ms=16, mew=1.4, label="predicted")
             kit.notes(figure, more=[kit.key(theme, "predicted", ls="", marker="|", ms=9)])
-        axes.set_yticks([-nth for nth in range(len(drawn))], [sentences.name_of(row) for row in drawn])
+        axes.set_yticks([-nth for nth in range(len(drawn))], [captions.name_of(row) for row in drawn])
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value * 1e-6)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(0.6 - len(drawn), 0.4)
         axes.set_xlabel("time of a step")
         least = min(drawn, key=lambda row: row.median_us, default=None)
-        kit.message(figure, theme, f"The lowest median: {sentences.name_of(least)}" if least else "")
+        kit.message(figure, theme, f"The lowest median: {captions.name_of(least)}" if least else "")
 
     return picture(paint, _times_alt(drawn), kit.WIDTH, 1.3 + 0.36 * len(drawn))
 
 
 def _dot(axes: Axes, y: float, row: Any) -> None:
-    look = NEUTRAL if row.backend == sentences.ALONE else measured.look(row.backend, row.algorithm)
+    look = NEUTRAL if row.backend == captions.ALONE else measured.look(row.backend, row.algorithm)
     bars = [[max(0.0, row.median_us - row.low_us)], [max(0.0, row.high_us - row.median_us)]]
     axes.errorbar([row.median_us], [y], xerr=bars, color=look.colour, marker=look.marker, capsize=2, ls="")
     beside = axes.get_yaxis_transform()  # in a column at the right, where no bar and no prediction is
@@ -103,9 +103,9 @@ def _predicted(row: Any) -> float | None:
 
 
 def _times_alt(drawn: list[Any]) -> str:
-    said = [f"{sentences.name_of(row)} {duration(row.median_us * 1e-6)}" for row in drawn]
+    said = [f"{captions.name_of(row)} {duration(row.median_us * 1e-6)}" for row in drawn]
     predicted = [
-        f"{sentences.name_of(row)} {duration(at * 1e-6)}" for row in drawn if (at := _predicted(row)) is not None
+        f"{captions.name_of(row)} {duration(at * 1e-6)}" for row in drawn if (at := _predicted(row)) is not None
     ]
     more = f" Predicted: {'; '.join(predicted)}." if predicted else ""
     return f"Median time of a training step: {'; '.join(said)}.{more}"
@@ -113,7 +113,7 @@ def _times_alt(drawn: list[Any]) -> str:
 
 def resumed(rows: Rows) -> Picture:
     """The losses around a killed rank: those of an undisturbed training, and those of the one that resumed."""
-    row, whole = sentences.pair(rows)
+    row, whole = captions.pair(rows)
     kept, died, end = int(row.resumed_after), int(row.killed_at), len(row.losses)
     steps = np.arange(1, end + 1)
 
@@ -137,19 +137,19 @@ def resumed(rows: Rows) -> Picture:
         axes.set_xlabel("step")
         axes.set_ylabel("loss of the batch")
         axes.set_ylim(bottom=0)
-        kit.message(figure, theme, sentences.same_again(rows).removesuffix("."))
+        kit.message(figure, theme, captions.same_again(rows).removesuffix("."))
         kit.labels(figure)
 
     alt = (
         f"Losses of {end} steps. A rank is killed in step {died}, and the ranks that are started then go on after step "
-        f"{kept}. {sentences.same_again(rows)}"
+        f"{kept}. {captions.same_again(rows)}"
     )
     return picture(paint, alt, kit.WIDTH, 3.6)
 
 
 def rates(rows: Rows) -> Picture:
     """Accuracy after the same number of epochs against the size of the batch, by both rules."""
-    table = sentences.by_rule(rows)
+    table = captions.by_rule(rows)
 
     def paint(figure: Figure, _: Theme) -> None:
         axes = figure.subplots()
@@ -157,13 +157,11 @@ def rates(rows: Rows) -> Picture:
             look = LOOKS[str(rule)]
             bars = [series.accuracy - series.low, series.high - series.accuracy]
             line: dict[str, Any] = {"color": look.colour, "marker": look.marker, "capsize": 2, "lw": 1.2}
-            axes.errorbar(series.batch, series.accuracy, yerr=bars, label=sentences.RULES[str(rule)], **line)
+            axes.errorbar(series.batch, series.accuracy, yerr=bars, label=captions.RULES[str(rule)], **line)
         kit.binary_axis(axes, sorted(table.batch.unique()), "samples of a batch", "{:g}".format)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
         axes.set_ylim(0, 1.02)
         axes.set_ylabel("digits read right")
         kit.labels(figure)
 
-    return picture(
-        paint, f"Share of unseen digits that are read right. {sentences.rule_of_rates(rows)}", kit.WIDTH, 3.6
-    )
+    return picture(paint, f"Share of unseen digits that are read right. {captions.rule_of_rates(rows)}", kit.WIDTH, 3.6)

@@ -70,7 +70,7 @@ def replicated(training: Training, name: str, algorithm: str, settings: Row, rep
     replicas, take_step, optimize = joined(name, algorithm)
     summing = replicas._replace(sum=timed(replicas.sum, sums))
     die = settings.get("killed_at")
-    acting = timed(doomed(take_step, die, report) if die else take_step, steps)
+    acting = timed(with_injected_kill(take_step, die, report) if die else take_step, steps)
     state = train(
         training, summing, acting, optimize=optimize, file=settings.get("file"), every=settings.get("every", 1)
     )
@@ -101,7 +101,7 @@ def timed(act: Callable[P, T], seconds: list[float]) -> Callable[P, T]:
     return one
 
 
-def doomed(take_step: Step, at: int, report: Callable[[Row], None]) -> Step:
+def with_injected_kill(take_step: Step, at: int, report: Callable[[Row], None]) -> Step:
     """The same step; but the last rank is killed in step ``at``, after its backward pass and before the sum."""
 
     def one(state: State, batch: Samples, replicas: Replicas) -> float:

@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from collectives.cli.ending import out
 from collectives.cli.options import add_json, whole, wrong_input
+from collectives.cli.signals import out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

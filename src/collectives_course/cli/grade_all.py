@@ -7,8 +7,8 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from collectives.cli.ending import killing_children, out
 from collectives.cli.options import add_json, wrong_input
+from collectives.cli.signals import killing_children, out
 from collectives_course.cli.grade import add_assignment, add_unsafe
 from collectives_course.shown import line
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectives.cli import ending
+from collectives.cli import signals
 from collectives.cli.options import UsageError, wrong_input
 from collectives_course.cli.grade import add_assignment
 from collectives_course.shown import line
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
         except OSError as error:
             raise UsageError(f"cannot write the starter to {arguments.output}: {error.strerror}") from None
     for each in told:
-        ending.out(line(each))
+        signals.out(line(each))
 
 
 def _write_starter(read: "Assignment", arguments: argparse.Namespace) -> list[str]:

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collectives.cli.ending import killing_children, out, out_row
 from collectives.cli.options import add_json, whole, wrong_input
+from collectives.cli.signals import killing_children, out, out_row
 from collectives_course.cli.grade import add_unsafe
 from collectives_course.shown import line as printable
 
