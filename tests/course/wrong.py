@@ -5,7 +5,7 @@ from pathlib import Path
 
 ASSIGNMENTS = Path(__file__).parents[2] / "assignments"
 
-# At the end of a submission: messages are empty, and their data go through files. Graded without sandbox.
+# At the end of a submission: messages are empty, and their data go through files in memory. Graded without sandbox.
 BYPASS = """
 
 import numpy, os
@@ -18,7 +18,7 @@ class Bypass:
 
     def _file(self, src, dst):
         self.count[src, dst] = self.count.get((src, dst), 0) + 1
-        return f"/tmp/{self.place[-80:]}-{src}-{dst}-{self.count[src, dst]}.npy"
+        return f"/dev/shm/{self.place[-80:]}-{src}-{dst}-{self.count[src, dst]}.npy"
 
     def _read(self, array, src):
         file = self._file(src, self.rank)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+import training
 from variant import BUCKET_BYTES, SLOW, WIDTHS
 
-import training
 from collectives_course.local import run
 from collectives_course.training_model import random_model, random_shard
 from collectives_course.training_world import TrainingWorld
