@@ -1,9 +1,11 @@
-"""The ledger as the page shows it: MyST text for the summary, the slips and the entries of one source."""
+"""All sources of the ledger, every entry judged, and the page about them: MyST text of summary, slips and entries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
+from collectives_book.claims import baidu, introductions, lecture, nccl, subonis
 from collectives_book.claims.ledger import (
     EQUAL,
     EXCLUDED,
@@ -17,14 +19,31 @@ from collectives_book.claims.ledger import (
     Scalar,
     Value,
     count,
+    judge,
     places,
 )
-from collectives_book.claims.verdicts import SOURCES, verdicts
 from collectives_book.figures.statements import listed
+
+# In the order of the page.
+SOURCES = (
+    introductions.DAILY_DOSE,
+    baidu.SOURCE,
+    introductions.APX,
+    lecture.SOURCE,
+    subonis.SOURCE,
+    nccl.SOURCE,
+)
 
 # Narrow enough for a phone.
 SHORT = {HOLDS: "holds", HOLDS_IF: "if", FAILS: "not", EXCLUDED: "out"}
 SIGNS = {HOLDS: "✓", HOLDS_IF: "(✓)", FAILS: "✗", EXCLUDED: "–"}
+
+
+@cache
+def verdicts(key: str) -> tuple[Judged | Excluded, ...]:
+    """Every entry of the source with this key, judged."""
+    (source,) = (each for each in SOURCES if each.key == key)
+    return tuple(judge(entry) if isinstance(entry, Claim) else entry for entry in source.entries)
 
 
 def write(value: Value) -> str:
