@@ -18,7 +18,7 @@ from collectives_book.claims.ledger import (
     Claim,
     Excluded,
     Given,
-    Judged,
+    JudgedClaim,
     Source,
     Value,
     count,
@@ -113,7 +113,7 @@ def shrunk(value: Value) -> Value:
 @pytest.mark.parametrize(("key", "nth"), JUDGED)
 def test_an_entry_computes_and_its_verdict_follows_from_the_value(key: str, nth: int) -> None:
     judged = verdicts(key)[nth]
-    assert isinstance(judged, Judged)
+    assert isinstance(judged, JudgedClaim)
     claim = judged.claim
     assert judged.verdict in VERDICTS
     if judged.verdict == HOLDS:
@@ -129,7 +129,7 @@ def test_an_entry_computes_and_its_verdict_follows_from_the_value(key: str, nth:
 @pytest.mark.parametrize(("key", "nth"), JUDGED)
 def test_a_condition_is_needed_and_suffices(key: str, nth: int) -> None:
     judged = verdicts(key)[nth]
-    assert isinstance(judged, Judged)
+    assert isinstance(judged, JudgedClaim)
     assert (judged.claim.given is None) == (judged.verdict in {HOLDS, FAILS})
 
 

@@ -53,9 +53,9 @@ def exchanged() -> tuple[str, ...]:
 
 def same_order(algorithms: tuple[str, ...]) -> bool:
     """Whether all-reduces on 64 ranks have the same order by the busiest rank's messages and by its bytes."""
-    made = [schedule(name, 64) for name in algorithms]
-    by_messages = np.argsort([int(traffic(each, each.k).messages_sent.max()) for each in made], kind="stable")
-    by_bytes = np.argsort([max(sent(each)) for each in made], kind="stable")
+    schedules = [schedule(name, 64) for name in algorithms]
+    by_messages = np.argsort([int(traffic(each, each.k).messages_sent.max()) for each in schedules], kind="stable")
+    by_bytes = np.argsort([max(sent(each)) for each in schedules], kind="stable")
     return bool((by_messages == by_bytes).all())
 
 

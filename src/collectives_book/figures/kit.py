@@ -110,6 +110,12 @@ def medians(axes: Axes, look: Mark, name: str | None, rows: Rows, along: str, **
     measured(axes, look, name, rows[along], rows.median_us, rows.low_us, rows.high_us, **line)
 
 
+def measured_across(axes: Axes, look: Mark, name: str | None, x: Any, low: Any, high: Any, y: Any) -> None:
+    """Like `measured` along the x axis, and not joined: for rows that are names."""
+    bars = [np.clip(np.subtract(x, low), 0, None), np.clip(np.subtract(high, x), 0, None)]
+    axes.errorbar(x, y, xerr=bars, color=look.colour, marker=look.marker, ls="", label=name, capsize=2)
+
+
 def published(axes: Axes, look: Mark, x: Sequence[float], y: Sequence[float]) -> None:
     """Hollow markers, for values that others have published."""
     axes.plot(x, y, marker=look.marker, mfc="none", mec=look.colour, mew=1.5, ms=7, ls="", zorder=3)

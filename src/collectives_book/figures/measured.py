@@ -18,6 +18,12 @@ from collectives_book.figures.statements import Rows
 # Our own back ends, and what they add to an algorithm's name.
 OURS = {"p2p": "", "p2p_nccl": " over NCCL"}
 
+# Columns of whole numbers, which pandas reads as floats where another part of a table has none.
+COUNTS = (
+    *("ranks", "batch", "steps", "parameters", "bytes", "killed_at", "resumed_after", "seed", "blocks", "width"),
+    *("calls", "stages", "stage", "micro_batches", "micro_batch", "kept"),
+)
+
 # What a table calls a library.
 LIBRARIES = {"gloo": "gloo", "mpi": "Open MPI", "horovod": "Horovod"}
 
@@ -58,9 +64,15 @@ def prominent(rows: Rows, names: Sequence[str]) -> list[str]:
     rows = rows.reset_index(drop=True)
     lowest = rows.groupby("bytes").median_us.idxmin()
     ahead, libraries = Counter(rows.series[lowest]), set(rows.series[rows.algorithm == "default"])
-    told = {rows.series[lowest.iloc[-1]], rows.series[rows.busbw.idxmax()]}
-    ordered = sorted(names, key=lambda name: (name not in libraries, name not in told, -ahead[name]))
+    in_message = {rows.series[lowest.iloc[-1]], rows.series[rows.busbw.idxmax()]}
+    ordered = sorted(names, key=lambda name: (name not in libraries, name not in in_message, -ahead[name]))
     return ordered[: kit.MOST_SERIES]
+
+
+def part(rows: Rows, name: str) -> Rows:
+    """The rows of one part, with the columns that it has; counts are whole numbers again."""
+    found = rows[rows.part == name].dropna(axis="columns", how="all").reset_index(drop=True)
+    return found.astype({column: int for column in COUNTS if column in found and found[column].notna().all()})
 
 
 def plain(rows: Rows) -> str:

@@ -16,7 +16,7 @@ from collectives.figures.style import Picture, Theme, picture
 from collectives.launch import links
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate
-from collectives.units import duration, format_bytes
+from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.measured import OURS, asked, label, look, plain
 from collectives_book.figures.statements import Row, Rows
@@ -165,10 +165,7 @@ def _head(rows: Rows, what: str) -> str:
 
 
 def _ends(rows: Rows, along: str, form: Callable[[int], str]) -> str:
-    parts = [
-        kit.from_to(_name(*key), [*of[along]], [*of.median_us * 1e-6], lambda at: f"at {form(at)}", duration)
-        for key, of in _series(rows, along)
-    ]
+    parts = [kit.times_from_to(_name(*key), of, along, lambda at: f"at {form(at)}") for key, of in _series(rows, along)]
     return "; ".join(parts)
 
 
@@ -190,7 +187,7 @@ def two_trees_against_size(rows: Rows) -> Picture:
         axes = figure.subplots()
         for (name,), of in kit.series(rows, ["algorithm"], "bytes"):
             seen = look("p2p", name)
-            kit.measured(axes, seen, name, of.bytes, of.median_us, of.low_us, of.high_us, ls="")
+            kit.medians(axes, seen, name, of, "bytes", ls="")
             axes.plot(of.bytes, of.simulated_us, color=seen.colour, lw=1.2)
         kit.time_axis(axes, name="time in slow motion")
         kit.binary_axis(axes, sorted(rows.bytes.unique()))
@@ -198,8 +195,7 @@ def two_trees_against_size(rows: Rows) -> Picture:
         kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
 
     ends = [
-        kit.from_to(name, [*of.bytes], [*of.median_us * 1e-6], lambda n: f"at {format_bytes(n)}", duration)
-        for (name,), of in kit.series(rows, ["algorithm"], "bytes")
+        kit.times_from_to(name, of, "bytes", kit.at_size) for (name,), of in kit.series(rows, ["algorithm"], "bytes")
     ]
     head = f"Measured and simulated {plain(rows)} on {rows.ranks.iloc[0]} emulated hosts"
     return picture(paint, f"{head}, time against buffer size: {'; '.join(ends)}.", kit.WIDTH, 4.0)
@@ -243,8 +239,8 @@ def two_trees_outcome(rows: Rows) -> str:
     nbytes, first, second = max(found, key=lambda one: one[2].median_us / one[1].median_us)
     return (
         f"On {rows.ranks.iloc[0]} hosts {two_trees_headline(rows)}. The lead is the largest at {format_bytes(nbytes)}: "
-        f"{duration(first.median_us * 1e-6)} against {duration(second.median_us * 1e-6)} by the next best, "
+        f"{statements.us(first.median_us)} against {statements.us(second.median_us)} by the next best, "
         f"{second.algorithm}, which takes {statements.times_as_long(second, first, '{:.2f}'.format)}. "
-        f"The simulator says {duration(first.simulated_us * 1e-6)} and {duration(second.simulated_us * 1e-6)}; "
+        f"The simulator says {statements.us(first.simulated_us)} and {statements.us(second.simulated_us)}; "
         f"by its times two trees win {_by_simulator(rows)}."
     )
