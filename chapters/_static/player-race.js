@@ -1,6 +1,6 @@
 /* Schedules that race: <schedule-race> shows two side by side, on one clock and with one set of controls.
 
-   Everything that it shows is in the JSON script inside it, which `collectives_book.figures.race` writes: the schedules, and
+   Everything that it shows is in the JSON script inside it, which `collectives_book.race` writes: the schedules, and
    when each message starts and arrives. Attributes: autoplay (play once when it comes into view), id.
    The element shows its state: data-ready, data-time (seconds on the clock), data-steps (steps played, by lane), data-playing. */
 

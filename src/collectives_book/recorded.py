@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from collectives.bench.results import read
-from collectives.units import duration, format_bytes
+from collectives.units import format_bytes
 from collectives_book.figures import measured, statements
 from collectives_book.figures.statements import Rows
 
@@ -91,7 +91,7 @@ def _line(run: Path, row: Any) -> dict[str, str]:
     return {
         "run": run.as_posix(),
         "point": f"{name}, {format_bytes(row.bytes)}, {row.ranks} ranks, {row.where}",
-        "yours": duration(row.median_us * 1e-6),
-        "reference": duration(row.median_us_reference * 1e-6),
+        "yours": statements.us(row.median_us),
+        "reference": statements.us(row.median_us_reference),
         "yours over reference": f"{row.median_us / row.median_us_reference:.2f}",
     }

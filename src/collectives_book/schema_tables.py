@@ -70,10 +70,10 @@ def _one(field: Schema, defs: Schema) -> str:
 
 def _limits(field: Schema) -> str:
     texts = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}
-    given = {name: field[name] for name in texts if field.get(name, WIDEST) < WIDEST}
-    if {"minimum", "maximum"} <= given.keys():
-        return f" from {given['minimum']:,} to {given['maximum']:,}"
-    return "".join(f", {texts[name]} {limit:,}" for name, limit in given.items())
+    limits = {name: field[name] for name in texts if field.get(name, WIDEST) < WIDEST}
+    if {"minimum", "maximum"} <= limits.keys():
+        return f" from {limits['minimum']:,} to {limits['maximum']:,}"
+    return "".join(f", {texts[name]} {limit:,}" for name, limit in limits.items())
 
 
 def default(field: Schema) -> str:

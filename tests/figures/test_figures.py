@@ -20,7 +20,7 @@ from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
 from collectives_book.all_reduce_sweep import figures
 from collectives_book.collectives_sweep import figures as panels
 from collectives_book.figures import kit, measured
-from collectives_book.figures.family import family
+from collectives_book.figures.predicted import family
 from places import ROOT
 
 

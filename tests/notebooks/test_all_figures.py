@@ -14,7 +14,7 @@ from collectives.figures import style
 from collectives.figures.style import Picture
 from collectives_book.asynchronous import figures as asynchronous
 from collectives_book.data_parallel import figures as data_parallel
-from collectives_book.figures import kit
+from collectives_book.figures import kit, measured
 from collectives_book.model_parallel import figures as model_parallel
 from collectives_book.overlap import figures as overlap
 from collectives_book.scaling import experiment as scaling_experiment
@@ -35,7 +35,7 @@ def rows(name: str) -> Any:
 
 
 def widest(table: Any) -> Any:
-    return model_parallel.steps(table, int(model_parallel.of(table, "step").width.max()))
+    return model_parallel.steps(table, int(measured.part(table, "step").width.max()))
 
 
 DRAWN: dict[str, tuple[str, Callable[[Any], Picture]]] = {

@@ -2,11 +2,12 @@
 
 import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import yaml
 
-from collectives_book.claims import page
+from collectives_book.claims import checks, page
 from collectives_book.claims.ledger import (
     EQUAL,
     EXCLUDED,
@@ -17,14 +18,14 @@ from collectives_book.claims.ledger import (
     Claim,
     Excluded,
     Given,
-    Judged,
+    JudgedClaim,
     Source,
     Value,
     count,
     judge,
     uncovered,
 )
-from collectives_book.claims.verdicts import SOURCES, verdicts
+from collectives_book.claims.page import SOURCES, verdicts
 from places import ROOT
 
 ENTRIES = [(source, entry) for source in SOURCES for entry in source.entries]
@@ -112,7 +113,7 @@ def shrunk(value: Value) -> Value:
 @pytest.mark.parametrize(("key", "nth"), JUDGED)
 def test_an_entry_computes_and_its_verdict_follows_from_the_value(key: str, nth: int) -> None:
     judged = verdicts(key)[nth]
-    assert isinstance(judged, Judged)
+    assert isinstance(judged, JudgedClaim)
     claim = judged.claim
     assert judged.verdict in VERDICTS
     if judged.verdict == HOLDS:
@@ -128,7 +129,7 @@ def test_an_entry_computes_and_its_verdict_follows_from_the_value(key: str, nth:
 @pytest.mark.parametrize(("key", "nth"), JUDGED)
 def test_a_condition_is_needed_and_suffices(key: str, nth: int) -> None:
     judged = verdicts(key)[nth]
-    assert isinstance(judged, Judged)
+    assert isinstance(judged, JudgedClaim)
     assert (judged.claim.given is None) == (judged.verdict in {HOLDS, FAILS})
 
 
@@ -151,3 +152,9 @@ def test_the_page_shows_every_entry_with_its_value() -> None:
         assert text.count("Where: ") == len(source.entries)
         assert "{}" not in text
     assert page.summary().count("\n") == len(SOURCES) + 2
+
+
+def test_without_a_checkout_the_ledger_says_what_it_expects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECKOUT", tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"no checkout: got {tmp_path}, expected a folder with chapters/"):
+        checks.reference("sanders2009", "year")

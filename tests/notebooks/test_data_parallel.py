@@ -10,6 +10,7 @@ from collectives.bench.results import read
 from collectives_book import ExperimentError, checked
 from collectives_book.data_parallel import captions, figures
 from collectives_book.data_parallel.experiment import Parameters, run
+from collectives_book.figures import measured
 
 GOOD: dict[str, Any] = {
     "ranks": 2,
@@ -75,11 +76,11 @@ def test_replicas_equal_one_process_and_a_killed_rank_changes_nothing(tmp_path: 
     assert rows.part.tolist() == [*["training"] * 3, *["rates"] * 8, "resumed"]
     assert max(captions.differences(rows).values()) < 1e-5
     assert captions.same_again(rows) == "Every loss equals the undisturbed one, bit for bit."
-    (row,) = captions.part(rows, "resumed").itertuples()
+    (row,) = measured.part(rows, "resumed").itertuples()
     assert (row.killed_at, row.resumed_after, len(row.before)) == (8, 6, 7)
     assert row.said == "rank 1 of 2 was killed by SIGKILL"
     assert row.seconds < 60
-    assert set(captions.part(rows, "rates").rate) == {0.04, 0.04 * 1500 / 64}
+    assert set(measured.part(rows, "rates").rate) == {0.04, 0.04 * 1500 / 64}
     assert len(record["environment"]) == 2
     for draw in (figures.losses, figures.times, figures.resumed, figures.rates):
         assert b"<svg" in draw(rows).light

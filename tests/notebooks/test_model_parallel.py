@@ -7,6 +7,7 @@ import pytest
 
 from collectives.bench.results import read
 from collectives_book import ExperimentError, checked
+from collectives_book.figures import measured
 from collectives_book.model_parallel import captions, figures, holdings, volume
 from collectives_book.model_parallel.experiment import Parameters, run
 
@@ -63,7 +64,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.integration
 def test_every_step_equals_one_process_and_sends_what_the_closed_form_says(rows: Any) -> None:
-    steps = figures.of(rows, "step")
+    steps = measured.part(rows, "step")
     assert sorted(zip(steps.way, steps.width, steps.batch, strict=True)) == sorted(
         (way, width, batch) for way in ("data", "tensor") for width in (2, 5) for batch in (3, 40)
     )
@@ -77,7 +78,7 @@ def test_every_step_equals_one_process_and_sends_what_the_closed_form_says(rows:
 
 @pytest.mark.integration
 def test_every_pipeline_equals_one_process_and_idles_at_least_as_the_formula_says(rows: Any) -> None:
-    table = figures.of(rows, "pipeline")
+    table = measured.part(rows, "pipeline")
     assert table.difference.max() < 1e-5
     assert table.sent.tolist() == [volume.pipeline(2, 4, 5)] * 4
     assert table.formula.tolist() == pytest.approx([1 / 2, 1 / 4] * 2)
@@ -88,7 +89,7 @@ def test_every_pipeline_equals_one_process_and_idles_at_least_as_the_formula_say
         ("1f1b", 3): 2,
     }
     assert all(0 < share < 1 for shares in table.bubble for share in shares)
-    actions = figures.of(rows, "action")
+    actions = measured.part(rows, "action")
     assert len(actions) == 2 * 2 * 2 * (1 + 3)
     waited = actions.end_us - actions.start_us
     assert (waited >= 0.99 * 3000 / actions.micro_batches * (1 + (actions.action == "backward"))).all()

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from collectives.bench.results import read
-from collectives_book.scaling import figures_two_trees as figures
+from collectives_book.scaling import figures
 from places import ROOT
 
 REFERENCE = ROOT / "experiments" / "results" / "reference" / "slow-motion"
@@ -30,11 +30,12 @@ def rows(**times: tuple[float, ...]) -> pd.DataFrame:
 
 
 def test_neighbouring_sizes_are_one_range() -> None:
-    assert figures.headline(rows(two_tree=(1, 1, 2, 1), chain=(2, 4, 1, 3))) == "two trees win at 4 B to 8 B and 32 B"
+    two_ranges = rows(two_tree=(1, 1, 2, 1), chain=(2, 4, 1, 3))
+    assert figures.two_trees_headline(two_ranges) == "two trees win at 4 B to 8 B and 32 B"
 
 
 def test_the_largest_lead_is_said_in_full() -> None:
-    assert figures.outcome(rows(two_tree=(1, 1, 2), chain=(2, 4, 1), binomial=(9, 9, 9))) == (
+    assert figures.two_trees_outcome(rows(two_tree=(1, 1, 2), chain=(2, 4, 1), binomial=(9, 9, 9))) == (
         "On 3 hosts two trees win at 4 B to 8 B. The lead is the largest at 8 B: 1 ms against 4 ms by the next best, "
         "chain, which takes 4.00 times as long. The simulator says 1 ms and 4 ms; "
         "by its times two trees win at 4 B to 8 B."
@@ -43,13 +44,14 @@ def test_the_largest_lead_is_said_in_full() -> None:
 
 def test_a_tie_is_no_win() -> None:
     tied = rows(two_tree=(1.0,), chain=(1.1,))
-    assert figures.headline(tied) == "two trees win nowhere"
-    assert figures.outcome(tied) == "On 3 hosts two trees win nowhere: the intervals overlap, or another is ahead."
+    assert figures.two_trees_headline(tied) == "two trees win nowhere"
+    said = "On 3 hosts two trees win nowhere: the intervals overlap, or another is ahead."
+    assert figures.two_trees_outcome(tied) == said
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["broadcast", "all-reduce"])
 def test_two_trees_win_somewhere_in_the_recorded_rows(name: str) -> None:
     recorded, _ = read(REFERENCE / f"two-trees-{name}")
-    assert figures.won(recorded)
+    assert figures.two_trees_won(recorded)
     assert not recorded.wrong.any()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms.library_trees import FIRST_TREES, library_trees
-from collectives.figures.trees import places, side_by_side
+from collectives.figures.trees import side_by_side, x_positions
 from collectives_book.figures.programs import Panel, waiting
 
 
@@ -32,4 +32,4 @@ def test_a_pair_of_trees_names_the_ranks_inside_both(library: str) -> None:
 def test_no_two_ranks_of_a_level_have_one_place() -> None:
     for library in FIRST_TREES:
         parent = library_trees(library, 33)[0]
-        assert len(set(places(parent))) >= np.count_nonzero(~np.isin(np.arange(33), parent))
+        assert len(set(x_positions(parent))) >= np.count_nonzero(~np.isin(np.arange(33), parent))

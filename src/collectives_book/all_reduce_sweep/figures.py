@@ -21,7 +21,7 @@ def time_against_size(rows: Rows) -> Picture:
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         for look, name, series in _drawn(rows):
-            kit.measured(axes, look, name, series.bytes, series.median_us, series.low_us, series.high_us)
+            kit.medians(axes, look, name, series, "bytes")
         kit.time_axis(axes)
         kit.message(figure, theme, *statements.takeover(_in_front(rows), format_bytes))
         _finish(figure, axes, rows)
@@ -78,7 +78,7 @@ def _finish(figure: Figure, axes: Axes, rows: Rows) -> None:
 
 def _alt(rows: Rows, what: str, column: str, form: Callable[[float], str]) -> str:
     parts = [
-        kit.from_to(measured.label(*of), [*each.bytes], [*each[column]], lambda n: f"at {format_bytes(n)}", form)
+        kit.from_to(measured.label(*of), [*each.bytes], [*each[column]], kit.at_size, form)
         for of, each in _series(rows)
     ]
     head = f"Measured {measured.plain(rows)} on {rows.ranks.iloc[0]} ranks, {what} against buffer size"

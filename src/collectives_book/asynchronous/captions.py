@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectives.units import duration
-from collectives_book.asynchronous.figures import added, by_mode, name, slowness
+from collectives_book.asynchronous.figures import added, by_mode, modes, name, slowness
 from collectives_book.figures import statements
 from collectives_book.figures.statements import Row, Rows
 
@@ -33,17 +33,15 @@ def faster(rows: Rows, slow: str, one: str, other: str) -> str:
 
 def lag(rows: Rows) -> str:
     """A sentence: how stale the parameters were in each mode, and how many updates of others came between."""
-    said = []
-    for mode, runs in rows.groupby("mode", sort=False):
-        if mode == "all_reduce":
-            continue
+    parts = []
+    for mode, runs in modes(rows[rows["mode"] != "all_reduce"]):
         delays = added(runs.delay)
         largest = len(added(runs.staleness)) - 1
-        said.append(
-            f"{name(str(mode), int(runs.bound.iloc[0]))}: up to {largest} steps ahead (updates of others in "
+        parts.append(
+            f"{mode}: up to {largest} steps ahead (updates of others in "
             f"between: median {_median(delays)}, at most {len(delays) - 1})"
         )
-    return f"{_capital('; '.join(said))}."
+    return f"{_capital('; '.join(parts))}."
 
 
 def share(rows: Rows) -> str:
@@ -58,14 +56,14 @@ def share(rows: Rows) -> str:
 def reached(rows: Rows) -> str:
     """A sentence: how many updates and how much time each mode took to one loss that every run reaches."""
     goal = max(min(row.losses) for row in rows.itertuples())
-    said = []
-    for mode, runs in rows.groupby("mode", sort=False):
+    parts = []
+    for mode, runs in modes(rows):
         first = [_first(row, goal) for row in runs.itertuples()]
-        said.append(
-            f"{name(str(mode), int(runs.bound.iloc[0]))} {statements.span([at for at, _ in first], '{:.0f}'.format)} "
+        parts.append(
+            f"{mode} {statements.span([at for at, _ in first], '{:.0f}'.format)} "
             f"updates and {statements.span([seconds for _, seconds in first], duration)}"
         )
-    return f"To a loss of {goal:.2f}, the lowest that every run reaches, it took {'; '.join(said)}."
+    return f"To a loss of {goal:.2f}, the lowest that every run reaches, it took {'; '.join(parts)}."
 
 
 def _first(row: Row, goal: float) -> tuple[int, float]:
@@ -75,21 +73,18 @@ def _first(row: Row, goal: float) -> tuple[int, float]:
 
 def last(rows: Rows) -> str:
     """A sentence: the loss and the accuracy of each mode after all updates."""
-    said = []
-    for mode, runs in rows.groupby("mode", sort=False):
+    parts = []
+    for mode, runs in modes(rows):
         losses = statements.span([row.losses[-1] for row in runs.itertuples()], "{:.2f}".format)
         right = statements.span(100 * runs.accuracy, "{:.0f}%".format)
-        said.append(f"{name(str(mode), int(runs.bound.iloc[0]))} {losses} ({right} of the test images read right)")
-    return f"After {rows.updates.iloc[0]} updates the loss is: {'; '.join(said)}."
+        parts.append(f"{mode} {losses} ({right} of the test images read right)")
+    return f"After {rows.updates.iloc[0]} updates the loss is: {'; '.join(parts)}."
 
 
 def repeatable(rows: Rows) -> str:
     """A sentence: in how many different results the runs of each mode ended, to the bit."""
-    said = [
-        f"{name(str(mode), int(runs.bound.iloc[0]))} {runs.digest.nunique()} from {len(runs)} runs"
-        for mode, runs in rows.groupby("mode", sort=False)
-    ]
-    return f"Number of different results, compared to the bit: {'; '.join(said)}."
+    parts = [f"{mode} {runs.digest.nunique()} from {len(runs)} runs" for mode, runs in modes(rows)]
+    return f"Number of different results, compared to the bit: {'; '.join(parts)}."
 
 
 def _median(counts: list[int]) -> int:

@@ -32,6 +32,11 @@ def name(mode: str, bound: int) -> str:
     return f"at most {bound} steps ahead" if mode == "stale" else mode.replace("_", "-")
 
 
+def modes(rows: Rows) -> list[tuple[str, Rows]]:
+    """The runs of each mode, with its name."""
+    return [(name(str(mode), int(runs.bound.iloc[0])), runs) for mode, runs in rows.groupby("mode", sort=False)]
+
+
 def slowness(row: object) -> str:
     """Who is slow in the runs of a row, and how much."""
     return {
@@ -44,13 +49,13 @@ def slowness(row: object) -> str:
 
 def by_mode(rows: Rows) -> Rows:
     """A row for each slowness and mode, whose ``samples`` are the microseconds per update of each run."""
-    made = []
+    lines = []
     for _, runs in rows.groupby(["slow", "mode"], sort=False):
         samples = [*(runs.seconds / runs.updates * 1e6)]
         low, median, high = median_interval(samples)
         own = {"samples": samples, "low_us": low, "median_us": median, "high_us": high}
-        made.append(runs.iloc[0].to_dict() | own)
-    return pd.DataFrame(made)
+        lines.append(runs.iloc[0].to_dict() | own)
+    return pd.DataFrame(lines)
 
 
 def rates(rows: Rows, predicted: dict[tuple[str, str], float]) -> Picture:
@@ -77,18 +82,8 @@ def rates(rows: Rows, predicted: dict[tuple[str, str], float]) -> Picture:
 
 
 def _markers(axes: Axes, mode: str, group: Rows, heights: list[float]) -> None:
-    at, low, high = (1e6 / group[each] for each in ("median_us", "high_us", "low_us"))
-    look = LOOKS[mode]
-    axes.errorbar(
-        at,
-        heights,
-        xerr=[at - low, high - at],
-        color=look.colour,
-        marker=look.marker,
-        ls="",
-        capsize=2,
-        label=name(mode, int(group.bound.iloc[0])),
-    )
+    rate, low, high = (1e6 / group[each] for each in ("median_us", "high_us", "low_us"))
+    kit.measured_across(axes, LOOKS[mode], name(mode, int(group.bound.iloc[0])), rate, low, high, heights)
 
 
 def _kinds(theme: Theme, table: Rows, is_predicted: bool) -> list[Line2D]:
@@ -180,12 +175,9 @@ def _lowest(rows: Rows) -> str:
 
 def _loss_alt(rows: Rows) -> str:
     parts = []
-    for mode, group in rows.groupby("mode", sort=False):
-        last = [row.losses[-1] for row in group.itertuples()]
-        parts.append(
-            f"{name(str(mode), int(group.bound.iloc[0]))} {min(last):.2f} to {max(last):.2f} "
-            f"after {group.seconds.median():.1f} s"
-        )
+    for mode, runs in modes(rows):
+        last = [row.losses[-1] for row in runs.itertuples()]
+        parts.append(f"{mode} {min(last):.2f} to {max(last):.2f} after {runs.seconds.median():.1f} s")
     return (
         f"Loss against updates, and the same against time, of {many(rows.repetition.nunique(), 'run')} in each mode. "
         f"After {rows.updates.iloc[0]} updates: {'; '.join(parts)}."

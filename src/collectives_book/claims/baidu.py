@@ -46,8 +46,8 @@ def faster(ranks: int, than: int) -> float:
 
 def through_root(back: bool) -> tuple[float, ...]:
     """Seconds for the gradients of 2 and of 10 ranks to pass a root's port at 1 GB/s, and perhaps back again."""
-    made = [schedule("root", p) for p in (2, 10)]
-    return tuple(round((received(each, 0) + back * sent(each)[0]) * GRADIENTS / 1e9, 9) for each in made)
+    roots = [schedule("root", p) for p in (2, 10)]
+    return tuple(round((received(each, 0) + back * sent(each)[0]) * GRADIENTS / 1e9, 9) for each in roots)
 
 
 def overlapped(buckets: int = 4) -> float:
@@ -129,12 +129,10 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         note="A real model's buckets are not equal, so it saves less.",
     ),
 )
-# fmt: on
 
 SOURCE = Source(
-    "Baidu",
-    "gibiansky2017",
-    "paragraph",
+    "Baidu", "gibiansky2017", "paragraph",
     {"1": 1, "3": 4, "4": 1, "5": 1, "6": 3, "post": 4},
     ENTRIES,
 )
+# fmt: on

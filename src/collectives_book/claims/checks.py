@@ -28,14 +28,21 @@ ON_RANKS = "On 2, 3, 4, 8, 9 and 64 ranks"
 ALPHA, RATE = 5e-6, 25e9
 UNIT = 1000  # elements of a chunk, where bytes are counted
 
-# The ledger belongs to the book, so it reads the results beside it and not a copy in the package.
-RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "results"
+# The ledger belongs to the book's checkout: a wheel has neither the recorded rows nor the list of references.
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+def in_checkout(*parts: str) -> Path:
+    """A path of the checkout; raises FileNotFoundError where this package is installed without one."""
+    if not (CHECKOUT / "chapters").is_dir() or not (CHECKOUT / "experiments").is_dir():
+        raise FileNotFoundError(f"no checkout: got {CHECKOUT}, expected a folder with chapters/ and experiments/")
+    return CHECKOUT.joinpath(*parts)
 
 
 @cache
 def rows(name: str) -> Any:
     """Recorded rows, such as ``reference/slow-motion/scaling``."""
-    return read(RESULTS / name)[0]
+    return read(in_checkout("experiments", "results", name))[0]
 
 
 @cache
@@ -50,16 +57,16 @@ def steps(algorithm: str, ranks: Sequence[int] = RANKS, collective: str = "all_r
 
 
 @cache
-def sent(made: Schedule) -> tuple[float, ...]:
+def sent(schedule: Schedule) -> tuple[float, ...]:
     """What each rank sends, in buffers."""
-    n = made.k * UNIT
-    return tuple(float(each) / n for each in traffic(made, n).sent)
+    n = schedule.k * UNIT
+    return tuple(float(each) / n for each in traffic(schedule, n).sent)
 
 
-def received(made: Schedule, rank: int) -> float:
+def received(schedule: Schedule, rank: int) -> float:
     """What one rank receives, in buffers."""
-    n = made.k * UNIT
-    return float(traffic(made, n).received[rank]) / n
+    n = schedule.k * UNIT
+    return float(traffic(schedule, n).received[rank]) / n
 
 
 def totals(algorithm: str, ranks: Sequence[int] = RANKS) -> tuple[float, ...]:
@@ -72,10 +79,10 @@ def most(algorithm: str, ranks: Sequence[int] = RANKS) -> tuple[float, ...]:
     return tuple(max(sent(schedule(algorithm, p))) for p in ranks)
 
 
-def is_proved(made: Schedule) -> bool:
+def is_proved(schedule: Schedule) -> bool:
     """Whether `verify` accepts a schedule."""
     try:
-        verify(made)
+        verify(schedule)
     except ScheduleError:
         return False
     return True
@@ -87,11 +94,11 @@ def all_proved(ranks: tuple[int, ...]) -> bool:
     return all(is_proved(schedule(name, p)) for name in names("all_reduce") for p in ranks)
 
 
-def complete_chunks(made: Schedule) -> tuple[int, ...]:
+def complete_chunks(schedule: Schedule) -> tuple[int, ...]:
     """How many chunks each rank holds to which every rank has contributed exactly once."""
-    held = np.zeros((made.p, made.k, made.p), dtype=np.int64)
-    held[np.arange(made.p), :, np.arange(made.p)] = 1
-    return tuple(int(each) for each in (run(made, held) == 1).all(axis=2).sum(axis=1))
+    held = np.zeros((schedule.p, schedule.k, schedule.p), dtype=np.int64)
+    held[np.arange(schedule.p), :, np.arange(schedule.p)] = 1
+    return tuple(int(each) for each in (run(schedule, held) == 1).all(axis=2).sum(axis=1))
 
 
 def rotating(p: int, turns: Callable[[int], int]) -> Schedule:
@@ -105,9 +112,9 @@ def rotating(p: int, turns: Callable[[int], int]) -> Schedule:
     return Schedule("reduce_scatter", p, p, int(wanted.max()), make)
 
 
-def neighbours(made: Schedule) -> tuple[str, ...]:
+def neighbours(schedule: Schedule) -> tuple[str, ...]:
     """Every pair of ranks that exchanges a message, as ``0>1``."""
-    pairs = {(int(a), int(b)) for step in made.steps() for a, b in zip(step.src, step.dst, strict=True)}
+    pairs = {(int(a), int(b)) for step in schedule.steps() for a, b in zip(step.src, step.dst, strict=True)}
     return tuple(f"{a}>{b}" for a, b in sorted(pairs))
 
 
@@ -121,9 +128,9 @@ def children(parent: Ints) -> list[int]:
     return [int(count) for count in np.bincount(parent[parent != NO_PARENT], minlength=len(parent))]
 
 
-def both_ways(made: Schedule) -> list[float]:
+def both_ways(schedule: Schedule) -> list[float]:
     """Of each step: the share of the ranks that send and receive in it."""
-    return [len(np.intersect1d(step.src, step.dst)) / made.p for step in made.steps()]
+    return [len(np.intersect1d(step.src, step.dst)) / schedule.p for step in schedule.steps()]
 
 
 def flat_seconds(algorithm: str, p: int, n: float) -> float:
@@ -146,18 +153,18 @@ def endless(ranks: Sequence[int]) -> tuple[float, ...]:
     return tuple(round(flat_seconds("ring", p, 1e18) / bound_seconds(p, 1e18), 6) for p in ranks)
 
 
-def hops(made: Schedule) -> float:
+def hops(schedule: Schedule) -> float:
     """How many latencies pass one after the other: the time of a few bytes where nothing else takes time."""
     only = Machine(name="latency only", network=Link(latency=1.0, overhead=0.0, rate=1e30))
-    return round(simulate(made, only, made.k * 4).seconds, 6)
+    return round(simulate(schedule, only, schedule.k * 4).seconds, 6)
 
 
 def slowed(n: int, factor: float = 4.0) -> float:
     """The time of a ring with one slow node, over that with all links as slow: 16 ranks of the sample machine."""
-    made = schedule("ring", 16)
+    ring = schedule("ring", 16)
     one = Machine(name="one slow", network=Link(overhead=ALPHA, rate=RATE), slower={3: factor})
     every = Machine(name="all slow", network=Link(overhead=ALPHA, rate=RATE / factor))
-    return round(simulate(made, one, n).seconds / simulate(made, every, n).seconds, 6)
+    return round(simulate(ring, one, n).seconds / simulate(ring, every, n).seconds, 6)
 
 
 def ends(value: Value) -> str:
@@ -176,7 +183,7 @@ def percentages(value: Value) -> str:
 
 def reference(key: str, field: str) -> str:
     """A field of the book's list of references."""
-    text = (RESULTS.parents[1] / "chapters" / "references.bib").read_text(encoding="utf8")
+    text = in_checkout("chapters", "references.bib").read_text(encoding="utf8")
     entry = text.partition(f"{{{key},")[2].partition("\n}")[0]
     return next(line.partition("{")[2].rstrip("},") for line in entry.splitlines() if line.strip().startswith(field))
 

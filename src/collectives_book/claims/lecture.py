@@ -53,9 +53,9 @@ def exchanged() -> tuple[str, ...]:
 
 def same_order(algorithms: tuple[str, ...]) -> bool:
     """Whether all-reduces on 64 ranks have the same order by the busiest rank's messages and by its bytes."""
-    made = [schedule(name, 64) for name in algorithms]
-    by_messages = np.argsort([int(traffic(each, each.k).messages_sent.max()) for each in made], kind="stable")
-    by_bytes = np.argsort([max(sent(each)) for each in made], kind="stable")
+    schedules = [schedule(name, 64) for name in algorithms]
+    by_messages = np.argsort([int(traffic(each, each.k).messages_sent.max()) for each in schedules], kind="stable")
+    by_bytes = np.argsort([max(sent(each)) for each in schedules], kind="stable")
     return bool((by_messages == by_bytes).all())
 
 
@@ -168,53 +168,14 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         note="The ring sends many small messages, recursive doubling few large ones.",
     ),
 )
-# fmt: on
 
+LINES = (
+    1, 2, 4, 6, *range(8, 15), 18, 19, 21, 23, 25, 27, 28, 41, 43, 46, 49, 50, *range(54, 65), 69, 74, *range(85, 89),
+    92, 95,
+)
 SOURCE = Source(
-    "Lecture",
-    "padmanabhan2023",
-    "line",
-    {
-        str(n): 1
-        for n in (
-            1,
-            2,
-            4,
-            6,
-            *range(8, 15),
-            18,
-            19,
-            21,
-            23,
-            25,
-            27,
-            28,
-            41,
-            43,
-            46,
-            49,
-            50,
-            54,
-            55,
-            56,
-            57,
-            58,
-            59,
-            60,
-            61,
-            62,
-            63,
-            64,
-            69,
-            74,
-            85,
-            86,
-            87,
-            88,
-            92,
-            95,
-        )
-    }
-    | {"51": 2, "52": 3, "53": 3},
+    "Lecture", "padmanabhan2023", "line",
+    {str(line): 1 for line in LINES} | {"51": 2, "52": 3, "53": 3},
     ENTRIES,
 )
+# fmt: on

@@ -96,7 +96,7 @@ class Source(NamedTuple):
     entries: Sequence[Claim | Excluded]
 
 
-class Judged(NamedTuple):
+class JudgedClaim(NamedTuple):
     """A claim with what was found and what follows from it."""
 
     claim: Claim
@@ -119,16 +119,16 @@ def _several(value: Value) -> tuple[Scalar, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def judge(claim: Claim) -> Judged:
+def judge(claim: Claim) -> JudgedClaim:
     """Find the values and compare: as the claim stands, and where that fails under its condition."""
     found = claim.find()
     if fits(claim.rule, claim.stated, found):
-        return Judged(claim, found, None, HOLDS)
+        return JudgedClaim(claim, found, None, HOLDS)
     if claim.given is None:
-        return Judged(claim, found, None, FAILS)
+        return JudgedClaim(claim, found, None, FAILS)
     under = claim.given.find()
     stated = claim.stated if claim.given.stated is None else claim.given.stated
-    return Judged(claim, found, under, HOLDS_IF if fits(claim.rule, stated, under) else FAILS)
+    return JudgedClaim(claim, found, under, HOLDS_IF if fits(claim.rule, stated, under) else FAILS)
 
 
 def places(at: str) -> Iterator[tuple[str, int]]:
@@ -149,7 +149,7 @@ def uncovered(source: Source) -> set[tuple[str, int]]:
     return covered ^ counted
 
 
-def count(entries: Sequence[Judged | Excluded]) -> dict[str, int]:
+def count(entries: Sequence[JudgedClaim | Excluded]) -> dict[str, int]:
     """How many entries have which verdict."""
-    found = [entry.verdict if isinstance(entry, Judged) else EXCLUDED for entry in entries]
+    found = [entry.verdict if isinstance(entry, JudgedClaim) else EXCLUDED for entry in entries]
     return {verdict: found.count(verdict) for verdict in VERDICTS}

@@ -13,7 +13,7 @@ from collectives.machine import machine
 from collectives_book.claims import checks
 from collectives_book.claims.checks import inside
 from collectives_book.claims.ledger import AT_LEAST, AT_MOST, EQUAL, LESS, Claim, Excluded, Given, Source, within
-from collectives_book.claims.subonis_trees import COUNTS, EVEN, ON_COUNTS, inside_both, mirrored
+from collectives_book.claims.subonis import COUNTS, EVEN, ON_COUNTS, inside_both, mirrored
 from collectives_book.figures.statements import listed
 from collectives_book.massive_scale import published
 from collectives_book.massive_scale.published import POINTS

@@ -1,9 +1,11 @@
-"""The ledger as the page shows it: MyST text for the summary, the slips and the entries of one source."""
+"""All sources of the ledger, every entry judged, and the page about them: MyST text of summary, slips and entries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
+from collectives_book.claims import baidu, introductions, lecture, nccl, subonis
 from collectives_book.claims.ledger import (
     EQUAL,
     EXCLUDED,
@@ -13,18 +15,35 @@ from collectives_book.claims.ledger import (
     VERDICTS,
     Claim,
     Excluded,
-    Judged,
+    JudgedClaim,
     Scalar,
     Value,
     count,
+    judge,
     places,
 )
-from collectives_book.claims.verdicts import SOURCES, verdicts
 from collectives_book.figures.statements import listed
+
+# In the order of the page.
+SOURCES = (
+    introductions.DAILY_DOSE,
+    baidu.SOURCE,
+    introductions.APX,
+    lecture.SOURCE,
+    subonis.SOURCE,
+    nccl.SOURCE,
+)
 
 # Narrow enough for a phone.
 SHORT = {HOLDS: "holds", HOLDS_IF: "if", FAILS: "not", EXCLUDED: "out"}
 SIGNS = {HOLDS: "✓", HOLDS_IF: "(✓)", FAILS: "✗", EXCLUDED: "–"}
+
+
+@cache
+def verdicts(key: str) -> tuple[JudgedClaim | Excluded, ...]:
+    """Every entry of the source with this key, judged."""
+    (source,) = (each for each in SOURCES if each.key == key)
+    return tuple(judge(entry) if isinstance(entry, Claim) else entry for entry in source.entries)
 
 
 def write(value: Value) -> str:
@@ -79,11 +98,11 @@ def slips(verdict: str) -> str:
         f"- {each.name}: {_slip(entry)}"
         for each in SOURCES
         for entry in verdicts(each.key)
-        if isinstance(entry, Judged) and entry.verdict == verdict
+        if isinstance(entry, JudgedClaim) and entry.verdict == verdict
     )
 
 
-def _slip(entry: Judged) -> str:
+def _slip(entry: JudgedClaim) -> str:
     return f"*{entry.claim.says}* {_said(entry)} See {{doc}}`{entry.claim.page}`."
 
 
@@ -95,16 +114,16 @@ def entries(key: str) -> str:
     return f":::{{dropdown}} {_title(found)}\n{listed_here}\n:::"
 
 
-def _title(found: Sequence[Judged | Excluded]) -> str:
+def _title(found: Sequence[JudgedClaim | Excluded]) -> str:
     counts = count(found)
     judged = f"{counts[HOLDS]} hold, {counts[HOLDS_IF]} under a condition, {counts[FAILS]} not"
     return f"{len(found)} entries: {judged}; {counts[EXCLUDED]} excluded"
 
 
-def _entry(entry: Judged | Excluded, counted: str) -> str:
-    about = entry.claim if isinstance(entry, Judged) else entry
+def _entry(entry: JudgedClaim | Excluded, counted: str) -> str:
+    about = entry.claim if isinstance(entry, JudgedClaim) else entry
     lines = [_verdict(entry), _where(about.at, about.words, counted)]
-    if isinstance(entry, Judged):
+    if isinstance(entry, JudgedClaim):
         lines.insert(
             1,
             f"{_computed(entry)} {entry.claim.note}".strip()
@@ -113,7 +132,7 @@ def _entry(entry: Judged | Excluded, counted: str) -> str:
     return f"{about.says}\n" + "\n".join(f": {line}\n" for line in lines)
 
 
-def _verdict(entry: Judged | Excluded) -> str:
+def _verdict(entry: JudgedClaim | Excluded) -> str:
     if isinstance(entry, Excluded):
         return f"{SIGNS[EXCLUDED]} **Excluded**: {entry.why}."
     given = entry.claim.given
@@ -127,11 +146,11 @@ def _rule(claim: Claim) -> str:
     return claim.rule.words if claim.rule is EQUAL else f"{claim.rule.words}, {form(claim.stated)}"
 
 
-def _said(entry: Judged) -> str:
+def _said(entry: JudgedClaim) -> str:
     return f"{_computed(entry)} {entry.claim.note}".strip()
 
 
-def _computed(entry: Judged) -> str:
+def _computed(entry: JudgedClaim) -> str:
     form = entry.claim.form or write
     said = entry.claim.found.format(form(entry.found))
     if entry.under is None or entry.claim.given is None:

@@ -1,4 +1,4 @@
-"""The claims of the article that leads from the ring to two trees."""
+"""The claims of the article that leads from the ring to two trees, and its conclusions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ from collections.abc import Callable
 import numpy as np
 
 from collectives.algorithms import COSTS
+from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, second_tree
+from collectives.bounds import height
+from collectives.schedule import Ints
 from collectives_book.claims import checks
-from collectives_book.claims.checks import ON_RANKS, RANKS, most, schedule, sent, steps, totals
+from collectives_book.claims.checks import ON_RANKS, RANKS, children, inside, most, schedule, sent, steps, totals
 from collectives_book.claims.lecture import shards
 from collectives_book.claims.ledger import AT_LEAST, AT_MOST, EQUAL, Claim, Excluded, Given, Source, within
-from collectives_book.claims.subonis_trees import TREES
+from collectives_book.figures.statements import listed
+from collectives_book.massive_scale import published
 from collectives_book.needs import H100, state_bytes
 
 LARGE = (20, 64, 256)
 UNEVEN = 1001
+
+TREE, TWO = "tree-all-reduce", "two-tree-all-reduce"
+EVEN, ODD = (8, 16, 32, 64, 1024), (9, 17, 33, 65, 1025)
+DOUBLED = 16, 64, 256, 1024
+COUNTS = tuple(sorted((*EVEN, *ODD)))
+ON_COUNTS = f"On {listed([f'{p:,}' for p in COUNTS])} ranks"
 
 
 def growth(algorithm: str) -> float:
@@ -50,6 +60,72 @@ def cross_node(adjacent: bool) -> int:
     place = np.arange(16) // 4 if adjacent else np.arange(16) % 4
     step = schedule("ring", 16).step(0)
     return int((place[step.src] != place[step.dst]).sum())
+
+
+def heap(p: int) -> Ints:
+    """The complete tree of a textbook: the children of r are 2r + 1 and 2r + 2."""
+    return np.where(np.arange(p) == 0, NO_PARENT, (np.arange(p) - 1) // 2)
+
+
+def with_two_children(p: int) -> float:
+    """Of a complete tree's inner ranks, the share that has two children."""
+    counts = [count for count in children(heap(p)) if count]
+    return counts.count(2) / len(counts)
+
+
+def mirrored(p: int) -> Ints:
+    """The tree in which rank r plays p - 1 - r, also where that is no good second tree."""
+    other_way = binary_tree(p)[::-1]
+    return np.where(other_way == NO_PARENT, NO_PARENT, p - 1 - other_way)
+
+
+def inside_both(p: int, how: str) -> int:
+    """How many ranks have children in the first tree and in the second."""
+    second = mirrored(p) if how == "mirror" else second_tree(p, how)
+    return len(inside(binary_tree(p)) & inside(second))
+
+
+def either_way(counts: tuple[int, ...]) -> tuple[int, ...]:
+    """The same, shifted and mirrored."""
+    return tuple(inside_both(p, how) for p in counts for how in ("shift", "mirror"))
+
+
+def serving_both() -> tuple[float, ...]:
+    """The hops of a tree where a port serves any number of children at once."""
+    return tuple(checks.hops(schedule("tree", p)) for p in (8, 16, 1024))
+
+
+def twice(n: int) -> tuple[float, ...]:
+    """The time of one tree over that of two, on 16, 64 and 1,024 ranks."""
+    return tuple(checks.tree_seconds(p, n, 1) / checks.tree_seconds(p, n, 2) for p in (16, 64, 1024))
+
+
+def over_bound(n: int) -> float:
+    """The time of two trees on 64 ranks over the lower bound."""
+    return checks.tree_seconds(64, n, 2) / checks.bound_seconds(64, n)
+
+
+def leaves_both_ways(segments: int) -> int:
+    """In how many steps a leaf of one tree on 32 ranks both sends and receives."""
+    tree, leaves = schedule("tree", 32, segments), set(range(32)) - inside(binary_tree(32))
+    return sum(bool(leaves & set(step.src.tolist()) & set(step.dst.tolist())) for step in tree.steps())
+
+
+def duplex() -> float:
+    """The share of the steps of two trees on 32 ranks, 32 segments, in which nine ranks in ten send and receive."""
+    return float(np.mean(np.array(checks.both_ways(schedule("two_tree", 32, 32))) >= 0.9))
+
+
+def half_of_bytes() -> float:
+    """The share of the bytes that flow through the first of the two trees, 32 ranks."""
+    trees = schedule("two_tree", 32, 4)
+    rows = np.concatenate([step.chunk for step in trees.steps()])
+    return float(np.mean(rows < trees.k // 2))
+
+
+def steps_of_trees() -> tuple[int, ...]:
+    """The steps of two trees in one segment."""
+    return tuple(schedule("two_tree", p).nsteps for p in DOUBLED)
 
 
 # fmt: off
@@ -179,41 +255,115 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         lambda: growth("ring"), within(0.05),
         "From 64 to 512 ranks the steps of the closed form grow with the power {} of their number.", "ring-all-reduce",
     ),
-    *TREES,
+    Claim(
+        "29", "in just 10 communication steps", "With 1,024 nodes, a tree all-reduce takes log2 N = 10 steps.", 10.0,
+        lambda: checks.hops(schedule("tree", 1024)), EQUAL,
+        "Simulated with nothing but latency, {} hops pass on 1,024 ranks.", TREE,
+        Given("it is the reduction alone", lambda: checks.hops(schedule("tree", 1024)) / 2),
+        note="The result has to come down again: 20 hops, as the article says further down.",
+    ),
+    Claim(
+        "29", "versus ring reduce's 1024 steps", "A ring takes 1,024 steps there.", 1024,
+        lambda: COSTS["all_reduce", "ring"](1024).steps, within(0.05),
+        "By the closed form, which the ring's schedules obey, it has {} steps.", "ring-all-reduce",
+        Given("it is the reduction alone", lambda: COSTS["reduce_scatter", "ring"](1024).steps),
+        note="Both numbers lack the second phase, so their ratio of about a hundred is right.",
+    ),
+    Claim(
+        "35 36", "received value to its two", "The root and every parent send to two children.", (1.0, 1.0),
+        lambda: (with_two_children(1000), with_two_children(1024)), EQUAL,
+        "In complete trees of 1,000 and 1,024 ranks, {} of the inner ranks have two children.", TREE,
+        Given("N is a power of two less one", lambda: (with_two_children(511), with_two_children(1023))),
+        note="NCCL's tree, which this book uses, gives the root a single child.",
+        form=lambda shares: checks.percentages(shares),
+    ),
+    Claim(
+        "38", "Total latency is 2*log2(N)", "The latency is 2 log2 N steps: half up, half down.", (6.0, 8.0, 20.0),
+        lambda: tuple(float(schedule("tree", p).nsteps) for p in (8, 16, 1024)), EQUAL,
+        "On 8, 16 and 1,024 ranks, our schedule has {} steps: a parent's port serves one child after the other.", TREE,
+        Given("a parent serves both children at once", serving_both),
+    ),
+    Claim(
+        "39.1", "which constitute half of all", "Half of all nodes are leaves.", (0.5,) * len(COUNTS),
+        lambda: tuple(1 - len(inside(binary_tree(p))) / p for p in COUNTS), EQUAL, f"{ON_COUNTS}, {{}} are leaves.",
+        TREE, Given("N is even", lambda: tuple(1 - len(inside(binary_tree(p))) / p for p in EVEN), (0.5,) * len(EVEN)),
+        form=lambda shares: checks.percentages(shares),
+    ),
+    Claim(
+        "39.1 39.2", "in a half-duplex manner",
+        "A leaf never sends and receives at once, and pipelining does not change that.", (0, 0),
+        lambda: (leaves_both_ways(1), leaves_both_ways(8)), EQUAL,
+        "With one segment and with eight on 32 ranks, leaves do both in {} steps.", TREE,
+    ),
+    Claim(
+        "41.1", "Sanders, Traff, and Larsson", "Two trees are due to Sanders, Traff and Larsson, 2009.",
+        ("Sanders", "Traff", "Larsson", "2009"),
+        lambda: (*checks.surnames("sanders2009"), checks.reference("sanders2009", "year")), EQUAL,
+        "The paper names {}.", TWO,
+        note="Larsson is the middle name of Jesper Larsson Träff; the third author is Jochen Speck. The year is right.",
+    ),
+    Claim(
+        "41.2", "In one tree, a node", "A node is a leaf of one tree and internal in the other.", (0,) * len(COUNTS),
+        lambda: tuple(inside_both(p, "shift") for p in COUNTS), EQUAL,
+        f"{ON_COUNTS}, {{}} ranks are internal in both.", TWO,
+        Given("N is even", lambda: tuple(inside_both(p, "shift") for p in EVEN), (0,) * len(EVEN)),
+    ),
+    Claim(
+        "41.3", "numbering from the original complete", "The second tree may be shifted or mirrored.",
+        (0,) * 2 * len(COUNTS), lambda: either_way(COUNTS),
+        EQUAL, f"{ON_COUNTS}, shifted and mirrored: {{}} ranks are internal in both.", TWO,
+        Given("N is even", lambda: either_way(EVEN), (0,) * 2 * len(EVEN)),
+        note="Mirroring an odd number keeps half of the ranks internal in both. NCCL did that for a while.",
+    ),
+    Claim(
+        "42.1", "split into two halves", "Each tree carries half of the data.", 0.5, half_of_bytes, EQUAL,
+        "Counted on 32 ranks, the first tree carries {} of what is sent.", TWO, form=lambda share: f"{share:.0%}",
+    ),
+    Claim(
+        "42.2", "nearly doubling the effective bandwidth", "Two trees nearly double the bandwidth of one.", (2.0,) * 3,
+        lambda: twice(1 << 20),
+        within(0.1), "1 MiB on 16, 64 and 1,024 ranks of the sample machine: {} times as fast.", TWO,
+        Given("the buffer is large, such as 64 MiB", lambda: twice(64 << 20)),
+    ),
+    Claim(
+        "42.3", "vast majority of steps achieve", "In most steps, almost all ranks send and receive at once.", 0.8,
+        duplex, AT_LEAST, "32 ranks, 32 segments: nine ranks in ten do so in {} of the steps.", TWO,
+        form=lambda share: f"{share:.0%}",
+    ),
+    Claim(
+        "42.4 43", "logarithmic number of steps", "Two trees take O(log N) steps.",
+        tuple(4 * height(p) for p in DOUBLED), steps_of_trees, AT_MOST,
+        "On 16, 64, 256 and 1,024 ranks the schedules have {} steps, less than 4 log2 N.", TWO,
+    ),
+    Claim(
+        "45", "In 2019, NVIDIA published", "The article of 2019 compares ring, hierarchical ring and two trees.", 3,
+        lambda: len(published.IMAGES[256]), EQUAL, "Its last figure has {} series.", "massive-scale",
+        note="Its figures of latency and bandwidth have two: no hierarchical ring.",
+    ),
+    Claim(
+        "47", "with near-full bandwidth utilization", "Two trees use nearly the full bandwidth.", 1.0,
+        lambda: over_bound(1 << 20), within(0.1),
+        "1 MiB on 64 ranks of the sample machine takes {} times the lower bound.", TWO,
+        Given("the buffer is large, such as 1 GiB", lambda: over_bound(1 << 30)),
+    ),
+    Excluded(
+        "48.1", "20,000-25,000 NVIDIA A100", "GPT-4 took 20,000 to 25,000 A100 for 3 to 4 months.",
+        "an estimate that nobody can check",
+    ),
+    Claim(
+        "48.2", "between 5,000 to 8,300", "One A100 would take 5,000 to 8,300 years.", (5000.0, 8300.0),
+        lambda: (20_000 * 3 / 12, 25_000 * 4 / 12), within(0.01), "The least of its numbers, and the most: {} years.",
+        "why-many-gpus",
+    ),
 )
-# fmt: on
 
 SOURCE = Source(
-    "Subonis",
-    "subonis",
-    "paragraph",
+    "Subonis", "subonis", "paragraph",
     {
-        "1": 2,
-        "6": 1,
-        "7": 1,
-        "11": 2,
-        "12": 4,
-        "13": 1,
-        "14": 1,
-        "15": 1,
-        "16": 1,
-        "17": 1,
-        "18": 1,
-        "19": 2,
-        "20": 2,
-        "23": 2,
-        "27": 2,
-        "29": 1,
-        "35": 1,
-        "36": 1,
-        "38": 1,
-        "39": 2,
-        "41": 3,
-        "42": 4,
-        "43": 1,
-        "45": 1,
-        "47": 1,
-        "48": 2,
+        "1": 2, "6": 1, "7": 1, "11": 2, "12": 4, "13": 1, "14": 1, "15": 1, "16": 1, "17": 1, "18": 1, "19": 2,
+        "20": 2, "23": 2, "27": 2, "29": 1, "35": 1, "36": 1, "38": 1, "39": 2, "41": 3, "42": 4, "43": 1, "45": 1,
+        "47": 1, "48": 2,
     },
     ENTRIES,
 )
+# fmt: on

@@ -24,7 +24,7 @@ def time_against_size(rows: Rows) -> Picture:
             for label, series in _series(rows[rows.collective == name]):
                 backend, algorithm = series.backend.iloc[0], series.algorithm.iloc[0]
                 look = measured.look(backend, "default" if backend in OURS else algorithm)
-                kit.measured(axes, look, label, series.bytes, series.median_us, series.low_us, series.high_us)
+                kit.medians(axes, look, label, series, "bytes")
             kit.headline(axes, _title(rows[rows.collective == name]))
             kit.time_axis(axes, name="")
             kit.binary_axis(axes, sorted(rows.bytes.unique()), columns=2)

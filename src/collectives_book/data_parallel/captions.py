@@ -15,29 +15,20 @@ ROUNDING = float(np.finfo(np.float32).eps) / 2
 
 ALONE = "one process"
 
-# Columns of whole numbers, which pandas reads as floats where another part has none.
-WHOLE = ("ranks", "batch", "steps", "parameters", "bytes", "killed_at", "resumed_after", "seed")
-
 RULES = {"same": "the same rate", "linear": "a rate that grows with the batch"}
 
 # A batch is still as good as the smallest where its median accuracy is at most this much lower.
 LOST = 0.03
 
 
-def part(rows: Rows, name: str) -> Rows:
-    """The rows of one part, with the columns that it has."""
-    found = rows[rows.part == name].dropna(axis=1, how="all")
-    return found.astype({column: int for column in WHOLE if column in found and found[column].notna().all()})
-
-
 def one_process(rows: Rows) -> Any:
     """The row of the training in one process."""
-    return next(part(rows, "training")[lambda found: found.backend == ALONE].itertuples())
+    return next(measured.part(rows, "training")[lambda found: found.backend == ALONE].itertuples())
 
 
 def replicated(rows: Rows) -> Rows:
     """The rows of the same training on several replicas."""
-    found = part(rows, "training")
+    found = measured.part(rows, "training")
     return found[found.backend != ALONE]
 
 
@@ -79,7 +70,7 @@ def equality(rows: Rows) -> str:
 def fastest(rows: Rows) -> str:
     """A sentence: which series has the shortest step."""
     series = replicated(rows)
-    said = statements.fastest(series, name_of, lambda microseconds: duration(microseconds * 1e-6))
+    said = statements.fastest(series, name_of, statements.us)
     return f"Of the replicas, {said}."
 
 
@@ -108,15 +99,15 @@ def fusion(rows: Rows) -> str:
     if len(found) < 2:
         return ""
     return (
-        f"Without tensor fusion a step of Horovod takes {duration(found[False].median_us * 1e-6)}, with it "
-        f"{duration(found[True].median_us * 1e-6)}: without it a step takes "
+        f"Without tensor fusion a step of Horovod takes {statements.us(found[False].median_us)}, with it "
+        f"{statements.us(found[True].median_us)}: without it a step takes "
         f"{statements.times_as_long(found[False], found[True])}."
     )
 
 
 def pair(rows: Rows) -> tuple[Any, Any]:
     """The row of the training that was killed, and that of the same training without."""
-    row = next(part(rows, "resumed").itertuples())
+    row = next(measured.part(rows, "resumed").itertuples())
     series = replicated(rows)
     return row, next(series[(series.backend == row.backend) & (series.algorithm == row.algorithm)].itertuples())
 
@@ -140,7 +131,7 @@ def said(rows: Rows) -> str:
 
 def by_rule(rows: Rows) -> Rows:
     """The median accuracy over the seeds, with the least and the most, for each rule and batch."""
-    grouped = part(rows, "rates").groupby(["rule", "batch"], sort=False).accuracy
+    grouped = measured.part(rows, "rates").groupby(["rule", "batch"], sort=False).accuracy
     return grouped.agg(accuracy="median", low="min", high="max").reset_index().sort_values("batch", kind="stable")
 
 

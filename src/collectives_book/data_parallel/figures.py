@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from collectives.algorithms import NEUTRAL, Mark
 from collectives.figures.style import Picture, Theme, picture
-from collectives.units import duration
 from collectives_book.data_parallel import captions
 from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.statements import Rows
@@ -67,7 +66,7 @@ def _losses_alt(rows: Rows) -> str:
 
 def times(rows: Rows) -> Picture:
     """The time of a step, a line of the figure for each series, beside one process and what the simulator says."""
-    drawn = [row for row in captions.part(rows, "training").itertuples() if len(getattr(row, "samples", ()))]
+    drawn = [row for row in measured.part(rows, "training").itertuples() if len(getattr(row, "samples", ()))]
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
@@ -78,7 +77,7 @@ def times(rows: Rows) -> Picture:
             kit.notes(figure, more=[kit.key(theme, "predicted", ls="", marker="|", ms=9)])
         axes.set_yticks([-nth for nth in range(len(drawn))], [captions.name_of(row) for row in drawn])
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value * 1e-6)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: statements.us(value)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(0.6 - len(drawn), 0.4)
         axes.set_xlabel("time of a step")
@@ -90,10 +89,9 @@ def times(rows: Rows) -> Picture:
 
 def _dot(axes: Axes, y: float, row: Any) -> None:
     look = NEUTRAL if row.backend == captions.ALONE else measured.look(row.backend, row.algorithm)
-    bars = [[max(0.0, row.median_us - row.low_us)], [max(0.0, row.high_us - row.median_us)]]
-    axes.errorbar([row.median_us], [y], xerr=bars, color=look.colour, marker=look.marker, capsize=2, ls="")
+    kit.measured_across(axes, look, None, [row.median_us], [row.low_us], [row.high_us], [y])
     beside = axes.get_yaxis_transform()  # in a column at the right, where no bar and no prediction is
-    axes.annotate(duration(row.median_us * 1e-6), (1.02, y), xycoords=beside, va="center", fontsize=9.5)
+    axes.annotate(statements.us(row.median_us), (1.02, y), xycoords=beside, va="center", fontsize=9.5)
 
 
 def _predicted(row: Any) -> float | None:
@@ -103,10 +101,8 @@ def _predicted(row: Any) -> float | None:
 
 
 def _times_alt(drawn: list[Any]) -> str:
-    said = [f"{captions.name_of(row)} {duration(row.median_us * 1e-6)}" for row in drawn]
-    predicted = [
-        f"{captions.name_of(row)} {duration(at * 1e-6)}" for row in drawn if (at := _predicted(row)) is not None
-    ]
+    said = [f"{captions.name_of(row)} {statements.us(row.median_us)}" for row in drawn]
+    predicted = [f"{captions.name_of(row)} {statements.us(at)}" for row in drawn if (at := _predicted(row)) is not None]
     more = f" Predicted: {'; '.join(predicted)}." if predicted else ""
     return f"Median time of a training step: {'; '.join(said)}.{more}"
 
@@ -159,7 +155,7 @@ def rates(rows: Rows) -> Picture:
             line: dict[str, Any] = {"color": look.colour, "marker": look.marker, "capsize": 2, "lw": 1.2}
             axes.errorbar(series.batch, series.accuracy, yerr=bars, label=captions.RULES[str(rule)], **line)
         kit.binary_axis(axes, sorted(table.batch.unique()), "samples of a batch", "{:g}".format)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylim(0, 1.02)
         axes.set_ylabel("digits read right")
         kit.labels(figure)

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from scipy.optimize import isotonic_regression
 
 from collectives.algorithms import Mark
 from collectives.figures.style import Picture, Theme, picture
@@ -102,6 +103,17 @@ def measured(axes: Axes, look: Mark, name: str | None, x: Any, y: Any, low: Any,
     bars = [(y - low).clip(lower=0), (high - y).clip(lower=0)]
     joined: dict[str, Any] = {"ls": "-", "lw": 1.2} | line
     axes.errorbar(x, y, yerr=bars, color=look.colour, marker=look.marker, label=name, capsize=2, **joined)
+
+
+def medians(axes: Axes, look: Mark, name: str | None, rows: Rows, along: str, **line: Any) -> None:
+    """The median times of rows against a column, with their intervals, as `measured` draws them."""
+    measured(axes, look, name, rows[along], rows.median_us, rows.low_us, rows.high_us, **line)
+
+
+def measured_across(axes: Axes, look: Mark, name: str | None, x: Any, low: Any, high: Any, y: Any) -> None:
+    """Like `measured` along the x axis, and not joined: for rows that are names."""
+    bars = [np.clip(np.subtract(x, low), 0, None), np.clip(np.subtract(high, x), 0, None)]
+    axes.errorbar(x, y, xerr=bars, color=look.colour, marker=look.marker, ls="", label=name, capsize=2)
 
 
 def published(axes: Axes, look: Mark, x: Sequence[float], y: Sequence[float]) -> None:
@@ -196,18 +208,18 @@ def _legible(colour: Any) -> tuple[float, ...]:
 def apart(at: Sequence[float], heights: Sequence[float]) -> list[float]:
     """Where to put the middles of labels of these heights, near where they want to be, so that none overlap.
 
-    The least moves in the sense of squares: an isotonic regression, by its min-max formula. Cost: cubic.
+    The least moves in the sense of squares.
 
     >>> apart([0, 100, 101], [10, 10, 10])
     [0.0, 95.5, 105.5]
     """
+    if not at:
+        return []
     order = np.argsort(at, kind="stable")
     tall = np.asarray(heights, dtype=float)[order]
-    stacked = np.cumsum(tall) - (tall + tall[:1]) / 2  # the middles, if all were stacked on the lowest
-    wanted, n = np.asarray(at, dtype=float)[order] - stacked, len(order)
-    means = [[min(wanted[i : k + 1].mean() for k in range(j, n)) for i in range(j + 1)] for j in range(n)]
-    placed = np.empty(n)
-    placed[order] = [max(each) for each in means] + stacked
+    stacked = np.cumsum(tall) - (tall + tall[0]) / 2  # the middles, if all were stacked on the lowest
+    placed = np.empty(len(order))
+    placed[order] = isotonic_regression(np.asarray(at, dtype=float)[order] - stacked).x + stacked
     return [float(each) for each in placed]
 
 
@@ -247,6 +259,11 @@ def series(rows: Rows, by: Sequence[str], along: str) -> list[tuple[Any, Rows]]:
     return [(name, group.sort_values(along, kind="stable")) for name, group in rows.groupby(list(by), sort=False)]
 
 
+def at_size(nbytes: float) -> str:
+    """A place on an axis of sizes, for `from_to`."""
+    return f"at {format_bytes(nbytes)}"
+
+
 def from_to(name: str, at: Sequence[Any], values: Sequence[Any], where: Any, form: Callable[[Any], str]) -> str:
     """The ends of a series, for an alternative text; ``where`` writes a place, ``form`` a value.
 
@@ -255,3 +272,25 @@ def from_to(name: str, at: Sequence[Any], values: Sequence[Any], where: Any, for
     """
     first, last = (f"{form(values[i])} {where(at[i])}" for i in (0, -1))
     return f"{name} from {first} to {last}"
+
+
+def times_from_to(name: str, rows: Rows, along: str, where: Any) -> str:
+    """The ends of a series of median times, as `from_to` writes them."""
+    return from_to(name, [*rows[along]], [*rows.median_us * 1e-6], where, duration)
+
+
+def readable_on(colour: str) -> str:
+    """Black or white, the one that contrasts more.
+
+    >>> readable_on("#0072B2"), readable_on("#E69F00")
+    ('white', 'black')
+    """
+    return "black" if luminance(colour) > 0.179 else "white"
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance, 0 to 1."""
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in mpl.colors.to_rgb(colour)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,10 +1,13 @@
-"""What a measured row is called and looks like, and sentences about where rows come from, out of their record."""
+"""What measured rows are called and look like, where they come from by their record, and libraries beside auto."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from collectives.algorithms import Mark
 from collectives.figures.style import Picture, mark
@@ -14,6 +17,15 @@ from collectives_book.figures.statements import Rows
 
 # Our own back ends, and what they add to an algorithm's name.
 OURS = {"p2p": "", "p2p_nccl": " over NCCL"}
+
+# Columns of whole numbers, which pandas reads as floats where another part of a table has none.
+COUNTS = (
+    *("ranks", "batch", "steps", "parameters", "bytes", "killed_at", "resumed_after", "seed", "blocks", "width"),
+    *("calls", "stages", "stage", "micro_batches", "micro_batch", "kept"),
+)
+
+# What a table calls a library.
+LIBRARIES = {"gloo": "gloo", "mpi": "Open MPI", "horovod": "Horovod"}
 
 
 def label(backend: str, algorithm: str) -> str:
@@ -52,9 +64,15 @@ def prominent(rows: Rows, names: Sequence[str]) -> list[str]:
     rows = rows.reset_index(drop=True)
     lowest = rows.groupby("bytes").median_us.idxmin()
     ahead, libraries = Counter(rows.series[lowest]), set(rows.series[rows.algorithm == "default"])
-    told = {rows.series[lowest.iloc[-1]], rows.series[rows.busbw.idxmax()]}
-    ordered = sorted(names, key=lambda name: (name not in libraries, name not in told, -ahead[name]))
+    in_message = {rows.series[lowest.iloc[-1]], rows.series[rows.busbw.idxmax()]}
+    ordered = sorted(names, key=lambda name: (name not in libraries, name not in in_message, -ahead[name]))
     return ordered[: kit.MOST_SERIES]
+
+
+def part(rows: Rows, name: str) -> Rows:
+    """The rows of one part, with the columns that it has; counts are whole numbers again."""
+    found = rows[rows.part == name].dropna(axis="columns", how="all").reset_index(drop=True)
+    return found.astype({column: int for column in COUNTS if column in found and found[column].notna().all()})
 
 
 def plain(rows: Rows) -> str:
@@ -187,3 +205,40 @@ def outcome(rows: Rows) -> str:
     reasons = [f"{format_bytes(row.bytes)} failed ({row.error.splitlines()[0]})." for row in failed.itertuples()]
     wrong = int(rows.wrong.sum()) if "wrong" in rows else 0
     return " ".join([f"Wrong elements: {wrong}.", *reasons])
+
+
+def over_auto(rows: Rows) -> Rows:
+    """For each number of ranks, size and library: its time over auto's, ``low`` and ``high`` as intervals allow.
+
+    ``chosen`` is what auto took. Of a library only its own choice counts; sizes that failed are left out.
+    """
+    found = []
+    for (ranks, nbytes), group in rows[rows.error.isna()].groupby(["ranks", "bytes"]):
+        (auto,) = group[group.backend.isin(OURS) & group.auto].itertuples()
+        for library in group[~group.backend.isin(OURS) & (group.algorithm == "default")].itertuples():
+            low, middle, high = statements.ratio(library, auto)
+            point = {"ranks": ranks, "bytes": nbytes, "library": LIBRARIES[library.backend], "chosen": auto.algorithm}
+            found.append(point | {"low": low, "ratio": middle, "high": high})
+    return pd.DataFrame(found)
+
+
+def quickest_library(beside: Rows) -> Rows:
+    """Of `over_auto` the quickest one at each point."""
+    return beside.loc[beside.groupby(["ranks", "bytes"]).ratio.idxmin()]
+
+
+def ratio_table(beside: Mapping[str, Rows]) -> Rows:
+    """The ratios of several `over_auto` by their name, number of ranks and library; a column for each size."""
+    rows = pd.concat([each.assign(over=name, ranks=each.ranks.map("{} ranks".format)) for name, each in beside.items()])
+    wide = rows.pivot_table(index=["over", "ranks", "library"], columns="bytes", values="ratio", sort=False)
+    return wide.map("{:.2f}".format).rename(columns=format_bytes).rename_axis(index=[None] * 3, columns=None)
+
+
+def ratio_outcome(beside: Rows, library: str) -> str:
+    """A sentence: at how many points auto was faster or slower than the library by its interval; the mean ratio."""
+    faster, slower, points = sum(beside.low > 1), sum(beside.high < 1), len(beside)
+    mean = np.exp(np.log(beside.ratio).mean())
+    return (
+        f"`auto` was faster than {library} at {faster} of {points} points, slower at {slower}, and the intervals "
+        f"overlap at {points - faster - slower}; the geometric mean of the ratios is {mean:.2f}."
+    )

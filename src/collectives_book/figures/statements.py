@@ -12,6 +12,7 @@ from math import isclose, isnan
 from typing import Any, NamedTuple
 
 from collectives.bench.statistics import covered, median_interval, percent
+from collectives.units import duration
 
 # A pandas.DataFrame of measured rows, and one of them; the types cannot say what they hold.
 Rows = Any
@@ -36,6 +37,15 @@ def span(values: Iterable[float], form: Callable[[float], str]) -> str:
     """
     least, most = form(min(values := list(values))), form(max(values))
     return least if least == most else f"{least} to {most}"
+
+
+def us(microseconds: float) -> str:
+    """A time of a row as people read it.
+
+    >>> us(1500.0)
+    '1.5 ms'
+    """
+    return duration(microseconds * 1e-6)
 
 
 def runs(pairs: Sequence[tuple[int, str]], form: Callable[[int], str] = "{:,}".format) -> str:

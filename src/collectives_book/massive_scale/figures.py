@@ -4,6 +4,7 @@ Rows are a table as `collectives.simulator.scaling.row` makes them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import matplotlib as mpl
@@ -15,11 +16,13 @@ from matplotlib.ticker import MultipleLocator
 from collectives.figures.style import DARK, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
 from collectives_book.figures import kit, statements
-from collectives_book.figures.choice import luminance, readable_on
 from collectives_book.figures.statements import Rows
 from collectives_book.massive_scale import published
 
 Points = Callable[[str], Mapping[int, float]]
+
+# What the first page's figure shows, and what it calls them.
+FIRST_PAGE = {"ring": "ring", "hierarchical_tree": "two trees"}
 
 
 def latency(rows: Rows) -> Picture:
@@ -81,7 +84,7 @@ def _lead(rows: Rows) -> tuple[str, float | None]:
 
 def _visible(colour: str, theme: Theme) -> str:
     """On a dark ground the darkest colours are mixed with white."""
-    lighter = 0.45 if theme is DARK and luminance(colour) < 0.15 else 0.0
+    lighter = 0.45 if theme is DARK and kit.luminance(colour) < 0.15 else 0.0
     red, green, blue = (part + lighter * (1 - part) for part in mpl.colors.to_rgb(colour))
     return mpl.colors.to_hex((red, green, blue))
 
@@ -141,7 +144,7 @@ def _most_fields(best: Rows) -> str:
 def _field(axes: Axes, x: int, y: int, algorithm: str, theme: Theme) -> None:
     colour = mark(algorithm).colour
     axes.add_patch(mpl.patches.Rectangle((x - 0.5, y - 0.5), 1, 1, fc=colour, ec=theme.ground, lw=1))
-    axes.text(x, y, initials(algorithm), ha="center", va="center", fontsize=8, color=readable_on(colour))
+    axes.text(x, y, initials(algorithm), ha="center", va="center", fontsize=8, color=kit.readable_on(colour))
 
 
 def initials(algorithm: str) -> str:
@@ -162,3 +165,40 @@ def _stretches(column: Rows) -> str:
     """The winners from small to large buffers, each with the first size it wins."""
     runs = [(name, next(group)[0]) for name, group in groupby(column.items(), key=lambda item: item[1])]
     return ", ".join(f"{name} from {format_bytes(nbytes)}" for name, nbytes in runs)
+
+
+def curve(rows: Rows) -> Picture:
+    """The book's first page: 8 bytes on up to 24,576 GPUs, by a ring and by trees.
+
+    Lines are simulated, hollow markers published; at the right end, how far the published ones are apart.
+
+    ``rows`` are those of the experiment ``massive-scale`` on the machine ``summit``.
+    """
+    small = rows[(rows.part == "figures") & (rows.bytes == published.SMALL)]
+    last = published.POINTS[-1]
+    factor = f"{last.ring_seconds / last.tree_seconds:.0f} times\nas fast"
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        for algorithm, name in FIRST_PAGE.items():
+            group = small[small.algorithm == algorithm].sort_values("ranks")
+            look, points = mark(algorithm if algorithm == "ring" else "two_tree"), published.latencies(algorithm)
+            axes.plot(group.ranks, group.seconds, color=look.colour, lw=1.8)
+            kit.published(axes, look, list(points), list(points.values()))
+            at = (768, published.latencies(algorithm)[768])
+            axes.annotate(name, at, (0, 9), textcoords="offset points", ha="right", weight="bold")
+        kit.binary_axis(axes, [96, 384, 1536, 6144, last.ranks], "GPUs", "{:,.0f}".format)
+        axes.tick_params(axis="x", labelrotation=0)
+        kit.time_axis(axes, unit=1)
+        ends = (last.ranks, last.tree_seconds * 1.25), (last.ranks, last.ring_seconds / 1.25)
+        axes.annotate("", ends[0], ends[1], arrowprops={"arrowstyle": "<->", "color": theme.ink})
+        middle = (last.ranks, (last.tree_seconds * last.ring_seconds) ** 0.5)
+        axes.annotate(factor, middle, (-6, 0), textcoords="offset points", ha="right", va="center", weight="bold")
+
+    last_values = "; ".join(
+        f"{name} {duration(getattr(last, f'{published.SERIES[algorithm]}_seconds'))}"
+        for algorithm, name in FIRST_PAGE.items()
+    )
+    alt = f"All-reduce of 8 bytes, time against GPUs. Published on {last.ranks:,} GPUs: {last_values}."
+    caption = "All-reduce of 8 bytes on Summit. Lines: simulated. Hollow markers: published."
+    return replace(picture(paint, alt, kit.WIDTH, 2.3), caption=caption)

@@ -6,15 +6,15 @@ from typing import Any
 
 from collectives.bench.statistics import median_interval
 from collectives.units import format_bytes
-from collectives_book.figures import kit, statements
+from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.statements import Rows
-from collectives_book.model_parallel.figures import closed_form, of, steps, with_messages
+from collectives_book.model_parallel.figures import closed_form, steps, with_messages
 
 
 def equal(rows: Rows) -> str:
     """A sentence: how far gradients are from those of one process at most."""
     worst = rows.difference.max()
-    checked, pipelines = of(rows, "step"), of(rows, "pipeline")
+    checked, pipelines = measured.part(rows, "step"), measured.part(rows, "pipeline")
     return (
         f"Every step was checked against one process: {len(checked)} kinds of data and tensor parallel steps and "
         f"{len(pipelines)} of pipelines. Gradients differ by at most {worst:.1g} of the largest gradient: "
@@ -24,7 +24,7 @@ def equal(rows: Rows) -> str:
 
 def counted(rows: Rows) -> str:
     """A sentence: the bytes that the messages of a step have, against the closed forms and the hosts' own counters."""
-    table = of(rows, "step")
+    table = measured.part(rows, "step")
     if "sent" not in table:
         return "The library chose its algorithm, so what it sent is not counted."
     off = [row.sent / closed_form(row) - 1 for row in table.itertuples()]
@@ -79,10 +79,10 @@ def _ahead(group: Rows) -> str:
 def idle(rows: Rows, message: float | None = None) -> str:
     """A sentence: the least and the greatest bubble by each schedule, and how far it is from the formula."""
     parts = []
-    for (name,), series in kit.series(of(rows, "pipeline"), ["schedule"], "micro_batches"):
+    for (name,), series in kit.series(measured.part(rows, "pipeline"), ["schedule"], "micro_batches"):
         first, last = (next(series.iloc[[i]].itertuples()) for i in (0, -1))
         parts.append(f"{name} {_idle(first)} with {first.micro_batches} and {_idle(last)} with {last.micro_batches}")
-    known = of(rows, "pipeline").sort_values("micro_batches")
+    known = measured.part(rows, "pipeline").sort_values("micro_batches")
     return (
         f"Measured on {known.stages.iloc[0]} stages, by micro-batches: {'; '.join(parts)}. The formula gives "
         f"{known.formula.iloc[0]:.0%} and {known.formula.iloc[-1]:.0%}{_said(known, message)}."
@@ -103,5 +103,5 @@ def _said(table: Rows, message: float | None) -> str:
 
 def computing(rows: Rows) -> str:
     """A clause: whether the stages of the pipeline computed or waited."""
-    waited = of(rows, "pipeline").waiting_us.max()
+    waited = measured.part(rows, "pipeline").waiting_us.max()
     return "the stages computed" if not waited else "waiting replaced computing"

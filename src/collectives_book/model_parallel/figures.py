@@ -15,8 +15,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from collectives.algorithms import Mark
 from collectives.bench.statistics import median_interval
 from collectives.figures.style import LIGHT, Picture, Theme, picture
-from collectives.units import duration, format_bytes, many
-from collectives_book.figures import kit, statements
+from collectives.units import format_bytes, many
+from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.statements import Rows
 from collectives_book.model_parallel import volume
 from collectives_book.model_parallel.pipeline_schedule import BACKWARD, FORWARD, SCHEDULES, timetable
@@ -29,22 +29,13 @@ LOOKS = {
 }
 # A forward pass is pale and a backward pass full, on either ground.
 PALE, FULL = "#56B4E9", "#0072B2"
-# Columns that a table of all parts can only hold as floats.
-WHOLE = ("ranks", "blocks", "width", "batch", "calls", "stages", "stage", "micro_batches", "micro_batch", "kept")
 # Above this number of micro-batches a pass is too narrow for its number.
 NUMBERED = 8
 
 
-def of(rows: Rows, part: str) -> Rows:
-    """The rows of one part, with whole numbers where the table of all parts has gaps."""
-    found = rows[rows.part == part].dropna(axis="columns", how="all")
-    whole = [name for name in WHOLE if name in found]
-    return found.astype(dict.fromkeys(whole, int)).reset_index(drop=True)
-
-
 def steps(rows: Rows, width: int) -> Rows:
     """The steps of one width by the first algorithm, with the time in all-reduces as their median and interval."""
-    table = of(rows, "step")
+    table = measured.part(rows, "step")
     table = table[(table.width == width) & (table.algorithm == table.algorithm.iloc[0])].reset_index(drop=True)
     times = pd.DataFrame([_median(each) for each in table.communicating_us], columns=["low_us", "median_us", "high_us"])
     return table.assign(
@@ -73,7 +64,7 @@ def sent(rows: Rows) -> Picture:
             left.plot(series.batch, [closed_form(row) for row in series.itertuples()], color=look.colour, lw=1.2)
             if "sent" in rows:
                 left.plot(series.batch, series.sent, ls="", color=look.colour, marker=look.marker)
-            kit.measured(right, look, f"{name} parallel", series.batch, series.median_us, series.low_us, series.high_us)
+            kit.medians(right, look, f"{name} parallel", series, "batch")
         for axes in (left, right):
             kit.binary_axis(axes, sorted(rows.batch.unique()), "batch", "{:,.0f}".format, columns=3)
         _bytes_axis(left)
@@ -117,20 +108,19 @@ def _annotate(axes: Axes, theme: Theme, width: int) -> None:
 def _sent_alt(rows: Rows) -> str:
     lines = []
     for (way,), series in kit.series(rows, ["way"], "batch"):
-        at = [*series.batch]
         if "sent" in rows:
-            lines.append(kit.from_to(f"{way} parallel sends", at, [*series.sent], "at batch {:,}".format, format_bytes))
-        times = [*series.median_us * 1e-6]
-        lines.append(kit.from_to(f"{way} parallel takes", at, times, "at batch {:,}".format, duration))
+            sends = f"{way} parallel sends"
+            lines.append(kit.from_to(sends, [*series.batch], [*series.sent], "at batch {:,}".format, format_bytes))
+        lines.append(kit.times_from_to(f"{way} parallel takes", series, "batch", "at batch {:,}".format))
     first = rows.iloc[0]
     return f"Bytes that each of {first.ranks} ranks sends, and time in all-reduces: {'; '.join(lines)}."
 
 
 def timeline(rows: Rows, micro_batches: int) -> Picture:
     """Every pass of every stage with ``micro_batches`` micro-batches, measured; a panel for each schedule."""
-    passes = of(rows, "action")
+    passes = measured.part(rows, "action")
     passes = passes[passes.micro_batches == micro_batches]
-    pipelines = of(rows, "pipeline")
+    pipelines = measured.part(rows, "pipeline")
     pipelines = pipelines[pipelines.micro_batches == micro_batches]
     idle = {str(row.schedule): _median(row.bubble)[1] for row in pipelines.itertuples()}
     groups = [(str(name), group) for (name,), group in kit.series(passes, ["schedule"], "start_us")]
@@ -142,7 +132,7 @@ def timeline(rows: Rows, micro_batches: int) -> Picture:
             axes.set_title(f"{name}: stages idle {idle[name]:.0%} of the step", loc="left", fontsize=10)
         panels[-1].set_xlabel("time")
         panels[-1].xaxis.set_major_locator(MaxNLocator(5))
-        panels[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value * 1e-6) if value else "0"))
+        panels[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: statements.us(value) if value else "0"))
         kinds = (FORWARD, PALE), (BACKWARD, FULL)
         kit.notes(figure, more=[kit.key(theme, kind, color=colour, lw=7) for kind, colour in kinds])
 
@@ -167,7 +157,7 @@ def _lanes(axes: Axes, theme: Theme, passes: Rows, numbered: bool) -> None:
 def _timeline_alt(groups: list[tuple[str, Rows]], idle: dict[str, float], micro_batches: int) -> str:
     parts = []
     for name, group in groups:
-        took = duration((group.end_us.max() - group.start_us.min()) * 1e-6)
+        took = statements.us(group.end_us.max() - group.start_us.min())
         parts.append(f"by {name} the step takes {took} and stages idle {idle[name]:.0%} of it")
     return f"When each stage computes which of {micro_batches} micro-batches, measured: {'; '.join(parts)}."
 
@@ -177,7 +167,7 @@ def idle(rows: Rows, message: float | None = None) -> Picture:
 
     With the seconds of a message, a line for each schedule shows what its timetable says with such messages.
     """
-    table = of(rows, "pipeline")
+    table = measured.part(rows, "pipeline")
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()

@@ -22,11 +22,6 @@ BAR = 0.42  # of a rank's place: a lane of computing above, one of communication
 MOST_RANKS = 8  # of a timeline: bars of more could not be told apart
 
 
-def us(microseconds: float) -> str:
-    """A time of a row as people read it."""
-    return duration(microseconds * 1e-6)
-
-
 def spans(row: Row) -> list[Span]:
     """What happened in the last step of a row."""
     return [Span(**each) for each in row.spans]
@@ -49,7 +44,7 @@ def timeline(row: Row, other: Row) -> Picture:
         panels[1].xaxis.set_major_formatter(lambda value, _: duration(value))
         panels[1].set_xlabel("time since the step began")
         looks = [(FORWARD, theme.faint), (BACKWARD, theme.ink), (REDUCE, mark(row.algorithm).colour)]
-        exposed_by = [f"{us(each.median_us)} with {_bucket_count(each)}" for each in (row, other)]
+        exposed_by = [f"{statements.us(each.median_us)} with {_bucket_count(each)}" for each in (row, other)]
         kit.message(figure, theme, f"Exposed: {', '.join(exposed_by)}")
         kit.notes(figure, more=[kit.key(theme, name, color=colour, lw=6) for name, colour in looks])
 
@@ -65,7 +60,7 @@ def _lanes(axes: Axes, theme: Theme, row: Row) -> None:
         axes.barh(span.rank + below, lasts, BAR, span.begin, color=colour, edgecolor=theme.ground, lw=0.6, align="edge")
     computed, ended = ends(row)
     axes.axvspan(computed, ended, color=mark(row.algorithm).colour, alpha=0.15 if theme is LIGHT else 0.35, lw=0)
-    axes.set_title(f"{buckets(row)}: {us(row.median_us)} exposed", fontsize=10, loc="left")
+    axes.set_title(f"{buckets(row)}: {statements.us(row.median_us)} exposed", fontsize=10, loc="left")
     axes.set_yticks([rank + BAR for rank in sorted({span.rank for span in shown})])
     axes.set_yticklabels([f"rank {rank}" for rank in sorted({span.rank for span in shown})], fontsize=8)
     axes.invert_yaxis()
@@ -112,7 +107,7 @@ def exposed(rows: Rows) -> Picture:
         for name, series in kit.series(rows, ["algorithm"], "bucket"):
             look = mark(_name(series))
             axes.plot(series.bucket, series.predicted_us.astype(float), color=look.colour, lw=1.2)
-            kit.measured(axes, look, name[0], series.bucket, series.median_us, series.low_us, series.high_us, ls="")
+            kit.medians(axes, look, name[0], series, "bucket", ls="")
         kit.binary_axis(axes, sorted(rows.bucket.unique()), "bytes of a bucket")
         axes.set_ylim(bottom=min(0.0, float(rows.low_us.min())))
         kit.time_labels(axes)
@@ -140,7 +135,7 @@ def _name(rows: Rows) -> str:
 
 def _exposed_alt(rows: Rows) -> str:
     lines = [
-        kit.from_to(name[0], [*each.bucket], [*each.median_us], lambda size: f"at {format_bytes(size)}", us)
+        kit.times_from_to(name[0], each, "bucket", kit.at_size)
         for name, each in kit.series(rows, ["algorithm"], "bucket")
     ]
     return f"Exposed time of a step on {rows.ranks.iloc[0]} ranks against the bytes of a bucket: {'; '.join(lines)}."
@@ -151,21 +146,21 @@ def hidden(rows: Rows) -> str:
     said = []
     for name, group in rows.groupby("algorithm", sort=False):
         first, best = extremes(group)
-        least = f"{us(best.median_us)} with {buckets(best)}"
+        least = f"{statements.us(best.median_us)} with {buckets(best)}"
         if statements.apart(first, best) and best.median_us < first.median_us:
             least += f", {1 - best.median_us / first.median_us:.0%} less"
         else:
             least = f"at least {least}, where the intervals overlap"
-        said.append(f"{name} exposes {us(first.median_us)} with {buckets(first)} and {least}")
+        said.append(f"{name} exposes {statements.us(first.median_us)} with {buckets(first)} and {least}")
     return f"{'; '.join(said)}."
 
 
 def counters(rows: Rows) -> Rows:
     """A line for each row: exposed time as steps show it, as torch counts it, and the difference."""
     table = rows[["algorithm", "buckets"]].copy()
-    table["no-op hook"] = rows.median_us.map(us)
-    table["torch's counters"] = rows.counted_median_us.map(us)
-    table["predicted"] = [us(each) if pd.notna(each) else "–" for each in rows.predicted_us.astype(float)]
+    table["no-op hook"] = rows.median_us.map(statements.us)
+    table["torch's counters"] = rows.counted_median_us.map(statements.us)
+    table["predicted"] = [statements.us(each) if pd.notna(each) else "–" for each in rows.predicted_us.astype(float)]
     table["counters less hook"] = [statements.signed(each) for each in differences(rows)]
     return table
 

@@ -1,19 +1,25 @@
-"""The experiment ``scaling`` as figures: measured markers over simulated lines.
+"""The experiment ``scaling`` as figures, and where two trees win: measured markers over simulated lines.
 
 Times are those of slow motion.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from collectives.algorithms import build
 from collectives.figures.style import Picture, Theme, picture
-from collectives.units import duration, format_bytes
+from collectives.launch import links
+from collectives.machine import machine
+from collectives.simulator.simulation import simulate
+from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
-from collectives_book.figures.measured import OURS, asked, label, look
-from collectives_book.figures.statements import Rows
+from collectives_book.figures.measured import OURS, asked, label, look, plain
+from collectives_book.figures.statements import Row, Rows
 
 # How many times slower than a real link the first network is: 5 us and 25 GB/s are emulated as 5 ms and 25 MB/s.
 DILATION = 1000
@@ -159,8 +165,82 @@ def _head(rows: Rows, what: str) -> str:
 
 
 def _ends(rows: Rows, along: str, form: Callable[[int], str]) -> str:
-    parts = [
-        kit.from_to(_name(*key), [*of[along]], [*of.median_us * 1e-6], lambda at: f"at {form(at)}", duration)
-        for key, of in _series(rows, along)
-    ]
+    parts = [kit.times_from_to(_name(*key), of, along, lambda at: f"at {form(at)}") for key, of in _series(rows, along)]
     return "; ".join(parts)
+
+
+def with_simulated(rows: Rows) -> Rows:
+    """The rows, with what the simulator says of their links as they were asked for: ``simulated_us``."""
+    return rows.assign(simulated_us=[_simulated_us(row) for row in rows.itertuples()])
+
+
+def _simulated_us(row: Any) -> float:
+    schedule = build(row.collective, row.algorithm, row.ranks, segments=int(row.segments))
+    on = machine(str(links(row.where, row.ranks)))
+    return simulate(schedule, on, row.bytes, row.algorithm).seconds * 1e6
+
+
+def two_trees_against_size(rows: Rows) -> Picture:
+    """Median times against the size of the buffer; ``rows`` as `with_simulated` has them."""
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        for (name,), of in kit.series(rows, ["algorithm"], "bytes"):
+            seen = look("p2p", name)
+            kit.medians(axes, seen, name, of, "bytes", ls="")
+            axes.plot(of.bytes, of.simulated_us, color=seen.colour, lw=1.2)
+        kit.time_axis(axes, name="time in slow motion")
+        kit.binary_axis(axes, sorted(rows.bytes.unique()))
+        kit.message(figure, theme, f"{rows.ranks.iloc[0]} hosts: {two_trees_headline(rows)}")
+        kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
+
+    ends = [
+        kit.times_from_to(name, of, "bytes", kit.at_size) for (name,), of in kit.series(rows, ["algorithm"], "bytes")
+    ]
+    head = f"Measured and simulated {plain(rows)} on {rows.ranks.iloc[0]} emulated hosts"
+    return picture(paint, f"{head}, time against buffer size: {'; '.join(ends)}.", kit.WIDTH, 4.0)
+
+
+def two_trees_won(rows: Rows) -> list[tuple[int, Row, Row]]:
+    """The sizes at which two trees are ahead of all others by their intervals, with their row and the next best one."""
+    found = []
+    for nbytes, group in rows.groupby("bytes"):
+        first, *tied = statements.leaders(group)
+        if not tied and first.algorithm == "two_tree":
+            second = group[group.algorithm != "two_tree"].sort_values("median_us").iloc[0]
+            found.append((int(nbytes), first, second))
+    return found
+
+
+def two_trees_headline(rows: Rows) -> str:
+    """Where two trees win, in a line."""
+    return f"two trees win {_sizes(rows, {nbytes for nbytes, _, _ in two_trees_won(rows)})}"
+
+
+def _sizes(rows: Rows, sizes: set[int]) -> str:
+    """These sizes, neighbours among those of the rows as from the least to the most."""
+    if not sizes:
+        return "nowhere"
+    runs = [[*run] for wins, run in groupby(sorted(rows.bytes.unique()), key=sizes.__contains__) if wins]
+    return f"at {statements.listed([statements.span(run, format_bytes) for run in runs])}"
+
+
+def _by_simulator(rows: Rows) -> str:
+    """Where two trees win by the simulator."""
+    first = rows.loc[rows.groupby("bytes").simulated_us.idxmin()]
+    return _sizes(rows, {int(nbytes) for nbytes in first.bytes[first.algorithm == "two_tree"]})
+
+
+def two_trees_outcome(rows: Rows) -> str:
+    """A sentence: where two trees win, by how much, and against what."""
+    found = two_trees_won(rows)
+    if not found:
+        return f"On {rows.ranks.iloc[0]} hosts {two_trees_headline(rows)}: the intervals overlap, or another is ahead."
+    nbytes, first, second = max(found, key=lambda one: one[2].median_us / one[1].median_us)
+    return (
+        f"On {rows.ranks.iloc[0]} hosts {two_trees_headline(rows)}. The lead is the largest at {format_bytes(nbytes)}: "
+        f"{statements.us(first.median_us)} against {statements.us(second.median_us)} by the next best, "
+        f"{second.algorithm}, which takes {statements.times_as_long(second, first, '{:.2f}'.format)}. "
+        f"The simulator says {statements.us(first.simulated_us)} and {statements.us(second.simulated_us)}; "
+        f"by its times two trees win {_by_simulator(rows)}."
+    )

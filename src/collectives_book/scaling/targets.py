@@ -27,7 +27,7 @@ def goal(goals: dict[int, float], nbytes: int) -> float:
     return goals[max(size for size in goals if size <= nbytes)]
 
 
-class Held(NamedTuple):
+class ComparedRows(NamedTuple):
     """The rows of one size on the most hosts that are held against each other; None where there is no such row.
 
     ``library`` is the better of gloo and Horovod, ``mpi`` Open MPI's own choice, ``best_of_mpi`` its quickest
@@ -42,17 +42,17 @@ class Held(NamedTuple):
     slower: Any
 
 
-def held(rows: Rows) -> list[Held]:
+def compared(rows: Rows) -> list[ComparedRows]:
     """For each size, from the smallest to the largest."""
     most = rows[rows.ranks == rows.ranks.max()]
     first, *deeper = most["where"].unique()
     plain, slower = most[most["where"] == first], most[most["where"].isin(deeper)]
-    return [_held(plain[plain.bytes == n], slower[slower.bytes == n]) for n in sorted(plain.bytes.unique())]
+    return [_compared(plain[plain.bytes == n], slower[slower.bytes == n]) for n in sorted(plain.bytes.unique())]
 
 
-def _held(rows: Rows, slower: Rows) -> Held:
+def _compared(rows: Rows, slower: Rows) -> ComparedRows:
     ours, mpi = rows[rows.backend.isin(OURS)], rows[rows.backend == "mpi"]
-    return Held(
+    return ComparedRows(
         auto=_quickest(ours[ours.auto]),
         library=_quickest(rows[rows.backend.isin(["gloo", "horovod"])]),
         mpi=_quickest(mpi[mpi.algorithm == "default"]),
@@ -73,10 +73,10 @@ def ratios(rows: Rows) -> Rows:
     quickest algorithm, over auto. ``law``: our quickest algorithm over its simulated time; ``law_slower`` the same in
     deeper slow motion. ``bound``: auto over the lower bound. NaN where there are no such rows.
     """
-    return pd.DataFrame([_ratios(each) for each in held(rows)])
+    return pd.DataFrame([_ratios(each) for each in compared(rows)])
 
 
-def _ratios(rows: Held) -> dict[str, Any]:
+def _ratios(rows: ComparedRows) -> dict[str, Any]:
     return {
         "bytes": int(rows.auto.bytes),
         "chosen": rows.auto.algorithm,
@@ -106,11 +106,11 @@ def verdicts(rows: Rows) -> Rows:
 
     "undecided" where the goal is between ``low`` and ``high``. Goals without rows are left out.
     """
-    made = [one for each in held(rows) for one in _verdicts(each)]
-    return pd.DataFrame([one for one in made if isfinite(one["came_out"])])
+    lines = [line for each in compared(rows) for line in _verdicts(each)]
+    return pd.DataFrame([line for line in lines if isfinite(line["came_out"])])
 
 
-def _verdicts(rows: Held) -> Iterator[dict[str, Any]]:
+def _verdicts(rows: ComparedRows) -> Iterator[dict[str, Any]]:
     nbytes = int(rows.auto.bytes)
     faster, near = goal(FASTER, nbytes), goal(NEAR, nbytes)
     longer = f"{faster:g} times as long" if faster > 1 else "never quicker"

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator
 from collectives.algorithms import COSTS
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.machine import Link
-from collectives.units import duration, format_bytes
+from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 
@@ -60,19 +60,19 @@ def _draw(axes: Axes, x: str, rows: Rows) -> None:
     for algorithm, series in rows.groupby("algorithm", sort=False):
         look = mark(str(algorithm))
         axes.plot(series[x], series.simulated_us, color=look.colour, lw=1.2)
-        kit.measured(axes, look, str(algorithm), series[x], series.median_us, series.low_us, series.high_us, ls="")
+        kit.medians(axes, look, str(algorithm), series, x, ls="")
 
 
 def _alt(rows: Rows, parts: list[tuple[str, Rows]]) -> str:
     head = f"Measured all-reduce of {format_bytes(rows.bytes.iloc[0])} on {rows.ranks.iloc[0]} hosts"
     (_, factors), (_, positions) = parts
     lines = [
-        kit.from_to(name, [*group.factor], [*group.median_us * 1e-6], "with a factor of {}".format, duration)
+        kit.times_from_to(str(name), group, "factor", "with a factor of {}".format)
         for name, group in factors.groupby("algorithm", sort=False)
     ]
     lines += [
         f"{name} "
-        + ", ".join(f"{duration(row.median_us * 1e-6)} if host {row.slow_host} is" for row in group.itertuples())
+        + ", ".join(f"{statements.us(row.median_us)} if host {row.slow_host} is" for row in group.itertuples())
         for name, group in positions.groupby("algorithm", sort=False)
     ]
     return f"{head} of which one has a slower link, and simulated as lines: {'; '.join(lines)}."
@@ -119,7 +119,7 @@ def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
     at_leaf = [row for row in places if row.slow_host in leaves]
     inside = [row for row in places if row.slow_host not in {0, *leaves}]
     return (
-        f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}: {duration(even.median_us * 1e-6)} with even "
+        f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}: {statements.us(even.median_us)} with even "
         f"links. With a link {places[0].factor} times slower at a leaf it takes {_took_by(at_leaf)}, "
         f"{_longer(at_leaf, even)}; at a rank inside, {_took_by(inside)}, {_longer(inside, even)}."
     )
@@ -133,7 +133,7 @@ def _longer(rows: Sequence[Any], even: Any) -> str:
 
 
 def _took_by(rows: Sequence[Any]) -> str:
-    return statements.span((row.median_us * 1e-6 for row in rows), duration)
+    return statements.span((row.median_us for row in rows), statements.us)
 
 
 def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from collectives.algorithms import BLUE, VERMILION, Mark
 from collectives.figures.style import Picture, Theme, picture
@@ -59,7 +59,7 @@ def efficiency(rows: Rows) -> Picture:
         axes = figure.subplots()
         _draw(axes, rows, "per_second", 1 / alone(rows), each=True)
         axes.set_ylim(0, 1.08)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylabel("efficiency")
         shares = {p: share_published(p) for p in published.SAMPLES if p <= int(rows.ranks.max())}
         _finish(figure, axes, rows, theme, shares)

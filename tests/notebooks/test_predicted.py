@@ -1,6 +1,7 @@
 """Pictures of which algorithm to take: every field is drawn, and the alternative text says who wins where."""
 
-from collectives_book.figures.choice import Fastest, bus_bandwidth, fastest, readable_on
+from collectives_book.figures.kit import readable_on
+from collectives_book.figures.predicted import Fastest, bus_bandwidth, fastest
 
 SMALL, LARGE = 8, 25 << 20
 

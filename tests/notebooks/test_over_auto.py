@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from collectives_book.figures import beside
+from collectives_book.figures import measured
 
 
 def rows() -> pd.DataFrame:
@@ -25,7 +25,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_library_s_own_choice_is_held_against_auto() -> None:
-    found = beside.libraries(rows())
+    found = measured.over_auto(rows())
     assert found[["ranks", "bytes", "library", "ratio"]].to_numpy().tolist() == [
         [2, 4, "Open MPI", 2.0],
         [2, 4, "gloo", 3.0],
@@ -38,22 +38,22 @@ def test_a_library_s_own_choice_is_held_against_auto() -> None:
     assert found.low.iloc[:2].tolist() == pytest.approx([2 / 1.5**2, 3 / 1.5**2])
     assert found.high.iloc[:2].tolist() == pytest.approx([2 * 1.5**2, 3 * 1.5**2])
     assert set(found.chosen) == {"ring"}
-    assert beside.quickest(found).library.tolist() == ["Open MPI"] * 4
+    assert measured.quickest_library(found).library.tolist() == ["Open MPI"] * 4
 
 
 def test_the_sentence_counts_by_intervals() -> None:
-    found = beside.libraries(rows())
-    assert beside.outcome(found[found.library == "gloo"], "gloo") == (
+    found = measured.over_auto(rows())
+    assert measured.ratio_outcome(found[found.library == "gloo"], "gloo") == (
         "`auto` was faster than gloo at 3 of 3 points, slower at 0, and the intervals overlap at 0; "
         "the geometric mean of the ratios is 3.00."
     )
     tied = found[found.library == "Open MPI"]
-    assert "at 0 of 4 points, slower at 0, and the intervals overlap at 4; " in beside.outcome(tied, "Open MPI")
-    assert "slower at 4, " in beside.outcome(tied.assign(ratio=0.5, low=0.4, high=0.9), "Open MPI")
+    assert "at 0 of 4 points, slower at 0, and the intervals overlap at 4; " in measured.ratio_outcome(tied, "Open MPI")
+    assert "slower at 4, " in measured.ratio_outcome(tied.assign(ratio=0.5, low=0.4, high=0.9), "Open MPI")
 
 
 def test_the_table_has_a_column_for_each_size() -> None:
-    wide = beside.table({"first": beside.libraries(rows()), "second": beside.libraries(rows())})
+    wide = measured.ratio_table({"first": measured.over_auto(rows()), "second": measured.over_auto(rows())})
     assert list(wide.columns) == ["4 B", "8 B"]
     assert wide.loc[("first", "2 ranks", "gloo")].tolist() == ["3.00", "3.00"]
     assert wide.loc[("second", "3 ranks", "Open MPI")].tolist() == ["2.00", "2.00"]

@@ -1,0 +1,254 @@
+"""What formulas and the simulator say, as pictures: times, messages, memory, and which algorithm is the fastest."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from math import isclose, log2
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from collectives.figures.style import MARKS, Picture, Theme, mark, picture
+from collectives.units import duration, format_bytes
+from collectives_book.figures import kit, statements
+from collectives_book.needs import H100, MODELS, Transformer, activation_bytes, state_bytes
+
+Curves = Mapping[str, Sequence[float]]
+Form = Callable[[float], str]
+
+# Inches: a row of fields, what a panel needs besides, and what its fields have in width.
+ROW, AROUND, ACROSS = 0.21, 0.68, 4.5
+SIZE, LETTER = 8.5, 0.078  # points of a name in a field, and inches of one letter
+
+# GPUs that share a node, and so the fastest links: those of a DGX H100.
+NODE = 8
+
+
+def model_time(at: Sequence[float], curves: Curves, bounds: Curves | None = None, over: str = "buffer") -> Picture:
+    """Seconds of each algorithm ``at`` these sizes in bytes, or numbers of ranks (``over="ranks"``).
+
+    Lines for ``curves``, thin dashes for ``bounds`` that nothing goes below; both axes are logarithmic. Above is which
+    curve is the lowest in the end; of a single one, which of its bounds is the greatest.
+    """
+    plain = "{:,.0f} ranks".format if over == "ranks" else format_bytes
+    message, since = _lowest(at, curves, bounds or {}, plain)
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        for algorithm, seconds in curves.items():
+            colour = mark(algorithm).colour if algorithm in MARKS else theme.ink
+            axes.plot(at, seconds, color=colour, lw=1.8, label=algorithm)
+        for number, (name, seconds) in enumerate((bounds or {}).items()):
+            kit.lower_bound(axes, theme, at, seconds, name, dash=5 - 3 * number)
+        ticks = at[:: 1 + (len(at) - 1) // 6]  # few enough to name all of them
+        kit.binary_axis(axes, ticks, over, "{:,.0f}".format if over == "ranks" else format_bytes)
+        kit.time_axis(axes, unit=1)
+        kit.message(figure, theme, message, since)
+        kit.labels(figure, more=[kit.key(theme, "model, not measured", lw=1.8)])
+
+    ends = [
+        kit.from_to(name, at, seconds, lambda x: f"at {plain(x)}", duration)
+        for name, seconds in {**curves, **(bounds or {})}.items()
+    ]
+    return picture(paint, f"Model, not measured, time against {over}: {'; '.join(ends)}.", kit.WIDTH, 3.6)
+
+
+def _lowest(at: Sequence[float], curves: Curves, bounds: Curves, form: Form) -> tuple[str, float | None]:
+    if len(curves) > 1:
+        return statements.takeover(_in_front(at, curves, min), form, "lowest")
+    return statements.takeover(_in_front(at, bounds, max), form, "the larger part") if len(bounds) > 1 else ("", None)
+
+
+def _in_front(
+    at: Sequence[float], curves: Curves, best: Callable[[Sequence[float]], float]
+) -> list[tuple[float, list[str]]]:
+    """At each place the names of the best curves: several where they are equal."""
+    columns = [(x, {name: seconds[i] for name, seconds in curves.items()}) for i, x in enumerate(at)]
+    return [
+        (x, [name for name, value in values.items() if isclose(value, best(list(values.values())))])
+        for x, values in columns
+    ]
+
+
+def family(points: Mapping[str, tuple[int, float]], least: float) -> Picture:
+    """Each algorithm at (messages of the busiest rank, buffers through its port), both axes logarithmic.
+
+    Dashes at ``least``, what ranks that add must send. Algorithms at one place share a label. Cost: a marker for each
+    algorithm.
+    """
+    at: dict[tuple[int, float], list[str]] = {}
+    for name, (messages, buffers) in points.items():
+        at.setdefault((messages, round(buffers, 2)), []).append(name)
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        for number, ((messages, buffers), names) in enumerate(sorted(at.items())):
+            for name in names:
+                look = mark(name)
+                axes.plot([messages], [buffers], ls="", marker=look.marker, color=look.colour, ms=8, mew=2)
+            # Neighbours' labels in turn above and below.
+            side = 8 if number % 2 == 0 else -8
+            axes.annotate(
+                "\n".join(names), (messages, buffers), (0, side), textcoords="offset points", ha="center",
+                va="bottom" if side > 0 else "top", fontsize=8.5, color=theme.ink,
+            )  # fmt: skip
+        most = max(messages for messages, _ in at)
+        kit.lower_bound(axes, theme, [1, 2 * most], [least, least], "least for ranks that add")
+        ticks = [1 << power for power in range(int(log2(most)) + 2)]
+        kit.binary_axis(axes, ticks, "messages that the busiest rank sends", "{:,.0f}".format)
+        axes.set_yscale("log", base=2)
+        axes.set_yticks([1, 2, 4, 8], ["n", "2 n", "4 n", "8 n"])
+        axes.set(
+            xlim=(0.8, 2.4 * most), ylim=(0.6, 2 * max(buffers for _, buffers in at)), ylabel="bytes through its port"
+        )
+        kit.labels(figure)
+
+    each = "; ".join(f"{' and '.join(names)} {m:,} messages and {b:g} buffers" for (m, b), names in at.items())
+    return picture(paint, f"Of the busiest rank: {each}. Ranks that add must send {least:.2f} buffers.", kit.WIDTH, 3.4)
+
+
+class Fastest(NamedTuple):
+    """One machine: for each size (from small to large) the name of the fastest algorithm on each number of ranks."""
+
+    title: str
+    ranks: Sequence[int]
+    names: Mapping[int, Sequence[str]]
+
+
+def fastest(panels: Sequence[Fastest], message: str, bucket: int) -> Picture:
+    """A panel for each machine: a coloured field for each size and number of ranks, each area with its name in it.
+
+    ``message`` is above the figure. The row of ``bucket`` bytes has a dotted frame. A name that does not fit into its
+    area is left out: its colour has a name in another panel or area, or in the alternative text.
+    """
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        rows = figure.subplots(len(panels), 1, squeeze=False)
+        for axes, panel in zip(rows[:, 0], panels, strict=True):
+            _fields(axes, panel, theme)
+            y = list(panel.names).index(bucket)
+            look: dict[str, Any] = {"fill": False, "ec": theme.ink, "lw": 1.4, "ls": (0, (1, 1.5))}
+            axes.add_patch(mpl.patches.Rectangle((-0.5, y - 0.5), len(panel.ranks), 1, **look))
+        kit.message(figure, theme, message)
+
+    alt = f"Simulated, the fastest all-reduce. {' '.join(map(_fastest_alt, panels))}"
+    return picture(paint, alt, kit.WIDTH, sum(AROUND + ROW * len(panel.names) for panel in panels) + 0.4)
+
+
+def _fields(axes: Axes, panel: Fastest, theme: Theme) -> None:
+    for y, names in enumerate(panel.names.values()):
+        for name in dict.fromkeys(names):
+            look: dict[str, Any] = {"fc": mark(name).colour, "ec": theme.ground, "lw": 1}
+            for length, x, _ in _runs(names, name, y):
+                axes.add_patch(mpl.patches.Rectangle((x - 0.5, y - 0.5), length, 1, **look))
+    for name in dict.fromkeys(name for names in panel.names.values() for name in names):
+        _name_area(axes, name, panel)
+    axes.set(xlim=(-0.5, len(panel.ranks) - 0.5), ylim=(-0.5, len(panel.names) - 0.5))
+    axes.set_xticks(range(len(panel.ranks)), [f"{ranks:,}" for ranks in panel.ranks])
+    axes.set_yticks(range(len(panel.names)), [format_bytes(nbytes) for nbytes in panel.names])
+    axes.tick_params(length=0, labelsize=9)
+    axes.grid(visible=False)
+    axes.set_xlabel("ranks", labelpad=1)
+    kit.headline(axes, panel.title)
+
+
+def _name_area(axes: Axes, name: str, panel: Fastest) -> None:
+    """The name in the longest row of its fields that has room, the middle one of several."""
+    rows = [run for y, names in enumerate(panel.names.values()) for run in _runs(names, name, y)]
+    most = max(length for length, _, _ in rows)
+    _, x, y = [run for run in rows if run[0] == most][(sum(run[0] == most for run in rows) - 1) // 2]
+    words = name.replace("_", " ")
+    if len(words) * LETTER <= most * ACROSS / len(panel.ranks):
+        colour = kit.readable_on(mark(name).colour)
+        axes.text(x + (most - 1) / 2, y, words, ha="center", va="center", fontsize=SIZE, color=colour)
+
+
+def _runs(names: Sequence[str], name: str, y: int) -> list[tuple[int, int, int]]:
+    """(length, first column, row) of each run of a name in a row."""
+    runs = [[x for x, _ in group] for each, group in groupby(enumerate(names), lambda at: at[1]) if each == name]
+    return [(len(run), run[0], y) for run in runs]
+
+
+def _fastest_alt(panel: Fastest) -> str:
+    columns = []
+    for x, ranks in enumerate(panel.ranks):
+        runs = groupby(panel.names, lambda nbytes, x=x: panel.names[nbytes][x])  # type: ignore[misc]
+        from_sizes = ", ".join(f"{name} from {format_bytes(next(sizes))}" for name, sizes in runs)
+        columns.append(f"on {ranks:,} ranks {from_sizes}")
+    return f"{panel.title}: {'; '.join(columns)}."
+
+
+def bus_bandwidth(sizes: Sequence[int], curves: Curves, rate: float, message: str) -> Picture:
+    """Simulated GB/s by size as lines, each with its name in the colour of its algorithm; dashes at the port's rate.
+
+    The first word of a name is its algorithm; a second line of one algorithm is dashed. ``message`` is above.
+    """
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes, drawn = figure.subplots(), set[str]()
+        for name, values in curves.items():
+            algorithm = name.split(",")[0].replace(" ", "_")
+            dashes = "--" if algorithm in drawn else "-"
+            axes.plot(sizes, values, color=mark(algorithm).colour, lw=1.8, ls=dashes, label=name)
+            drawn.add(algorithm)
+        kit.lower_bound(axes, theme, sizes, [rate] * len(sizes), "rate of a port")
+        kit.binary_axis(axes, sizes)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_ylabel("busbw, GB/s")
+        kit.message(figure, theme, message)
+        kit.labels(figure, more=[kit.key(theme, "simulated, not measured", lw=1.8)])
+
+    ends = [kit.from_to(name, sizes, values, kit.at_size, "{:.3g} GB/s".format) for name, values in curves.items()]
+    alt = f"Simulated bus bandwidth by size: {'; '.join(ends)}. A port has {rate:g} GB/s."
+    return picture(paint, alt, kit.WIDTH, 3.6)
+
+
+def memory() -> Picture:
+    """The state of models of several sizes, and with the activations of one sequence, beside a GPU and a node."""
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        colour = mark("ring").colour
+        for nth, model in enumerate(MODELS):
+            state, total = needed(model)
+            axes.plot([state, total], [-nth, -nth], color=colour, lw=1.2)
+            axes.plot([state], [-nth], "o", color=colour)
+            axes.plot([total], [-nth], "|", color=colour, ms=11, mew=1.6)
+            axes.annotate(written(state), (state, -nth), xytext=(0, 7), textcoords="offset points", ha="center", size=9)
+        for gpus, name in ((1, "1 GPU"), (NODE, f"{NODE} GPUs")):
+            axes.axvline(gpus * H100.memory, color=theme.ink, lw=0.9, ls=(0, (5, 3)))
+            axes.annotate(name, (gpus * H100.memory, 0.62), xytext=(3, 0), textcoords="offset points", size=9)
+        axes.set_xscale("log")
+        axes.set_xlim(left=needed(MODELS[0])[0] / 1.8)  # the first label clear of the axis
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_yticks([-nth for nth in range(len(MODELS))], [model.name for model in MODELS])
+        axes.set_ylim(0.5 - len(MODELS), 1.0)
+        axes.set_xlabel("memory that training needs")
+
+    each = [f"{model.name} {written(needed(model)[0])}, {written(needed(model)[1])}" for model in MODELS]
+    alt = (
+        f"Memory of the training state, then with the activations of one sequence: {'; '.join(each)}. "
+        f"One {H100.name} has {written(H100.memory)}, {NODE} have {written(NODE * H100.memory)}."
+    )
+    return picture(paint, alt, kit.WIDTH, 3.2)
+
+
+def needed(model: Transformer) -> tuple[float, float]:
+    """Bytes of a model's state, and of that and the activations of one sequence."""
+    state = state_bytes(model.parameters)
+    return state, state + activation_bytes(model)
+
+
+def written(nbytes: float) -> str:
+    """Bytes as GPU memory is sold: powers of 1000.
+
+    >>> written(24e9), written(6.48e12)
+    ('24 GB', '6.48 TB')
+    """
+    return f"{nbytes / 1e12:.3g} TB" if nbytes >= 1e12 else f"{nbytes / 1e9:.3g} GB"
