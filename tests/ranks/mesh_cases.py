@@ -14,7 +14,7 @@ import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.backends.p2p import guests
+from collectives.backends.p2p import pending
 from collectives.backends.p2p.connection import HEADER, MessageError
 from collectives.backends.p2p.mesh import HELLO
 from collectives.backends.p2p.signature import NO_CALL
@@ -26,7 +26,7 @@ Call = Callable[[Any], object]
 
 def run(settings: dict[str, Any], report: Report) -> None:
     rank, p = dist.get_rank(), dist.get_world_size()
-    guests.PATIENCE = 1.0
+    pending.PATIENCE = 1.0
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
     tell("a stranger is turned away", stranger(rank, p), report)
@@ -205,12 +205,12 @@ def idle_strangers(rank: int, p: int) -> bool:
         right &= torch.equal(x, total(p, 5))
 
     for _ in range(6):  # in waves: the system holds no more than MOST until a rank accepts them
-        strangers += [socket.create_connection(joined._listener.getsockname()) for _ in range(guests.MOST // 2)]
-        for _ in range(guests.MOST // 2):
+        strangers += [socket.create_connection(joined._listener.getsockname()) for _ in range(pending.MOST // 2)]
+        for _ in range(pending.MOST // 2):
             calls()
-    most = guests.MOST + 3 * p  # guests, and the group's own connections
+    most = pending.MOST + 3 * p  # guests, and the group's own connections
     right &= open_files() - before - len(strangers) <= most
-    deadline = time.monotonic() + 10 * guests.PATIENCE
+    deadline = time.monotonic() + 10 * pending.PATIENCE
     going = torch.ones(1)
     while going.item():
         calls()
