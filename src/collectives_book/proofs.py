@@ -2,11 +2,11 @@
 
 import re
 
-from collectives.interchange import msccl
-from collectives.interchange.order import Order
-from collectives.interchange.program import Program
-from collectives.interchange.prove import prove
-from collectives.interchange.table import shown
+from collectives.formats import msccl
+from collectives.formats.order import Order
+from collectives.formats.program import Program
+from collectives.formats.prove import prove
+from collectives.formats.table import shown
 from collectives.schedule import ScheduleError
 from collectives_book.figures.programs import Panel, Place
 

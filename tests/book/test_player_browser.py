@@ -14,7 +14,7 @@ from collectives.algorithms import ALGORITHMS
 from collectives.contracts import CONTRACTS
 from collectives.figures.player import player, write_scripts
 from collectives_book.race import race
-from interchange.programs import all_pairs
+from formats.programs import all_pairs
 from places import ROOT
 
 STATIC = ROOT / "chapters" / "_static"

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from collectives.cli import main
-from collectives.interchange import msccl
-from collectives.interchange.prove import prove
+from collectives.formats import msccl
+from collectives.formats.prove import prove
 
 Capture = pytest.CaptureFixture[str]
 

@@ -7,11 +7,11 @@ import pytest
 
 from collectives.cli import main
 from collectives.figures.player import player_data
-from collectives.interchange import msccl
-from collectives.interchange.as_schedule import schedule
+from collectives.formats import msccl
+from collectives.formats.as_schedule import schedule
 from command import Capture, run
-from interchange.programs import PROGRAMS, chain, ring
-from interchange.test_as_schedule import RIGHT, relay
+from formats.programs import PROGRAMS, chain, ring
+from formats.test_as_schedule import RIGHT, relay
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from collectives.figures.layout import layout
 from collectives.figures.player import RANKS, player, player_data, script, shown, write_scripts
 from collectives.figures.style import colours
 from collectives.grid import grid
-from interchange.programs import ring
+from formats.programs import ring
 
 JUNK = "junk"
 Cells = dict[tuple[int, int], Counter[Any]]

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from collectives_book.judged import COLUMNS, VERDICTS, Judged, read, write
-from interchange.programs import ring
+from formats.programs import ring
 from places import ROOT, script
 
 TABLE = ROOT / "experiments" / "results" / "reference" / "judged" / "programs.csv"

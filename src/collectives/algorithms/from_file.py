@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from collectives.interchange import msccl
-from collectives.interchange.as_schedule import schedule
+from collectives.formats import msccl
+from collectives.formats.as_schedule import schedule
 from collectives.schedule import Schedule, ScheduleError, Step
 from collectives.units import MOST_CHUNKS
 

@@ -10,7 +10,7 @@ from collectives.cli.fastest import NODES, tuner
 from collectives.cli.options import TIMEOUT, UsageError, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built
 from collectives.cli.signals import out
-from collectives.interchange.program import SLOTS
+from collectives.formats.program import SLOTS
 from collectives.schedule import Schedule
 from collectives.verify import need_cells, verify
 
@@ -63,7 +63,7 @@ def _need_taken(arguments: argparse.Namespace) -> None:
 
 
 def _program(arguments: argparse.Namespace) -> str:
-    from collectives.interchange import msccl_export
+    from collectives.formats import msccl_export
 
     schedule = built(arguments)
     with wrong_input():
@@ -78,7 +78,7 @@ def _program(arguments: argparse.Namespace) -> str:
 
 def _goal(schedule: Schedule, arguments: argparse.Namespace) -> str:
     """The program; on standard error LogGOPSim's parameters for the machine's network."""
-    from collectives.interchange import goal
+    from collectives.formats import goal
     from collectives.machine import machine
 
     if arguments.bytes is None or len(arguments.bytes) != 1:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from collectives.cli.options import UsageError, wrong_input
-from collectives.interchange.nccl_tuner import ANY, COLLECTIVES, Time, known, text
+from collectives.formats.nccl_tuner import ANY, COLLECTIVES, Time, known, text
 
 # What NCCL has, the faster one for few bytes first. Sizes are four times as large each.
 ALGORITHMS = ("hierarchical_tree", "ring")

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collectives.interchange import msccl
-from collectives.interchange.loads import loads
-from collectives.interchange.order import Order
-from collectives.interchange.prove import Report, prove
+from collectives.formats import msccl
+from collectives.formats.loads import loads
+from collectives.formats.order import Order
+from collectives.formats.prove import Report, prove
 from collectives.schedule import ScheduleError
 from collectives.units import duration, format_bytes
 

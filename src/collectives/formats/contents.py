@@ -5,11 +5,11 @@ If no two steps race, every order ends the same, so that one order proves all of
 
 from collections.abc import Mapping
 
-from collectives.interchange.layout import Layout
-from collectives.interchange.order import Order
-from collectives.interchange.program import Program
-from collectives.interchange.replay import replay
-from collectives.interchange.table import wrong
+from collectives.formats.layout import Layout
+from collectives.formats.order import Order
+from collectives.formats.program import Program
+from collectives.formats.replay import replay
+from collectives.formats.table import wrong
 from collectives.schedule import ScheduleError
 
 # A contribution (rank * k + chunk), and how often it is in a sum: once, or 2 for "more than once".

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from collectives.interchange import msccl
-from collectives.interchange.prove import Report, prove
+from collectives.formats import msccl
+from collectives.formats.prove import Report, prove
 from collectives.schedule import ScheduleError
 from command import Capture, run
-from interchange.programs import PROGRAMS, Block, all_pairs, do, ring, xml
+from formats.programs import PROGRAMS, Block, all_pairs, do, ring, xml
 
 READ_FIRST: list[list[Block]] = [
     [(1, 1, 0, [do("r", "i0"), do("s", "i0")])],

@@ -10,12 +10,12 @@ from itertools import cycle
 
 import pytest
 
-from collectives.interchange import msccl
-from collectives.interchange.order import Order
+from collectives.formats import msccl
+from collectives.formats.order import Order
 from collectives.schedule import ScheduleError
-from interchange.executor import Run
-from interchange.mutants import mutants
-from interchange.programs import PROGRAMS, Block, do, ring, xml
+from formats.executor import Run
+from formats.mutants import mutants
+from formats.programs import PROGRAMS, Block, do, ring, xml
 
 MOST = 20  # as good as unlimited: no program here has more messages on a connection
 

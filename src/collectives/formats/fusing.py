@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from collectives.interchange.program import Place
-from collectives.interchange.transfers import Transfer
+from collectives.formats.program import Place
+from collectives.formats.transfers import Transfer
 
 Cell = tuple[int, Place]
 End = tuple[int, int, int]  # a rank, a channel, a peer

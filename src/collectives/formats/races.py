@@ -14,10 +14,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.interchange.layout import Layout
-from collectives.interchange.order import Order
-from collectives.interchange.program import Program
-from collectives.interchange.table import wrong
+from collectives.formats.layout import Layout
+from collectives.formats.order import Order
+from collectives.formats.program import Program
+from collectives.formats.table import wrong
 
 # A clock of four bytes for every step and thread block: half a GiB.
 MOST_CLOCKS = 1 << 27

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import TypeVar
 
-from collectives.interchange.layout import Layout
-from collectives.interchange.order import Order
-from collectives.interchange.program import Place, Program
+from collectives.formats.layout import Layout
+from collectives.formats.order import Order
+from collectives.formats.program import Place, Program
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from collectives.contracts import CONTRACTS
-from collectives.interchange import msccl
-from collectives.interchange.instructions import Block, Instruction, Written, instructions
-from collectives.interchange.layout import sizes
-from collectives.interchange.program import Place
-from collectives.interchange.prove import prove
+from collectives.formats import msccl
+from collectives.formats.instructions import Block, Instruction, Written, instructions
+from collectives.formats.layout import sizes
+from collectives.formats.program import Place
+from collectives.formats.prove import prove
 from collectives.schedule import Schedule, need_ranks_only
 
 
@@ -60,7 +60,7 @@ def text(schedule: Schedule, name: str, dialect: str = "rccl", protocol: str = "
     """The program as text, with ``name`` as its name.
 
     All collectives but an all-to-all run in place. The runtime cuts large chunks into pieces and runs the whole program
-    for each; the program itself has no loop. It is read back and proved first (`collectives.interchange.prove`).
+    for each; the program itself has no loop. It is read back and proved first (`collectives.formats.prove`).
 
     Raises ValueError if the dialect has no such collective or root, and if a limit of the runtime is too small. Raises
     ScheduleError if the schedule is wrong or has switches. Cost: about 0.2 ms an instruction.

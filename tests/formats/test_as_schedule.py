@@ -10,21 +10,21 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS, build, executable, takes, variants
 from collectives.contracts import CONTRACTS
-from collectives.interchange import msccl
-from collectives.interchange.as_schedule import schedule
-from collectives.interchange.levels import CycleError, levels
-from collectives.interchange.loads import loads
-from collectives.interchange.msccl_export import text as exported
-from collectives.interchange.order import Order
+from collectives.formats import msccl
+from collectives.formats.as_schedule import schedule
+from collectives.formats.levels import CycleError, levels
+from collectives.formats.loads import loads
+from collectives.formats.msccl_export import text as exported
+from collectives.formats.order import Order
 from collectives.interpret import run
 from collectives.machine import machine
 from collectives.schedule import Schedule, ScheduleError
 from collectives.simulator.simulation import simulate
 from collectives.traffic import traffic
 from collectives.verify import verify
-from interchange.executor import play
-from interchange.mutants import mutants
-from interchange.programs import PROGRAMS, Block, all_pairs, chain, direct, do, gather_ring, ring, star, xml
+from formats.executor import play
+from formats.mutants import mutants
+from formats.programs import PROGRAMS, Block, all_pairs, chain, direct, do, gather_ring, ring, star, xml
 
 
 def channels(p: int, channels: int) -> str:

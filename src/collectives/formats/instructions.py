@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.contracts import CONTRACTS, where
-from collectives.interchange.fusing import Cell, Fused, fuse, kept
-from collectives.interchange.program import KINDS, Place
-from collectives.interchange.transfers import MOST_COUNT, Placed, Transfer
+from collectives.formats.fusing import Cell, Fused, fuse, kept
+from collectives.formats.program import KINDS, Place
+from collectives.formats.transfers import MOST_COUNT, Placed, Transfer
 from collectives.schedule import Schedule
 
 

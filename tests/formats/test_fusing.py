@@ -1,8 +1,8 @@
 """Which message goes on as which send, where several write and read the same cells."""
 
-from collectives.interchange.fusing import kept, onward
-from collectives.interchange.program import Place
-from collectives.interchange.transfers import Transfer
+from collectives.formats.fusing import kept, onward
+from collectives.formats.program import Place
+from collectives.formats.transfers import Transfer
 
 
 def move(t: int, src: int, dst: int, first: int = 0, chunks: int = 1, add: bool = False) -> Transfer:

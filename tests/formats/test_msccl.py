@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from collectives.interchange import elements, msccl
-from collectives.interchange.prove import Report, prove
-from interchange.programs import PROGRAMS, chain, do, gather_ring, ring, xml
+from collectives.formats import elements, msccl
+from collectives.formats.prove import Report, prove
+from formats.programs import PROGRAMS, chain, do, gather_ring, ring, xml
 
 RING = ring(3)
 BOMB = '<!DOCTYPE a [<!ENTITY b "xxxxxxxxxx"><!ENTITY c "&b;&b;&b;&b;">]><algo>&c;</algo>'

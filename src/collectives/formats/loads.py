@@ -4,8 +4,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from collectives.contracts import CONTRACTS
-from collectives.interchange.order import Order
-from collectives.interchange.program import Program
+from collectives.formats.order import Order
+from collectives.formats.program import Program
 
 
 class Loads(NamedTuple):
@@ -20,7 +20,7 @@ class Loads(NamedTuple):
 def loads(program: Program, order: Order) -> Loads:
     """Count the chunks of all messages.
 
-    >>> from collectives.interchange.program import Block, Place, Step
+    >>> from collectives.formats.program import Block, Place, Step
     >>> swap = Step("s", Place("i", 0), Place("i", 0), 1), Step("rrc", Place("i", 0), Place("i", 0), 1)
     >>> blocks = Block(0, 0, 1, 1, 0, swap), Block(1, 0, 0, 0, 0, swap)
     >>> both = Program("all_reduce", 2, 1, None, "Simple", (True,), blocks, (0, 0), (), {})

@@ -1,15 +1,15 @@
 """A schedule as transfers between cells of buffers, which is what programs of thread blocks are made of.
 
 All collectives but an all-to-all run in place: a rank's chunks are the cells of the larger one of input and output, so
-that ``i`` and ``o`` share memory as `collectives.interchange.layout` has it. What a rank only passes on is in scratch.
+that ``i`` and ``o`` share memory as `collectives.formats.layout` has it. What a rank only passes on is in scratch.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from collectives.contracts import CONTRACTS
-from collectives.interchange.elements import MOST_ELEMENTS
-from collectives.interchange.program import Place
+from collectives.formats.elements import MOST_ELEMENTS
+from collectives.formats.program import Place
 from collectives.schedule import Schedule
 
 # RCCL and MSCCL count chunks of one instruction up to 71.

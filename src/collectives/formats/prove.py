@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-from collectives.interchange.contents import Contents
-from collectives.interchange.layout import Layout
-from collectives.interchange.order import Order
-from collectives.interchange.program import Program
-from collectives.interchange.races import Races
+from collectives.formats.contents import Contents
+from collectives.formats.layout import Layout
+from collectives.formats.order import Order
+from collectives.formats.program import Program
+from collectives.formats.races import Races
 
 
 class Report(NamedTuple):

@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 import pytest
 
 from collectives.algorithms import build, executable, variants
-from collectives.interchange import msccl
-from collectives.interchange.msccl_export import DIALECTS, text
-from collectives.interchange.program import SLOTS
-from collectives.interchange.prove import prove
+from collectives.formats import msccl
+from collectives.formats.msccl_export import DIALECTS, text
+from collectives.formats.program import SLOTS
+from collectives.formats.prove import prove
 from collectives.schedule import Schedule, ScheduleError, Step
-from interchange.executor import play
+from formats.executor import play
 
 
 def exported(collective: str, algorithm: str, p: int) -> Iterator[str]:

@@ -9,8 +9,8 @@ from collections import defaultdict
 from functools import cached_property
 from itertools import pairwise
 
-from collectives.interchange.program import SLOTS, Program
-from collectives.interchange.table import wrong
+from collectives.formats.program import SLOTS, Program
+from collectives.formats.table import wrong
 
 Connection = tuple[int, int, int]
 

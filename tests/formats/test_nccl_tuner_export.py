@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.interchange.nccl_tuner import Time, known, text
+from collectives.formats.nccl_tuner import Time, known, text
 
 SIZES = [256, 1024, 4096, 16384]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.contracts import CONTRACTS, after, before, where
-from collectives.interchange.program import Place, Program
+from collectives.formats.program import Place, Program
 from collectives.schedule import Schedule, Step
 
 # A rank's input, or its output, is one part of the buffer; otherwise it is the whole.

@@ -1,6 +1,6 @@
 """What the thread blocks of one GPU do, as a table with one step marked; and the error that shows it."""
 
-from collectives.interchange.program import KINDS, Block, Program, Step
+from collectives.formats.program import KINDS, Block, Program, Step
 from collectives.schedule import ScheduleError
 
 MOST_BLOCKS, MOST_STEPS = 5, 9

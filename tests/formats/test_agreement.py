@@ -5,12 +5,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from collectives.interchange import msccl
-from collectives.interchange.prove import prove
+from collectives.formats import msccl
+from collectives.formats.prove import prove
 from collectives.schedule import ScheduleError
-from interchange.executor import play, play_all
-from interchange.mutants import mutants
-from interchange.programs import PROGRAMS, all_pairs, gather_ring, ring
+from formats.executor import play, play_all
+from formats.mutants import mutants
+from formats.programs import PROGRAMS, all_pairs, gather_ring, ring
 
 
 def judged(text: str) -> str:

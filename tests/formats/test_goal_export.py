@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import build, executable
-from collectives.interchange.goal import loggp, text
+from collectives.formats.goal import loggp, text
 from collectives.machine import Link, Machine
 from collectives.schedule import Schedule
 from collectives.simulator.simulation import simulate

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from collectives.contracts import CONTRACTS
-from collectives.interchange.elements import Element, parse, read
-from collectives.interchange.layout import sizes
-from collectives.interchange.program import KINDS, SLOTS, Block, Place, Program, Step
+from collectives.formats.elements import Element, parse, read
+from collectives.formats.layout import sizes
+from collectives.formats.program import KINDS, SLOTS, Block, Place, Program, Step
 
 COLLECTIVES = {
     "allreduce": "all_reduce",

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 
-from collectives.interchange.levels import CycleError, Edge, levels
-from collectives.interchange.one_cell import Content, contents
-from collectives.interchange.program import Program
-from collectives.interchange.prove import proved
-from collectives.interchange.table import wrong
-from collectives.interchange.values import Held, Row, Values
+from collectives.formats.levels import CycleError, Edge, levels
+from collectives.formats.one_cell import Content, contents
+from collectives.formats.program import Program
+from collectives.formats.prove import proved
+from collectives.formats.table import wrong
+from collectives.formats.values import Held, Row, Values
 from collectives.schedule import Schedule, Step
 
 

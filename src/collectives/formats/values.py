@@ -8,11 +8,11 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from collectives.contracts import REDUCING
-from collectives.interchange.layout import Layout
-from collectives.interchange.order import Order
-from collectives.interchange.program import Program
-from collectives.interchange.replay import replay
-from collectives.interchange.table import wrong
+from collectives.formats.layout import Layout
+from collectives.formats.order import Order
+from collectives.formats.program import Program
+from collectives.formats.replay import replay
+from collectives.formats.table import wrong
 
 
 class Value(NamedTuple):

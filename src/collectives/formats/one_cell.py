@@ -7,8 +7,8 @@ row that adds, so that scratch and local copies vanish.
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from collectives.interchange.table import wrong
-from collectives.interchange.values import INPUT, Held, Row, Value, Values
+from collectives.formats.table import wrong
+from collectives.formats.values import INPUT, Held, Row, Value, Values
 from collectives.schedule import ScheduleError
 
 MOST_VALUES = 3  # that an error names

@@ -1,1 +1,0 @@
-"""Interchange: programs in other people's formats, read, and proved or refuted."""
