@@ -11,11 +11,10 @@ import pytest
 from collectives.algorithms import ALGORITHMS, build, executable, takes, variants
 from collectives.contracts import CONTRACTS
 from collectives.formats import msccl
-from collectives.formats.as_schedule import schedule
-from collectives.formats.levels import CycleError, levels
-from collectives.formats.loads import loads
+from collectives.formats.as_schedule import CycleError, levels, schedule
 from collectives.formats.msccl_export import text as exported
 from collectives.formats.order import Order
+from collectives.formats.prove import loads
 from collectives.interpret import run
 from collectives.machine import machine
 from collectives.schedule import Schedule, ScheduleError

@@ -1,12 +1,11 @@
 """Which message goes on as which send, where several write and read the same cells."""
 
-from collectives.formats.fusing import kept, onward
-from collectives.formats.program import Place
-from collectives.formats.transfers import Transfer
+from collectives.formats.fusing import Transfer, kept, onward
+from collectives.formats.program import BufferOffset
 
 
 def move(t: int, src: int, dst: int, first: int = 0, chunks: int = 1, add: bool = False) -> Transfer:
-    return Transfer(t, src, dst, Place("i", first), Place("i", first), chunks, add)
+    return Transfer(t, src, dst, BufferOffset("i", first), BufferOffset("i", first), chunks, add)
 
 
 def test_a_message_goes_on_as_the_send_of_just_its_cells() -> None:
@@ -29,4 +28,4 @@ def test_a_sum_that_its_rank_adds_to_or_sends_later_is_kept() -> None:
     assert kept(transfers, set()) == {1}
     replaced = [move(0, 0, 1, add=True), move(1, 1, 2), move(2, 3, 1), move(3, 1, 2)]
     assert kept(replaced, set()) == set()
-    assert kept(replaced, {(1, Place("i", 0))}) == {3}
+    assert kept(replaced, {(1, BufferOffset("i", 0))}) == {3}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.formats import elements, msccl
+from collectives.formats import msccl
 from collectives.formats.prove import Report, prove
 from formats.programs import PROGRAMS, chain, do, gather_ring, ring, xml
 
@@ -93,8 +93,8 @@ def test_entities_are_never_expanded(text: str) -> None:
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "MOST_BYTES", 1000)
-    monkeypatch.setattr(elements, "MOST_ELEMENTS", 10)
+    monkeypatch.setattr(msccl, "MOST_BYTES", 1000)
+    monkeypatch.setattr(msccl, "MOST_ELEMENTS", 10)
     (tmp_path / "a.xml").write_text(RING)
     with pytest.raises(ValueError, match="got more than 1,000 bytes"):
         msccl.program(tmp_path / "a.xml")

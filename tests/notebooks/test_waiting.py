@@ -5,7 +5,7 @@ import pytest
 
 from collectives.algorithms.library_trees import FIRST_TREES, library_trees
 from collectives.figures.trees import side_by_side, x_positions
-from collectives_book.figures.programs import Panel, waiting
+from collectives_book.proofs import Panel, waiting
 
 
 def test_a_panel_says_what_is_marked() -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectives.formats import msccl
-from collectives.formats.loads import loads
 from collectives.formats.order import Order
-from collectives.formats.prove import Report, prove
+from collectives.formats.prove import Report, loads, prove
 from collectives.schedule import ScheduleError
 from collectives.units import duration, format_bytes
 

@@ -1,21 +1,40 @@
 """A program that is right as one of our schedules: one cell for each GPU and chunk, and steps instead of thread blocks.
 
-A value is read after the rows that make it, and before the next one is written to its cell, or in the same step. The
-earliest step of each message that respects this is a longest path.
+A value that a GPU sends, or ends with, is in its cell at some time. One that is only added to another goes there as a
+row that adds, so that scratch and local copies vanish. A value is read after the rows that make it, and before the next
+one is written to its cell, or in the same step. The earliest step of each message that respects this is a longest path.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise, product
+from typing import NamedTuple
 
-from collectives.formats.levels import CycleError, Edge, levels
-from collectives.formats.one_cell import Content, contents
-from collectives.formats.program import Program
+from collectives.formats.program import Program, wrong
 from collectives.formats.prove import proved
-from collectives.formats.table import wrong
-from collectives.formats.values import Held, Row, Values
-from collectives.schedule import Schedule, Step
+from collectives.formats.replay import INPUT, Held, SentChunk, Value, Values
+from collectives.schedule import Schedule, ScheduleError, Step
+
+MOST_VALUES = 3  # that an error names
+
+Edge = tuple[int, int, int]  # one message, another, and how many steps later that comes at least: 0 or 1
+Graph = list[list[int]]
+
+
+class CellContent(NamedTuple):
+    """A value in a cell, and what it adds to; the rows that replace, add, and bring it once again."""
+
+    held: Held
+    base: Value | None
+    replaces: list[SentChunk]  # one, or none
+    adds: list[SentChunk]
+    again: list[SentChunk]
+
+    @property
+    def writes(self) -> list[SentChunk]:
+        """The rows after which the value is there."""
+        return self.replaces + self.adds
 
 
 def schedule(program: Program) -> Schedule:
@@ -29,17 +48,17 @@ def schedule(program: Program) -> Schedule:
     """
     order, _, (layout, *_) = proved(program)
     values = Values(program, order, layout)
-    cells = contents(values)
+    cells = cell_contents(values)
     level = _levels(values, cells)
     adds = {row for cell in cells for content in cell for row in content.adds}
-    rows: list[list[Row]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
+    rows: list[list[SentChunk]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
     for message, t in level.items():
         rows[t] += values.messages[message]
     steps = [_step(sorted(each, key=lambda row: (row.src, row.dst)), adds) for each in rows]
     return replace(layout.contract, nsteps=len(steps), make=steps.__getitem__, one_port=False)
 
 
-def _levels(values: Values, cells: list[list[Content]]) -> dict[int, int]:
+def _levels(values: Values, cells: list[list[CellContent]]) -> dict[int, int]:
     """The step of each message, by the instruction that sends it."""
     sent = list(values.messages)
     number = {message: i for i, message in enumerate(sent)}
@@ -53,7 +72,7 @@ def _levels(values: Values, cells: list[list[Content]]) -> dict[int, int]:
     return dict(zip(sent, found, strict=True))
 
 
-def _by_cells(values: Values, cells: list[list[Content]]) -> Iterator[Edge]:
+def _by_cells(values: Values, cells: list[list[CellContent]]) -> Iterator[Edge]:
     """Which message comes after which other one, or no earlier, because of a cell."""
     reads: dict[Held, list[int]] = defaultdict(list)
     for row in (row for rows in values.messages.values() for row in rows):
@@ -70,7 +89,7 @@ def _by_cells(values: Values, cells: list[list[Content]]) -> Iterator[Edge]:
             yield from _after(old.replaces + old.again, new.adds)
 
 
-def _after(some: list[Row], others: list[Row]) -> Iterator[Edge]:
+def _after(some: list[SentChunk], others: list[SentChunk]) -> Iterator[Edge]:
     return ((one.message, other.message, 1) for one, other in product(some, others))
 
 
@@ -83,9 +102,9 @@ def _one_by_one(values: Values) -> Iterator[Edge]:
         yield from ((one, other, 1) for one, other in pairwise(messages))
 
 
-def _step(rows: list[Row], adds: set[Row]) -> Step:
+def _step(rows: list[SentChunk], adds: set[SentChunk]) -> Step:
     """A step; consecutive chunks of a message are one row."""
-    runs: list[tuple[Row, int, bool]] = []
+    runs: list[tuple[SentChunk, int, bool]] = []
     for row in rows:
         last, count, add = runs[-1] if runs else (None, 0, False)
         follows = (row.message, row.value.chunk, row in adds)
@@ -95,3 +114,144 @@ def _step(rows: list[Row], adds: set[Row]) -> Step:
             runs.append((row, 1, row in adds))
     columns = [(row.src, row.dst, row.value.chunk, count, add) for row, count, add in runs]
     return Step(*zip(*columns, strict=True))
+
+
+def cell_contents(values: Values) -> list[list[CellContent]]:
+    """For each cell its values in order; ScheduleError if a GPU needs two sums of one chunk at the same time."""
+    needed = values.needed() | {held for held, origin in values.origin.items() if origin == INPUT}
+    last = values.last()
+    cells: dict[tuple[int, int], list[CellContent]] = defaultdict(list)
+    for held in values.origin:
+        if held in needed:
+            cells[held[0], held[1].chunk].append(_content(values, held, needed))
+    found = [_in_order(values, cell, last) for cell in cells.values()]
+    _need_each_row_once(values, found)
+    return found
+
+
+def _content(values: Values, held: Held, needed: set[Held]) -> CellContent:
+    """A value as the sum of at most one other that is needed, and of rows."""
+    gpu, origin, arrivals = held[0], values.origin[held], values.arrivals.get(held, [])
+    if isinstance(origin, SentChunk):
+        return CellContent(held, None, [origin], [], arrivals[1:])
+    bases: list[Value] = []
+    rows: list[SentChunk] = []
+    summands = list(origin)
+    for value in summands:
+        come = values.origin[gpu, value]
+        if (gpu, value) in needed:
+            bases.append(value)
+        elif isinstance(come, SentChunk):
+            rows.append(come)
+        else:
+            summands += come
+    if len(bases) > 1:
+        raise _two_values(values, held, bases)
+    first = 1 if not bases else 0
+    return CellContent(held, bases[0] if bases else None, rows[:first], rows[first:], arrivals)
+
+
+def _in_order(values: Values, cell: list[CellContent], last: set[Held]) -> list[CellContent]:
+    """Each sum right after the value that it adds to, and at the end what the collective asks for."""
+    following = {content.base: content for content in cell if content.base is not None}
+    chains = [[content] for content in cell if content.base is None]
+    for chain in chains:
+        while chain[-1].held[1] in following:
+            chain.append(following.pop(chain[-1].held[1]))
+    chains.sort(key=lambda chain: any(content.held in last for content in chain))
+    found = [content for chain in chains for content in chain]
+    is_lost = any(content.held in last for content in found[:-1]) or not all(content.writes for content in found[1:])
+    if len(found) < len(cell) or is_lost:
+        raise _two_values(values, cell[0].held, [content.held[1] for content in cell])
+    return found
+
+
+def _need_each_row_once(values: Values, cells: list[list[CellContent]]) -> None:
+    """Raise unless each row is in one content: it may be in none, or in several sums."""
+    used = Counter(row for cell in cells for content in cell for row in content.writes + content.again)
+    for row in (row for rows in values.messages.values() for row in rows):
+        if used[row] != 1:
+            name = values.program.name(row.message)
+            what = f"not a schedule: {used[row]} values need chunk {row.value.chunk} of {name}, expected one"
+            raise wrong(values.program, row.message, what, f"needed {used[row]} times on GPU {row.dst}")
+
+
+def _two_values(values: Values, held: Held, several: list[Value]) -> ScheduleError:
+    gpu, chunk = held[0], held[1].chunk
+    shown = "; ".join(f"{value}{_use(values, gpu, value)}" for value in several[:MOST_VALUES])
+    more = f"; … ({len(several) - MOST_VALUES} more)" if len(several) > MOST_VALUES else ""
+    return ScheduleError(
+        f"not a schedule: GPU {gpu} needs several values of chunk {chunk} at the same time, expected one, because a "
+        f"rank of a schedule has one cell for a chunk: {shown}{more}"
+    )
+
+
+def _use(values: Values, gpu: int, value: Value) -> str:
+    """Which step sends the value, or that it is asked for at the end."""
+    sent = (row.message for rows in values.messages.values() for row in rows if (row.src, row.value) == (gpu, value))
+    step = next(sent, None)
+    if step is not None:
+        return f" that {values.program.name(step)} sends"
+    return " at the end" if (gpu, value) in values.last() else ""
+
+
+class CycleError(ValueError):
+    """A message comes after itself."""
+
+    def __init__(self, message: int) -> None:
+        super().__init__(f"message {message} comes after itself")
+        self.message = message
+
+
+def levels(count: int, edges: Iterable[Edge]) -> list[int]:
+    """The earliest step of each of ``count`` messages; CycleError if there is none.
+
+    >>> levels(3, [(0, 1, 1), (1, 2, 0), (2, 1, 0)])
+    [0, 1, 1]
+    """
+    edges = set(edges)
+    group = _groups(count, edges)
+    into: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for one, other, later in edges:
+        if group[one] != group[other]:
+            into[group[other]].append((group[one], later))
+        elif later:
+            raise CycleError(one)
+    level: list[int] = []
+    for before in into:
+        level.append(max((level[each] + later for each, later in before), default=0))
+    return [level[each] for each in group]
+
+
+def _groups(count: int, edges: set[Edge]) -> list[int]:
+    """A number for each message, the same where none comes earlier than the other, and else in an order (Kosaraju)."""
+    behind: Graph = [[] for _ in range(count)]
+    before: Graph = [[] for _ in range(count)]
+    for one, other, _ in edges:
+        behind[one].append(other)
+        before[other].append(one)
+    group, number = [-1] * count, 0
+    for start in reversed(_finished(behind)):
+        todo = [start] if group[start] < 0 else []
+        for at in todo:
+            if group[at] < 0:
+                group[at] = number
+                todo += [each for each in before[at] if group[each] < 0]
+        number += bool(todo)
+    return group
+
+
+def _finished(behind: Graph) -> list[int]:
+    """Depth first: each message after all that were found behind it."""
+    seen, finished = bytearray(len(behind)), []
+    for start in range(len(behind)):
+        path = [] if seen[start] else [(start, iter(behind[start]))]
+        seen[start] = True
+        while path:
+            following = next((each for each in path[-1][1] if not seen[each]), None)
+            if following is None:
+                finished.append(path.pop()[0])
+            else:
+                seen[following] = True
+                path.append((following, iter(behind[following])))
+    return finished

@@ -17,11 +17,36 @@ from collections.abc import Iterator
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from collectives.formats.program import Place
-from collectives.formats.transfers import Transfer
+from collectives.formats.program import BufferOffset
 
-Cell = tuple[int, Place]
+Cell = tuple[int, BufferOffset]
 End = tuple[int, int, int]  # a rank, a channel, a peer
+
+
+class Transfer(NamedTuple):
+    """``chunks`` consecutive cells that go from one rank to another in step ``t``, and are added there or stored."""
+
+    t: int
+    src: int
+    dst: int
+    source: BufferOffset
+    target: BufferOffset
+    chunks: int
+    add: bool
+
+    @property
+    def reads(self) -> list[tuple[int, BufferOffset]]:
+        """The cells of the sender, each with its rank."""
+        return _cells(self.src, self.source, self.chunks)
+
+    @property
+    def writes(self) -> list[tuple[int, BufferOffset]]:
+        """The cells of the receiver, each with its rank."""
+        return _cells(self.dst, self.target, self.chunks)
+
+
+def _cells(rank: int, place: BufferOffset, count: int) -> list[tuple[int, BufferOffset]]:
+    return [(rank, BufferOffset(place.buffer, place.offset + j)) for j in range(count)]
 
 
 class Fused(NamedTuple):
@@ -69,10 +94,12 @@ def kept(transfers: list[Transfer], asked: set[Cell]) -> set[int]:
 
 def fuse(transfers: list[Transfer], channels: int, ends: int) -> Fused:
     """Fuse what can be fused on so many channels, with so many connections of a rank on each."""
-    made = _Channels(transfers, channels, ends)
+    assigned = _Channels(transfers, channels, ends)
     for chain in _without_waits(transfers, _chains(onward(transfers), len(transfers))):
-        made.take(chain)
-    return Fused([made.channel[m] for m in range(len(transfers))], made.onward, made.receiver, made.sender)
+        assigned.take(chain)
+    return Fused(
+        [assigned.channel[m] for m in range(len(transfers))], assigned.onward, assigned.receiver, assigned.sender
+    )
 
 
 def _chains(goes_on: dict[int, int], total: int) -> Iterator[list[int]]:

@@ -61,10 +61,10 @@ def text(schedule: Schedule, n: int) -> str:
     }
     """
     need_ranks_only(schedule, "GOAL, whose ranks do the adding")
-    made = _Ranks(schedule, n)
+    ranks = _Ranks(schedule, n)
     for t, step in enumerate(schedule.steps()):
-        made.add(t, step)
-    lines = [line for rank, own in enumerate(made.lines) for line in (f"rank {rank} {{", *own, "}")]
+        ranks.add(t, step)
+    lines = [line for rank, own in enumerate(ranks.lines) for line in (f"rank {rank} {{", *own, "}")]
     return "\n".join([f"num_ranks {schedule.p}", *lines, ""])
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.contracts import CONTRACTS, after, before, where
-from collectives.formats.program import Place, Program
+from collectives.formats.program import BufferOffset, Program
 from collectives.schedule import Schedule, Step
 
 # A rank's input, or its output, is one part of the buffer; otherwise it is the whole.
@@ -58,18 +58,18 @@ class Layout:
             return {"i": 0, "o": size.i}
         return {"i": own if collective in PART_IN else 0, "o": own if collective in PART_OUT else 0}
 
-    def cells(self, gpu: int, place: Place, count: int) -> range:
+    def cells(self, gpu: int, place: BufferOffset, count: int) -> range:
         """The cells that a step reads or writes."""
         start = self.starts[gpu][place.buffer] + place.offset
         return range(start, start + count)
 
-    def place(self, cell: int) -> Place:
+    def place(self, cell: int) -> BufferOffset:
         """The buffer and offset of a cell; in place, the buffer that holds all of it, or the input."""
         starts, size = self.starts[self.gpu_of_cell[cell]], sizes_of(self.program)
         for buffer, room in sorted(zip("io", size, strict=True), key=lambda each: -each[1]):
             if 0 <= cell - starts[buffer] < room:
-                return Place(buffer, cell - starts[buffer])
-        return Place("s", cell - starts["s"])
+                return BufferOffset(buffer, cell - starts[buffer])
+        return BufferOffset("s", cell - starts["s"])
 
     def before(self) -> dict[int, int]:
         """Which contribution a cell holds before: rank * k + chunk."""

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from collectives.contracts import CONTRACTS
 from collectives.formats import msccl
-from collectives.formats.instructions import Block, Instruction, Written, instructions
 from collectives.formats.layout import sizes
-from collectives.formats.program import Place
+from collectives.formats.lowering import BlockPeers, Lowered, lower
+from collectives.formats.program import BufferOffset, Instruction
 from collectives.formats.prove import prove
 from collectives.schedule import Schedule, need_ranks_only
 
@@ -53,6 +53,7 @@ MSCCL_TOOLS = Dialect(
     channels=32,
     nodes=None,
 )
+NOP = Instruction("nop", BufferOffset("i", -1), BufferOffset("o", -1), 0)
 DIALECTS = {"rccl": RCCL, "msccl-tools": MSCCL_TOOLS}
 
 
@@ -75,10 +76,10 @@ def text(schedule: Schedule, name: str, dialect: str = "rccl", protocol: str = "
     need_ranks_only(schedule, "MSCCL, whose GPUs do the adding")
     of = DIALECTS[dialect]
     _need_supported(schedule, of)
-    made = instructions(schedule, of.channels, of.per_channel)
-    blocks = _blocks(made)
-    _need_within(schedule.p, blocks, made, of)
-    lines = "\n".join([*_lines(schedule, name, blocks, made, of, protocol), ""])
+    lowered = lower(schedule, of.channels, of.per_channel)
+    blocks = _blocks(lowered)
+    _need_within(schedule.p, blocks, lowered, of)
+    lines = "\n".join([*_lines(schedule, name, blocks, lowered, of, protocol), ""])
     prove(msccl.program(lines.encode()))
     return lines
 
@@ -91,19 +92,19 @@ def _need_supported(schedule: Schedule, of: Dialect) -> None:
         raise ValueError(f"root: got {schedule.root}, expected 0, because MSCCL XML names no root")
 
 
-def _blocks(made: Written) -> dict[Block, list[int]]:
+def _blocks(lowered: Lowered) -> dict[BlockPeers, list[int]]:
     """The thread blocks, each with the numbers of its instructions in their order."""
-    found: dict[Block, list[int]] = defaultdict(list)
-    for number, each in enumerate(made.instructions):
+    found: dict[BlockPeers, list[int]] = defaultdict(list)
+    for number, each in enumerate(lowered.instructions):
         found[each.block].append(number)
     return dict(sorted(found.items()))
 
 
-def _need_within(p: int, blocks: dict[Block, list[int]], made: Written, of: Dialect) -> None:
+def _need_within(p: int, blocks: dict[BlockPeers, list[int]], lowered: Lowered, of: Dialect) -> None:
     """Raise ValueError for what does not fit into the runtime."""
     per_gpu = Counter(block.gpu for block in blocks)
     per_channel = Counter((block.gpu, block.channel) for block in blocks if max(block.send, block.receive) >= 0)
-    length = {block: sum(max(1, len(made.waits[i])) for i in numbers) for block, numbers in blocks.items()}
+    length = {block: sum(max(1, len(lowered.waits[i])) for i in numbers) for block, numbers in blocks.items()}
     nodes = {gpu: 1 + p + per_gpu[gpu] + sum(n for b, n in length.items() if b.gpu == gpu) for gpu in per_gpu}
     for what, found, most in (
         ("thread blocks of a GPU", per_gpu, of.blocks),
@@ -117,7 +118,7 @@ def _need_within(p: int, blocks: dict[Block, list[int]], made: Written, of: Dial
 
 
 def _lines(
-    schedule: Schedule, name: str, blocks: dict[Block, list[int]], made: Written, of: Dialect, protocol: str
+    schedule: Schedule, name: str, blocks: dict[BlockPeers, list[int]], lowered: Lowered, of: Dialect, protocol: str
 ) -> Iterator[str]:
     collective, p = schedule.collective, schedule.p
     out = int(CONTRACTS[collective].parts == 2)
@@ -127,8 +128,8 @@ def _lines(
         f'nchunksperloop="{whole}" ngpus="{p}" coll="{of.collectives[collective]}" inplace="{1 - out}"'
         f"{of.attributes.format(out=out)}>"
     )
-    size, steps = sizes(collective, p, whole), _Steps(blocks, made)
-    for gpu, scratch in enumerate(made.scratch):
+    size, steps = sizes(collective, p, whole), _Steps(blocks, lowered)
+    for gpu, scratch in enumerate(lowered.scratch):
         yield f'  <gpu id="{gpu}" i_chunks="{size.i}" o_chunks="{size.o}" s_chunks="{scratch}">'
         for block in (each for each in blocks if each.gpu == gpu):
             ends = f'send="{block.send}" recv="{block.receive}" chan="{block.channel}"'
@@ -142,34 +143,34 @@ def _lines(
 class _Steps:
     """The steps of thread blocks: an instruction, and before it one that does nothing for each further wait."""
 
-    def __init__(self, blocks: dict[Block, list[int]], made: Written) -> None:
-        self.blocks, self.made = blocks, made
+    def __init__(self, blocks: dict[BlockPeers, list[int]], lowered: Lowered) -> None:
+        self.blocks, self.lowered = blocks, lowered
         first = {block.gpu: i for i, block in reversed(list(enumerate(blocks)))}
         self.id = {block: i - first[block.gpu] for i, block in enumerate(blocks)}
-        self.waited = {other for others in made.waits for other in others}
+        self.waited = {other for others in lowered.waits for other in others}
         self.at: dict[int, int] = {}
         for numbers in blocks.values():
             s = -1
             for number in numbers:
-                s += max(1, len(made.waits[number]))
+                s += max(1, len(lowered.waits[number]))
                 self.at[number] = s
 
-    def of(self, block: Block) -> Iterator[str]:
+    def of(self, block: BlockPeers) -> Iterator[str]:
         """The lines of one block."""
         for number in self.blocks[block]:
-            waits = [self._wait(other) for other in sorted(self.made.waits[number])] or ['depid="-1" deps="-1"']
+            waits = [self._wait(other) for other in sorted(self.lowered.waits[number])] or ['depid="-1" deps="-1"']
             first = self.at[number] - len(waits) + 1
             for s, wait in enumerate(waits[:-1], first):
-                yield _line(s, "nop", Place("i", -1), Place("o", -1), 0, wait, 0)
-            each = self.made.instructions[number]
-            where = each.src, each.dst, each.chunks
-            yield _line(self.at[number], each.name, *where, waits[-1], int(number in self.waited))
+                yield _line(s, NOP, wait, 0)
+            step = self.lowered.instructions[number].instruction
+            yield _line(self.at[number], step, waits[-1], int(number in self.waited))
 
     def _wait(self, other: int) -> str:
-        each: Instruction = self.made.instructions[other]
-        return f'depid="{self.id[each.block]}" deps="{self.at[other]}"'
+        block = self.lowered.instructions[other].block
+        return f'depid="{self.id[block]}" deps="{self.at[other]}"'
 
 
-def _line(s: int, name: str, src: Place, dst: Place, count: int, wait: str, hasdep: int) -> str:
+def _line(s: int, step: Instruction, wait: str, hasdep: int) -> str:
+    src, dst = step.src, step.dst
     places = f'srcbuf="{src.buffer}" srcoff="{src.offset}" dstbuf="{dst.buffer}" dstoff="{dst.offset}"'
-    return f'      <step s="{s}" type="{name}" {places} cnt="{count}" {wait} hasdep="{hasdep}"/>'
+    return f'      <step s="{s}" type="{step.name}" {places} cnt="{step.chunks}" {wait} hasdep="{hasdep}"/>'

@@ -9,8 +9,7 @@ from collections import defaultdict
 from functools import cached_property
 from itertools import pairwise
 
-from collectives.formats.program import SLOTS, Program
-from collectives.formats.table import wrong
+from collectives.formats.program import SLOTS, Program, wrong
 
 Connection = tuple[int, int, int]
 

@@ -1,12 +1,14 @@
-"""A program of thread blocks: what each block of each GPU does, step after step, and which steps wait for which."""
+"""A program of thread blocks: what each block of each GPU does, step after step, and how an error shows it."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+from collectives.schedule import ScheduleError
 
-class Kind(NamedTuple):
+
+class InstructionKind(NamedTuple):
     """What a step does: it takes a message, reads cells of its GPU, adds it all up, and stores or sends the sum."""
 
     receives: bool = False
@@ -18,15 +20,15 @@ class Kind(NamedTuple):
 
 # fmt: off
 KINDS = {
-    "s": Kind(reads=True, sends=True),
-    "r": Kind(receives=True, stores=True),
-    "rcs": Kind(receives=True, stores=True, sends=True),
-    "rrs": Kind(receives=True, reads=True, sends=True),
-    "rrc": Kind(receives=True, reads=True, stores=True),
-    "rrcs": Kind(receives=True, reads=True, stores=True, sends=True),
-    "cpy": Kind(reads=True, stores=True),
-    "re": Kind(reads=True, stores=True, accumulates=True),
-    "nop": Kind(),
+    "s": InstructionKind(reads=True, sends=True),
+    "r": InstructionKind(receives=True, stores=True),
+    "rcs": InstructionKind(receives=True, stores=True, sends=True),
+    "rrs": InstructionKind(receives=True, reads=True, sends=True),
+    "rrc": InstructionKind(receives=True, reads=True, stores=True),
+    "rrcs": InstructionKind(receives=True, reads=True, stores=True, sends=True),
+    "cpy": InstructionKind(reads=True, stores=True),
+    "re": InstructionKind(reads=True, stores=True, accumulates=True),
+    "nop": InstructionKind(),
 }
 # fmt: on
 
@@ -34,8 +36,11 @@ KINDS = {
 # protocol Simple and one in the others. A message of several chunks may take more than one slot.
 SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
 
+# How many thread blocks and steps an error shows.
+MOST_BLOCKS, MOST_STEPS = 5, 9
 
-class Place(NamedTuple):
+
+class BufferOffset(NamedTuple):
     """Cells of a GPU: a buffer, "i" (input), "o" (output) or "s" (scratch), and the first cell."""
 
     buffer: str
@@ -45,21 +50,21 @@ class Place(NamedTuple):
         return f"{self.buffer}{self.offset}"
 
 
-class Step(NamedTuple):
+class Instruction(NamedTuple):
     """One instruction of a thread block."""
 
     name: str
-    src: Place
-    dst: Place
+    src: BufferOffset
+    dst: BufferOffset
     chunks: int
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> InstructionKind:
         """What it does."""
         return KINDS[self.name]
 
 
-class Block(NamedTuple):
+class ThreadBlock(NamedTuple):
     """A thread block: its steps run one after the other; -1 stands for no peer."""
 
     gpu: int
@@ -67,7 +72,7 @@ class Block(NamedTuple):
     send: int
     receive: int
     channel: int
-    steps: tuple[Step, ...]
+    steps: tuple[Instruction, ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Program:
     root: int | None
     protocol: str
     modes: tuple[bool, ...]  # in place, out of place, or both
-    blocks: tuple[Block, ...]
+    blocks: tuple[ThreadBlock, ...]
     scratch: tuple[int, ...]  # cells of each GPU
     copies: tuple[tuple[int, int, int], ...]  # before the first step: GPU, cell of its input, cell of its output
     waits: dict[int, int]  # a step, and the step of another block of its GPU that must be done before
@@ -91,7 +96,7 @@ class Program:
         return list(accumulate((len(block.steps) for block in self.blocks), initial=0))
 
     @cached_property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[Instruction]:
         """All steps."""
         return [step for block in self.blocks for step in block.steps]
 
@@ -112,3 +117,58 @@ class Program:
         """A step as messages name it."""
         block = self.blocks[self.block_of[step]]
         return f"GPU {block.gpu}, thread block {block.id}, step {self.index(step)} ({self.steps[step].name})"
+
+
+def wrong(program: Program, step: int, what: str, note: str) -> ScheduleError:
+    """The verdict on a wrong program, with the table of the GPU around this step."""
+    return ScheduleError(f"{what}\n{table(program, step, note)}")
+
+
+def table(program: Program, marked: int, note: str) -> str:
+    """One line per step, one column per thread block, around the marked step.
+
+    ``rrc i2<3`` reads: receive from GPU 3 and add into input cell 2; ``s o4>1``: send output cell 4 to GPU 1;
+    ``re i0+=s8``; ``cpy o1=i0``; ``(x4)``: four cells from there on; ``^5.1``: after step 1 of thread block 5.
+    """
+    block, at = program.block_of[marked], program.index(marked)
+    own = [b for b, each in enumerate(program.blocks) if each.gpu == program.blocks[block].gpu]
+    blocks = _window(own, own.index(block), MOST_BLOCKS)
+    steps = _window(list(range(max(len(program.blocks[b].steps) for b in blocks))), at, MOST_STEPS)
+    lines = [["step", *(f"GPU {program.blocks[b].gpu} block {program.blocks[b].id}" for b in blocks)]]
+    for t in steps:
+        cells = [_cell(program, b, t) for b in blocks]
+        if t == at:
+            cells[blocks.index(block)] = f">{cells[blocks.index(block)]}<"
+        lines.append([f"{t:4}", *cells])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    texts[1 + steps.index(at)] += f"   <-- {note}"
+    return "\n".join(texts)
+
+
+def _window(values: list[int], centre: int, most: int) -> list[int]:
+    start = max(0, min(centre - most // 2, len(values) - most))
+    return values[start : start + most]
+
+
+def _cell(program: Program, b: int, t: int) -> str:
+    block = program.blocks[b]
+    if t >= len(block.steps):
+        return ""
+    waits = program.waits.get(program.first[b] + t)
+    after = f"^{program.blocks[program.block_of[waits]].id}.{program.index(waits)} " if waits is not None else ""
+    return after + instruction_text(block.steps[t], block)
+
+
+def instruction_text(step: Instruction, block: ThreadBlock) -> str:
+    """One step as text."""
+    kind = KINDS[step.name]
+    if step.name == "nop":
+        return "nop"
+    place = str(step.dst if kind.stores else step.src)
+    if step.name in ("cpy", "re"):
+        place += f"{'+=' if kind.accumulates else '='}{step.src}"
+    elif kind.stores and kind.reads and step.src != step.dst:
+        place += f"={step.src}+"
+    peers = (f"<{block.receive}" if kind.receives else "") + (f">{block.send}" if kind.sends else "")
+    return f"{step.name} {place}{peers}" + (f"(x{step.chunks})" if step.chunks > 1 else "")
