@@ -3,13 +3,17 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from collectives import units
 from collectives.cli import signals
-from collectives.cli.fastest import NODES, tuner
 from collectives.cli.options import TIMEOUT, UsageError, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built
 from collectives.cli.signals import out
+from collectives.formats.nccl_tuner import ANY, COLLECTIVES, Time, known
+from collectives.formats.nccl_tuner import text as tuner_file
 from collectives.formats.program import SLOTS
 from collectives.schedule import Schedule
 from collectives.verify import need_cells, verify
@@ -22,6 +26,11 @@ TAKES = {
 }
 OF_SCHEDULE = ("algorithm", "ranks", "root", "segments")
 DIALECTS = ("rccl", "msccl-tools")
+
+# What NCCL has, the faster one for few bytes first. Sizes are four times as large each.
+ALGORITHMS = ("hierarchical_tree", "ring")
+SIZES = [4**i for i in range(4, 16)]
+NODES = [2, 4, 8, 16]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     """The schedule as a file, or on standard output."""
     _need_taken(arguments)
     with signals.limit(arguments.timeout or TIMEOUT, "export"):
-        text = tuner(arguments) if arguments.to == "nccl-tuner" else _program(arguments)
+        text = _tuner(arguments) if arguments.to == "nccl-tuner" else _program(arguments)
     if arguments.output is None:
         out(text.rstrip("\n"))
     else:
@@ -88,6 +97,73 @@ def _goal(schedule: Schedule, arguments: argparse.Namespace) -> str:
     text = goal.text(schedule, arguments.bytes[0])
     print(f"LogGOPSim {options} -S {2**31 - 1}: times in picoseconds on {on.name}", file=sys.stderr)
     return text
+
+
+def _tuner(arguments: argparse.Namespace) -> str:
+    """The file for NCCL's example tuner."""
+    with wrong_input():
+        if arguments.rows is not None:
+            return tuner_file(
+                _measured(Path(arguments.rows), arguments.collective), f"measured: {Path(arguments.rows).name}"
+            )
+        times = _simulated(arguments)
+        return tuner_file(times, f"simulated by `collectives` on {arguments.machine or 'textbook'}")
+
+
+def _simulated(arguments: argparse.Namespace) -> list[Time]:
+    from collectives.machine import machine
+    from collectives.simulator.scaling import regimes
+
+    if arguments.collective != "all_reduce":
+        raise UsageError(f"--to nccl-tuner: got {arguments.collective}, expected all_reduce, or --rows of another")
+    on = machine(arguments.machine or "textbook")
+    rows = regimes([on], arguments.nodes or NODES, arguments.bytes or SIZES, ALGORITHMS)
+    return [_time(row, on) for row in rows]
+
+
+def _time(row: dict[str, Any], on: Any) -> Time:
+    names = known(row["algorithm"], _protocol(row, on))
+    if names is None:
+        raise RuntimeError(f"NCCL has no {row['algorithm']}")
+    return Time(
+        row["collective"], *names, row["ranks"] // on.ranks_per_node, row["ranks"], row["bytes"], row["seconds"]
+    )
+
+
+def _protocol(row: dict[str, Any], on: Any) -> str:
+    """The protocol of the machine that the largest message has, which is one chunk for ring and tree."""
+    from collectives.simulator.scaling import Case, schedule
+
+    made = schedule(Case(row["collective"], row["algorithm"], row["ranks"], row["bytes"], on, row["segments"]))
+    largest = int(np.diff(made.cut(row["bytes"])).max())
+    fits = (each for each in on.protocols_for(row["algorithm"]) if each.up_to is None or largest <= each.up_to)
+    return str(next(fits).name)
+
+
+def _measured(path: Path, collective: str) -> list[Time]:
+    """The rows of one back end by algorithms that NCCL has: NCCL's own, if they are there."""
+    import pandas as pd
+
+    if collective not in COLLECTIVES:
+        raise UsageError(f"--to nccl-tuner: got {collective}, expected one of {', '.join(COLLECTIVES)}")
+    try:
+        rows = pd.read_parquet(path).to_dict("records")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
+    found = [
+        (
+            str(row.get("backend")),
+            Time(collective, *names, ANY, int(row["ranks"]), int(row["bytes"]), row["median_us"] / 1e6),
+        )
+        for row in rows
+        if row.get("collective") == collective and row.get("median_us", 0) > 0
+        for names in [known(str(row.get("algorithm")))]
+        if names is not None
+    ]
+    backends = sorted({backend for backend, _ in found})
+    if len(backends) > 1 and "nccl" not in backends:
+        raise UsageError(f"back ends of {path}: got {', '.join(backends)}, expected nccl or one alone")
+    return [time for backend, time in found if backend == ("nccl" if "nccl" in backends else backends[0])]
 
 
 def _write(path: Path, text: str) -> None:
