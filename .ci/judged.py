@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 from collectives.cli import programs
-from collectives_book.judged import COLUMNS, Judged, read, write
+from collectives_book.judged import COLUMNS, JudgedFile, read, write
 
 TABLE = Path(__file__).resolve().parent.parent / "experiments" / "results" / "reference" / "judged" / "programs.csv"
 SITE = "https://github.com"
@@ -37,7 +37,7 @@ def git(folder: str, *arguments: str) -> bytes:
     return done.stdout
 
 
-def contents(repository: str, rows: list[Judged]) -> Iterator[tuple[Judged, bytes]]:
+def contents(repository: str, rows: list[JudgedFile]) -> Iterator[tuple[JudgedFile, bytes]]:
     """The files of one repository: the commits without their files first, then the files that are asked for."""
     with tempfile.TemporaryDirectory() as folder:
         git(folder, "init", "--quiet", "--bare")
@@ -63,7 +63,7 @@ def fetch(folder: Path) -> None:
         print(f"{repository}: done", flush=True)
 
 
-def judge(folder: Path) -> list[Judged]:
+def judge(folder: Path) -> list[JudgedFile]:
     """The rows of the table with new verdicts; SystemExit for a file that is not in the folder."""
     rows, found = read(TABLE), []
     files = [folder / f"{row.sha256}.xml" for row in rows]
@@ -90,7 +90,7 @@ def judge(folder: Path) -> list[Judged]:
     return found
 
 
-def differences(old: list[Judged], new: list[Judged]) -> list[str]:
+def differences(old: list[JudgedFile], new: list[JudgedFile]) -> list[str]:
     """A line for each field that differs; the seconds may."""
     return [
         f"{was.link}: {name}: got {str(getattr(now, name))[:200]}, expected {str(getattr(was, name))[:200]}"

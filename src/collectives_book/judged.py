@@ -12,7 +12,7 @@ VERDICTS = ("right", "wrong", "unreadable")
 SHORT = 7, 12
 
 
-class Judged(NamedTuple):
+class JudgedFile(NamedTuple):
     """One file: its place, its hash, and the verdict. What `prove` reports of a right program is 0 for others."""
 
     repository: str  # owner/name at GitHub
@@ -36,11 +36,11 @@ class Judged(NamedTuple):
         return f"https://github.com/{self.repository}/blob/{self.commit}/{self.path}"
 
 
-COLUMNS = Judged._fields
+COLUMNS = JudgedFile._fields
 NUMBERS = ("bytes", "ranks", "steps", "slots", "dependencies", "needless")
 
 
-def read(path: Path) -> list[Judged]:
+def read(path: Path) -> list[JudgedFile]:
     """The rows of a table; ValueError for one that has other columns."""
     with path.open(encoding="utf8", newline="") as file:
         reader = csv.reader(file)
@@ -49,19 +49,19 @@ def read(path: Path) -> list[Judged]:
         return [_row(dict(zip(COLUMNS, row, strict=True))) for row in reader]
 
 
-def _row(texts: dict[str, str]) -> Judged:
+def _row(texts: dict[str, str]) -> JudgedFile:
     numbers = {name: int(texts[name]) for name in NUMBERS}
-    return Judged(**{**texts, **numbers, "seconds": float(texts["seconds"])})  # type: ignore[arg-type]
+    return JudgedFile(**{**texts, **numbers, "seconds": float(texts["seconds"])})  # type: ignore[arg-type]
 
 
-def write(path: Path, rows: Iterable[Judged]) -> None:
+def write(path: Path, rows: Iterable[JudgedFile]) -> None:
     """Write a table, in the order of repository, path and commit."""
     with path.open("w", encoding="utf8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([COLUMNS, *sorted(rows)])
 
 
-def summary(rows: list[Judged]) -> str:
+def summary(rows: list[JudgedFile]) -> str:
     """How many files of which repository are right, wrong, unreadable, as a table in Markdown."""
     head = f"| repository | files | {' | '.join(VERDICTS)} | GPUs | largest file |\n|---|{'--:|' * 6}"
     names = list(dict.fromkeys(row.repository for row in rows))
@@ -69,7 +69,7 @@ def summary(rows: list[Judged]) -> str:
     return "\n".join([head, *(_counted(name, group) for name, group in [*groups, ("all", rows)])])
 
 
-def _counted(name: str, rows: list[Judged]) -> str:
+def _counted(name: str, rows: list[JudgedFile]) -> str:
     verdicts, ranks = Counter(row.verdict for row in rows), sorted({row.ranks for row in rows if row.ranks})
     numbers = [len(rows), *(verdicts[verdict] for verdict in VERDICTS)]
     gpus = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
@@ -78,7 +78,7 @@ def _counted(name: str, rows: list[Judged]) -> str:
     )
 
 
-def whole(rows: list[Judged]) -> str:
+def to_html(rows: list[JudgedFile]) -> str:
     """All rows as a table in HTML that scrolls in its box; what is not right comes first."""
     names = ("verdict", "repository", "commit", "path", "SHA-256", "bytes", "GPUs", "s")
     head = "".join(f"<th>{name}</th>" for name in names)
@@ -95,7 +95,7 @@ def whole(rows: list[Judged]) -> str:
     return f"{style}{box}{table}</div>"
 
 
-def _line(row: Judged) -> str:
+def _line(row: JudgedFile) -> str:
     commit, digits = SHORT
     cells = [
         row.verdict,

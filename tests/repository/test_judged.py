@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from collectives_book.judged import COLUMNS, VERDICTS, Judged, read, write
+from collectives_book.judged import COLUMNS, VERDICTS, JudgedFile, read, write
 from formats.programs import ring
 from places import ROOT, script
 
@@ -46,9 +46,9 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "other.csv")
 
 
-def row(text: bytes, commit: str, path: str) -> Judged:
+def row(text: bytes, commit: str, path: str) -> JudgedFile:
     digest = hashlib.sha256(text).hexdigest()
-    return Judged("owner/name", commit, path, digest, len(text), "", 0, "right", "", 0, 0, 0, 0, 0.0)
+    return JudgedFile("owner/name", commit, path, digest, len(text), "", 0, "right", "", 0, 0, 0, 0, 0.0)
 
 
 @pytest.mark.integration
