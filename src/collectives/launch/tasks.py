@@ -46,4 +46,4 @@ def _table() -> dict[str, str]:
 
 @cache
 def _installed() -> dict[str, str]:
-    return {each.name: each.value for each in entry_points(group=GROUP)}
+    return {each.name: each.value for each in sorted(entry_points(group=GROUP))}
