@@ -42,7 +42,9 @@ if do == "leave":
         raise SystemExit(0)
 else:
     dist.destroy_process_group()
-    time.sleep(0.5)
+    until = time.monotonic() + 20
+    while [sockets(), threading.active_count()] != counts and time.monotonic() < until:
+        time.sleep(0.001)  # and then leave at once, which may not abort the process
     print(json.dumps([counts, [sockets(), threading.active_count()]]))
 """
 

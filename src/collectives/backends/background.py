@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from datetime import timedelta
 from queue import SimpleQueue
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 import torch
 from torch import distributed as dist
@@ -73,6 +74,9 @@ class Work(dist.Work):
         future.set_result(None)
 
 
+# How long the interpreter's end waits for each thread that was told to end.
+JOIN_SECONDS = 1.0
+
 _Jobs = SimpleQueue[tuple[Future[Tensors], Job | None]]
 _own = threading.local()  # on the thread of a lane: its queue
 
@@ -98,6 +102,22 @@ class _Lane:
         else:
             self._jobs.put((promised, job))
         return promised
+
+
+    def end(self) -> None:
+        """Have the thread end after all that was put before."""
+        self.put(None)
+        _ending.add(self.thread)
+
+
+_ending: WeakSet[threading.Thread] = WeakSet()
+
+
+@atexit.register
+def _join() -> None:
+    """Wait for threads that are about to end: one that Python ends within torch's C++ code aborts the process."""
+    for thread in list(_ending):
+        thread.join(JOIN_SECONDS)
 
 
 def _run(jobs: _Jobs) -> None:
@@ -144,7 +164,7 @@ def put(job: Job, group: dist.ProcessGroup) -> Future[Tensors]:
     lane = _lanes.get(group)
     if lane is None:
         lane = _lanes[group] = _Lane()
-        finalize(group, lane.put, None).atexit = False  # the thread ends with its group
+        finalize(group, lane.end).atexit = False  # the thread ends with its group
     return lane.put(job)
 
 
@@ -152,6 +172,6 @@ def end(group: dist.ProcessGroup) -> None:
     """Let what was started on the group end, and its thread with it."""
     lane = _lanes.pop(group, None)
     if lane is not None:
-        lane.put(None)
+        lane.end()
         if lane.thread is not threading.current_thread():
             lane.thread.join()
