@@ -22,10 +22,10 @@ def collected(*arguments: str) -> set[str]:
 
 
 def arguments(tier: str) -> list[str]:
-    """What `make TIER` gives to pytest."""
-    plan = subprocess.run(
-        ["make", "-n", "-o", "env", "-o", "book", tier], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    """What `make TIER` gives to pytest, also below a `make` whose options and variables it would inherit."""
+    command = ["make", "-n", "-o", "env", "-o", "book", tier]
+    environment = {"PATH": os.environ["PATH"]}
+    plan = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     (command,) = (line for line in plan.stdout.splitlines() if "-m pytest" in line)
     return shlex.split(command.partition("-m pytest")[2])
 
