@@ -8,8 +8,7 @@ import numpy as np
 
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
-from collectives_course.checking import need_equal, random_buffers
-from collectives_course.criterion import Criterion, Submission
+from collectives_course.criterion import Criterion, Submission, need_equal, random_buffers
 from collectives_course.messages import Network, Played
 from collectives_course.schedules import need_all_reduce, prove
 from collectives_course.verdict import Failed

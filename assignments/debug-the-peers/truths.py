@@ -14,7 +14,7 @@ from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.verify import verify
-from collectives_course import assignment, starter
+from collectives_course import assignment
 from collectives_course.criterion import Submission
 from collectives_course.grade import let_others_read
 from collectives_course.messages import Network, Played
@@ -51,7 +51,7 @@ def _handed_out(seed: int, sandboxed: bool) -> Iterator[Submission]:
     made = assignment.read(Path(__file__).parent)
     with tempfile.TemporaryDirectory(prefix="collectives-grade-") as temporary:
         tree = Path(temporary) / "tree"
-        starter.write(made, seed, tree)
+        assignment.write_starter(made, seed, tree)
         let_others_read(tree)
         numbers, limit = made.variant(seed), made.facts.limit
         submission = Submission(tree, "cases.py", numbers, seed, made.limits, limit, sandboxed)

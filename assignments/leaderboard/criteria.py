@@ -7,7 +7,7 @@ from typing import Any
 from collectives.machine import Link
 from collectives.units import duration
 from collectives_course.criterion import Criterion, Submission
-from collectives_course.race import Race, Standing, geometric_mean, machine, race, standings
+from collectives_course.leaderboard import Race, Standing, geometric_mean, machine, race, standings
 from collectives_course.schedules import prove, prove_each, schedules, seconds, table
 from collectives_course.verdict import EndedError, Failed
 

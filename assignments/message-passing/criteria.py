@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from collectives_course.checking import need_equal, random_buffers
-from collectives_course.criterion import Criterion, Submission
-from collectives_course.messages import Network, Played
-from collectives_course.progress import Rank
+from collectives_course.criterion import Criterion, Submission, need_equal, random_buffers
+from collectives_course.messages import Network, Played, Rank
 from collectives_course.verdict import EndedError, Failed
 from collectives_course.world import World
 

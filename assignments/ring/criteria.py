@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives_course.checking import all_equal, need_equal, random_buffers
-from collectives_course.criterion import Criterion, Submission
+from collectives_course.criterion import Criterion, Submission, all_equal, need_equal, random_buffers
 from collectives_course.messages import Network, Played
 from collectives_course.verdict import Failed
 

@@ -10,8 +10,7 @@ import numpy as np
 from collectives_course.criterion import Criterion, Submission
 from collectives_course.messages import Network
 from collectives_course.training_model import Model, Shard, exposed, greedy, random_model, random_shard
-from collectives_course.training_timeline import timeline
-from collectives_course.training_world import Trained, TrainingWorld
+from collectives_course.training_world import Trained, TrainingWorld, timeline
 from collectives_course.verdict import EndedError, Failed
 
 SECONDS = 1e-3

@@ -11,8 +11,8 @@ from threading import Event
 from collectives.bench.results import replace
 from collectives_course import report, sandbox, submitted
 from collectives_course.assignment import Assignment, need_outside
-from collectives_course.class_table import class_table
 from collectives_course.grade import faulty, grade, is_graded, not_run
+from collectives_course.report import class_table
 from collectives_course.sandbox import SandboxError
 from collectives_course.submitted import HandedIn
 from collectives_course.verdict import Failed, Grade, Verdict

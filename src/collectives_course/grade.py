@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from collectives_course import sandbox, starter, submitted
-from collectives_course.assignment import Assignment
+from collectives_course import sandbox, submitted
+from collectives_course.assignment import Assignment, write_starter
 from collectives_course.criterion import Criterion, Submission
 from collectives_course.submitted import HandedIn, SubmissionError
-from collectives_course.verdict import EndedError, Failed, Grade, Ungraded, Verdict, plain
+from collectives_course.verdict import EndedError, Failed, Grade, Ungraded, Verdict, printable
 
 MOST_MESSAGE = 4000
 Told = Callable[[Verdict], None]
@@ -94,7 +94,7 @@ def _make_tree(assignment: Assignment, handed_in: HandedIn, seed: int, tree: Pat
     """The starter for this seed, and in it the files that the student may edit; others are not looked at."""
     if handed_in.problem:
         raise SubmissionError(handed_in.problem)
-    starter.write(assignment, seed, tree)
+    write_starter(assignment, seed, tree)
     for name, data in handed_in.files.items():
         (tree / name).write_bytes(data)
     let_others_read(tree)
@@ -137,7 +137,7 @@ def _verdict(
         points = criterion.points
         return Verdict(criterion.name, criterion.text, "passed", points, points, "", seconds, details or {})
     points = round(criterion.points * ended.share, 2)
-    message = plain(str(ended)[:MOST_MESSAGE])
+    message = printable(str(ended))[:MOST_MESSAGE]
     return Verdict(
         criterion.name, criterion.text, ended.status, points, criterion.points, message, seconds, ended.details
     )

@@ -17,10 +17,9 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from collectives_course import seccomp
-from collectives_course.channel import Channel, GoneError
-from collectives_course.meter import Meter, Used
+from collectives_course.channel import Channel, GoneError, Meter, Used
 from collectives_course.sandbox import Limits, SandboxError, bare_command, command
-from collectives_course.verdict import Crashed, TimedOut, plain
+from collectives_course.verdict import Crashed, TimedOut, printable
 
 FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
 OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
@@ -122,7 +121,7 @@ class Process:
         return f"its process ended ({why}) before the function returned{self._last_words()}"
 
     def _last_words(self) -> str:
-        lines = plain(self.printed.decode(errors="replace")).strip().splitlines()
+        lines = printable(self.printed.decode(errors="replace")).strip().splitlines()
         fatal = [line for line in lines if line.startswith("Fatal Python error")]
         return f": {(fatal or lines)[-1][:300]}" if lines else ""
 

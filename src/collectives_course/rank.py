@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from collectives_course import comm
 from collectives_course.comm import Wire
 from collectives_course.wire import WireError, pack
 
@@ -85,14 +86,9 @@ def _called(task: dict[str, Any], wire: Wire, load: Load) -> Any:
         raise AttributeError(f"{task['file']} has no function {task['call']}")
     arguments = task["arguments"]
     if task["size"]:
-        arguments = [_connection(task["comm"])(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
+        kind = getattr(comm, task["comm"])
+        arguments = [kind(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
     return function(*arguments)
-
-
-def _connection(name: str) -> Any:
-    """The class ``module:Class`` of this folder whose object a function gets as its first argument."""
-    module, _, kind = name.partition(":")
-    return getattr(importlib.import_module(f"collectives_course.{module}"), kind)
 
 
 def _asking(wire: Wire) -> Callable[[dict[str, Any]], Any]:

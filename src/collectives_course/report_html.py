@@ -13,8 +13,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from collectives.contracts import CONTRACTS
-from collectives_course.shown import SIGNS, number, passed, percent, shown
-from collectives_course.verdict import Grade, Verdict
+from collectives_course.verdict import SIGNS, Grade, Verdict, number, passed, percent, shown
 
 STATIC = Path(__file__).parents[2] / "chapters" / "_static"  # in a checkout; a wheel has no player
 SCRIPTS = (  # in this order, as on the book's pages

@@ -33,7 +33,6 @@ INSIDE = (
     "collectives_course/__init__.py",
     "collectives_course/comm.py",
     "collectives_course/rank.py",
-    "collectives_course/training_comm.py",
     "collectives_course/wire.py",
 )
 # What a package imports of others.

@@ -6,15 +6,14 @@ is known before; the factor of a layer's gradient is told when its computing has
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collectives.simulator.overlap import REDUCE, Span
-from collectives_course.messages import Array, Played
-from collectives_course.progress import Rank
+from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span
+from collectives_course.messages import Array, Played, Rank
 from collectives_course.verdict import Failed
 from collectives_course.world import World
 
@@ -86,7 +85,7 @@ class Trained(Played):
 class TrainingWorld(World):
     """``computations`` has, for each rank, the layers that it computes, in the order of a training run."""
 
-    comm: ClassVar[str] = "training_comm:TrainingComm"
+    comm: ClassVar[str] = "TrainingComm"
     computations: Sequence[Sequence[Computation]] = ()
 
     def __post_init__(self) -> None:
@@ -208,3 +207,25 @@ def _number(value: Any, end: int) -> int:
 
 def _named(phase: object, layer: object) -> str:
     return f"layer {str(layer)[:20]} {str(phase)[:20]}"
+
+
+def timeline(spans: Iterable[Span], rank: int = 0, width: int = 64) -> str:
+    """Three lanes, on which a digit is the number of a layer or of a bucket, modulo ten, and a dot is nothing.
+
+    >>> parts = [("forward", 0, 0, 2), ("backward", 0, 2, 6), ("all-reduce", 0, 6, 7)]
+    >>> print(timeline([Span(0, *part) for part in parts], width=14))
+    forward    0000..........
+    backward   ....00000000..
+    all-reduce ............00
+               7000.00 ms
+    """
+    shown = [span for span in spans if span.rank == rank]
+    begin, end = min(span.begin for span in shown), max(span.end for span in shown)
+    column = (end - begin) / width or 1.0
+    lanes = {what: ["."] * width for what in (FORWARD, BACKWARD, REDUCE)}
+    for span in shown:
+        first, last = ((at - begin) / column for at in (span.begin, span.end))
+        for at in range(round(first), min(width, max(round(last), round(first) + 1))):
+            lanes[span.what][at] = str(span.nth % 10)
+    rows = [f"{what:<11}{''.join(lane)}" for what, lane in lanes.items()]
+    return "\n".join([*rows, f"{'':<11}{(end - begin) * 1e3:.2f} ms"])

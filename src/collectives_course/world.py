@@ -16,11 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from collectives_course import wire
-from collectives_course.channel import Channel, GoneError
-from collectives_course.messages import Network, Played, Post, Sent
-from collectives_course.meter import TICK
-from collectives_course.progress import Rank, cycle_from, stuck, used_up
-from collectives_course.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, plain
+from collectives_course.channel import TICK, Channel, GoneError
+from collectives_course.messages import Network, Played, Post, Rank, Sent, cycle_from, stuck, used_up
+from collectives_course.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, printable
 
 MOST_MESSAGES = 100_000
 MOST_UNRECEIVED = 256 << 20  # bytes
@@ -36,10 +34,10 @@ def _kind(value: Any) -> str:
 class World:
     """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``.
 
-    ``comm``: the module and the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
+    ``comm``: the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
     """
 
-    comm: ClassVar[str] = "comm:Comm"
+    comm: ClassVar[str] = "Comm"
     channels: Sequence[Channel]
     network: Network = field(default_factory=Network)
     limit: float = 5.0
@@ -160,7 +158,7 @@ class World:
 
     def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
         """The call has raised an error. Others go on: one with a lower number may raise one, too."""
-        rank.error = self._error(rank, question["kind"], plain(str(question["text"])[:2000]))
+        rank.error = self._error(rank, question["kind"], printable(str(question["text"]))[:2000])
 
     def _error(self, rank: Rank, kind: str, text: str) -> EndedError:
         where = f" ({self.file}, line {rank.line})" if rank.line else ""

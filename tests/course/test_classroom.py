@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from collectives_course import assignment, classroom, starter, submitted
+from collectives_course import assignment, classroom, submitted
 from collectives_course.assignment import Assignment
 from collectives_course.classroom import grade_class
 from collectives_course.grade import grade
@@ -200,7 +200,7 @@ def thirty(ring: Assignment, folder: Path) -> dict[str, dict[str, str]]:
             shutil.copytree(ring.folder / "reference", student)
             missed[student.name] = {}
         elif kind == 1:
-            starter.write(ring, SEED, student)
+            assignment.write_starter(ring, SEED, student)
             missed[student.name] = {"*": "failed"}
         else:
             student.mkdir()

@@ -12,8 +12,7 @@ import pytest
 
 from collectives_course import assignment, criterion, sandbox, submitted
 from collectives_course import grade as grading
-from collectives_course.checking import reading
-from collectives_course.criterion import Criterion, Submission
+from collectives_course.criterion import Criterion, Submission, reading
 from collectives_course.grade import grade
 from collectives_course.submitted import HandedIn
 from collectives_course.verdict import Failed, TimedOut

@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from collectives_course import assignment, process
-from collectives_course.checking import need_equal
-from collectives_course.criterion import Criterion, Submission
+from collectives_course.criterion import Criterion, Submission, need_equal
 from collectives_course.grade import grade
 from course.hostile_rings import HOSTILE, Hostile
 from course.wrong import ASSIGNMENTS

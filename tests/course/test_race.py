@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collectives.machine import Link
-from collectives_course.race import Race, bound, machine, race, standings
+from collectives_course.leaderboard import Race, bound, machine, race, standings
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(1, 5))]
 

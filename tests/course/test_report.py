@@ -16,10 +16,8 @@ from collectives.figures.player import player_data
 from collectives.grid import grid
 from collectives.schemas import schema
 from collectives_course import report, report_html
-from collectives_course.class_table import class_summary, class_table
-from collectives_course.report import as_json, from_json, gradescope, read, write
+from collectives_course.report import as_json, class_summary, class_table, from_json, gradescope, read, terminal, write
 from collectives_course.report_html import html
-from collectives_course.terminal import terminal
 from collectives_course.verdict import STATUSES, Grade, Verdict
 
 SCRIPT = "</script></pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"

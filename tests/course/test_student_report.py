@@ -7,7 +7,7 @@ from pathlib import Path
 import papermill
 import pytest
 
-from collectives_course import assignment, starter
+from collectives_course import assignment
 from collectives_course.criterion import Submission
 from collectives_course.verdict import Failed
 from course.wrong import ASSIGNMENTS
@@ -41,7 +41,7 @@ def test_a_report_that_does_not_agree_with_itself(changed: dict[str, object], me
 @pytest.mark.extended
 def test_measure_and_predict_report_notebook(tmp_path: Path) -> None:
     folder = tmp_path / "starter"
-    starter.write(assignment.read(FOLDER), 0, folder)
+    assignment.write_starter(assignment.read(FOLDER), 0, folder)
     shutil.copyfile(FOLDER / "reference" / "predict.py", folder / "predict.py")
     tiny = {"ranks": 2, "repetitions": 3, "launches": 3}
     sizes = {"message_bytes": [64, 4096, 1 << 20, 8 << 20], "all_reduce_bytes": [64, 1024, 4096, 65536]}

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from collectives_course import training_world
-from collectives_course.comm import CommError
+from collectives_course.comm import CommError, TrainingComm
 from collectives_course.local import run
 from collectives_course.messages import Network
-from collectives_course.training_comm import TrainingComm
 from collectives_course.training_world import Computation, Trained, TrainingWorld
 from collectives_course.verdict import Crashed, Failed
 

@@ -33,7 +33,7 @@ def add_unsafe(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Grade, print, write; 1 if the grader itself failed at a criterion."""
     from collectives_course import assignment, grade, report
-    from collectives_course.terminal import terminal
+    from collectives_course.report import terminal
 
     with wrong_input():
         read = assignment.read(arguments.assignment)

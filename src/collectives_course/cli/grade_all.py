@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from collectives.cli.options import add_json, wrong_input
 from collectives.cli.signals import killing_children, out
 from collectives_course.cli.grade import add_assignment, add_unsafe
-from collectives_course.shown import line
+from collectives_course.verdict import line
 
 if TYPE_CHECKING:
     from collectives_course.verdict import Grade
@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Grade every submission, and sum the class up; 1 if the grader itself failed at one."""
     from collectives_course import assignment, report, submitted
-    from collectives_course.class_table import class_summary
     from collectives_course.classroom import grade_class
     from collectives_course.grade import is_graded
+    from collectives_course.report import class_summary
 
     with wrong_input():
         read = assignment.read(arguments.assignment)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from collectives.cli import signals
 from collectives.cli.options import UsageError, wrong_input
 from collectives_course.cli.grade import add_assignment
-from collectives_course.shown import line
+from collectives_course.verdict import line
 
 if TYPE_CHECKING:
     from collectives_course.assignment import Assignment
@@ -38,9 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _write_starter(read: "Assignment", arguments: argparse.Namespace) -> list[str]:
-    from collectives_course import starter
+    from collectives_course.assignment import write_starter
 
-    starter.write(read, arguments.seed, arguments.output)
+    write_starter(read, arguments.seed, arguments.output)
     files = ", ".join(read.facts.files)
     return [
         f"{read.facts.title}: edit {files} in {arguments.output}; pytest runs the public tests there",

@@ -8,7 +8,7 @@ from typing import Any
 from collectives.cli.options import add_json, whole, wrong_input
 from collectives.cli.signals import killing_children, out, out_row
 from collectives_course.cli.grade import add_unsafe
-from collectives_course.shown import line as printable
+from collectives_course.verdict import line as printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
