@@ -17,7 +17,7 @@ from collectives.verify import verify
 from collectives_course import assignment
 from collectives_course.criterion import Submission
 from collectives_course.grade import let_others_read
-from collectives_course.messages import Network, Played
+from collectives_course.messages import Network, RunResult
 from collectives_course.verdict import Failed
 from collectives_course.world import World
 
@@ -68,8 +68,8 @@ def truth(program: str, seed: int, sandboxed: bool) -> Truth:
         return TRUTHS[program](peers)
 
 
-def _played(peers: Submission, program: str, function: str, **more: Any) -> Played:
-    return peers.play(function, peers.call(program), file=f"{program}.py", **more)
+def _played(peers: Submission, program: str, function: str, **more: Any) -> RunResult:
+    return peers.run(function, peers.call(program), file=f"{program}.py", **more)
 
 
 def _hypercube(peers: Submission) -> Truth:
@@ -129,7 +129,7 @@ def _choice(peers: Submission) -> Truth:
     elements, usual = min(most) + 1, max(set(most), key=most.count)
     for n in (elements - 1, elements):
         try:
-            peers.play("all_reduce", peers.call("choice", n), file="choice.py")
+            peers.run("all_reduce", peers.call("choice", n), file="choice.py")
         except Failed:
             return Truth("different algorithms", [r for r, each in enumerate(most) if each != usual], n)
     raise AssertionError("choice.py ends")

@@ -137,10 +137,10 @@ def without_solution(text: str) -> str:
         n += 1
         return n
     """
-    made = REFERENCE_ONLY.sub("", SOLUTION.sub(_instead, text))
-    if any(marker in made for marker in ("# solution", "# instead", "# reference only", "# end\n")):
+    kept = REFERENCE_ONLY.sub("", SOLUTION.sub(_instead, text))
+    if any(marker in kept for marker in ("# solution", "# instead", "# reference only", "# end\n")):
         raise AssignmentError("markers of a reference solution: expected '# solution' and '# end' in pairs")
-    return made
+    return kept
 
 
 def _instead(found: re.Match[str]) -> str:

@@ -37,7 +37,7 @@ def by_clock() -> Used:
     return Used(time.monotonic(), False)
 
 
-class Meter:
+class UsageMeter:
     """``usage`` tells what a rank uses; ``spent``: the seconds that count, ``memory``: its bytes by the last look."""
 
     def __init__(self, usage: Usage = by_clock) -> None:
@@ -68,7 +68,7 @@ def _no_line(_file: str) -> int:
 class Channel:
     """``connection`` leads to the rank. ``ended`` says why its process ended, ``stack`` the line at which it is.
 
-    ``meter`` counts the time that the rank uses, by ``usage``; ``heard`` the values that have
+    ``meter`` counts the time that the rank uses, by ``usage``; ``arrived`` the values that have
     come, and large pieces of one: bytes that trickle in are no sign of life.
     """
 
@@ -84,11 +84,11 @@ class Channel:
         self.stack = stack
         self.unread = bytearray()
         self.unsent = bytearray()
-        self.heard = 0
-        self.meter = Meter(usage)
+        self.arrived = 0
+        self.meter = UsageMeter(usage)
         connection.setblocking(False)
 
-    def tell(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         """Send a value; what the socket does not take now goes with `flush`."""
         self.unsent += wire.pack(value)
         self.flush()
@@ -103,7 +103,7 @@ class Channel:
         except OSError:
             self.unsent.clear()  # it has ended, which the next read says
 
-    def hear(self) -> list[Any]:
+    def receive(self) -> list[Any]:
         """The value that has arrived as a whole, or none.
 
         Raises GoneError, or WireError for bytes that are no value, and for a rank that speaks before it has read the
@@ -118,23 +118,23 @@ class Channel:
         if not piece:
             raise GoneError(self.ended())
         self.unread += piece
-        self.heard += len(piece) >> 16
+        self.arrived += len(piece) >> 16
         frame = self._frame()
         if frame is None:
             return []
-        self.heard += 1
+        self.arrived += 1
         if self.unread or self.unsent:
             raise wire.WireError("it speaks before it has read the answer")
         return [wire.unpack(*wire.split(frame))]
 
     def wait(self, seconds: float) -> Any:
-        """The next value. Raises TimeoutError after so many seconds, and what `hear` raises."""
+        """The next value. Raises TimeoutError after so many seconds, and what `receive` raises."""
         end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self.connection, selectors.EVENT_READ)
             while (left := end - time.monotonic()) > 0:
                 self.flush()
-                if selector.select(min(left, 0.1)) and (values := self.hear()):
+                if selector.select(min(left, 0.1)) and (values := self.receive()):
                     return values[0]
         raise TimeoutError
 

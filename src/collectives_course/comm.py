@@ -24,11 +24,11 @@ class Wire:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
 
-    def tell(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         """Send one value."""
         self.connection.sendall(wire.pack(value))
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """Receive one value. Raises EOFError where the other end has gone."""
         header, payload = wire.lengths(self._exactly(wire.LENGTHS.size))
         return wire.unpack(self._exactly(header), self._exactly(payload))
@@ -43,7 +43,7 @@ class Wire:
         return bytes(received)
 
 
-class Connection:
+class BaseComm:
     """A rank's connection to the grader: which rank it is, of how many, and its questions."""
 
     def __init__(self, rank: int, size: int, ask: Callable[[dict[str, Any]], Any], file: str = "") -> None:
@@ -54,16 +54,16 @@ class Connection:
 
     def time(self) -> float:
         """The rank's clock in seconds: the time that everything has taken on the simulated machine."""
-        return float(self._told(op="time")["time"])
+        return float(self._question(op="time")["time"])
 
-    def _told(self, **question: Any) -> Any:
+    def _question(self, **question: Any) -> Any:
         answer = self._ask({**question, "line": _line(self._file)})
         if "error" in answer:
             raise CommError(answer["error"])
         return answer
 
 
-class Comm(Connection):
+class Comm(BaseComm):
     """A rank's connection to the other ranks.
 
     ``rank`` and ``size`` say who it is, and of how many. A message carries one array; messages between two ranks
@@ -79,17 +79,17 @@ class Comm(Connection):
 
     def send(self, array: Array, dst: int) -> None:
         """Send the array's present values to rank ``dst``."""
-        self._told(op="send", to=self._peer(dst), array=_numbers(array))
+        self._question(op="send", to=self._peer(dst), array=_numbers(array))
 
     def recv(self, array: Array, src: int) -> None:
         """Wait for the next message from rank ``src``; it replaces the array's values."""
         array = _numbers(array)
-        array[...] = self._told(op="recv", **_place(array, self._peer(src)))["array"]
+        array[...] = self._question(op="recv", **_place(array, self._peer(src)))["array"]
 
     def sendrecv(self, out: Array, dst: int, into: Array, src: int) -> None:
         """Send ``out`` to rank ``dst`` while receiving ``into`` from rank ``src``."""
         into = _numbers(into)
-        answer = self._told(op="sendrecv", to=self._peer(dst), array=_numbers(out), **_place(into, self._peer(src)))
+        answer = self._question(op="sendrecv", to=self._peer(dst), array=_numbers(out), **_place(into, self._peer(src)))
         into[...] = answer["array"]
 
     def _peer(self, rank: object) -> int:
@@ -112,7 +112,7 @@ class Handle:
             self._done = True
 
 
-class TrainingComm(Connection):
+class TrainingComm(BaseComm):
     """A rank's connection to the other ranks of a training run.
 
     ``rank`` and ``size`` say who it is, and of how many. Buffers are torch tensors or numpy arrays of floats, of any
@@ -140,17 +140,17 @@ class TrainingComm(Connection):
         The network asks this for each of its layers. The answer is the factor of the gradient that comes back through
         the layer, so no gradient can be known earlier.
         """
-        return float(self._told(op="compute", layer=layer, phase=phase)["factor"])
+        return float(self._question(op="compute", layer=layer, phase=phase)["factor"])
 
     def receive(self, number: int) -> Array:
         """Wait for the result of a collective, by its number."""
-        result: Array = self._told(op="wait", number=number)["array"]
+        result: Array = self._question(op="wait", number=number)["array"]
         return result
 
     def _start(self, kind: str, buffer: Any, src: int) -> Handle:
         array = _floats(buffer)
-        told = self._told(op="start", kind=kind, array=array, src=src)
-        return Handle(self, told["number"], array)
+        answer = self._question(op="start", kind=kind, array=array, src=src)
+        return Handle(self, answer["number"], array)
 
 
 def _numbers(array: object) -> Array:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives_course.messages import Network, Played
-from collectives_course.process import Process
+from collectives_course.messages import Network, RunResult
+from collectives_course.process import RankProcess
 from collectives_course.sandbox import Limits, SandboxError
 from collectives_course.verdict import EndedError, Failed, TimedOut
 from collectives_course.world import World
@@ -38,9 +38,9 @@ class Submission:
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng([int(self.secret or "0", 16), 20])
-        self._processes: list[Process] = []
+        self._processes: list[RankProcess] = []
 
-    def play(
+    def run(
         self,
         call: str,
         arguments: Sequence[Sequence[Any]],
@@ -48,28 +48,28 @@ class Submission:
         world: type[World] = World,
         file: str = "",
         **more: Any,
-    ) -> Played:
+    ) -> RunResult:
         """Call a function on as many ranks as there are lists of arguments; a Comm goes before the arguments.
 
         Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing more after that.
         """
         channels = [process.channel for process in self.ranks(len(arguments))]
         playing = world(channels, network or Network(), self.limit, file or self.file, self.limits.memory, **more)
-        return playing.play(call, [list(each) for each in arguments])
+        return playing.run(call, [list(each) for each in arguments])
 
     def call(self, function: str, *arguments: Any, file: str = "") -> Any:
         """Call a function in one process, without a Comm; returns its value, a `Schedule` too."""
         (process,) = self.ranks(1)
         playing = World([process.channel], Network(), self.limit, file or self.file, self.limits.memory)
-        return playing.play(function, [list(arguments)], alone=True).values[0]
+        return playing.run(function, [list(arguments)], alone=True).values[0]
 
-    def ranks(self, p: int) -> list[Process]:
+    def ranks(self, p: int) -> list[RankProcess]:
         """The processes of the first p ranks, started when they are first needed."""
         if not 1 <= p <= MOST_RANKS:
             raise ValueError(f"ranks: got {p}, expected 1 to {MOST_RANKS}")
         old = len(self._processes)
         while len(self._processes) < p:
-            self._processes.append(Process(self.folder, self.limits, self.sandboxed))
+            self._processes.append(RankProcess(self.folder, self.limits, self.sandboxed))
         for process in self._processes[old:]:
             try:
                 process.need_ready()
@@ -90,7 +90,7 @@ class Submission:
         process.channel.meter.spent += seconds
         self._need_time(f"{what}: to make and to prove it", process)
 
-    def _need_time(self, what: str, process: Process) -> None:
+    def _need_time(self, what: str, process: RankProcess) -> None:
         if process.channel.meter.spent > self.limit:
             raise TimedOut(f"{what} has used the {self.limit:g} s that a rank has for a criterion")
 
@@ -131,9 +131,9 @@ def reading(what: str) -> Iterator[None]:
         raise Failed(f"{what}: the value returned cannot be read: {type(error).__name__}: {error}") from None
 
 
-def need_equal(played: Played, expected: Sequence[NDArray[Any]], what: str, argument: int = 0) -> None:
+def need_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, argument: int = 0) -> None:
     """Raise Failed unless this argument of every rank is as expected now; names the first wrong rank and element."""
-    for rank, (after, wanted) in enumerate(zip(played.arguments, expected, strict=True)):
+    for rank, (after, wanted) in enumerate(zip(result.arguments, expected, strict=True)):
         found = after[argument]
         if found is None or found.shape != wanted.shape:
             raise Failed(f"{what}: rank {rank} has {_shape(found)}, expected {_shape(wanted)}")
@@ -142,10 +142,10 @@ def need_equal(played: Played, expected: Sequence[NDArray[Any]], what: str, argu
             raise Failed(f"{what}: rank {rank}, {_difference(found, wanted, wrong)}")
 
 
-def all_equal(played: Played, what: str, argument: int = 0) -> None:
+def all_equal(result: RunResult, what: str, argument: int = 0) -> None:
     """Raise Failed unless this argument has the same bits on all ranks."""
-    first = played.arguments[0][argument]
-    for rank, after in enumerate(played.arguments):
+    first = result.arguments[0][argument]
+    for rank, after in enumerate(result.arguments):
         if after[argument].tobytes() != first.tobytes():
             wrong = np.flatnonzero(after[argument] != first)
             raise Failed(f"{what}: ranks 0 and {rank} differ, {_difference(after[argument], first, wrong)}")

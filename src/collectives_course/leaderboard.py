@@ -53,8 +53,8 @@ class Race:
         """All ranks."""
         return self.nodes * self.machine.ranks_per_node
 
-    def told(self) -> dict[str, Any]:
-        """The machine as a submission is told it: plain numbers, in seconds and bytes."""
+    def description(self) -> dict[str, Any]:
+        """The machine as a submission gets it: plain numbers, in seconds and bytes."""
         links = {"inside": self.machine.inside or self.machine.network, "network": self.machine.network}
         return {
             "nodes": self.nodes,
@@ -151,8 +151,8 @@ def _time(on: Race, name: str, n: int) -> float:
     most = max(1, n // LEAST_SEGMENT)
     cuts = [s for s in SEGMENTS if s <= most] if takes("all_reduce", name, "segments") else [1]
     options = {"ranks_per_node": on.machine.ranks_per_node}
-    made = (build("all_reduce", name, on.p, segments=s, **options) for s in cuts)
-    return min(simulate(each, on.machine, n).seconds for each in made)
+    candidates = (build("all_reduce", name, on.p, segments=s, **options) for s in cuts)
+    return min(simulate(each, on.machine, n).seconds for each in candidates)
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -169,9 +169,9 @@ def ranking(
     folder: Path,
     seed: int | None = None,
     sandboxed: bool = True,
-    told: Callable[[Row], None] | None = None,
+    on_row: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """A row for each submission (a folder of ``folder``), the best first; ``told`` hears each as soon as there is one.
+    """A row for each submission (a folder of ``folder``), the best first; ``on_row`` gets each as soon as there is one.
 
     The keys of a row: place, submission, score, status, message, sizes, seed. All submissions run in the same race.
     Without a ``seed`` a new one is drawn; the rows have it, so that a run can be repeated.
@@ -189,8 +189,8 @@ def ranking(
     rows = []
     for each in submissions:
         rows.append(_row(each.name, _verdict(scored, each, seed, sandboxed), seed))
-        if told:
-            told(rows[-1])
+        if on_row:
+            on_row(rows[-1])
     return placed(rows)
 
 
@@ -233,8 +233,8 @@ def placed(rows: list[Row]) -> list[Row]:
     [(1, 'c'), (1, 'd'), (3, 'b'), (None, 'a')]
     """
     scores = [row["score"] for row in rows if row["score"] is not None]
-    made = [
+    with_places = [
         {**row, "place": None if row["score"] is None else 1 + sum(score < row["score"] for score in scores)}
         for row in rows
     ]
-    return sorted(made, key=lambda row: (row["place"] is None, row["place"], row["submission"]))
+    return sorted(with_places, key=lambda row: (row["place"] is None, row["place"], row["submission"]))

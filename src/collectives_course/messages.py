@@ -34,7 +34,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Played:
+class RunResult:
     """What came of one call on all ranks."""
 
     values: list[Any]
@@ -83,7 +83,7 @@ class Rank:
     line: int = 0
     returned: dict[str, Any] | None = None
     error: EndedError | None = None
-    heard: int = -1
+    arrived: int = -1
 
     @property
     def has_ended(self) -> bool:
@@ -102,9 +102,9 @@ class Rank:
 
     def look(self) -> None:
         """Count the time that it has used since the last look."""
-        is_silent = not self.has_ended and not self.waits and self.channel.heard == self.heard
+        is_silent = not self.has_ended and not self.waits and self.channel.arrived == self.arrived
         self.channel.meter.look(is_silent)
-        self.heard = self.channel.heard
+        self.arrived = self.channel.arrived
 
 
 def stuck(ranks: Sequence[Rank]) -> list[Rank]:

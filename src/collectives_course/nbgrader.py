@@ -182,8 +182,8 @@ def with_regions(reference: str) -> str:
 def _region(found: re.Match[str]) -> str:
     indent, say = found["indent"], found["say"]
     solution = "".join(found[0].splitlines(keepends=True)[1:-1])
-    told = f"{indent}# {say}\n" if say else ""
-    return f"{told}{indent}### BEGIN SOLUTION\n{solution}{indent}### END SOLUTION\n"
+    comment = f"{indent}# {say}\n" if say else ""
+    return f"{comment}{indent}### BEGIN SOLUTION\n{solution}{indent}### END SOLUTION\n"
 
 
 def _region_of_functions(found: re.Match[str]) -> str:
@@ -236,8 +236,8 @@ def prose(handout: str) -> str:
     ```
     """
     text = HEAD.sub("", handout)
-    while (made := DIRECTIVE.sub(_shown, text)) != text:
-        text = made
+    while (replaced := DIRECTIVE.sub(_shown, text)) != text:
+        text = replaced
     text = PICTURE.sub("", text)
     for named in (LINK, ROLE):
         text = named.sub(r"\g<text>", text)

@@ -16,7 +16,7 @@ from collectives.bench.results import replace
 from collectives.errors import explain
 from collectives.schemas import VERSION, version_of
 from collectives_course.report_html import html
-from collectives_course.verdict import SIGNS, Grade, Verdict, number, passed, percent, shown
+from collectives_course.verdict import NO_SANDBOX, SIGNS, Grade, Verdict, number, out_of, passed, percent, shown, signed
 
 NARROWEST, WIDEST = 60, 100  # columns
 HEAD = "{:>2} {:<8}{:>6} / {:<6}"
@@ -31,8 +31,8 @@ DERIVED = ("version", "points", "of")  # in the file for its readers; a Grade co
 def as_json(grade: Grade) -> dict[str, Any]:
     """The grade as values that JSON has, by the schema "grade" of `collectives.schemas`.
 
-    >>> made = as_json(Grade("ring", "Ring all-reduce", "alice", 7, ()))
-    >>> made["version"], made["submission"], made["points"]
+    >>> value = as_json(Grade("ring", "Ring all-reduce", "alice", 7, ()))
+    >>> value["version"], value["submission"], value["points"]
     (1, 'alice', 0.0)
     """
     grade = shown(grade)
@@ -83,7 +83,7 @@ def gradescope(grade: Grade) -> dict[str, Any]:
 
 
 def _test(place: int, verdict: Verdict) -> dict[str, Any]:
-    summary = f"{SIGNS[verdict.status]} {verdict.status}: {number(verdict.points)} of {number(verdict.of)} points"
+    summary = f"{signed(verdict)}: {out_of(verdict)}"
     graded = {
         "score": verdict.points,
         "max_score": verdict.of,
@@ -110,11 +110,12 @@ def write(grade: Grade, folder: str | Path) -> list[Path]:
     texts = {"results.json": _text(gradescope(grade)), "grade.html": html(grade), "grade.json": _text(as_json(grade))}
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        _write(folder / name, text)
+        replace_text(folder / name, text)
     return [folder / name for name in texts]
 
 
-def _write(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
     replace(path, lambda partial: partial.write_text(text, encoding="utf8"))
 
 
@@ -140,12 +141,8 @@ def terminal(grade: Grade) -> str:
     rows = [_row(verdict, width) for verdict in grade.verdicts]
     total = HEAD.format("", "total", number(grade.points), number(grade.of))
     blocks = [head, *rows, f"{total}{percent(grade):.0f}%, {passed(grade)}"]
-    return "\n\n".join([*blocks, *(_wrapped(note, width) for note in _notes(grade))])
-
-
-def _notes(grade: Grade) -> list[str]:
-    unsafe = [] if grade.sandboxed else ["graded without a sandbox: the submission could have changed this result"]
-    return [f"Note: {note}" for note in [*unsafe, *grade.notes]]
+    notes = grade.notes if grade.sandboxed else (NO_SANDBOX, *grade.notes)
+    return "\n\n".join([*blocks, *(_wrapped(f"Note: {note}", width) for note in notes)])
 
 
 def _row(verdict: Verdict, width: int) -> str:

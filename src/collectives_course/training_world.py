@@ -6,20 +6,19 @@ is known before; the factor of a layer's gradient is told when its computing has
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span
-from collectives_course.messages import Array, Played, Rank
+from collectives_course.messages import Array, Rank, RunResult
 from collectives_course.verdict import Failed
 from collectives_course.world import World
 
 MOST_COLLECTIVES, MOST_BYTES = 10_000, 256 << 20  # of all ranks together, in one call
 KINDS = ("all_reduce", "broadcast")
-QUESTIONS = ("compute", "raise", "return", "start", "time", "wait")
 
 
 class Computation(NamedTuple):
@@ -62,7 +61,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Trained(Played):
+class TrainingResult(RunResult):
     """The result of a training run: also all collectives, in their order, and when each rank computed what."""
 
     collectives: list[Collective]
@@ -90,28 +89,26 @@ class TrainingWorld(World):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for op in ("recv", "send", "sendrecv"):
+            del self.handlers[op]  # nothing goes past the collectives
+        self.handlers |= {"compute": self.on_compute, "start": self.on_start, "wait": self.on_wait}
         self.collectives: list[Collective] = []
         self.bytes = 0
         self.started: Counter[int] = Counter()
         self.computed: Counter[int] = Counter()
         self.spans: list[Span] = []
 
-    def play(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> Trained:
-        """As `World.play`. Raises Failed, too, if a rank has not computed everything."""
-        played = super().play(call, arguments, alone)
+    def run(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> TrainingResult:
+        """As `World.run`. Raises Failed, too, if a rank has not computed everything."""
+        result = super().run(call, arguments, alone)
         for rank, expected in enumerate(self.computations):
             if self.computed[rank] < len(expected):
                 missing = expected[self.computed[rank]]
                 raise Failed(
                     f"rank {rank} returned without {_named(missing.phase, missing.layer)}, step {missing.step}"
                 )
-        seconds = max([played.seconds, *(each.end for each in self.collectives)])
-        return Trained(played.values, played.arguments, [], seconds, [], self.collectives, self.spans)
-
-    def _handler(self, question: Any) -> Callable[[Rank, dict[str, Any]], None] | None:
-        """A training run sends no messages from rank to rank: nothing goes past the collectives."""
-        op = question.get("op") if isinstance(question, dict) else None
-        return super()._handler(question) if op in QUESTIONS else None
+        seconds = max([result.seconds, *(each.end for each in self.collectives)])
+        return TrainingResult(result.values, result.arguments, [], seconds, [], self.collectives, self.spans)
 
     def on_compute(self, rank: Rank, question: dict[str, Any]) -> None:
         """Compute the next layer."""
@@ -123,7 +120,7 @@ class TrainingWorld(World):
         self.computed[rank.number] += 1
         begin, rank.clock = rank.clock, rank.clock + todo[0].seconds
         self.spans.append(Span(rank.number, todo[0].phase, todo[0].layer, begin, rank.clock))
-        rank.channel.tell({"factor": todo[0].factor})
+        rank.channel.send({"factor": todo[0].factor})
 
     def on_start(self, rank: Rank, question: dict[str, Any]) -> None:
         """Start the rank's next collective."""
@@ -138,7 +135,7 @@ class TrainingWorld(World):
         self.collectives[number].arrays[rank.number] = array
         self.collectives[number].started[rank.number] = rank.clock
         self.started[rank.number] += 1
-        rank.channel.tell({"number": number})
+        rank.channel.send({"number": number})
         self._carry(number)
 
     def on_wait(self, rank: Rank, question: dict[str, Any]) -> None:
@@ -183,7 +180,7 @@ class TrainingWorld(World):
             if one is not None and one.result is not None:
                 rank.clock = max(rank.clock, one.end)
                 rank.collective = None
-                rank.channel.tell({"array": one.result})
+                rank.channel.send({"array": one.result})
 
     def deadlock(self, waiting: list[Rank]) -> str:
         """Which collective was not started by all, and what the others do instead."""

@@ -15,6 +15,7 @@ SIGNS: dict[Status, str] = {
     "blocked": "⊘",
     "ungraded": "?",
 }
+NO_SANDBOX = "graded without a sandbox: the submission could have changed this result"
 # Control characters could clear a terminal, format characters reverse the order of letters, and half a surrogate pair
 # cannot be written as UTF-8.
 UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -174,6 +175,20 @@ def number(value: float) -> str:
     ('12', '6.67')
     """
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def out_of(result: Grade | Verdict) -> str:
+    """The points of a grade or a verdict, in words.
+
+    >>> out_of(Verdict("sum", "The sum is right", "failed", 2.5, 5))
+    '2.5 of 5 points'
+    """
+    return f"{number(result.points)} of {number(result.of)} points"
+
+
+def signed(verdict: Verdict) -> str:
+    """The status, with its sign before it."""
+    return f"{SIGNS[verdict.status]} {verdict.status}"
 
 
 def percent(grade: Grade) -> float:

@@ -63,7 +63,7 @@ def test_a_run_that_was_cut_off_goes_on(tiny: Assignment, tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        grade_class(tiny, tmp_path / "class", tmp_path / "out", sandboxed=False, told=cut)
+        grade_class(tiny, tmp_path / "class", tmp_path / "out", sandboxed=False, on_grade=cut)
     assert 2 <= graded(tmp_path) <= 4
     assert not (tmp_path / "out" / "class.csv").exists()
     assert points(tiny, tmp_path) == {"ada": 8, "bob": 2, "eve": 0, "zoe": 8}

@@ -185,7 +185,7 @@ def test_a_rank_that_starts_late_is_charged_only_if_others_compute(
                 raise TimedOut("a rank did not start within 300 s")
 
     submission = Submission(tmp_path, "ring.py", {})
-    monkeypatch.setattr(criterion, "Process", Started)
+    monkeypatch.setattr(criterion, "RankProcess", Started)
     submission.ranks(1)
     with pytest.raises(error):
         submission.ranks(2)

@@ -29,8 +29,8 @@ SHORT, LONG = 1.0, 30.0  # seconds; only what ends by itself may take long, on a
 
 def _need_sum(submission: Submission) -> None:
     buffers = [np.arange(6.0) + 10 * rank for rank in range(2)]
-    played = submission.play("all_reduce", [[each, "sum"] for each in buffers])
-    need_equal(played, [buffers[0] + buffers[1]] * 2, "all_reduce")
+    result = submission.run("all_reduce", [[each, "sum"] for each in buffers])
+    need_equal(result, [buffers[0] + buffers[1]] * 2, "all_reduce")
 
 
 def _need_bounds(submission: Submission) -> None:

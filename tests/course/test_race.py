@@ -25,7 +25,7 @@ def test_races_differ_by_seed_and_stream() -> None:
 
 
 def test_the_told_machine_is_the_raced_one() -> None:
-    told, on = race(2).told(), race(2)
+    told, on = race(2).description(), race(2)
     assert told["nodes"] * told["ranks_per_node"] == on.p
     assert told["network"]["beta"] * on.machine.network.rate == pytest.approx(1)
     assert told["network"]["alpha"] == on.machine.network.alpha

@@ -195,8 +195,8 @@ def test_the_submission_s_schedule_is_on_the_page() -> None:
     element = only(page(GRADE).select("schedule-player"))
     data = only([each for each in page(GRADE).select("script") if each.text.startswith("window.schedules")]).text
     schedules = json.loads(data.removeprefix("window.schedules = ").removesuffix(";"))
-    played = schedules[element["collective"]][element["algorithm"]][element["p"]]
-    assert played == json.loads(json.dumps(player_data(RING, "ring"))) | {"algorithm": element["algorithm"]}
+    player = schedules[element["collective"]][element["algorithm"]][element["p"]]
+    assert player == json.loads(json.dumps(player_data(RING, "ring"))) | {"algorithm": element["algorithm"]}
 
 
 def test_without_the_repository_the_grid_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from collectives.cli import signals
 from collectives.cli.options import UsageError, wrong_input
-from collectives_course.cli.grade import add_assignment
+from collectives_course.cli import add_assignment
 from collectives_course.verdict import line
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> None:
         read = assignment.read(arguments.assignment)
         write = _write_notebook if arguments.nbgrader else _write_starter
         try:
-            told = write(read, arguments)
+            lines = write(read, arguments)
         except OSError as error:
             raise UsageError(f"cannot write the starter to {arguments.output}: {error.strerror}") from None
-    for each in told:
+    for each in lines:
         signals.out(line(each))
 
 
