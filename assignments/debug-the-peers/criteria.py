@@ -8,9 +8,8 @@ import numpy as np
 
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
-from collectives_course.checking import need_equal, random_buffers
-from collectives_course.criterion import Criterion, Submission
-from collectives_course.messages import Network, Played
+from collectives_course.criterion import Criterion, Submission, need_equal, random_buffers
+from collectives_course.messages import Network, RunResult
 from collectives_course.schedules import need_all_reduce, prove
 from collectives_course.verdict import Failed
 
@@ -96,7 +95,7 @@ def hypercube_repaired(submission: Submission) -> None:
                 raise Failed(f"hypercube.schedule(): step {t}: {text}")
 
 
-def _need_sent(played: Played, least: list[int], what: str) -> None:
+def _need_sent(played: RunResult, least: list[int], what: str) -> None:
     """Raise Failed where a rank sent less than others need from it: the rest came to them from somewhere else."""
     for rank, (sent, needed) in enumerate(zip(played.bytes_sent(len(least)), least, strict=True)):
         if sent < needed:
@@ -117,7 +116,7 @@ def groups_repaired(submission: Submission) -> None:
         sums = [np.sum([buffers[rank] for rank in group], axis=0) for group in groups]
         expected = [sums[rank not in groups[0]] for rank in range(7)]
         expected = [sum(sums) if [rank] in (groups[0][:1], groups[1][:1]) else expected[rank] for rank in range(7)]
-        played = submission.play("total", [[each] for each in buffers], network, file="groups.py")
+        played = submission.run("total", [[each] for each in buffers], network, file="groups.py")
         need_equal(played, expected, "groups.total")
         _need_sent(played, [8 * n] * 7, "groups.total")
         most = 8 * n * (sum(len(group) * (len(group) - 1) for group in groups) + 2)
@@ -128,7 +127,7 @@ def groups_repaired(submission: Submission) -> None:
 def ring_repaired(submission: Submission) -> None:
     for p, n in ((1, 3), (3, 10), (5, 100), (4, 3)):
         buffers = random_buffers(submission, p, n)
-        played = submission.play("all_reduce", [[each] for each in buffers], SMALL_BUFFERS, file="ring.py")
+        played = submission.run("all_reduce", [[each] for each in buffers], SMALL_BUFFERS, file="ring.py")
         need_equal(played, [np.sum(buffers, axis=0)] * p, f"ring.all_reduce, p = {p}, {n} elements")
         _need_sent(played, [8 * n * (p > 1)] * p, f"ring.all_reduce, p = {p}, {n} elements")
         most = 8 * -(-n // p)
@@ -146,7 +145,7 @@ def counted_repaired(submission: Submission) -> None:
         buffers = [
             np.where(np.arange(n) < filled[r], each + 1, 0) for r, each in enumerate(random_buffers(submission, p, n))
         ]
-        played = submission.play("all_reduce", [[each] for each in buffers], file="counted.py")
+        played = submission.run("all_reduce", [[each] for each in buffers], file="counted.py")
         need_equal(played, [np.sum(buffers, axis=0)] * p, f"counted.all_reduce, p = {p}, {n} elements")
         for rank, (said, sent) in enumerate(zip(played.values, played.bytes_sent(p), strict=True)):
             if not isinstance(said, int | float):
@@ -154,7 +153,7 @@ def counted_repaired(submission: Submission) -> None:
             if said != sent:
                 raise Failed(f"counted.all_reduce, p = {p}: rank {rank} says {said:,} bytes, it sent {sent:,}")
         _need_sent(played, [int(8 * each * (p > 1)) for each in filled], f"counted.all_reduce, p = {p}")
-    played = submission.play("all_reduce", [[np.zeros(50)] for _ in range(4)], file="counted.py")
+    played = submission.run("all_reduce", [[np.zeros(50)] for _ in range(4)], file="counted.py")
     if sum(played.bytes_sent(4)) > 2 * 3 * 8:
         raise Failed(f"counted.all_reduce: {sum(played.bytes_sent(4)):,} bytes for buffers of zeros, expected 48")
 
@@ -166,7 +165,7 @@ def choice_repaired(submission: Submission) -> None:
         for n in (least - 1, least, least + 1, int(np.sort(room)[1]) // (8 * p) + 1, 3 * least):
             buffers = random_buffers(submission, p, n)
             arguments = [[each, int(bytes_)] for each, bytes_ in zip(buffers, room, strict=True)]
-            played = submission.play("all_reduce", arguments, file="choice.py")
+            played = submission.run("all_reduce", arguments, file="choice.py")
             need_equal(played, [np.sum(buffers, axis=0)] * p, f"choice.all_reduce, p = {p}, {n} elements")
             _need_sent(played, [8 * n] * p, f"choice.all_reduce, p = {p}, {n} elements")
             name, most = ("exchange", 8 * n) if n <= least else ("ring", 8 * -(-n // p))

@@ -14,10 +14,10 @@ from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.verify import verify
-from collectives_course import assignment, starter
+from collectives_course import assignment
 from collectives_course.criterion import Submission
 from collectives_course.grade import let_others_read
-from collectives_course.messages import Network, Played
+from collectives_course.messages import Network, RunResult
 from collectives_course.verdict import Failed
 from collectives_course.world import World
 
@@ -51,7 +51,7 @@ def _handed_out(seed: int, sandboxed: bool) -> Iterator[Submission]:
     made = assignment.read(Path(__file__).parent)
     with tempfile.TemporaryDirectory(prefix="collectives-grade-") as temporary:
         tree = Path(temporary) / "tree"
-        starter.write(made, seed, tree)
+        assignment.write_starter(made, seed, tree)
         let_others_read(tree)
         numbers, limit = made.variant(seed), made.facts.limit
         submission = Submission(tree, "cases.py", numbers, seed, made.limits, limit, sandboxed)
@@ -68,8 +68,8 @@ def truth(program: str, seed: int, sandboxed: bool) -> Truth:
         return TRUTHS[program](peers)
 
 
-def _played(peers: Submission, program: str, function: str, **more: Any) -> Played:
-    return peers.play(function, peers.call(program), file=f"{program}.py", **more)
+def _played(peers: Submission, program: str, function: str, **more: Any) -> RunResult:
+    return peers.run(function, peers.call(program), file=f"{program}.py", **more)
 
 
 def _hypercube(peers: Submission) -> Truth:
@@ -129,7 +129,7 @@ def _choice(peers: Submission) -> Truth:
     elements, usual = min(most) + 1, max(set(most), key=most.count)
     for n in (elements - 1, elements):
         try:
-            peers.play("all_reduce", peers.call("choice", n), file="choice.py")
+            peers.run("all_reduce", peers.call("choice", n), file="choice.py")
         except Failed:
             return Truth("different algorithms", [r for r, each in enumerate(most) if each != usual], n)
     raise AssertionError("choice.py ends")

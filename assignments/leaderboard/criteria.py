@@ -7,7 +7,7 @@ from typing import Any
 from collectives.machine import Link
 from collectives.units import duration
 from collectives_course.criterion import Criterion, Submission
-from collectives_course.race import Race, Standing, geometric_mean, machine, race, standings
+from collectives_course.leaderboard import Race, Standing, geometric_mean, machine, race, standings
 from collectives_course.schedules import prove, prove_each, schedules, seconds, table
 from collectives_course.verdict import EndedError, Failed
 
@@ -18,7 +18,7 @@ PRACTICE = 1  # another stream of random numbers than the secret machine's
 def variant(seed: int) -> dict[str, Any]:
     """A machine to practise on. The secret one is drawn apart from it."""
     practice = race(seed, PRACTICE)
-    return {"machine": practice.told(), "sizes": list(practice.sizes)}
+    return {"machine": practice.description(), "sizes": list(practice.sizes)}
 
 
 def _shape(nodes: int, per_node: int) -> Race:
@@ -28,9 +28,9 @@ def _shape(nodes: int, per_node: int) -> Race:
 
 def proved(submission: Submission) -> None:
     shapes = [_shape(*shape) for shape in SHAPES]
-    cases = [(each.p, (each.told(), n)) for each in shapes for n in (8, 1_000_003)]
+    cases = [(each.p, (each.description(), n)) for each in shapes for n in (8, 1_000_003)]
     secret = race(submission.seed)
-    prove_each(submission, "schedule", [*cases, *((secret.p, (secret.told(), n)) for n in secret.sizes)])
+    prove_each(submission, "schedule", [*cases, *((secret.p, (secret.description(), n)) for n in secret.sizes)])
 
 
 Times = list[tuple[Standing, float]]
@@ -58,7 +58,7 @@ def _raced(submission: Submission) -> Times | EndedError:
 def _proved_and_timed(submission: Submission) -> Times:
     """What is timed has to be right first."""
     on, found = race(submission.seed), []
-    cases = [(on.p, (on.told(), n)) for n in on.sizes]
+    cases = [(on.p, (on.description(), n)) for n in on.sizes]
     for standing, (call, made) in zip(
         standings(submission.seed), schedules(submission, "schedule", cases), strict=True
     ):

@@ -12,7 +12,7 @@ from collectives.bounds import best_segments, pipelined_seconds
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives_course.criterion import Criterion, Submission
-from collectives_course.messages import Network, Played
+from collectives_course.messages import Network, RunResult
 from collectives_course.verdict import Failed
 
 from .consistent import crossed, need_consistent
@@ -43,12 +43,12 @@ def _link(submission: Submission) -> tuple[float, float]:
     return float(random.uniform(10e-6, 60e-6)), float(10 ** random.uniform(-9.5, -8.5))
 
 
-def _measured(submission: Submission, alpha: float, beta: float) -> tuple[Played, Floats, Floats]:
+def _measured(submission: Submission, alpha: float, beta: float) -> tuple[RunResult, Floats, Floats]:
     """What rank 0 returns for a noisy link to a rank that starts late, as arrays."""
     p, peer = 4, submission.variant["peer"]
     late = tuple(5e-3 if rank == peer else 0.0 for rank in range(p))
     network = Network(alpha, beta, late=late)
-    played = submission.play("measure", [[]] * p, network, Noisy, seed=int(submission.secret or "0", 16), peer=peer)
+    played = submission.run("measure", [[]] * p, network, Noisy, seed=int(submission.secret or "0", 16), peer=peer)
     told = played.values[0]
     if not isinstance(told, list) or len(told) != 2:
         raise Failed(f"measure: rank 0 returned {told!r:.80}, expected (sizes, seconds)")
@@ -68,7 +68,7 @@ def _numbers(told: Any, name: str) -> Floats:
     return numbers
 
 
-def _there_and_back(played: Played, peer: int) -> dict[int, list[float]]:
+def _there_and_back(played: RunResult, peer: int) -> dict[int, list[float]]:
     """By size, half of the seconds of every message to the peer and the one that came back after it."""
     there = [each for each in played.sent if (each.src, each.dst) == (0, peer)]
     back = [each for each in played.sent if (each.src, each.dst) == (peer, 0)]

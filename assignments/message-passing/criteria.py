@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from collectives_course.checking import need_equal, random_buffers
-from collectives_course.criterion import Criterion, Submission
-from collectives_course.messages import Network, Played
-from collectives_course.progress import Rank
+from collectives_course.criterion import Criterion, Submission, need_equal, random_buffers
+from collectives_course.messages import Network, Rank, RunResult
 from collectives_course.verdict import EndedError, Failed
 from collectives_course.world import World
 
@@ -48,10 +46,10 @@ def _order(submission: Submission, p: int) -> list[int]:
 
 def _need(
     submission: Submission, call: str, p: int = 4, n: int = 12, dtype: DTypeLike = float, **options: Any
-) -> Played:
+) -> RunResult:
     """What is counted or timed has to be right first: a rank that does nothing sends nothing wrong, and fast."""
     buffers = [each.astype(dtype) for each in random_buffers(submission, p, n)]
-    played = submission.play(call, [[each.copy()] for each in buffers], **options)
+    played = submission.run(call, [[each.copy()] for each in buffers], **options)
     ranks = _order(submission, p)
     right, parts = result_of(call, ranks, buffers), parts_of(call, ranks, n)
     expected = [expected_of(after[0], right, parts[rank]) for rank, after in enumerate(played.arguments)]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives_course.messages import Played
+from collectives_course.messages import RunResult
 from collectives_course.verdict import Failed
 
 
@@ -48,7 +48,7 @@ def expected_of(found: Any, right: NDArray[Any], part: slice) -> NDArray[Any]:
     return wanted
 
 
-def need_in_place(played: Played, given: list[NDArray[Any]], expected: list[NDArray[Any]], what: str) -> None:
+def need_in_place(played: RunResult, given: list[NDArray[Any]], expected: list[NDArray[Any]], what: str) -> None:
     """Raise Failed, with the reason, where a rank returns its result and leaves its buffer as it was."""
     for rank, (value, (after,), before, wanted) in enumerate(
         zip(played.values, played.arguments, given, expected, strict=True)
@@ -60,6 +60,6 @@ def need_in_place(played: Played, given: list[NDArray[Any]], expected: list[NDAr
             )
 
 
-def bytes_received(played: Played, rank: int) -> int:
+def bytes_received(played: RunResult, rank: int) -> int:
     """Bytes that have reached a rank."""
     return sum(message.bytes for message in played.sent if message.dst == rank)

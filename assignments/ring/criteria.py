@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives_course.checking import all_equal, need_equal, random_buffers
-from collectives_course.criterion import Criterion, Submission
-from collectives_course.messages import Network, Played
+from collectives_course.criterion import Criterion, Submission, all_equal, need_equal, random_buffers
+from collectives_course.messages import Network, RunResult
 from collectives_course.verdict import Failed
 
 
@@ -17,24 +16,24 @@ def variant(seed: int) -> dict[str, Any]:
     return {"direction": int(random.choice([-1, 1])), "shift": int(random.integers(1, 4))}
 
 
-def _need_sum(submission: Submission, p: int, n: int, op: str = "sum", **network: Any) -> Played:
+def _need_sum(submission: Submission, p: int, n: int, op: str = "sum", **network: Any) -> RunResult:
     """What is counted or timed has to be right first: a rank that does nothing sends nothing wrong, and fast."""
     return _need_result(submission, random_buffers(submission, p, n), op, **network)
 
 
-def _need_result(submission: Submission, buffers: list[NDArray[Any]], op: str = "sum", **network: Any) -> Played:
+def _need_result(submission: Submission, buffers: list[NDArray[Any]], op: str = "sum", **network: Any) -> RunResult:
     """Raise Failed unless all_reduce leaves the result in every buffer, by way of messages."""
     p, total = len(buffers), np.sum(buffers, axis=0, dtype=buffers[0].dtype)
     expected = total / p if op == "mean" else total
     what = f"all_reduce, {op}, p = {p}, length {len(total)}, {total.dtype}"
-    played = submission.play("all_reduce", [[each, op] for each in buffers], Network(**network))
+    played = submission.run("all_reduce", [[each, op] for each in buffers], Network(**network))
     _need_in_place(played, buffers, expected, what)
     need_equal(played, [expected] * p, what)
     _need_messages(played, p, 2 * (p - 1) * total.nbytes, what)
     return played
 
 
-def _need_in_place(played: Played, given: list[NDArray[Any]], expected: NDArray[Any], what: str) -> None:
+def _need_in_place(played: RunResult, given: list[NDArray[Any]], expected: NDArray[Any], what: str) -> None:
     """Raise Failed, with the reason, where a rank returns its result and leaves its buffer as it was."""
     for rank, (value, (after, *_), before) in enumerate(zip(played.values, played.arguments, given, strict=True)):
         if isinstance(value, np.ndarray) and np.array_equal(after, before) and not np.array_equal(before, expected):
@@ -44,7 +43,7 @@ def _need_in_place(played: Played, given: list[NDArray[Any]], expected: NDArray[
             )
 
 
-def _need_messages(played: Played, p: int, least: int, what: str) -> None:
+def _need_messages(played: RunResult, p: int, least: int, what: str) -> None:
     """Raise Failed for fewer bytes on the wire than any algorithm needs: the rest came from somewhere else."""
     sent = sum(played.bytes_sent(p))
     if sent < least:
@@ -105,7 +104,7 @@ def mean(submission: Submission) -> None:
 def same_bits(submission: Submission) -> None:
     random = submission.random
     buffers = [(random.standard_normal(20) * 10.0 ** random.integers(-8, 9, 20)).astype(np.float32) for _ in range(4)]
-    played = submission.play("all_reduce", [[each.copy(), "sum"] for each in buffers])
+    played = submission.run("all_reduce", [[each.copy(), "sum"] for each in buffers])
     error = np.abs(played.arguments[0][0] - np.sum(buffers, axis=0, dtype=float))
     if not (error <= 1e-6 * np.sum(np.abs(buffers), axis=0)).all():  # NaN is not right, either
         raise Failed("all_reduce of float32: the sum is wrong by more than rounding")
@@ -116,7 +115,7 @@ def same_bits(submission: Submission) -> None:
 def owners(submission: Submission) -> None:
     p, n = 4, 12
     buffers = random_buffers(submission, p, n)
-    played = submission.play("share_reduce", [[each] for each in buffers])
+    played = submission.run("share_reduce", [[each] for each in buffers])
     total = np.sum(buffers, axis=0)
     for rank, (after,) in enumerate(played.arguments):
         own = (rank + submission.variant["shift"]) % p

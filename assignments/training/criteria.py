@@ -10,14 +10,13 @@ import numpy as np
 from collectives_course.criterion import Criterion, Submission
 from collectives_course.messages import Network
 from collectives_course.training_model import Model, Shard, exposed, greedy, random_model, random_shard
-from collectives_course.training_timeline import timeline
-from collectives_course.training_world import Trained, TrainingWorld
+from collectives_course.training_world import TrainingResult, TrainingWorld, timeline
 from collectives_course.verdict import EndedError, Failed
 
 SECONDS = 1e-3
 ALPHA = 2e-5
 NEAR = 1e-9
-PLAYED: dict[tuple[Path, int], tuple[Trained, list[float]] | EndedError] = {}
+PLAYED: dict[tuple[Path, int], tuple[TrainingResult, list[float]] | EndedError] = {}
 
 
 def variant(seed: int) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def _train(
     steps: list[list[Shard]],
     rate: float = 1.0,
     network: Network | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Run the submission: ``models`` are the ranks' at the start, ``steps`` the shards of each step."""
     arguments = []
     for rank, model in enumerate(models):
@@ -53,7 +52,7 @@ def _train(
         given = {name: getattr(model, name) for name in ("widths", "parameters", "frozen", "tied")}
         arguments.append([given, batches, submission.variant["bucket_bytes"], rate])
     todo = [model.computations([s[rank].skip for s in steps]) for rank, model in enumerate(models)]
-    played = submission.play("run", arguments, network, TrainingWorld, computations=todo)
+    played = submission.run("run", arguments, network, TrainingWorld, computations=todo)
     for rank, (value, model) in enumerate(zip(played.values, models, strict=True)):
         found = [each for each in value if _is_floats(each)] if isinstance(value, list) else []
         if [each.shape for each in found] != [each.shape for each in model.parameters]:
@@ -84,7 +83,7 @@ def _factor(change: list[Any], slope: list[Any], where: str, names: list[str]) -
 
 def _one_step(
     submission: Submission, model: Model, shards: list[Shard], starts: list[Model] | None = None, **network: Any
-) -> tuple[Trained, list[float]]:
+) -> tuple[TrainingResult, list[float]]:
     """One step, and each rank's factor of its gradient: what is counted or timed has to be right, but for a factor."""
     played = _train(submission, starts or [model] * len(shards), [shards], network=Network(**network))
     slope, factors = model.gradient(0, shards), []
@@ -95,7 +94,7 @@ def _one_step(
     return played, factors
 
 
-def _need_collectives(played: Trained, p: int, least: int) -> None:
+def _need_collectives(played: TrainingResult, p: int, least: int) -> None:
     """Raise Failed if the collectives carried less than the result needs: the rest came from somewhere else."""
     carried = sum(each.bytes for each in played.collectives)
     if p > 1 and carried < least:
@@ -107,7 +106,7 @@ def slow_network(model: Model) -> Network:
     return Network(ALPHA, 0.6 * sum(model.seconds) / sum(model.sizes))
 
 
-def _even(submission: Submission, p: int = 2) -> tuple[Model, Trained, list[float]]:
+def _even(submission: Submission, p: int = 2) -> tuple[Model, TrainingResult, list[float]]:
     """One step of p ranks, each with three samples, on a slow network; what came of it, and each rank's factor.
 
     Several criteria look at it. It is played once, because starting a rank with torch takes seconds.

@@ -14,7 +14,7 @@ from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.units import duration
 from collectives_course.criterion import Criterion, Submission
-from collectives_course.schedules import played, prove, prove_each, schedules, seconds
+from collectives_course.schedules import player_details, prove, prove_each, schedules, seconds
 from collectives_course.verdict import Failed
 
 MOST_RANKS = 64
@@ -83,7 +83,7 @@ def _need_roots(call: str, schedule: Schedule, roots: list[int]) -> None:
         if found != [expected]:
             ranks = " and ".join(map(str, found))
             message = f"{call}: the sum of chunk {chunk} is first complete on rank {ranks}, expected rank {expected}"
-            raise Failed(message, **played(call, schedule))
+            raise Failed(message, **player_details(call, schedule))
 
 
 def _first_complete(schedule: Schedule) -> list[list[int]]:
@@ -104,7 +104,7 @@ def depth(submission: Submission) -> None:
         most = 4 * height(made.p)
         if made.nsteps > most:
             formula = f"4 ceil(log2 p) = {most}: at most 2 steps a level, up and down"
-            raise Failed(f"{call}: got {made.nsteps} steps, expected at most {formula}", **played(call, made))
+            raise Failed(f"{call}: got {made.nsteps} steps, expected at most {formula}", **player_details(call, made))
 
 
 def pipeline(submission: Submission) -> None:
@@ -126,7 +126,7 @@ def balance(submission: Submission) -> None:
             if most.max() > 2 * n:
                 rank, buffers = int(most.argmax()), most.max() / n
                 message = f"rank {rank} {verb} {buffers:g} n, expected at most 2 n: it has too many children"
-                raise Failed(f"{call}: {message} in both trees together", **played(call, made))
+                raise Failed(f"{call}: {message} in both trees together", **player_details(call, made))
 
 
 def bandwidth(submission: Submission) -> dict[str, Any]:

@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from threading import Event
 
-from collectives.bench.results import replace
 from collectives_course import report, sandbox, submitted
 from collectives_course.assignment import Assignment, need_outside
-from collectives_course.class_table import class_table
 from collectives_course.grade import faulty, grade, is_graded, not_run
 from collectives_course.sandbox import SandboxError
 from collectives_course.submitted import HandedIn
@@ -30,13 +28,13 @@ def grade_class(
     output: Path,
     seed: int = 0,
     sandboxed: bool = True,
-    told: Callable[[int, int, Grade], None] | None = None,
+    on_grade: Callable[[int, int, Grade], None] | None = None,
     stop: Event | None = None,
 ) -> list[Grade]:
     """Grade every folder in ``folder``; returns the grades by name, and writes them and ``class.csv`` to ``output``.
 
     A submission whose files, assignment, seed and sandbox are those of a grade in ``output`` is not run again, so a
-    run that was cut off goes on where it ended. ``told`` hears how many are done, of how many, and the last grade.
+    run that was cut off goes on where it ended. ``on_grade`` gets how many are done, of how many, and the last grade.
     All submissions get the same test data, from a secret that the first run draws and keeps in ``output``. Hidden
     folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have the
     status "ungraded". Once ``stop`` is set, no criterion is begun and no grade is written.
@@ -59,13 +57,13 @@ def grade_class(
             }
             for done, future in enumerate(as_completed(waiting), 1):
                 graded = grades[waiting[future]] = future.result()
-                if told:
-                    told(done, len(waiting), graded)
+                if on_grade:
+                    on_grade(done, len(waiting), graded)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     found = [grades[name] for name in sorted(grades)]
-    replace(output / TABLE, lambda partial: partial.write_text(class_table(found), encoding="utf8"))
+    report.replace_text(output / TABLE, report.class_table(found))
     return found
 
 
@@ -81,7 +79,7 @@ def _secret(output: Path) -> str:
     output.mkdir(parents=True, exist_ok=True)
     kept = output / SECRET
     if not kept.exists():
-        replace(kept, lambda partial: partial.write_text(f"{secrets.token_hex(16)}\n", encoding="utf8"))
+        report.replace_text(kept, f"{secrets.token_hex(16)}\n")
     return kept.read_text(encoding="utf8").strip()
 
 
@@ -118,16 +116,16 @@ def _grade_once(
     graded = grade(assignment, folder, seed, sandboxed, need_going, secret=secret, handed_in=handed_in)
     report.write(graded, target)
     if is_graded(graded):
-        replace(target / GRADED_FROM, lambda partial: partial.write_text(mark, encoding="utf8"))
+        report.replace_text(target / GRADED_FROM, mark)
     return graded
 
 
 def _digest(assignment: Assignment, handed_in: HandedIn, how: str) -> str:
     """Of everything that the grade depends on: the assignment's files, the student's, seed, sandbox and secret."""
-    made = hashlib.sha256(f"{how} {handed_in.problem!r}".encode())
+    digest = hashlib.sha256(f"{how} {handed_in.problem!r}".encode())
     ours = [each for each in sorted(assignment.folder.rglob("*")) if "__pycache__" not in each.parts]
     files = {str(each.relative_to(assignment.folder)): each.read_bytes() for each in ours if each.is_file()}
     for name, data in (*files.items(), *handed_in.files.items()):
-        made.update(f"\n{name!r} {len(data)}\n".encode())
-        made.update(data)
-    return made.hexdigest()
+        digest.update(f"\n{name!r} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from collectives_course import sandbox, starter, submitted
-from collectives_course.assignment import Assignment
+from collectives_course import sandbox, submitted
+from collectives_course.assignment import Assignment, write_starter
 from collectives_course.criterion import Criterion, Submission
 from collectives_course.submitted import HandedIn, SubmissionError
-from collectives_course.verdict import EndedError, Failed, Grade, Ungraded, Verdict, plain
+from collectives_course.verdict import EndedError, Failed, Grade, Ungraded, Verdict, printable
 
 MOST_MESSAGE = 4000
-Told = Callable[[Verdict], None]
 
 
 def grade(
@@ -23,11 +22,11 @@ def grade(
     folder: Path,
     seed: int = 0,
     sandboxed: bool = True,
-    told: Told | None = None,
+    on_verdict: Callable[[Verdict], None] | None = None,
     secret: str = "",
     handed_in: HandedIn | None = None,
 ) -> Grade:
-    """All verdicts on the submission in a folder; ``told`` hears each as soon as there is one.
+    """All verdicts on the submission in a folder; ``on_verdict`` gets each as soon as there is one.
 
     The test data are drawn from ``secret``, a hexadecimal number that no rank sees; a new one, if it is empty.
     ``handed_in``: the folder's files, if they have been read already. The folder itself may be a link.
@@ -41,18 +40,21 @@ def grade(
     secret = _hexadecimal(secret or secrets.token_hex(16))
     handed_in = handed_in or submitted.read(folder.resolve(), assignment.facts.files)
     with tempfile.TemporaryDirectory(prefix="collectives-grade-") as temporary:
-        tree = Path(temporary) / "tree"
+        tree, ungradable = Path(temporary) / "tree", None
         try:
             _make_tree(assignment, handed_in, seed, tree)
         except SubmissionError as error:
-            verdicts = tuple(_verdict(each, Failed(str(error)), 0.0) for each in assignment.criteria)
-            for verdict in verdicts:
-                _tell(told, verdict)
-        else:
-            verdicts = tuple(
-                _tell(told, _graded(assignment, each, tree, seed, sandboxed, secret)) for each in assignment.criteria
-            )
-    return Grade(assignment.name, assignment.facts.title, _name(folder), seed, verdicts, sandboxed, (), secret)
+            ungradable = Failed(str(error))
+        verdicts = []
+        for criterion in assignment.criteria:
+            if ungradable:
+                verdict = _verdict(criterion, ungradable, 0.0)
+            else:
+                verdict = _graded(assignment, criterion, tree, seed, sandboxed, secret)
+            verdicts.append(verdict)
+            if on_verdict:
+                on_verdict(verdict)
+    return Grade(assignment.name, assignment.facts.title, _name(folder), seed, tuple(verdicts), sandboxed, (), secret)
 
 
 def _hexadecimal(secret: str) -> str:
@@ -84,17 +86,11 @@ def _name(folder: Path) -> str:
     return folder.resolve().name if folder.name in ("", "..") else folder.name
 
 
-def _tell(told: Told | None, verdict: Verdict) -> Verdict:
-    if told:
-        told(verdict)
-    return verdict
-
-
 def _make_tree(assignment: Assignment, handed_in: HandedIn, seed: int, tree: Path) -> None:
     """The starter for this seed, and in it the files that the student may edit; others are not looked at."""
     if handed_in.problem:
         raise SubmissionError(handed_in.problem)
-    starter.write(assignment, seed, tree)
+    write_starter(assignment, seed, tree)
     for name, data in handed_in.files.items():
         (tree / name).write_bytes(data)
     let_others_read(tree)
@@ -137,7 +133,7 @@ def _verdict(
         points = criterion.points
         return Verdict(criterion.name, criterion.text, "passed", points, points, "", seconds, details or {})
     points = round(criterion.points * ended.share, 2)
-    message = plain(str(ended)[:MOST_MESSAGE])
+    message = printable(str(ended))[:MOST_MESSAGE]
     return Verdict(
         criterion.name, criterion.text, ended.status, points, criterion.points, message, seconds, ended.details
     )

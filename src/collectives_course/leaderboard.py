@@ -1,19 +1,167 @@
-"""A class's ranking: every submission in one new race, whose seed is drawn for the run and recorded."""
+"""The leaderboard: a race (machine and sizes from a seed), its lower bound, the library's times, and a class's ranking.
+
+Every submission runs in one new race, whose seed is drawn for the run and recorded.
+"""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from heapq import heappop, heappush
+from math import ceil, exp, log, prod
 from pathlib import Path
 from secrets import randbelow
 from typing import Any
 
+import numpy as np
+
+from collectives.algorithms import build, takes
+from collectives.bounds import lower_bound
+from collectives.machine import Link, Machine
+from collectives.simulator.simulation import simulate
 from collectives_course import submitted
 from collectives_course.assignment import MOST_SEED, Assignment, AssignmentError
 from collectives_course.grade import faulty, grade
 from collectives_course.sandbox import SandboxError
 from collectives_course.verdict import Verdict
 
-Row = dict[str, Any]
+BANDS = ((256, 8 << 10), (32 << 10, 512 << 10), (2 << 20, 16 << 20), (64 << 20, 512 << 20))
+RIVALS = (
+    "ring",
+    "recursive_doubling",
+    "halving_doubling",
+    "two_tree",
+    "hierarchical_ring",
+    "hierarchical_tree",
+)
+SEGMENTS = (1, 4, 16, 64)
 CRITERION = "score"
+LEAST_SEGMENT = 512  # bytes; smaller ones only cost more
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Race:
+    """A machine of ``nodes`` nodes, and the sizes of the buffer in bytes."""
+
+    nodes: int
+    machine: Machine
+    sizes: tuple[int, ...]
+
+    @property
+    def p(self) -> int:
+        """All ranks."""
+        return self.nodes * self.machine.ranks_per_node
+
+    def description(self) -> dict[str, Any]:
+        """The machine as a submission gets it: plain numbers, in seconds and bytes."""
+        links = {"inside": self.machine.inside or self.machine.network, "network": self.machine.network}
+        return {
+            "nodes": self.nodes,
+            "ranks_per_node": self.machine.ranks_per_node,
+            "ports_per_node": self.machine.ports,
+            **{name: {"alpha": link.alpha, "beta": link.beta} for name, link in links.items()},
+        }
+
+
+def race(seed: int, stream: int = 0) -> Race:
+    """The race of a seed; another ``stream`` of the same seed is another race.
+
+    >>> race(3) == race(3), race(3) == race(4), race(3) == race(3, stream=1)
+    (True, False, False)
+    """
+    random = np.random.default_rng([seed, 7, stream])
+    nodes, per_node = int(random.integers(2, 9)), int(random.choice([2, 3, 4, 6, 8]))
+    inside = Link(overhead=_between(random, 1e-6, 4e-6), rate=_between(random, 60e9, 400e9))
+    network = Link(overhead=_between(random, 4e-6, 25e-6), rate=_between(random, 5e9, 40e9))
+    ports = int(random.choice([1, per_node]))
+    sizes = tuple(int(_between(random, *band)) for band in BANDS)
+    return Race(nodes, machine(per_node, ports, inside, network), sizes)
+
+
+def _between(random: np.random.Generator, low: float, high: float) -> float:
+    """Uniform on a logarithmic scale, with three digits."""
+    return float(f"{exp(random.uniform(log(low), log(high))):.3g}")
+
+
+def machine(per_node: int, ports: int, inside: Link, network: Link) -> Machine:
+    """A machine in which a message of m bytes costs alpha + beta m on both of its ports."""
+    return Machine(name="of the race", ranks_per_node=per_node, ports_per_node=ports, inside=inside, network=network)
+
+
+def bound(on: Race, n: int) -> float:
+    """Seconds below which no algorithm can be: the largest of three times.
+
+    The bytes that cross the network: a node is as one rank that has all of its ports. The bytes of all links: an
+    all-reduce moves at least 2 (p - 1) n. The start-up: what one rank has must reach all others, over links inside and
+    outside at the same time (`_reach`).
+
+    >>> on = race(3)
+    >>> bound(on, 8) < bound(on, 8 << 20) < bound(on, 8 << 30)
+    True
+    """
+    links, nodes, g = on.machine, on.nodes, on.machine.ranks_per_node
+    crossing = lower_bound("all_reduce", nodes, n, 0.0, links.network.beta / links.ports)
+    rate = links.network.rate * links.ports * (nodes > 1) + (links.inside.rate * g if links.inside and g > 1 else 0.0)
+    moved = 2 * (on.p - 1) * n / (nodes * rate) if rate else 0.0
+    return max(crossing, moved, _reach(on))
+
+
+def _reach(on: Race) -> float:
+    """At every rank that has the data, each kind of link hands it to one more rank in one alpha.
+
+    Only the network enters another node, where it multiplies the nodes that have the data by g + 1 at most.
+    """
+    g, network = on.machine.ranks_per_node, on.machine.network.alpha
+    alphas = [network] * (on.nodes > 1)
+    if on.machine.inside and g > 1:
+        alphas.append(on.machine.inside.alpha)
+    hands, have, now = [(alpha, alpha) for alpha in alphas], 1, 0.0
+    while have < on.p:
+        now, alpha = heappop(hands)
+        have += 1
+        heappush(hands, (now + alpha, alpha))
+        for each in alphas:
+            heappush(hands, (now + each, each))
+    return max(now, ceil(log(on.nodes, g + 1) - 1e-9) * network)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One size of a race: the bound, and the times of the library's algorithms, in seconds; the best one first."""
+
+    n: int
+    bound: float
+    times: dict[str, float]
+
+    @property
+    def best(self) -> str:
+        """The library's fastest algorithm here."""
+        return min(self.times, key=lambda name: self.times[name])
+
+
+@cache
+def standings(seed: int) -> tuple[Standing, ...]:
+    """The library in the race of a seed, each algorithm with the number of segments that is best for it."""
+    on = race(seed)
+    return tuple(Standing(n, bound(on, n), {name: _time(on, name, n) for name in RIVALS}) for n in on.sizes)
+
+
+def _time(on: Race, name: str, n: int) -> float:
+    most = max(1, n // LEAST_SEGMENT)
+    cuts = [s for s in SEGMENTS if s <= most] if takes("all_reduce", name, "segments") else [1]
+    options = {"ranks_per_node": on.machine.ranks_per_node}
+    candidates = (build("all_reduce", name, on.p, segments=s, **options) for s in cuts)
+    return min(simulate(each, on.machine, n).seconds for each in candidates)
+
+
+def geometric_mean(values: list[float]) -> float:
+    """The mean of factors.
+
+    >>> geometric_mean([1.0, 4.0])
+    2.0
+    """
+    return float(prod(values) ** (1 / len(values)))
 
 
 def ranking(
@@ -21,9 +169,9 @@ def ranking(
     folder: Path,
     seed: int | None = None,
     sandboxed: bool = True,
-    told: Callable[[Row], None] | None = None,
+    on_row: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """A row for each submission (a folder of ``folder``), the best first; ``told`` hears each as soon as there is one.
+    """A row for each submission (a folder of ``folder``), the best first; ``on_row`` gets each as soon as there is one.
 
     The keys of a row: place, submission, score, status, message, sizes, seed. All submissions run in the same race.
     Without a ``seed`` a new one is drawn; the rows have it, so that a run can be repeated.
@@ -41,8 +189,8 @@ def ranking(
     rows = []
     for each in submissions:
         rows.append(_row(each.name, _verdict(scored, each, seed, sandboxed), seed))
-        if told:
-            told(rows[-1])
+        if on_row:
+            on_row(rows[-1])
     return placed(rows)
 
 
@@ -85,8 +233,8 @@ def placed(rows: list[Row]) -> list[Row]:
     [(1, 'c'), (1, 'd'), (3, 'b'), (None, 'a')]
     """
     scores = [row["score"] for row in rows if row["score"] is not None]
-    made = [
+    with_places = [
         {**row, "place": None if row["score"] is None else 1 + sum(score < row["score"] for score in scores)}
         for row in rows
     ]
-    return sorted(made, key=lambda row: (row["place"] is None, row["place"], row["submission"]))
+    return sorted(with_places, key=lambda row: (row["place"] is None, row["place"], row["submission"]))

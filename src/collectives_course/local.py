@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from collectives_course.channel import Channel
-from collectives_course.messages import Network, Played
+from collectives_course.messages import Network, RunResult
 from collectives_course.rank import serve
 from collectives_course.world import World
 
@@ -24,7 +24,7 @@ def run(
     limit: float = 5.0,
     world: type[World] = World,
     **more: Any,
-) -> Played:
+) -> RunResult:
     """Call ``function(comm, *arguments[r])`` on a rank r for each list of arguments.
 
     The result has, for each rank, the value and the arrays among the arguments as the function left them; all
@@ -36,8 +36,8 @@ def run(
     ...     comm.sendrecv(array, (comm.rank + 1) % comm.size, into, (comm.rank - 1) % comm.size)
     ...     array[:] = into
     >>> import numpy as np
-    >>> played = run(shift, [[np.full(2, rank)] for rank in range(3)])
-    >>> [after[0].tolist() for after in played.arguments], len(played.sent)
+    >>> result = run(shift, [[np.full(2, rank)] for rank in range(3)])
+    >>> [after[0].tolist() for after in result.arguments], len(result.sent)
     ([[2, 2], [0, 0], [1, 1]], 3)
     """
     file = Path(function.__code__.co_filename).name
@@ -50,7 +50,7 @@ def run(
     try:
         stacks = [partial(_line, thread) for thread in threads]
         channels = [Channel(ours, stack=stack) for (ours, _), stack in zip(pairs, stacks, strict=True)]
-        return world(channels, network or Network(), limit, file, **more).play(
+        return world(channels, network or Network(), limit, file, **more).run(
             "call", [list(each) for each in arguments]
         )
     finally:

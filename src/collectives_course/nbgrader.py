@@ -23,10 +23,16 @@ from pathlib import Path
 from secrets import randbelow
 from typing import Any
 
-from collectives_course import starter
-from collectives_course.assignment import MOST_SEED, Assignment, AssignmentError, need_outside
+from collectives_course.assignment import (
+    MOST_SEED,
+    REFERENCE_ONLY,
+    SOLUTION,
+    Assignment,
+    AssignmentError,
+    need_outside,
+    write_starter,
+)
 from collectives_course.criterion import Criterion
-from collectives_course.prose import prose
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CONFIG = """c = get_config()
@@ -55,7 +61,7 @@ print(verdicts[{name}]["status"], verdicts[{name}]["message"], sep=": ")
 verdicts[{name}]["points"]
 ### END HIDDEN TESTS"""
 # nbgrader replaces a solution by an error, which would end the file where no function is around it.
-ONLY = """try:  # functions of your own, if you like, instead of these lines
+OUTSIDE_FUNCTIONS = """try:  # functions of your own, if you like, instead of these lines
     ### BEGIN SOLUTION
 {text}
     ### END SOLUTION
@@ -64,6 +70,20 @@ except NotImplementedError:
 
 
 """
+
+# What a handout has that Markdown lacks: the book's directives and roles. Text is put back as it was, which needs no
+# parser: markdown-it-py gives tokens, and neither knows these nor writes Markdown.
+HEAD = re.compile(r"\A---\n(?:.*\n)*?---\n")
+# The end of a fence is as long as its beginning, so a fence inside another is shorter.
+DIRECTIVE = re.compile(
+    r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w-]+)\} *(?P<title>.*)\n(?P<body>(?:.*\n)*?)(?P=fence)$", re.MULTILINE
+)
+OPTIONS = re.compile(r"\A(?::[\w-]+:.*\n|\n)+")
+LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?!https?://)[^)\s]*(?:\.md|\.html|\.ipynb|#)[^)\s]*\)")
+ROLE = re.compile(r"\{[\w:-]+\}`(?:/chapters/)?(?P<text>[^`<]+?)(?: *<[^`>]*>)?`")
+PICTURE = re.compile(r"^!\[.*\]\(.*\)$\n?", re.MULTILINE)
+SHOWN = {"code-block": "```{title}\n{body}```", "literalinclude": "", "figure": "", "image": "", "code-cell": ""}
+OTHERWISE = "**{title}**\n\n{body}"
 
 Cell = dict[str, Any]
 
@@ -86,7 +106,7 @@ def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=course, prefix=".exporting-") as temporary:
         folder = Path(temporary) / assignment.name
-        starter.write(assignment, seed, folder)
+        write_starter(assignment, seed, folder)
         _write_notebook(assignment, seed, handout.read_text(encoding="utf8"), folder)
         folder.rename(target)
     config = Path(course) / "nbgrader_config.py"
@@ -133,7 +153,7 @@ def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
         reference = (assignment.folder / "reference" / name).read_text(encoding="utf8")
         if name.endswith(".ipynb"):
             continue
-        found = list(starter.SOLUTION.finditer(reference)) if name.endswith(".py") else []
+        found = list(SOLUTION.finditer(reference)) if name.endswith(".py") else []
         is_removed = bool(found) and all(each["fault"] is None for each in found)
         cell = _writing(folder / name, f"file-{number}", "solution", with_regions(reference) if is_removed else "")
         yield cell if is_removed else cell | {"metadata": {}}
@@ -156,19 +176,19 @@ def with_regions(reference: str) -> str:
         return 1
         ### END SOLUTION
     """
-    return starter.SOLUTION.sub(_region, starter.ONLY.sub(_region_of_functions, reference))
+    return SOLUTION.sub(_region, REFERENCE_ONLY.sub(_region_of_functions, reference))
 
 
 def _region(found: re.Match[str]) -> str:
     indent, say = found["indent"], found["say"]
     solution = "".join(found[0].splitlines(keepends=True)[1:-1])
-    told = f"{indent}# {say}\n" if say else ""
-    return f"{told}{indent}### BEGIN SOLUTION\n{solution}{indent}### END SOLUTION\n"
+    comment = f"{indent}# {say}\n" if say else ""
+    return f"{comment}{indent}### BEGIN SOLUTION\n{solution}{indent}### END SOLUTION\n"
 
 
 def _region_of_functions(found: re.Match[str]) -> str:
     functions = found[0].rstrip().splitlines()[1:-1]
-    return ONLY.format(text=textwrap.indent("\n".join(functions).rstrip(), "    "))
+    return OUTSIDE_FUNCTIONS.format(text=textwrap.indent("\n".join(functions).rstrip(), "    "))
 
 
 def _given(folder: Path) -> Iterator[Cell]:
@@ -196,3 +216,35 @@ def _hidden(assignment: Assignment, seed: int) -> Iterator[Cell]:
 
 def _criterion(criterion: Criterion) -> str:
     return CRITERION.format(text=" ".join(criterion.text.split()), name=json.dumps(criterion.name))
+
+
+def prose(handout: str) -> str:
+    r"""The text without front matter, code cells and pictures; directives as paragraphs; links to pages as text.
+
+    >>> print(prose("---\nkernel\n---\n# Ring\n\n```{code-cell} ipython3\n1 + 1\n```\n\nSee [trees](../trees.md).\n"))
+    # Ring
+    <BLANKLINE>
+    See trees.
+    >>> print(prose("Read {doc}`/chapters/ring-all-reduce`.\n"))
+    Read ring-all-reduce.
+    >>> print(prose("````{dropdown} A hint\n:open:\n\nCut it.\n```python\nx = 1\n```\n````\n"))
+    **A hint**
+    <BLANKLINE>
+    Cut it.
+    ```python
+    x = 1
+    ```
+    """
+    text = HEAD.sub("", handout)
+    while (replaced := DIRECTIVE.sub(_shown, text)) != text:
+        text = replaced
+    text = PICTURE.sub("", text)
+    for named in (LINK, ROLE):
+        text = named.sub(r"\g<text>", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _shown(found: re.Match[str]) -> str:
+    title = found["title"] or found["name"].capitalize()
+    body = OPTIONS.sub("", found["body"])
+    return SHOWN.get(found["name"], OTHERWISE).format(title=title, body=body)

@@ -17,10 +17,9 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from collectives_course import seccomp
-from collectives_course.channel import Channel, GoneError
-from collectives_course.meter import Meter, Used
+from collectives_course.channel import Channel, GoneError, UsageMeter, Used
 from collectives_course.sandbox import Limits, SandboxError, bare_command, command
-from collectives_course.verdict import Crashed, TimedOut, plain
+from collectives_course.verdict import Crashed, TimedOut, printable
 
 FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
 OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
@@ -30,7 +29,7 @@ KILLED = 128 + 9
 LIBRARY = Path(__file__).parents[1]  # for a rank without a sandbox; the sandbox has its own copy
 
 
-class Process:
+class RankProcess:
     """One rank of a submission. ``channel`` leads to it; `kill` ends it and everything that it has started."""
 
     def __init__(self, folder: Path, limits: Limits, sandboxed: bool = True) -> None:
@@ -67,7 +66,7 @@ class Process:
         except TimeoutError:
             raise TimedOut(f"a rank did not start within {START_SECONDS:g} s") from None
         self.rank = [self.rank, *self.rank.children(recursive=True)][-1]  # within the sandbox
-        self.channel.meter = Meter(self._usage)  # to start costs nothing
+        self.channel.meter = UsageMeter(self._usage)  # to start costs nothing
 
     def kill(self) -> None:
         """End the process and all that it has started. Safe to call twice."""
@@ -122,7 +121,7 @@ class Process:
         return f"its process ended ({why}) before the function returned{self._last_words()}"
 
     def _last_words(self) -> str:
-        lines = plain(self.printed.decode(errors="replace")).strip().splitlines()
+        lines = printable(self.printed.decode(errors="replace")).strip().splitlines()
         fatal = [line for line in lines if line.startswith("Fatal Python error")]
         return f": {(fatal or lines)[-1][:300]}" if lines else ""
 
@@ -146,10 +145,10 @@ class Process:
 def _own_memory(pid: int) -> int:
     """Bytes of a process that are no pages of files, which ranks share; 0 where the kernel does not tell."""
     try:
-        told = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    return 1024 * sum(map(int, re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", told, re.MULTILINE)))
+    return 1024 * sum(map(int, re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", status, re.MULTILINE)))
 
 
 @contextmanager

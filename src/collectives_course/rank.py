@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from collectives_course import comm
 from collectives_course.comm import Wire
 from collectives_course.wire import WireError, pack
 
@@ -63,7 +64,7 @@ def serve(connection: socket.socket, load: Load, watch: Watch = nullcontext) -> 
     wire = Wire(connection)
     while True:
         try:
-            task = wire.hear()
+            task = wire.receive()
         except (EOFError, OSError):
             return
         connection.sendall(_answer(task, wire, load, watch))
@@ -76,7 +77,7 @@ def _answer(task: dict[str, Any], wire: Wire, load: Load, watch: Watch) -> bytes
             value = _called(task, wire, load)
             return pack({"op": "return", "value": value, "arguments": _arrays(task["arguments"])})
     except BaseException as error:  # SystemExit and KeyboardInterrupt, too: the rank stays, to say so
-        return pack({"op": "raise", **_told(error, task["file"])})
+        return pack({"op": "raise", **_described(error, task["file"])})
 
 
 def _called(task: dict[str, Any], wire: Wire, load: Load) -> Any:
@@ -85,20 +86,15 @@ def _called(task: dict[str, Any], wire: Wire, load: Load) -> Any:
         raise AttributeError(f"{task['file']} has no function {task['call']}")
     arguments = task["arguments"]
     if task["size"]:
-        arguments = [_connection(task["comm"])(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
+        kind = getattr(comm, task["comm"])
+        arguments = [kind(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
     return function(*arguments)
-
-
-def _connection(name: str) -> Any:
-    """The class ``module:Class`` of this folder whose object a function gets as its first argument."""
-    module, _, kind = name.partition(":")
-    return getattr(importlib.import_module(f"collectives_course.{module}"), kind)
 
 
 def _asking(wire: Wire) -> Callable[[dict[str, Any]], Any]:
     def ask(question: dict[str, Any]) -> Any:
-        wire.tell(question)
-        return wire.hear()
+        wire.send(question)
+        return wire.receive()
 
     return ask
 
@@ -107,7 +103,7 @@ def _arrays(values: list[Any]) -> list[Any]:
     return [value if isinstance(value, np.ndarray) else None for value in values]
 
 
-def _told(error: BaseException, file: str) -> dict[str, Any]:
+def _described(error: BaseException, file: str) -> dict[str, Any]:
     """An error in words: its kind, its text and the last line of the student's file in its traceback."""
     calls = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in calls if frame.f_code.co_filename.endswith(file)]
@@ -248,7 +244,7 @@ def main() -> None:
         ("/dev/",),
     )
     forbid_distributed(tried)
-    Wire(connection).tell({"op": "ready"})
+    Wire(connection).send({"op": "ready"})
     serve(connection, loader(Path(folder)), watcher(tried))
 
 

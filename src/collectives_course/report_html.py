@@ -13,8 +13,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from collectives.contracts import CONTRACTS
-from collectives_course.shown import SIGNS, number, passed, percent, shown
-from collectives_course.verdict import Grade, Verdict
+from collectives_course.verdict import NO_SANDBOX, Grade, Verdict, out_of, passed, percent, shown, signed
 
 STATIC = Path(__file__).parents[2] / "chapters" / "_static"  # in a checkout; a wheel has no player
 SCRIPTS = (  # in this order, as on the book's pages
@@ -52,15 +51,15 @@ def html(grade: Grade) -> str:
 
 def _element(tag: str, *children: Element | str, **attributes: str) -> Element:
     """An element; ``class_`` and ``http_equiv`` are written as HTML writes them."""
-    made = Element(tag, {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()})
+    element = Element(tag, {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()})
     for child in children:
         if isinstance(child, Element):
-            made.append(child)
-        elif len(made):
-            made[-1].tail = (made[-1].tail or "") + child
+            element.append(child)
+        elif len(element):
+            element[-1].tail = (element[-1].tail or "") + child
         else:
-            made.text = (made.text or "") + child
-    return made
+            element.text = (element.text or "") + child
+    return element
 
 
 def _head(title: str, scripts: list[str], styles: list[str]) -> Element:
@@ -97,8 +96,8 @@ def _main(grade: Grade, schedules: Schedules) -> Element:
 def _header(grade: Grade) -> Element:
     notes = list(grade.notes)
     if not grade.sandboxed:
-        notes.insert(0, "Graded without a sandbox: the submission could have changed this result.")
-    score = _element("strong", f"{number(grade.points)} of {number(grade.of)} points")
+        notes.insert(0, f"{NO_SANDBOX.capitalize()}.")
+    score = _element("strong", out_of(grade))
     return _element(
         "header",
         _element("h1", grade.title),
@@ -109,8 +108,8 @@ def _header(grade: Grade) -> Element:
 
 
 def _criterion(place: int, verdict: Verdict, schedules: Schedules) -> Element:
-    status = _element("span", f"{SIGNS[verdict.status]} {verdict.status}", class_="status")
-    points = _element("span", f"{number(verdict.points)} of {number(verdict.of)} points", class_="points")
+    status = _element("span", signed(verdict), class_="status")
+    points = _element("span", out_of(verdict), class_="points")
     parts = [_element("h2", f"{place}. {verdict.text}"), _element("p", status, points, class_="result")]
     if verdict.message:
         parts.append(_element("p", verdict.message, class_="message"))

@@ -33,7 +33,6 @@ INSIDE = (
     "collectives_course/__init__.py",
     "collectives_course/comm.py",
     "collectives_course/rank.py",
-    "collectives_course/training_comm.py",
     "collectives_course/wire.py",
 )
 # What a package imports of others.
@@ -122,7 +121,7 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     for prefix in sorted({sys.base_prefix, sys.base_exec_prefix} - {"/usr"}):
         binds += _programs(prefix)
     binds += _emptied(site.getsitepackages([sys.base_prefix]))
-    binds += [*_made("/grader/collectives"), *_made("/grader/collectives_course"), *_made("/packages")]
+    binds += [*_folders("/grader/collectives"), *_folders("/grader/collectives_course"), *_folders("/packages")]
     for name in INSIDE:
         binds += ["--ro-bind", str(own / name), f"/grader/{name}"]
     binds += _packages(limits.packages)
@@ -152,10 +151,10 @@ def _become(user: int) -> list[str]:
 def _programs(prefix: str) -> list[str]:
     """Programs and libraries of a prefix, and nothing else that may lie there, such as a course."""
     found = [f"{prefix}/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
-    return _made(prefix) + [word for each in found if Path(each).is_dir() for word in ("--ro-bind", each, each)]
+    return _folders(prefix) + [word for each in found if Path(each).is_dir() for word in ("--ro-bind", each, each)]
 
 
-def _made(folder: str) -> list[str]:
+def _folders(folder: str) -> list[str]:
     """A folder and those above it: bubblewrap itself makes folders that only root may enter."""
     folders = [*reversed(Path(folder, "x").parents)][1:]
     return [word for each in folders for word in ("--perms", "0755", "--dir", str(each))]

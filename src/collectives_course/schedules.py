@@ -19,7 +19,7 @@ from collectives_course.verdict import Failed
 
 MOST_CELLS = 1 << 18  # ranks times chunks; a proof needs p + 1 bytes for each
 MOST_MOVED = 1 << 18  # chunks that move in all steps together, of which a proof copies p + 1 bytes each
-MOST_RANKS_PLAYED, MOST_MOVED_PLAYED = 16, 4096
+MOST_PLAYER_RANKS, MOST_PLAYER_MOVED = 16, 4096
 
 
 def schedules(
@@ -33,10 +33,10 @@ def schedules(
     """
     for p, arguments in cases:
         call = f"{function}({', '.join(map(_short, arguments))})"
-        made = submission.call(function, *arguments)
+        schedule = submission.call(function, *arguments)
         start = time.thread_time()
-        need_all_reduce(call, made, p)
-        yield call, made
+        need_all_reduce(call, schedule, p)
+        yield call, schedule
         submission.charge(time.thread_time() - start, call)
 
 
@@ -46,26 +46,26 @@ def _short(argument: Any) -> str:
     return f"{argument:,}" if isinstance(argument, int) and argument > 9999 else str(argument)[:40]
 
 
-def need_all_reduce(call: str, made: Any, p: int) -> None:
+def need_all_reduce(call: str, schedule: Any, p: int) -> None:
     """Raise Failed unless this is an all-reduce schedule on p ranks that is small enough to be proved."""
-    if not isinstance(made, Schedule):
-        raise Failed(f"{call}: got {type(made).__name__}, expected a Schedule")
-    if made.collective != "all_reduce":
-        raise Failed(f"{call}: got a schedule for {str(made.collective)[:40]!r}, expected 'all_reduce'")
-    if made.p != p:
-        raise Failed(f"{call}: got a schedule for {_count(made.p)} ranks, expected {p}")
-    if made.switches:
-        raise Failed(f"{call}: got a schedule with {_count(made.switches)} switches, expected ranks only")
-    if made.root is not None:
-        raise Failed(f"{call}: got root={made.root}, expected none: an all-reduce ends on every rank")
-    _need_small(call, made)
+    if not isinstance(schedule, Schedule):
+        raise Failed(f"{call}: got {type(schedule).__name__}, expected a Schedule")
+    if schedule.collective != "all_reduce":
+        raise Failed(f"{call}: got a schedule for {str(schedule.collective)[:40]!r}, expected 'all_reduce'")
+    if schedule.p != p:
+        raise Failed(f"{call}: got a schedule for {_count(schedule.p)} ranks, expected {p}")
+    if schedule.switches:
+        raise Failed(f"{call}: got a schedule with {_count(schedule.switches)} switches, expected ranks only")
+    if schedule.root is not None:
+        raise Failed(f"{call}: got root={schedule.root}, expected none: an all-reduce ends on every rank")
+    _need_small(call, schedule)
 
 
-def _need_small(call: str, made: Schedule) -> None:
-    if made.k > MOST_CELLS // made.p:
-        raise Failed(f"{call}: got {_count(made.k)} chunks, expected at most {MOST_CELLS // made.p:,}")
-    if moved(made) > MOST_MOVED:
-        raise Failed(f"{call}: {moved(made):,.0f} chunks move, expected at most {MOST_MOVED:,}")
+def _need_small(call: str, schedule: Schedule) -> None:
+    if schedule.k > MOST_CELLS // schedule.p:
+        raise Failed(f"{call}: got {_count(schedule.k)} chunks, expected at most {MOST_CELLS // schedule.p:,}")
+    if moved(schedule) > MOST_MOVED:
+        raise Failed(f"{call}: {moved(schedule):,.0f} chunks move, expected at most {MOST_MOVED:,}")
 
 
 def _count(number: int) -> str:
@@ -100,12 +100,12 @@ def _fault(schedule: Schedule, one_port: bool) -> ScheduleError | None:
 def failed(call: str, schedule: Schedule, error: ScheduleError) -> Failed:
     """What the proof found: its first line as the message, the marked grid and the player's data as details."""
     first, _, table = str(error).partition("\n")
-    return Failed(f"{call}: {first}", grid=table, **played(call, schedule))
+    return Failed(f"{call}: {first}", grid=table, **player_details(call, schedule))
 
 
-def played(call: str, schedule: Schedule) -> dict[str, Any]:
+def player_details(call: str, schedule: Schedule) -> dict[str, Any]:
     """The details that let a report play the schedule; nothing where it is too large or names ranks that are not."""
-    if schedule.p > MOST_RANKS_PLAYED or moved(schedule) > MOST_MOVED_PLAYED or not _is_possible(schedule):
+    if schedule.p > MOST_PLAYER_RANKS or moved(schedule) > MOST_PLAYER_MOVED or not _is_possible(schedule):
         return {}
     from collectives.figures.player import player_data  # imports matplotlib
 
@@ -127,10 +127,10 @@ def prove_each(
     """Prove the schedules of all cases; raise what the first wrong one gives, with half the share of the right ones."""
     cases = list(cases)
     wrong, first = 0, None
-    for call, made in schedules(submission, function, cases):
-        error = _fault(made, one_port)
+    for call, schedule in schedules(submission, function, cases):
+        error = _fault(schedule, one_port)
         if error is not None:
-            wrong, first = wrong + 1, first or failed(call, made, error)
+            wrong, first = wrong + 1, first or failed(call, schedule, error)
     if first is not None:
         others = f"; {wrong - 1} of the other {len(cases) - 1} schedules are wrong, too" if wrong > 1 else ""
         raise Failed(f"{first}{others}", share=(1 - wrong / len(cases)) / 2, **first.details)

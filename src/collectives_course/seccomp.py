@@ -81,17 +81,17 @@ def has_filter() -> bool:
 def program(machine: str = "") -> bytes:
     """The filter for a machine (this one, if empty), as ``bwrap --seccomp`` reads it. KeyError for an unknown one."""
     table, architecture = MACHINES[machine or platform.machine()]
-    made = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, REFUSE), (LOAD, 0, 0, NUMBER)]
-    made += _if(AT_LEAST, FIRST_UNKNOWN, MISSING)  # libraries then take an older call
-    made += _if(EQUAL, CLONE3[table], MISSING)  # its flags are in memory; libraries then call clone
-    made += _if_any((each[table] for each in ALLOWED.values() if each[table] >= 0), ALLOW)
+    code = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, REFUSE), (LOAD, 0, 0, NUMBER)]
+    code += _if(AT_LEAST, FIRST_UNKNOWN, MISSING)  # libraries then take an older call
+    code += _if(EQUAL, CLONE3[table], MISSING)  # its flags are in memory; libraries then call clone
+    code += _if_any((each[table] for each in ALLOWED.values() if each[table] >= 0), ALLOW)
     for numbers, index, values in ((FCNTL, 1, FCNTL_ALLOWED), (IOCTL, 1, IOCTL_ALLOWED), (PRCTL, 0, PRCTL_ALLOWED)):
-        made += _with_argument(numbers[table], index, _if_any(values, ALLOW), REFUSE)
-    made += _with_argument(CLONE[table], 0, _if(ANY_BIT, CLONE_THREAD, ALLOW), REFUSE)
-    made += _with_argument(MADVISE[table], 2, _if(AT_LEAST, MADV_COLD, REFUSE), ALLOW)
+        code += _with_argument(numbers[table], index, _if_any(values, ALLOW), REFUSE)
+    code += _with_argument(CLONE[table], 0, _if(ANY_BIT, CLONE_THREAD, ALLOW), REFUSE)
+    code += _with_argument(MADVISE[table], 2, _if(AT_LEAST, MADV_COLD, REFUSE), ALLOW)
     # The C library then looks again at what it waits for, as it does when a thread has ended meanwhile.
-    made += _with_argument(FUTEX[table], 1, _if(ANY_BIT, FUTEX_PRIVATE, ALLOW), FAIL | errno.EAGAIN)
-    return b"".join(struct.pack("<HBBI", *each) for each in [*made, (RETURN, 0, 0, REFUSE)])
+    code += _with_argument(FUTEX[table], 1, _if(ANY_BIT, FUTEX_PRIVATE, ALLOW), FAIL | errno.EAGAIN)
+    return b"".join(struct.pack("<HBBI", *each) for each in [*code, (RETURN, 0, 0, REFUSE)])
 
 
 def _if(test: int, value: int, verdict: int) -> list[Instruction]:

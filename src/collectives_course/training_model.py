@@ -86,14 +86,14 @@ class Model:
 
     def computations(self, skips: Sequence[Sequence[int]]) -> list[Computation]:
         """What a rank computes, in order, if it skips these layers in each step."""
-        made = []
+        computations = []
         for step, skip in enumerate(skips):
             used = [layer for layer in range(self.layers) if layer not in skip]
-            made += [Computation(step, layer, "forward", FORWARD * self.seconds[layer]) for layer in used]
+            computations += [Computation(step, layer, "forward", FORWARD * self.seconds[layer]) for layer in used]
             for layer in reversed(used):
                 factor = float(self.factors[step, layer])
-                made.append(Computation(step, layer, "backward", self.seconds[layer], factor))
-        return made
+                computations.append(Computation(step, layer, "backward", self.seconds[layer], factor))
+        return computations
 
     def _index(self, layer: int) -> int:
         return 2 * self.owners.index(dict(self.tied).get(layer, layer))
@@ -123,19 +123,19 @@ def greedy(sizes: Sequence[int], most: int) -> list[list[int]]:
     >>> greedy([50, 10, 40, 30, 200], 100)
     [[4], [3, 2, 1], [0]]
     """
-    made: list[list[int]] = []
+    buckets: list[list[int]] = []
     for index in reversed(range(len(sizes))):
-        if not made or sum(sizes[each] for each in made[-1]) + sizes[index] > most:
-            made.append([])
-        made[-1].append(index)
-    return made
+        if not buckets or sum(sizes[each] for each in buckets[-1]) + sizes[index] > most:
+            buckets.append([])
+        buckets[-1].append(index)
+    return buckets
 
 
 def exposed(model: Model, network: Network, most: int) -> float:
     """Seconds of a step's communication that buckets of at most ``most`` bytes cannot hide."""
-    made = greedy(model.sizes, most)
-    costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in made]
-    return overlap.exposed([_ready(model, bucket) for bucket in made], costs)
+    buckets = greedy(model.sizes, most)
+    costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in buckets]
+    return overlap.exposed([_ready(model, bucket) for bucket in buckets], costs)
 
 
 def _ready(model: Model, bucket: Sequence[int]) -> float:

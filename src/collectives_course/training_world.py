@@ -6,21 +6,19 @@ is known before; the factor of a layer's gradient is told when its computing has
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collectives.simulator.overlap import REDUCE, Span
-from collectives_course.messages import Array, Played
-from collectives_course.progress import Rank
+from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span
+from collectives_course.messages import Array, Rank, RunResult
 from collectives_course.verdict import Failed
 from collectives_course.world import World
 
 MOST_COLLECTIVES, MOST_BYTES = 10_000, 256 << 20  # of all ranks together, in one call
 KINDS = ("all_reduce", "broadcast")
-QUESTIONS = ("compute", "raise", "return", "start", "time", "wait")
 
 
 class Computation(NamedTuple):
@@ -63,7 +61,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Trained(Played):
+class TrainingResult(RunResult):
     """The result of a training run: also all collectives, in their order, and when each rank computed what."""
 
     collectives: list[Collective]
@@ -86,33 +84,31 @@ class Trained(Played):
 class TrainingWorld(World):
     """``computations`` has, for each rank, the layers that it computes, in the order of a training run."""
 
-    comm: ClassVar[str] = "training_comm:TrainingComm"
+    comm: ClassVar[str] = "TrainingComm"
     computations: Sequence[Sequence[Computation]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for op in ("recv", "send", "sendrecv"):
+            del self.handlers[op]  # nothing goes past the collectives
+        self.handlers |= {"compute": self.on_compute, "start": self.on_start, "wait": self.on_wait}
         self.collectives: list[Collective] = []
         self.bytes = 0
         self.started: Counter[int] = Counter()
         self.computed: Counter[int] = Counter()
         self.spans: list[Span] = []
 
-    def play(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> Trained:
-        """As `World.play`. Raises Failed, too, if a rank has not computed everything."""
-        played = super().play(call, arguments, alone)
+    def run(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> TrainingResult:
+        """As `World.run`. Raises Failed, too, if a rank has not computed everything."""
+        result = super().run(call, arguments, alone)
         for rank, expected in enumerate(self.computations):
             if self.computed[rank] < len(expected):
                 missing = expected[self.computed[rank]]
                 raise Failed(
                     f"rank {rank} returned without {_named(missing.phase, missing.layer)}, step {missing.step}"
                 )
-        seconds = max([played.seconds, *(each.end for each in self.collectives)])
-        return Trained(played.values, played.arguments, [], seconds, [], self.collectives, self.spans)
-
-    def _handler(self, question: Any) -> Callable[[Rank, dict[str, Any]], None] | None:
-        """A training run sends no messages from rank to rank: nothing goes past the collectives."""
-        op = question.get("op") if isinstance(question, dict) else None
-        return super()._handler(question) if op in QUESTIONS else None
+        seconds = max([result.seconds, *(each.end for each in self.collectives)])
+        return TrainingResult(result.values, result.arguments, [], seconds, [], self.collectives, self.spans)
 
     def on_compute(self, rank: Rank, question: dict[str, Any]) -> None:
         """Compute the next layer."""
@@ -124,7 +120,7 @@ class TrainingWorld(World):
         self.computed[rank.number] += 1
         begin, rank.clock = rank.clock, rank.clock + todo[0].seconds
         self.spans.append(Span(rank.number, todo[0].phase, todo[0].layer, begin, rank.clock))
-        rank.channel.tell({"factor": todo[0].factor})
+        rank.channel.send({"factor": todo[0].factor})
 
     def on_start(self, rank: Rank, question: dict[str, Any]) -> None:
         """Start the rank's next collective."""
@@ -139,7 +135,7 @@ class TrainingWorld(World):
         self.collectives[number].arrays[rank.number] = array
         self.collectives[number].started[rank.number] = rank.clock
         self.started[rank.number] += 1
-        rank.channel.tell({"number": number})
+        rank.channel.send({"number": number})
         self._carry(number)
 
     def on_wait(self, rank: Rank, question: dict[str, Any]) -> None:
@@ -184,7 +180,7 @@ class TrainingWorld(World):
             if one is not None and one.result is not None:
                 rank.clock = max(rank.clock, one.end)
                 rank.collective = None
-                rank.channel.tell({"array": one.result})
+                rank.channel.send({"array": one.result})
 
     def deadlock(self, waiting: list[Rank]) -> str:
         """Which collective was not started by all, and what the others do instead."""
@@ -208,3 +204,25 @@ def _number(value: Any, end: int) -> int:
 
 def _named(phase: object, layer: object) -> str:
     return f"layer {str(layer)[:20]} {str(phase)[:20]}"
+
+
+def timeline(spans: Iterable[Span], rank: int = 0, width: int = 64) -> str:
+    """Three lanes, on which a digit is the number of a layer or of a bucket, modulo ten, and a dot is nothing.
+
+    >>> parts = [("forward", 0, 0, 2), ("backward", 0, 2, 6), ("all-reduce", 0, 6, 7)]
+    >>> print(timeline([Span(0, *part) for part in parts], width=14))
+    forward    0000..........
+    backward   ....00000000..
+    all-reduce ............00
+               7000.00 ms
+    """
+    shown = [span for span in spans if span.rank == rank]
+    begin, end = min(span.begin for span in shown), max(span.end for span in shown)
+    column = (end - begin) / width or 1.0
+    lanes = {what: ["."] * width for what in (FORWARD, BACKWARD, REDUCE)}
+    for span in shown:
+        first, last = ((at - begin) / column for at in (span.begin, span.end))
+        for at in range(round(first), min(width, max(round(last), round(first) + 1))):
+            lanes[span.what][at] = str(span.nth % 10)
+    rows = [f"{what:<11}{''.join(lane)}" for what, lane in lanes.items()]
+    return "\n".join([*rows, f"{'':<11}{(end - begin) * 1e3:.2f} ms"])

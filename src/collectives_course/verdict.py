@@ -1,19 +1,24 @@
-"""Verdicts: how a criterion, and a whole submission, came out."""
+"""Verdicts and grades: how a criterion and a submission came out, and harmless text, points and signs for reports."""
 
-from dataclasses import dataclass, field
+import unicodedata
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, Literal, get_args
 
 Status = Literal["passed", "failed", "timeout", "crashed", "blocked", "ungraded"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-
-
-def plain(text: str) -> str:
-    r"""The text without characters that a terminal would obey or that no file can hold.
-
-    >>> plain("a\x1b[2Jb\ud800\n")
-    'a�[2Jb�\n'
-    """
-    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+SIGNS: dict[Status, str] = {
+    "passed": "✓",
+    "failed": "✗",
+    "timeout": "◷",
+    "crashed": "!",
+    "blocked": "⊘",
+    "ungraded": "?",
+}
+NO_SANDBOX = "graded without a sandbox: the submission could have changed this result"
+# Control characters could clear a terminal, format characters reverse the order of letters, and half a surrogate pair
+# cannot be written as UTF-8.
+UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 class EndedError(Exception):
@@ -94,3 +99,110 @@ class Grade:
     def of(self) -> float:
         """What all criteria that were graded give together."""
         return sum(verdict.of for verdict in self.verdicts if verdict.status != "ungraded")
+
+
+def shown(grade: Grade) -> Grade:
+    r"""The grade with all its text printable and its details plain JSON values; no report may show another.
+
+    >>> shown(Grade("ring", "Ring", "mallory\x1b[2J", 1, ())).submission
+    'mallory\\x1b[2J'
+    """
+    return replace(
+        grade,
+        assignment=line(grade.assignment),
+        title=line(grade.title),
+        submission=line(grade.submission),
+        verdicts=tuple(_verdict(verdict) for verdict in grade.verdicts),
+        notes=tuple(printable(note) for note in grade.notes),
+    )
+
+
+def _verdict(verdict: Verdict) -> Verdict:
+    return replace(
+        verdict,
+        criterion=line(verdict.criterion),
+        text=line(verdict.text),
+        message=printable(verdict.message),
+        details=json_value(verdict.details),
+    )
+
+
+def printable(text: str) -> str:
+    r"""The text with control, format and surrogate characters as escapes; line breaks stay, tabs become spaces.
+
+    >>> printable("expected\t10\r\ngot\x1b[32m 10")
+    'expected        10\ngot\\x1b[32m 10'
+    """
+    text = text.replace("\r\n", "\n").expandtabs()
+    return "".join(each if each == "\n" or unicodedata.category(each) not in UNSAFE else _escape(each) for each in text)
+
+
+def line(text: str) -> str:
+    r"""`printable` text on one line.
+
+    >>> line("alice\npassed")
+    'alice\\npassed'
+    """
+    return printable(text).replace("\n", "\\n")
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON has it, its text `printable`. What JSON lacks (infinity, NaN, other types) becomes text.
+
+    >>> import numpy as np
+    >>> json_value({"steps": (np.int64(6), float("inf")), "sent": np.arange(2)})
+    {'steps': [6, 'inf'], 'sent': [0, 1]}
+    """
+    if hasattr(value, "tolist"):  # of numpy
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {printable(str(key)): json_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return printable(str(value))
+
+
+def number(value: float) -> str:
+    """Points with at most two decimals.
+
+    >>> number(12.0), number(20 / 3)
+    ('12', '6.67')
+    """
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def out_of(result: Grade | Verdict) -> str:
+    """The points of a grade or a verdict, in words.
+
+    >>> out_of(Verdict("sum", "The sum is right", "failed", 2.5, 5))
+    '2.5 of 5 points'
+    """
+    return f"{number(result.points)} of {number(result.of)} points"
+
+
+def signed(verdict: Verdict) -> str:
+    """The status, with its sign before it."""
+    return f"{SIGNS[verdict.status]} {verdict.status}"
+
+
+def percent(grade: Grade) -> float:
+    """Points per hundred; 0 for an assignment that gives none."""
+    return 100 * grade.points / grade.of if grade.of else 0.0
+
+
+def passed(grade: Grade) -> str:
+    """How many criteria were met, in words, and how many were not graded.
+
+    >>> passed(Grade("ring", "Ring", "alice", 1, (Verdict("sum", "The sum is right", "passed", 2, 2),)))
+    '1 of 1 criteria passed'
+    """
+    met = sum(verdict.status == "passed" for verdict in grade.verdicts)
+    ungraded = sum(verdict.status == "ungraded" for verdict in grade.verdicts)
+    missing = f", {ungraded} not graded: the grader's fault" if ungraded else ""
+    return f"{met} of {len(grade.verdicts)} criteria passed{missing}"

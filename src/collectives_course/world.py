@@ -16,12 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from collectives_course import wire
-from collectives_course.channel import Channel, GoneError
-from collectives_course.messages import Network, Played, Post, Sent
-from collectives_course.meter import TICK
-from collectives_course.progress import Rank, cycle_from, stuck, used_up
-from collectives_course.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, plain
+from collectives_course.channel import TICK, Channel, GoneError
+from collectives_course.messages import Network, Post, Rank, RunResult, Sent, cycle_from, stuck, used_up
+from collectives_course.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, printable
 
+Handler = Callable[[Rank, dict[str, Any]], None]
 MOST_MESSAGES = 100_000
 MOST_UNRECEIVED = 256 << 20  # bytes
 MOST_WAIT = 100  # times the limit: longer than the slowest call on a busy machine
@@ -34,12 +33,12 @@ def _kind(value: Any) -> str:
 
 @dataclass
 class World:
-    """One call on all ranks. ``play`` runs it; subclasses may add questions, as methods named ``on_…``.
+    """One call on all ranks. ``run`` runs it; subclasses may have other ``handlers`` of questions.
 
-    ``comm``: the module and the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
+    ``comm``: the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
     """
 
-    comm: ClassVar[str] = "comm:Comm"
+    comm: ClassVar[str] = "Comm"
     channels: Sequence[Channel]
     network: Network = field(default_factory=Network)
     limit: float = 5.0
@@ -49,13 +48,21 @@ class World:
     def __post_init__(self) -> None:
         late = self.network.late or (0.0,) * len(self.channels)
         self.ranks = [Rank(r, channel, clock=late[r]) for r, channel in enumerate(self.channels)]
+        self.handlers: dict[str, Handler] = {
+            "raise": self.on_raise,
+            "recv": self.on_recv,
+            "return": self.on_return,
+            "send": self.on_send,
+            "sendrecv": self.on_sendrecv,
+            "time": self.on_time,
+        }
         self.mail: dict[tuple[int, int], deque[Post]] = {}
         self.unreceived = 0  # bytes
         self.posted = 0  # messages
         self.given: Sequence[list[Any]] = []
         self.sent: list[Sent] = []
 
-    def play(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> Played:
+    def run(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> RunResult:
         """Call a function of the submission on every rank, with that rank's arguments; ``alone``: without a Comm.
 
         Raises an `EndedError` that says how it went wrong: a deadlock, an error, a rank that is silent.
@@ -65,7 +72,7 @@ class World:
             size = 0 if alone else len(self.ranks)
             task = {"file": self.file, "call": call, "arguments": given, "comm": self.comm}
             rank.channel.meter.start()
-            rank.channel.tell({**task, "rank": rank.number, "size": size})
+            rank.channel.send({**task, "rank": rank.number, "size": size})
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
                 selector.register(rank.channel.connection, selectors.EVENT_READ, rank)
@@ -79,7 +86,7 @@ class World:
         seconds = max([rank.clock for rank in self.ranks] + [message.end for message in self.sent])
         left = [pair for pair, posts in sorted(self.mail.items()) for _ in posts]
         values, after = [each.get("value") for each in returned], [list(each["arguments"]) for each in returned]
-        return Played(values, after, self.sent, seconds, left)
+        return RunResult(values, after, self.sent, seconds, left)
 
     def _need_no_error(self) -> None:
         """Raise the error of the first rank by number, whichever came first: the same in every run."""
@@ -122,7 +129,7 @@ class World:
 
     def _read(self, rank: Rank, selector: selectors.BaseSelector) -> None:
         try:
-            questions = rank.channel.hear()
+            questions = rank.channel.receive()
         except GoneError as gone:
             if not rank.has_ended:
                 rank.error = Crashed(f"rank {rank.number}: {gone}")
@@ -134,19 +141,15 @@ class World:
             self._take(rank, question)
 
     def _take(self, rank: Rank, question: Any) -> None:
-        handler = self._handler(question)
-        if handler is None or rank.has_ended or rank.waits:
+        op = question.get("op") if isinstance(question, dict) else None
+        if not isinstance(op, str) or op not in self.handlers or rank.has_ended or rank.waits:
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
         line = question.get("line", 0)
-        rank.asks, rank.line = question["op"], line if isinstance(line, int) and 0 < line < 10**7 else 0
+        rank.asks, rank.line = op, line if isinstance(line, int) and 0 < line < 10**7 else 0
         try:
-            handler(rank, question)
+            self.handlers[op](rank, question)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError):
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read") from None
-
-    def _handler(self, question: Any) -> Callable[[Rank, dict[str, Any]], None] | None:
-        op = question.get("op") if isinstance(question, dict) else None
-        return getattr(self, f"on_{op}", None) if isinstance(op, str) else None
 
     # What ranks ask.
 
@@ -160,7 +163,7 @@ class World:
 
     def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
         """The call has raised an error. Others go on: one with a lower number may raise one, too."""
-        rank.error = self._error(rank, question["kind"], plain(str(question["text"])[:2000]))
+        rank.error = self._error(rank, question["kind"], printable(str(question["text"]))[:2000])
 
     def _error(self, rank: Rank, kind: str, text: str) -> EndedError:
         where = f" ({self.file}, line {rank.line})" if rank.line else ""
@@ -175,7 +178,7 @@ class World:
     def on_time(self, rank: Rank, question: dict[str, Any]) -> None:
         """The rank's clock."""
         del question
-        rank.channel.tell({"time": rank.clock})
+        rank.channel.send({"time": rank.clock})
 
     def on_send(self, rank: Rank, question: dict[str, Any]) -> None:
         """Hand over a message."""
@@ -273,6 +276,6 @@ class World:
     def _answer(self, rank: Rank) -> None:
         if rank.waits:
             return
-        rank.channel.tell({} if rank.received is None else {"array": rank.received})
+        rank.channel.send({} if rank.received is None else {"array": rank.received})
         rank.received = None
         rank.asks = ""

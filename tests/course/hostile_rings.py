@@ -80,7 +80,7 @@ PROCESSES = [
             "    def __str__(self): raise E\nraise E", "cannot be read"),
     Hostile("an error whose text never ends", "timeout", "class E(Exception):\n    def __str__(self):\n"
             "        while True: pass\nraise E"),
-    Hostile("an error that rules the terminal", "crashed", r'raise ValueError("\x1b[2J\ud800" * 10**6)', "\ufffd[2J"),
+    Hostile("an error that rules the terminal", "crashed", r'raise ValueError("\x1b[2J\ud800" * 10**6)', r"\x1b[2J"),
 ]  # fmt: skip
 LOOKS_AND_TALKS = [
     Hostile("writes outside", "blocked", 'open("/submission/x", "w")', "writing /submission/x is forbidden"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from collectives_course import assignment, classroom, starter, submitted
+from collectives_course import assignment, classroom, submitted
 from collectives_course.assignment import Assignment
 from collectives_course.classroom import grade_class
 from collectives_course.grade import grade
@@ -63,7 +63,7 @@ def test_a_run_that_was_cut_off_goes_on(tiny: Assignment, tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        grade_class(tiny, tmp_path / "class", tmp_path / "out", sandboxed=False, told=cut)
+        grade_class(tiny, tmp_path / "class", tmp_path / "out", sandboxed=False, on_grade=cut)
     assert 2 <= graded(tmp_path) <= 4
     assert not (tmp_path / "out" / "class.csv").exists()
     assert points(tiny, tmp_path) == {"ada": 8, "bob": 2, "eve": 0, "zoe": 8}
@@ -200,7 +200,7 @@ def thirty(ring: Assignment, folder: Path) -> dict[str, dict[str, str]]:
             shutil.copytree(ring.folder / "reference", student)
             missed[student.name] = {}
         elif kind == 1:
-            starter.write(ring, SEED, student)
+            assignment.write_starter(ring, SEED, student)
             missed[student.name] = {"*": "failed"}
         else:
             student.mkdir()

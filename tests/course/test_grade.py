@@ -12,8 +12,7 @@ import pytest
 
 from collectives_course import assignment, criterion, sandbox, submitted
 from collectives_course import grade as grading
-from collectives_course.checking import reading
-from collectives_course.criterion import Criterion, Submission
+from collectives_course.criterion import Criterion, Submission, reading
 from collectives_course.grade import grade
 from collectives_course.submitted import HandedIn
 from collectives_course.verdict import Failed, TimedOut
@@ -186,7 +185,7 @@ def test_a_rank_that_starts_late_is_charged_only_if_others_compute(
                 raise TimedOut("a rank did not start within 300 s")
 
     submission = Submission(tmp_path, "ring.py", {})
-    monkeypatch.setattr(criterion, "Process", Started)
+    monkeypatch.setattr(criterion, "RankProcess", Started)
     submission.ranks(1)
     with pytest.raises(error):
         submission.ranks(2)

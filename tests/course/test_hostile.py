@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from collectives_course import assignment, process
-from collectives_course.checking import need_equal
-from collectives_course.criterion import Criterion, Submission
+from collectives_course.criterion import Criterion, Submission, need_equal
 from collectives_course.grade import grade
 from course.hostile_rings import HOSTILE, Hostile
 from course.wrong import ASSIGNMENTS
@@ -30,8 +29,8 @@ SHORT, LONG = 1.0, 30.0  # seconds; only what ends by itself may take long, on a
 
 def _need_sum(submission: Submission) -> None:
     buffers = [np.arange(6.0) + 10 * rank for rank in range(2)]
-    played = submission.play("all_reduce", [[each, "sum"] for each in buffers])
-    need_equal(played, [buffers[0] + buffers[1]] * 2, "all_reduce")
+    result = submission.run("all_reduce", [[each, "sum"] for each in buffers])
+    need_equal(result, [buffers[0] + buffers[1]] * 2, "all_reduce")
 
 
 def _need_bounds(submission: Submission) -> None:

@@ -15,9 +15,9 @@ def test_values_and_arguments_of_every_rank() -> None:
         array *= scale
         return {"rank": comm.rank, "of": comm.size, "sum": array.sum()}
 
-    played = run(f, [[np.arange(3.0) + rank, 10] for rank in range(3)])
-    assert played.values == [{"rank": r, "of": 3, "sum": 30.0 + 30 * r} for r in range(3)]
-    assert [after[0].tolist() for after in played.arguments] == [[10.0 * (r + i) for i in range(3)] for r in range(3)]
+    result = run(f, [[np.arange(3.0) + rank, 10] for rank in range(3)])
+    assert result.values == [{"rank": r, "of": 3, "sum": 30.0 + 30 * r} for r in range(3)]
+    assert [after[0].tolist() for after in result.arguments] == [[10.0 * (r + i) for i in range(3)] for r in range(3)]
 
 
 def test_the_callers_arrays_stay_as_they_are() -> None:

@@ -16,10 +16,8 @@ from collectives.figures.player import player_data
 from collectives.grid import grid
 from collectives.schemas import schema
 from collectives_course import report, report_html
-from collectives_course.class_table import class_summary, class_table
-from collectives_course.report import as_json, from_json, gradescope, read, write
+from collectives_course.report import as_json, class_summary, class_table, from_json, gradescope, read, terminal, write
 from collectives_course.report_html import html
-from collectives_course.terminal import terminal
 from collectives_course.verdict import STATUSES, Grade, Verdict
 
 SCRIPT = "</script></pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -197,8 +195,8 @@ def test_the_submission_s_schedule_is_on_the_page() -> None:
     element = only(page(GRADE).select("schedule-player"))
     data = only([each for each in page(GRADE).select("script") if each.text.startswith("window.schedules")]).text
     schedules = json.loads(data.removeprefix("window.schedules = ").removesuffix(";"))
-    played = schedules[element["collective"]][element["algorithm"]][element["p"]]
-    assert played == json.loads(json.dumps(player_data(RING, "ring"))) | {"algorithm": element["algorithm"]}
+    player = schedules[element["collective"]][element["algorithm"]][element["p"]]
+    assert player == json.loads(json.dumps(player_data(RING, "ring"))) | {"algorithm": element["algorithm"]}
 
 
 def test_without_the_repository_the_grid_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from collectives_course import assignment, process, sandbox, seccomp
 from collectives_course.criterion import Submission
 from collectives_course.grade import grade
-from collectives_course.process import Process
+from collectives_course.process import RankProcess
 from collectives_course.sandbox import Limits
 from collectives_course.verdict import Crashed, TimedOut
 from course.wrong import ASSIGNMENTS
@@ -94,7 +94,7 @@ def test_without_a_sandbox_a_rank_is_ended(tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text("def f(comm):\n    while True: pass\n")
     submission = Submission(tmp_path, "ring.py", {}, limit=0.5, sandboxed=False)
     with pytest.raises(TimedOut, match=r"ring.py, line 2"):
-        submission.play("f", [[]])
+        submission.run("f", [[]])
     (rank,) = submission.ranks(1)
     submission.close()
     assert not psutil.pid_exists(rank.process.pid)
@@ -107,18 +107,18 @@ def test_ranks_have_one_memory_together(tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text(f"{text}    kept[1].write(bytes(size))\n    time.sleep(1)\n")
     tmp_path.chmod(0o755)
     submission = Submission(tmp_path, "ring.py", {}, limits=Limits(memory=512 << 20), limit=30.0)
-    submission.play("f", [[40 << 20]] * 3)
+    submission.run("f", [[40 << 20]] * 3)
     with pytest.raises(
         Crashed, match=r"memory of all ranks: got \d{3},\d{3},\d{3} bytes, expected at most 536,870,912"
     ):
-        submission.play("f", [[90 << 20]] * 3)
+        submission.run("f", [[90 << 20]] * 3)
     submission.close()
 
 
 @integration
 @needs_sandbox
 def test_a_process_is_killed_whole_and_twice(tmp_path: Path) -> None:
-    rank = Process(tmp_path, Limits())
+    rank = RankProcess(tmp_path, Limits())
     rank.need_ready()
     started = psutil.Process(rank.process.pid).children(recursive=True)
     rank.kill()
@@ -158,7 +158,7 @@ def test_why_there_is_no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stack(printed: str) -> int:
-    rank = Process.__new__(Process)
+    rank = RankProcess.__new__(RankProcess)
     rank.printed = printed.encode()
     return rank._line("ring.py")
 

@@ -7,20 +7,19 @@ import numpy as np
 import pytest
 
 from collectives_course import training_world
-from collectives_course.comm import CommError
+from collectives_course.comm import CommError, TrainingComm
 from collectives_course.local import run
 from collectives_course.messages import Network
-from collectives_course.training_comm import TrainingComm
-from collectives_course.training_world import Computation, Trained, TrainingWorld
+from collectives_course.training_world import Computation, TrainingResult, TrainingWorld
 from collectives_course.verdict import Crashed, Failed
 
 LAYERS = [Computation(0, 1, "backward", 3.0, 0.5), Computation(0, 0, "backward", 5.0, 2.0)]
 
 
-def played(function: Callable[..., Any], p: int, layers: list[list[Computation]] | None = None) -> Trained:
+def trained(function: Callable[..., Any], p: int, layers: list[list[Computation]] | None = None) -> TrainingResult:
     network = Network(alpha=1.0, beta=0.25)
     made = run(function, [[]] * p, network, world=TrainingWorld, computations=layers or [[]] * p)
-    assert isinstance(made, Trained)
+    assert isinstance(made, TrainingResult)
     return made
 
 
@@ -34,7 +33,7 @@ def test_all_reduce_sums_in_place_and_broadcast_copies(p: int) -> None:
         comm.broadcast(copied, p - 1)
         return [summed, copied]
 
-    for summed, copied in played(both, p).values:
+    for summed, copied in trained(both, p).values:
         assert summed.tolist() == (p * np.arange(6.0).reshape(2, 3) + p * (p - 1) / 2).tolist()
         assert copied.tolist() == [9.0 + p] * 2
 
@@ -51,7 +50,7 @@ def test_a_collective_overlaps_with_computing_and_waits_for_the_last_rank_and_fo
         return factors + clocks
 
     slow = [each._replace(seconds=each.seconds + 1) for each in LAYERS]
-    made = played(step, 2, [LAYERS, slow])
+    made = trained(step, 2, [LAYERS, slow])
     assert [(each.begin, each.end) for each in made.collectives] == [(4.0, 9.0), (9.0, 12.0)]
     assert [each.bytes for each in made.collectives] == [16, 8]
     assert made.values == [[0.5, 2.0, 8.0, 9.0, 12.0], [0.5, 2.0, 10.0, 10.0, 12.0]]
@@ -67,7 +66,7 @@ def test_other_sizes_or_kinds_on_another_rank_are_named() -> None:
 
     for function, sign in ((sizes, "16 bytes"), (kinds, "broadcast of rank 0, 16 bytes")):
         with pytest.raises(Failed, match=r"collective 0: rank . .*all ranks start the same") as failed:
-            played(function, 2)
+            trained(function, 2)
         assert sign in str(failed.value)
 
 
@@ -77,16 +76,16 @@ def test_a_collective_that_a_rank_never_starts_is_a_deadlock() -> None:
             comm.all_reduce(np.zeros(2)).wait()
 
     with pytest.raises(Failed, match=r"deadlock: rank 0 waits .*collective 0, all_reduce.*rank 1 has returned after 0"):
-        played(missing, 3)
+        trained(missing, 3)
 
 
 def test_gradients_cannot_be_had_out_of_order_or_left_out() -> None:
     with pytest.raises(Failed, match="computes layer 0 backward, expected layer 1 backward"):
-        played(lambda comm: comm.compute(0, "backward"), 1, [LAYERS])
+        trained(lambda comm: comm.compute(0, "backward"), 1, [LAYERS])
     with pytest.raises(Failed, match="rank 0 returned without layer 0 backward, step 0"):
-        played(lambda comm: comm.compute(1, "backward"), 1, [LAYERS])
+        trained(lambda comm: comm.compute(1, "backward"), 1, [LAYERS])
     with pytest.raises(Failed, match="expected nothing more"):
-        played(lambda comm: comm.compute(1, "backward"), 1)
+        trained(lambda comm: comm.compute(1, "backward"), 1)
 
 
 def test_messages_past_the_collectives_and_unknown_numbers_end_it() -> None:
@@ -101,16 +100,16 @@ def test_messages_past_the_collectives_and_unknown_numbers_end_it() -> None:
     ]
     for question in questions:
         with pytest.raises(Crashed, match="cannot read"):
-            played(lambda comm, question=question: comm._told(**question), 2)
+            trained(lambda comm, question=question: comm._question(**question), 2)
 
 
 def test_collectives_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_world, "MOST_COLLECTIVES", 5)
     with pytest.raises(Failed, match="too many collectives: expected at most 5"):
-        played(lambda comm: [comm.all_reduce(np.zeros(1)) for _ in range(6)], 1)
+        trained(lambda comm: [comm.all_reduce(np.zeros(1)) for _ in range(6)], 1)
     monkeypatch.setattr(training_world, "MOST_BYTES", 100)
     with pytest.raises(Failed, match="and 100 bytes"):
-        played(lambda comm: comm.all_reduce(np.zeros(13)), 1)
+        trained(lambda comm: comm.all_reduce(np.zeros(13)), 1)
 
 
 def test_buffers_and_roots_are_checked_before_anything_is_sent() -> None:
@@ -120,4 +119,4 @@ def test_buffers_and_roots_are_checked_before_anything_is_sent() -> None:
         with pytest.raises(CommError, match="src: got 2, expected a rank from 0 to 1"):
             comm.broadcast(np.zeros(1), 2)
 
-    assert played(wrong, 2).collectives == []
+    assert trained(wrong, 2).collectives == []

@@ -12,7 +12,7 @@ from collectives_course import wire, world
 from collectives_course.channel import Channel
 from collectives_course.comm import CommError
 from collectives_course.local import run
-from collectives_course.messages import Network, Played
+from collectives_course.messages import Network, RunResult
 from collectives_course.verdict import Crashed, Failed, TimedOut
 
 ALPHA, BETA = 3.0, 0.5
@@ -35,16 +35,16 @@ def rows(p: int, n: int) -> list[list[Any]]:
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
 def test_a_ring_takes_its_closed_form(p: int, small_buffers: bool) -> None:
     n = 4
-    played = run(ring, rows(p, n), Network(ALPHA, BETA, small_buffers))
-    assert all((after[0] == np.arange(1, p * n + 1).reshape(p, n)).all() for after in played.arguments)
-    assert played.seconds == (p - 1) * (ALPHA + BETA * 8 * n)
-    assert played.bytes_sent(p) == [(p - 1) * 8 * n] * p
-    assert played.messages_sent(p) == [p - 1] * p
+    result = run(ring, rows(p, n), Network(ALPHA, BETA, small_buffers))
+    assert all((after[0] == np.arange(1, p * n + 1).reshape(p, n)).all() for after in result.arguments)
+    assert result.seconds == (p - 1) * (ALPHA + BETA * 8 * n)
+    assert result.bytes_sent(p) == [(p - 1) * 8 * n] * p
+    assert result.messages_sent(p) == [p - 1] * p
 
 
 def test_the_same_ten_times_of_ten() -> None:
-    def told(played: Played) -> object:
-        return sorted(played.sent), played.seconds, played.unreceived, [after[0].tolist() for after in played.arguments]
+    def told(result: RunResult) -> object:
+        return sorted(result.sent), result.seconds, result.unreceived, [after[0].tolist() for after in result.arguments]
 
     network = Network(ALPHA, BETA, late=(0.0, 5.0, 1.0, 0.0, 2.0))
     first = told(run(ring, rows(5, 3), network))
@@ -68,8 +68,8 @@ def test_a_send_returns_at_once_and_with_small_buffers_when_it_is_received() -> 
 
 
 def test_a_late_rank_delays_its_receivers() -> None:
-    played = run(ring, rows(2, 1), Network(ALPHA, BETA, late=(0.0, 10.0)))
-    assert sorted((each.src, each.start) for each in played.sent) == [(0, 0.0), (1, 10.0)]
+    result = run(ring, rows(2, 1), Network(ALPHA, BETA, late=(0.0, 10.0)))
+    assert sorted((each.src, each.start) for each in result.sent) == [(0, 0.0), (1, 10.0)]
 
 
 def test_a_message_is_a_copy_and_may_be_left_over() -> None:
@@ -81,9 +81,9 @@ def test_a_message_is_a_copy_and_may_be_left_over() -> None:
         else:
             comm.recv(array, 0)
 
-    played = run(f, [[np.zeros(2)], [np.ones(2)]])
-    assert [after[0].tolist() for after in played.arguments] == [[9, 9], [0, 0]]
-    assert played.unreceived == [(0, 1)]
+    result = run(f, [[np.zeros(2)], [np.ones(2)]])
+    assert [after[0].tolist() for after in result.arguments] == [[9, 9], [0, 0]]
+    assert result.unreceived == [(0, 1)]
 
 
 def test_a_cycle_of_waiting_ranks_is_told_with_their_lines() -> None:
@@ -243,7 +243,7 @@ def test_the_first_rank_is_blamed_whichever_process_ends_first() -> None:
     timer = threading.Timer(0.2, pairs[0][0].close)
     timer.start()
     with pytest.raises(Crashed, match="rank 0"):
-        world.World([Channel(theirs) for _, theirs in pairs], limit=30.0).play("f", [[], []])
+        world.World([Channel(theirs) for _, theirs in pairs], limit=30.0).run("f", [[], []])
     timer.join()
     for _, theirs in pairs:
         theirs.close()
@@ -270,8 +270,8 @@ def test_a_rank_that_ends_after_it_returned_has_returned() -> None:
     give(0)
     timer = threading.Timer(0.2, give, [1])
     timer.start()
-    played = world.World([Channel(theirs) for _, theirs in pairs], limit=30.0).play("f", [[], []])
+    result = world.World([Channel(theirs) for _, theirs in pairs], limit=30.0).run("f", [[], []])
     timer.join()
     for _, theirs in pairs:
         theirs.close()
-    assert played.values == [0, 1]
+    assert result.values == [0, 1]

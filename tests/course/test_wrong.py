@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives_course import assignment, starter
+from collectives_course import assignment
 from collectives_course.grade import grade
 from course.wrong import ASSIGNMENTS, Wrong
 
@@ -58,7 +58,7 @@ def test_the_reference_passes_everything(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_untouched_starter_gets_nothing_and_is_told_so(name: str, tmp_path: Path) -> None:
     made = assignment.read(ASSIGNMENTS / name)
-    starter.write(made, SEED, tmp_path / "starter")
+    assignment.write_starter(made, SEED, tmp_path / "starter")
     graded = grade(made, tmp_path / "starter", SEED)
     assert graded.points == 0
     said = [each.message for each in graded.verdicts]

@@ -4,8 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from collectives.cli.options import add_json, whole, wrong_input
+from collectives.cli.options import add_json, wrong_input
 from collectives.cli.signals import out
+from collectives_course.cli import add_assignment, add_unsafe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,23 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def add_assignment(parser: argparse.ArgumentParser) -> None:
-    """The assignment and its seed."""
-    parser.add_argument("assignment", type=Path, help="a folder of assignments/, for example assignments/ring")
-    text = "the number of your course's variant (default 0)"
-    parser.add_argument("--seed", type=whole(2**31 - 1, 0), default=0, help=text, metavar="N")
-
-
-def add_unsafe(parser: argparse.ArgumentParser) -> None:
-    """How submissions are run."""
-    text = "run without a sandbox, as your own user: only for submissions that you have read"
-    parser.add_argument("--unsafe", action="store_true", help=text)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Grade, print, write; 1 if the grader itself failed at a criterion."""
     from collectives_course import assignment, grade, report
-    from collectives_course.terminal import terminal
+    from collectives_course.report import terminal
 
     with wrong_input():
         read = assignment.read(arguments.assignment)

@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 from collectives.cli.options import add_json, wrong_input
 from collectives.cli.signals import killing_children, out
-from collectives_course.cli.grade import add_assignment, add_unsafe
-from collectives_course.shown import line
+from collectives_course.cli import add_assignment, add_submissions, add_unsafe, note
 
 if TYPE_CHECKING:
     from collectives_course.verdict import Grade
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     add_assignment(parser)
-    parser.add_argument("submissions", type=Path, help="a folder with a folder for each student")
+    add_submissions(parser)
     text = "where the grades go; the same command goes on where a cut one ended"
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
     add_unsafe(parser)
@@ -29,18 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Grade every submission, and sum the class up; 1 if the grader itself failed at one."""
     from collectives_course import assignment, report, submitted
-    from collectives_course.class_table import class_summary
     from collectives_course.classroom import grade_class
     from collectives_course.grade import is_graded
+    from collectives_course.report import class_summary
 
     with wrong_input():
         read = assignment.read(arguments.assignment)
         asked = read, arguments.submissions, arguments.output, arguments.seed, not arguments.unsafe
         if names := submitted.skipped(arguments.submissions):
-            _warn(f"skipped, not students' folders: {', '.join(names)}")
+            note(f"skipped, not students' folders: {', '.join(names)}")
         stop = Event()
         with killing_children(before=stop.set):
-            grades = grade_class(*asked, told=_say, stop=stop)
+            grades = grade_class(*asked, on_grade=_say, stop=stop)
     if arguments.json:
         for graded in grades:
             out(json.dumps(report.as_json(graded)))
@@ -48,14 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         out(class_summary(grades))
     lost = [graded.submission for graded in grades if not is_graded(graded)]
     if lost:
-        _warn(f"not graded, or not wholly, by the grader's fault: {', '.join(lost)}; the same command tries again")
-    print(f"grades: {arguments.output}, class table: {arguments.output / 'class.csv'}", file=sys.stderr)
+        note(f"not graded, or not wholly, by the grader's fault: {', '.join(lost)}; the same command tries again")
+    note(f"grades: {arguments.output}, class table: {arguments.output / 'class.csv'}")
     return 1 if lost else 0
 
 
-def _warn(text: str) -> None:
-    print(line(text), file=sys.stderr, flush=True)
-
-
 def _say(done: int, of: int, graded: "Grade") -> None:
-    _warn(f"{done:>4} of {of}  {graded.submission}: {graded.points:g} of {graded.of:g}")
+    note(f"{done:>4} of {of}  {graded.submission}: {graded.points:g} of {graded.of:g}")

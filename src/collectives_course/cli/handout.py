@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from collectives.cli import signals
 from collectives.cli.options import UsageError, wrong_input
-from collectives_course.cli.grade import add_assignment
-from collectives_course.shown import line
+from collectives_course.cli import add_assignment
+from collectives_course.verdict import line
 
 if TYPE_CHECKING:
     from collectives_course.assignment import Assignment
@@ -30,17 +30,17 @@ def run(arguments: argparse.Namespace) -> None:
         read = assignment.read(arguments.assignment)
         write = _write_notebook if arguments.nbgrader else _write_starter
         try:
-            told = write(read, arguments)
+            lines = write(read, arguments)
         except OSError as error:
             raise UsageError(f"cannot write the starter to {arguments.output}: {error.strerror}") from None
-    for each in told:
+    for each in lines:
         signals.out(line(each))
 
 
 def _write_starter(read: "Assignment", arguments: argparse.Namespace) -> list[str]:
-    from collectives_course import starter
+    from collectives_course.assignment import write_starter
 
-    starter.write(read, arguments.seed, arguments.output)
+    write_starter(read, arguments.seed, arguments.output)
     files = ", ".join(read.facts.files)
     return [
         f"{read.facts.title}: edit {files} in {arguments.output}; pytest runs the public tests there",

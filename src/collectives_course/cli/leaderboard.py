@@ -1,14 +1,13 @@
 """The verb ``leaderboard``: rank a folder of submissions on a new secret machine."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from collectives.cli.options import add_json, whole, wrong_input
+from collectives.cli.options import add_json, wrong_input
 from collectives.cli.signals import killing_children, out, out_row
-from collectives_course.cli.grade import add_unsafe
-from collectives_course.shown import line as printable
+from collectives_course.cli import SEED, add_submissions, add_unsafe, note
+from collectives_course.verdict import line as printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "assignment", type=Path, help="a folder of assignments/ that has a score: assignments/leaderboard"
     )
-    parser.add_argument("submissions", type=Path, help="a folder with a folder for each student")
+    add_submissions(parser)
     text = "repeat an earlier run, which printed this number (default: a new one for every run)"
-    parser.add_argument("--seed", type=whole(2**31 - 1, 0), help=text, metavar="N")
+    parser.add_argument("--seed", type=SEED, help=text, metavar="N")
     add_unsafe(parser)
     add_json(parser)
 
@@ -29,14 +28,14 @@ def run(arguments: argparse.Namespace) -> None:
     from collectives_course.leaderboard import ranking
 
     with wrong_input():
-        made = assignment.read(arguments.assignment)
+        read = assignment.read(arguments.assignment)
         with killing_children():
-            rows = ranking(made, arguments.submissions, arguments.seed, not arguments.unsafe, _say)
+            rows = ranking(read, arguments.submissions, arguments.seed, not arguments.unsafe, _say)
     if not arguments.json:
         out(f"{'place':>5}  {'score':>7}  submission")
     for row in rows:
         out_row(row, line(row), arguments.json)
-    print(f"score: time over the bound; repeat with --seed {rows[0]['seed']}", file=sys.stderr)
+    note(f"score: time over the bound; repeat with --seed {rows[0]['seed']}")
 
 
 def line(row: dict[str, Any]) -> str:
@@ -47,4 +46,4 @@ def line(row: dict[str, Any]) -> str:
 
 
 def _say(row: dict[str, Any]) -> None:
-    print(f"{printable(row['submission'])}: {row['status']}", file=sys.stderr, flush=True)
+    note(f"{row['submission']}: {row['status']}")

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from collectives_course import assignment, starter
-from collectives_course.assignment import AssignmentError
-from collectives_course.starter import without_solution
+from collectives_course import assignment
+from collectives_course.assignment import AssignmentError, without_solution
 from course.wrong import ASSIGNMENTS
 
 
@@ -43,7 +42,7 @@ def test_markers_that_are_not_in_pairs(text: str) -> None:
 
 def test_a_starter_has_the_seeds_variant_and_no_solution(tmp_path: Path) -> None:
     ring = assignment.read(ASSIGNMENTS / "ring")
-    starter.write(ring, 5, tmp_path / "new")
+    assignment.write_starter(ring, 5, tmp_path / "new")
     text = (tmp_path / "new" / "ring.py").read_text()
     assert "sendrecv(" not in text
     assert "NotImplementedError" in text
@@ -52,4 +51,4 @@ def test_a_starter_has_the_seeds_variant_and_no_solution(tmp_path: Path) -> None
     assert {name.lower(): found[name] for name in ("DIRECTION", "SHIFT")} == ring.variant(5)
     assert not (tmp_path / "new" / "criteria.py").exists()
     with pytest.raises(AssignmentError, match="not empty"):
-        starter.write(ring, 5, tmp_path / "new")
+        assignment.write_starter(ring, 5, tmp_path / "new")

@@ -24,46 +24,46 @@ def test_a_value_in_pieces(pair: Pair) -> None:
     frame = wire.pack({"op": "time"})
     for byte in frame[:-1]:
         theirs.sendall(bytes([byte]))
-        assert channel.hear() == []
+        assert channel.receive() == []
     theirs.sendall(frame[-1:])
-    assert channel.hear() == [{"op": "time"}]
-    assert channel.hear() == []
+    assert channel.receive() == [{"op": "time"}]
+    assert channel.receive() == []
 
 
 def test_one_that_speaks_before_it_is_answered(pair: Pair) -> None:
     channel, theirs = pair
     theirs.sendall(wire.pack(1) + wire.pack(2)[:1])
     with pytest.raises(wire.WireError, match="speaks before"):
-        channel.hear()
+        channel.receive()
 
 
 def test_one_that_does_not_read_its_answer(pair: Pair) -> None:
     channel, theirs = pair
-    channel.tell(np.zeros(1 << 20))
+    channel.send(np.zeros(1 << 20))
     theirs.sendall(wire.pack(1))
     with pytest.raises(wire.WireError, match="speaks before"):
-        channel.hear()
+        channel.receive()
 
 
 def test_lengths_are_refused_before_the_frame_has_come(pair: Pair) -> None:
     channel, theirs = pair
     theirs.sendall(wire.LENGTHS.pack(0, 1 << 40))
     with pytest.raises(wire.WireError, match="frame too large"):
-        channel.hear()
+        channel.receive()
 
 
 def test_one_that_has_gone(pair: Pair) -> None:
     channel, theirs = pair
     theirs.close()
-    channel.tell("nobody reads it")
+    channel.send("nobody reads it")
     with pytest.raises(GoneError, match="it has gone"):
-        channel.hear()
+        channel.receive()
 
 
 def test_a_large_answer_goes_in_pieces(pair: Pair) -> None:
     channel, theirs = pair
     array = np.arange(1 << 18)
-    channel.tell(array)
+    channel.send(array)
     size = len(wire.pack(array))
     received = bytearray()
     while len(received) < size:

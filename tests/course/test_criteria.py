@@ -1,0 +1,117 @@
+"""Criteria of single assignments, where a wrong solution (`test_wrong.py`) shows too little of them."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import papermill
+import pytest
+
+from collectives.schedule import Schedule, Step
+from collectives_course import assignment
+from collectives_course.assignment import Assignment
+from collectives_course.criterion import Criterion, Submission
+from collectives_course.verdict import Failed
+from course.wrong import ASSIGNMENTS
+
+MEASURE, TREES = assignment.read(ASSIGNMENTS / "measure-and-predict"), assignment.read(ASSIGNMENTS / "trees")
+CHUNKS = 1 << 13
+Fit = Callable[[Any, Any], tuple[float, float]]
+
+
+def criterion(made: Assignment, name: str) -> Criterion:
+    (found,) = [each for each in made.criteria if each.name == name]
+    return found
+
+
+def _medians(sizes: Any, seconds: Any) -> tuple[Any, Any]:
+    distinct = np.unique(sizes)
+    return distinct, np.array([np.median(seconds[sizes == size]) for size in distinct])
+
+
+def weighted(sizes: Any, seconds: Any) -> tuple[float, float]:
+    distinct, typical = _medians(sizes, seconds)
+    beta, alpha = np.polyfit(distinct, typical, 1, w=1 / typical)
+    return float(alpha), float(beta)
+
+
+def unweighted(sizes: Any, seconds: Any) -> tuple[float, float]:
+    beta, alpha = np.polyfit(*_medians(sizes, seconds), 1)
+    return float(alpha), float(beta)
+
+
+def passes(fit: Fit, seed: int) -> bool:
+    submission = Submission(MEASURE.folder / "reference", MEASURE.facts.files[0], MEASURE.variant(seed), seed)
+    submission.call = lambda _function, *samples, file="": fit(*samples)  # type: ignore[method-assign]
+    try:
+        criterion(MEASURE, "noisy-fit").check(submission)
+    except Failed:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("fit", "expected"), [(weighted, 400), (unweighted, 0)])
+def test_noisy_samples_need_weights(fit: Fit, expected: int) -> None:
+    assert sum(passes(fit, seed) for seed in range(400)) == expected
+
+
+def report_of(folder: Path) -> None:
+    criterion(MEASURE, "report").check(Submission(folder, MEASURE.facts.files[0], MEASURE.variant(0)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"beta": 1e-12}, "do not fit its messages"),
+        ({"measured_crossing": 5.0}, "measured_crossing"),
+        ({"units": {"bytes": "B", "seconds": "ms"}}, "units"),
+        ({"machine": {}}, "processor"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_a_report_that_does_not_agree_with_itself(changed: dict[str, object], message: str, tmp_path: Path) -> None:
+    whole = json.loads((MEASURE.folder / "reference" / "report.json").read_text())
+    (tmp_path / "report.json").write_text(json.dumps(whole | changed))
+    with pytest.raises(Failed, match=message):
+        report_of(tmp_path)
+
+
+@pytest.mark.extended
+def test_measure_and_predict_report_notebook(tmp_path: Path) -> None:
+    folder = tmp_path / "starter"
+    assignment.write_starter(MEASURE, 0, folder)
+    shutil.copyfile(MEASURE.folder / "reference" / "predict.py", folder / "predict.py")
+    tiny = {"ranks": 2, "repetitions": 3, "launches": 3}
+    sizes = {"message_bytes": [64, 4096, 1 << 20, 8 << 20], "all_reduce_bytes": [64, 1024, 4096, 65536]}
+    papermill.execute_notebook(
+        str(folder / "report.ipynb"), str(folder / "done.ipynb"), {**tiny, **sizes}, cwd=str(folder), progress_bar=False
+    )
+    report_of(folder)
+    assert sorted(each.name for each in folder.glob("*report*")) == ["report.ipynb", "report.json"]
+
+
+def one_by_one(p: int, root: int, k: int) -> Schedule:
+    """Every chunk of every rank to the root and back, one in a step."""
+    others = [rank for rank in range(p) if rank != root]
+
+    def step(t: int) -> Step:
+        turn, other = divmod(t % (k * len(others)), len(others))
+        if t < k * len(others):
+            return Step([others[other]], [root], turn, add=True)
+        return Step([root], [others[other]], turn)
+
+    return Schedule("all_reduce", p, k, 2 * k * len(others), step)
+
+
+def test_the_check_of_roots_grows_with_what_moves_not_with_steps_times_chunks() -> None:
+    submission = Submission(TREES.folder / "reference", TREES.facts.files[0], TREES.variant(3), limit=60)
+    root = submission.variant["root"]
+    submission.call = lambda _function, p, _segments: one_by_one(p, root % p, CHUNKS if p == 2 else 2)  # type: ignore[method-assign]
+    submission.charge = lambda _seconds, _what: None  # type: ignore[method-assign]
+    start = time.thread_time()
+    criterion(TREES, "root").check(submission)
+    assert time.thread_time() - start < 5
