@@ -11,8 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 from collectives_book.asynchronous.parameter_server import STOP, Server
 from collectives_book.asynchronous.ranks import Gradient
-from collectives_book.digits import batches, digits
-from collectives_book.perceptron import perceptron
+from collectives_book.digits import batches, digits, perceptron
 
 Compute = Callable[[int, torch.Tensor, int], torch.Tensor]
 
