@@ -65,8 +65,8 @@ def measure_missing(
     ranks to ``keep``. The rows of a case are one event, ``{"rows": [...]}``. They are on disk, and the line of each is
     printed, before ``keep`` returns. An error of ``measure`` passes through, and the next call goes on there; rows
     with an ``error`` are measured again by the next call. A case is a JSON value. ``depends_on`` is what the rows
-    depend on beside this package, if it is more than the settings; ``order`` the cases' order in the results, if it is not
-    the one they are measured in. Raises FileExistsError if the output has rows of another fingerprint.
+    depend on beside this package, if it is more than the settings; ``order`` is the cases' order in the results, if it
+    is not the one they are measured in. Raises FileExistsError if the output has rows of another fingerprint.
     """
     mark = fingerprint(settings if depends_on is None else depends_on)
     path = path or _path(stem, mark)
