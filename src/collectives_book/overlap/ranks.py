@@ -21,8 +21,8 @@ from collectives.bench.settings import Row
 from collectives.bench.statistics import interval_us, microseconds
 from collectives.bench.task import gathered, report_rows, sent_bytes
 from collectives.simulator.overlap import REDUCE, Span, computing
+from collectives_book.overlap.hooks import NOTHING, Hook, RecordingHook, hook_of
 from collectives_book.overlap.layers import Stack
-from collectives_book.overlap.recorded import NOTHING, Hook, Recorded, hook_of
 
 # DistributedDataParallel's first step may have other buckets: then it makes them anew, in the order of the gradients.
 WARMUPS = 2
@@ -56,7 +56,7 @@ class Trial:
         torch.manual_seed(0)  # the same weights on every rank
         self.stack = Stack(settings["widths"], settings["seconds"]).to(self.device)
         self.bytes = sum(4 * weight.numel() for weight in self.stack.parameters())
-        self.recorded = Recorded(hooks)
+        self.recorded = RecordingHook(hooks)
         self.ddp = _parallel(self.stack, self.bytes / buckets, library, self.recorded.reduce)
         shape = settings["batch"], settings["widths"][0]
         self.batch = torch.rand(shape, generator=torch.Generator().manual_seed(dist.get_rank())).to(self.device)
