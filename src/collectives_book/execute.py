@@ -176,15 +176,15 @@ def _metadata(executed: Path) -> Any:
 
 
 def _is_current(run: Run) -> bool:
-    made = run.executed.exists() and run.executed.with_suffix(".parquet").exists()
-    return made and _inputs_of(run.executed) == run.inputs and not _failed_rows(run.executed)
+    exists = run.executed.exists() and run.executed.with_suffix(".parquet").exists()
+    return exists and _inputs_of(run.executed) == run.inputs and not _failed_rows(run.executed)
 
 
 def _make_way(run: Run) -> None:
     """Remove rows of other parameters or other code, which no notebook overwrites."""
     if not run.executed.exists() or _inputs_of(run.executed) != run.inputs:
-        made = (run.executed.parent.glob(f"{run.executed.stem}{end}") for end in (".parquet", ".json", ".*yaml"))
-        for path in itertools.chain(*made):
+        found = (run.executed.parent.glob(f"{run.executed.stem}{end}") for end in (".parquet", ".json", ".*yaml"))
+        for path in itertools.chain(*found):
             path.unlink()
 
 

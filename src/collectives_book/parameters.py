@@ -1,15 +1,23 @@
-"""What the parameters of an experiment are made of: one strict model, and typed fields without duplicates."""
+"""What experiments share: strict parameters of typed fields, those of a sweep over sizes, and resuming."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
+from collectives.bench import Row, Settings
+from collectives.bench.environment import code
+from collectives.bench.sweep import Keep, Measure, measure_missing
 from collectives.config import Bytes, Seconds, StrictModel
+from collectives.errors import explain
 from collectives.machine import machine
 from collectives.units import MOST_BYTES, MOST_RANKS, MOST_REPETITIONS
 
 T = TypeVar("T")
+
+SWEEP_SECONDS = 1800.0
 
 
 class Parameters(StrictModel):
@@ -51,3 +59,74 @@ Name = Annotated[str, Field(max_length=300)]
 Latency = Annotated[Seconds, Field(gt=0)]
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 Repetitions = Annotated[int, Field(ge=1, le=MOST_REPETITIONS)]
+
+
+def resume(
+    parameters: Parameters,
+    settings: Row,
+    cases: Sequence[T],
+    measure: Measure[T],
+    complete: Callable[[Row], Row],
+    line: Callable[[Row], str],
+) -> None:
+    """Measure an experiment's cases that have no rows yet, each row completed (`measure_missing`)."""
+    given = parameters.model_dump(mode="json", exclude={"output"})
+    depends_on = [type(parameters).__module__, given, code(Path(__file__).parent)]
+
+    def measure_completed(left: Sequence[T], keep: Keep) -> None:
+        def completed(event: Row) -> None:
+            keep({"rows": list(map(complete, event["rows"]))} if "rows" in event else event)
+
+        measure(left, completed)
+
+    measure_missing(parameters.output, [settings], cases, measure_completed, line, depends_on=depends_on)
+
+
+class Sweep(Parameters):
+    """What is measured on which ranks; a subclass says of which collectives, in `settings`."""
+
+    ranks: Ranks
+    sizes: Some[Size]
+    backends: Some[Name]
+    repetitions: Repetitions
+    where: Name
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        need_place(self.where, self.ranks)
+        try:
+            wanted = self.settings()
+        except ValidationError as error:
+            raise ValueError(explain(error)) from None
+        for one in wanted:
+            _need_sizes(one)
+            if not one.configurations():
+                raise ValueError(f"algorithms: got none, expected one or more for {', '.join(one.backends)}")
+        return self
+
+    @abstractmethod
+    def settings(self) -> list[Settings]:
+        """What to measure, one for each collective; raises ValueError where the parameters do not fit together."""
+
+    def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
+        return Settings(
+            collective=collective,
+            ranks=self.ranks,
+            where=self.where,
+            bytes=self.sizes,
+            algorithms=algorithms,
+            backends=backends,
+            repetitions=self.repetitions,
+            timeout=SWEEP_SECONDS,
+        )
+
+
+def _need_sizes(one: Settings) -> None:
+    """Raise ValueError for a size without an element for each rank, or two sizes that are rounded to the same."""
+    elements = [one.elements(nbytes) for nbytes in one.bytes]
+    what = f"sizes for {one.collective} on {one.ranks} ranks"
+    for nbytes, n in zip(one.bytes, elements, strict=True):
+        if not n:
+            raise ValueError(f"{what}: got {nbytes} bytes, expected an element or more for each rank")
+        if elements.count(n) > 1:
+            raise ValueError(f"{what}: got {nbytes} bytes and another size of {n} elements, expected distinct ones")

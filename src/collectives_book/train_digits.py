@@ -18,10 +18,8 @@ from datetime import timedelta
 
 import torch
 
-from collectives_book.data_parallel.replicas import Replicas, alone, over
-from collectives_book.data_parallel.training import State, Step, Training, descend, step, train
-from collectives_book.digits import Samples, digits
-from collectives_book.perceptron import accuracy
+from collectives_book.data_parallel.training import Replicas, State, Step, Training, alone, descend, over, step, train
+from collectives_book.digits import Samples, accuracy, digits
 
 # Steps from one printed loss to the next.
 SHOWN = 10
@@ -52,17 +50,17 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="train_digits", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--backend", default="p2p", help="what sums gradients: p2p (ours), gloo, nccl, horovod …")
     parser.add_argument("--algorithm", default="auto", help="of ours: ring, two_tree, … (`collectives list`)")
-    parser.add_argument("--steps", type=_whole, default=50)
-    parser.add_argument("--batch", type=_whole, default=128, help="samples of all replicas together")
+    parser.add_argument("--steps", type=_positive, default=50)
+    parser.add_argument("--batch", type=_positive, default=128, help="samples of all replicas together")
     parser.add_argument("--rate", type=float, default=0.1, help="the learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", metavar="FILE", help="go on from it, and write it")
-    parser.add_argument("--every", type=_whole, default=10, help="steps from one checkpoint to the next")
+    parser.add_argument("--every", type=_positive, default=10, help="steps from one checkpoint to the next")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a rank waits for the others")
     return parser.parse_args(arguments)
 
 
-def _whole(text: str) -> int:
+def _positive(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of 1 or more")
     return int(text)

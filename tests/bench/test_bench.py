@@ -196,7 +196,7 @@ def test_a_wrong_result_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     settings = Settings(ranks=4, algorithms=["ring", "tree"], bytes=[4096], repetitions=5, warmups=1)
     events = launch("faulty", {"measure": [settings.model_dump()]}, 4, timeout=60)
-    wrong = {event["row"]["algorithm"]: event["row"]["wrong"] for event in events if "row" in event}
+    wrong = {row["algorithm"]: row["wrong"] for event in events for row in event.get("rows", [])}
     assert wrong["tree"] == 0
     assert wrong["ring"] > 4 * 6 * 200  # each rank misses one chunk of 256 elements in each of 6 calls
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from collectives.bench import Measurement, Row, gpu_cases, gpu_check
+from collectives.bench import Measurement, Row, gpu_check
 from collectives.launch import RankError, launch
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -17,9 +17,9 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 def test_every_case_on_groups_of_1_to_all_ranks(over: str) -> None:
     ranks = 3 if over == "gloo" else torch.cuda.device_count()
     settings = {"check": "algorithms", "over": over}
-    events = launch("collectives.bench.gpu_cases", settings, ranks, timeout=240)
+    events = launch("collectives.bench.gpu_check", settings, ranks, timeout=240)
     found = [event for event in events if "cases" in event]
-    assert found == [{"ranks": p, "cases": len(list(gpu_cases.cases(p))), "wrong": []} for p in range(1, ranks + 1)]
+    assert found == [{"ranks": p, "cases": len(list(gpu_check.cases(p))), "wrong": []} for p in range(1, ranks + 1)]
 
 
 def test_without_a_gpu_one_line_says_what_is_missing(
@@ -99,7 +99,7 @@ def test_all_parts_together_take_less_than_five_minutes() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_streams_and_messages_to_itself_on_one_gpu() -> None:
-    events = launch("collectives.bench.gpu_cases", {"check": "one_gpu", "over": "nccl"}, 1, timeout=120)
+    events = launch("collectives.bench.gpu_check", {"check": "one_gpu", "over": "nccl"}, 1, timeout=120)
     assert [(event["check"], event["wrong"]) for event in events if "check" in event] == [
         ("to_itself", 0),
         ("on_two_streams", 0),

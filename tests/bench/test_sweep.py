@@ -9,7 +9,7 @@ import pytest
 from collectives.bench import Measurement, Settings
 from collectives.bench import sweep as module
 from collectives.bench.results import read
-from collectives.bench.sweep import partial, sweep
+from collectives.bench.sweep import measure_missing, sweep, sweep_path
 from collectives.launch import RankError
 from collectives_book.figures.measured import outcome
 
@@ -22,7 +22,6 @@ class Ranks:
     def __init__(self) -> None:
         self.launches: list[list[int]] = []
         self.failures: dict[int | str, BaseException] = {}
-        self.within: dict[int, BaseException] = {}
         self.at_the_end: BaseException | None = None
 
     def bench(self, wanted: list[Settings], on_event: Callable[[dict[str, Any]], None]) -> Measurement:
@@ -41,10 +40,10 @@ class Ranks:
         for nth, nbytes in enumerate(settings.bytes, start=1):
             if failure := self.failures.get(nbytes):
                 raise failure
-            for backend, algorithm in settings.configurations():
-                on_event({"row": same | {"backend": backend, "algorithm": algorithm, "bytes": nbytes, "wrong": 0}})
-                if failure := self.within.get(nbytes):
-                    raise failure
+            measured = [same | {"bytes": nbytes, "wrong": 0} for _ in settings.configurations()]
+            for row, (backend, algorithm) in zip(measured, settings.configurations(), strict=True):
+                row.update(backend=backend, algorithm=algorithm)
+            on_event({"rows": measured})
             on_event({"done": nth, "of": len(settings.bytes), **same})
 
 
@@ -78,8 +77,8 @@ def test_after_a_cut_only_what_is_missing_is_measured(ranks: Ranks, tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         sweep([SETTINGS], tmp_path / "rows")
     assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
-    with partial([SETTINGS], tmp_path / "rows").open("a") as file:
-        file.write('{"row": {"bytes": 64, "algo')  # cut off while writing
+    with sweep_path([SETTINGS], tmp_path / "rows").open("a") as file:
+        file.write('{"case": [0, 64], "rows": [{"bytes": 64, "algo')  # cut off while writing
     ranks.failures = {}
     sweep([SETTINGS], tmp_path / "rows")
     assert ranks.launches == [[4, 64, 1024], [64, 1024]]
@@ -139,29 +138,20 @@ def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(ranks
     assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
 
 
-def test_a_size_of_which_only_some_rows_came_fails_as_a_whole(ranks: Ranks, tmp_path: Path) -> None:
-    ranks.within = {64: RankError("rank 1 of 4 was killed by SIGKILL")}
-    sweep([SETTINGS], tmp_path / "rows")
-    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64, failed=True), *all_of(1024)]
-    ranks.within = {}
-    sweep([SETTINGS], tmp_path / "rows")
-    assert ranks.launches[2:] == [[64]]
-    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         b"\xff\xfe",
-        b'{"row": {"bytes": 64, "algo',
+        b'{"case": [0, 64], "rows": [{"bytes": 64, "algo',
         b"null",
-        b'{"row": 5}',
-        b'{"row": {"bytes": 64}}',
+        b'{"case": [0, 64], "rows": 5}',
+        b'{"case": [0, 64], "rows": [5]}',
+        b'{"rows": [{"bytes": 64}]}',
         b'{"environment": [3]}',
         b"[" * 100_000,
         b"",
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_a_damaged_line_is_named_and_its_size_measured_again(
     ranks: Ranks, tmp_path: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
@@ -169,14 +159,14 @@ def test_a_damaged_line_is_named_and_its_size_measured_again(
     ranks.failures = {1024: KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         sweep([SETTINGS], tmp_path / "rows")
-    path = partial([SETTINGS], tmp_path / "rows")
+    path = sweep_path([SETTINGS], tmp_path / "rows")
     lines = path.read_bytes().split(b"\n")
-    lines[5] = damage  # the second row of 64 bytes: after the environment and three rows of 4 bytes
+    lines[2] = damage  # the rows of 64 bytes: after the environment and those of 4 bytes
     path.write_bytes(b"\n".join(lines))
     ranks.failures = {1024: KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         sweep([SETTINGS], tmp_path / "rows")
-    assert f"{path}, line 6: damaged, so skipped" in capsys.readouterr().err
+    assert f"{path}, line 3: damaged, so skipped" in capsys.readouterr().err
     ranks.failures = {}
     sweep([SETTINGS], tmp_path / "rows")
     assert "damaged" not in capsys.readouterr().err
@@ -184,12 +174,11 @@ def test_a_damaged_line_is_named_and_its_size_measured_again(
     assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
 
 
-def test_a_row_that_a_cut_has_taken_is_measured_again(ranks: Ranks, tmp_path: Path) -> None:
-    """Cut off between the rows of one size, which are written one after the other."""
+def test_rows_that_a_cut_has_taken_are_measured_again(ranks: Ranks, tmp_path: Path) -> None:
     ranks.failures = {1024: KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         sweep([SETTINGS], tmp_path / "rows")
-    path = partial([SETTINGS], tmp_path / "rows")
+    path = sweep_path([SETTINGS], tmp_path / "rows")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     ranks.failures = {}
     sweep([SETTINGS], tmp_path / "rows")
@@ -224,8 +213,8 @@ def test_other_rows_are_not_overwritten(ranks: Ranks, tmp_path: Path) -> None:
 def test_measurements_with_other_settings_have_rows_of_their_own(tmp_path: Path) -> None:
     fewer = SETTINGS.model_copy(update={"bytes": [4]})
     other = SETTINGS.model_copy(update={"ranks": 8})
-    assert partial([fewer], tmp_path / "rows") == partial([SETTINGS], tmp_path / "rows")
-    assert partial([other], tmp_path / "rows") != partial([SETTINGS], tmp_path / "rows")
+    assert sweep_path([fewer], tmp_path / "rows") == sweep_path([SETTINGS], tmp_path / "rows")
+    assert sweep_path([other], tmp_path / "rows") != sweep_path([SETTINGS], tmp_path / "rows")
 
 
 def test_rows_of_ranks_that_are_started_elsewhere_stand_with_the_others(ranks: Ranks, tmp_path: Path) -> None:
@@ -236,3 +225,8 @@ def test_rows_of_ranks_that_are_started_elsewhere_stand_with_the_others(ranks: R
         *((4, "loopback"), (4, "horovodrun")),
         *((64, "loopback"), (64, "horovodrun")),
     ]
+
+
+def test_a_measurement_without_rows_is_an_error_and_not_repeated_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="measuring 5: got no rows, expected one or more"):
+        measure_missing(tmp_path / "rows", [{}], [5, 6], lambda left, keep: None)

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from collectives_book.data_parallel import checkpoint
-from collectives_book.data_parallel.replicas import alone
-from collectives_book.data_parallel.training import State, Training, step, train
+from collectives_book.data_parallel.training import State, Training, alone, step, train
 
 TRAINING = Training(steps=30, batch=256, width=16)
 

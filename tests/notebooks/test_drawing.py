@@ -12,12 +12,12 @@ from collectives.backends import Performed
 from collectives.bench import Settings, calibration, measure
 from collectives.bench.environment import record
 from collectives.bench.results import write
-from collectives.bench.sweep import _failed
+from collectives.bench.sweep import failed_rows
 from collectives.machine import Link, Machine
 from collectives_book import checked, load
 from collectives_book.calibration import experiment as calibration_experiment
+from collectives_book.parameters import Sweep
 from collectives_book.straggler import experiment
-from collectives_book.sweeps import Sweep
 from places import ROOT
 
 pytestmark = pytest.mark.integration  # draws every figure of the notebooks: twenty seconds
@@ -51,7 +51,7 @@ def rows(wanted: Sequence[Settings], times: Sequence[Sequence[float]]) -> Iterat
     for one in (part for settings in wanted for part in settings.launches()):
         for nth, nbytes in enumerate(one.bytes):
             if not times[nth % len(times)]:
-                yield from _failed(one, one.elements(nbytes) * 4, "rank 1 of 2 was killed by SIGKILL\nlast words")
+                yield from failed_rows(one, nbytes, "rank 1 of 2 was killed by SIGKILL\nlast words")
                 continue
             for number, configuration in enumerate(one.configurations()):
                 seconds = [s * (1 + number * (len(times) > 1)) for s in times[nth % len(times)]]

@@ -3,16 +3,18 @@
 import random
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 
+from collectives.launch import RankError, launch
 from collectives_book.asynchronous.parameter_server import STOP, Server
 from collectives_book.asynchronous.ranks import Gradient
-from collectives_book.digits import batches, digits
-from collectives_book.perceptron import perceptron
+from collectives_book.digits import batches, digits, perceptron
+from places import TASKS
 
 Compute = Callable[[int, torch.Tensor, int], torch.Tensor]
 
@@ -136,3 +138,23 @@ def test_synchronous_workers_together_are_one_process_and_equal_to_the_bit_in_an
         results.append(server.parameters)
     assert torch.equal(*results)
     torch.testing.assert_close(results[0], one_process(400, steps, 0.25), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("leave", "RuntimeError: receiving step 1 of worker 1: Connection closed by peer"),
+        ("mute", "RuntimeError: receiving step 1 of worker 1: got nothing within 4 s"),
+        ("lie", "ValueError: step of worker 1: got 7, expected 1"),
+    ],
+)
+def test_a_worker_that_fails_ends_the_run_and_is_named(
+    how: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=":")
+    with pytest.raises(RankError):
+        launch("late_workers", {"how": how, "folder": str(tmp_path)}, 3, timeout=120)
+    server, worker = ((tmp_path / name).read_text() for name in "01")
+    assert server.startswith(message)
+    assert worker == "RuntimeError: the server gave up, because worker 1 failed; its own error says how"

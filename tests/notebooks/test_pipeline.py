@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from collectives.launch import RankError, launch
-from collectives_book.model_parallel.pipeline_schedule import (
+from collectives_book.model_parallel.pipeline import (
     BACKWARD,
     FORWARD,
     SCHEDULES,

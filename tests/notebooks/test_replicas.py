@@ -7,11 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from collectives.launch import launch
-from collectives_book.data_parallel.momentum import Momentum
-from collectives_book.data_parallel.replicas import alone
-from collectives_book.data_parallel.training import Training, part_of_loss, step, train
-from collectives_book.digits import digits, shard
-from collectives_book.perceptron import perceptron
+from collectives_book.data_parallel.training import Momentum, Training, alone, part_of_loss, step, train
+from collectives_book.digits import digits, perceptron, shard
 
 TASK = "collectives_book.data_parallel.ranks"
 TRAINING = Training(steps=50, batch=128)

@@ -17,11 +17,11 @@ from test_training_overlap import GOOD as OVERLAP
 from test_training_overlap import SCALED
 
 from collectives.bench.results import read
+from collectives.bench.sweep import Keep
 from collectives.emulator import allowed
 from collectives.launch import RankError
 from collectives_book import checked
-from collectives_book.parameters import Parameters
-from collectives_book.resume import Keep, resume
+from collectives_book.parameters import Parameters, resume
 from places import TASKS
 
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ class Measuring:
                 keep({"rows": [{"case": case, "turn": turn} for turn in range(2)]})
                 self.calls[-1].append(case)
 
-        resume(Counted(output=str(stem), ranks=ranks), {"ranks": ranks}, [5, 6, 7], measure, _completed, lambda _: None)
+        resume(Counted(output=str(stem), ranks=ranks), {"ranks": ranks}, [5, 6, 7], measure, _completed, str)
 
 
 def _completed(row: Row) -> Row:
@@ -80,23 +80,34 @@ def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(tmp_p
     with pytest.raises(RankError):
         measuring.run(stem, most=2)
     (path,) = tmp_path.iterdir()
-    path.write_text(path.read_text() + json.dumps({"rows": [{"case": 7}]}) + "\n")
+    path.write_text(path.read_text() + json.dumps({"case": 7, "rows": [{"case": 7}]}) + "\n")
     measuring.run(stem, most=0)
     assert read(stem)[0].case.tolist() == [5, 5, 6, 6, 7]
 
 
-@pytest.mark.parametrize("damage", [b'{"rows": [{"ca', b"\xff\xfe\n", b'{"rows": 5}\n', b"[]\n", b"[" * 100_000, b"\n"])
-def test_what_follows_a_damaged_line_is_measured_again(
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'{"case": 6, "rows": [{"ca',
+        b"\xff\xfe\n",
+        b'{"case": 6, "rows": 5}\n',
+        b'{"rows": [{"case": 6}]}\n',
+        b"[]\n",
+        b"[" * 100_000,
+        b"\n",
+    ],
+)
+def test_what_a_damaged_line_held_is_measured_again(
     tmp_path: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measuring, stem = Measuring(), tmp_path / "rows"
     with pytest.raises(RankError):
         measuring.run(stem, most=2)
     (path,) = tmp_path.iterdir()
-    head, tail = path.read_bytes().split(b'{"rows": [{"case": 6')
+    head, tail = path.read_bytes().split(b'{"case": 6, "rows": [{"case": 6')
     path.write_bytes(head + damage + tail)
     measuring.run(stem, most=9)
-    assert f"{path}: damaged after line 2" in capsys.readouterr().err
+    assert f"{path}, line 3: damaged, so skipped" in capsys.readouterr().err
     assert measuring.calls == [[5, 6], [6, 7]]
     assert read(stem)[0].case.tolist() == [5, 5, 6, 6, 7, 7]
 

@@ -11,7 +11,7 @@ from collectives.backends import Performed
 from collectives.launch import launch
 from collectives.traffic import traffic
 from collectives_book.model_parallel import volume
-from collectives_book.model_parallel.split_steps import Meter, model
+from collectives_book.model_parallel.split_steps import MeteredAllReduce, model
 from collectives_book.model_parallel.tensor_parallel import Block, shard
 from places import TASKS
 from sweep import each
@@ -50,7 +50,7 @@ def test_parameters_are_those_of_the_model() -> None:
 @pytest.mark.parametrize("p", [2, 3, 4, 8])
 def test_the_closed_forms_are_what_the_ring_sends(p: int) -> None:
     width, batch, blocks = 16, 24, 2
-    meter = Meter("p2p", "ring")
+    meter = MeteredAllReduce("p2p", "ring")
     meter.calls = [(Performed("ring", 1), volume.parameters(width))] * blocks
     assert isclose(volume.ELEMENT * (meter.elements_sent(p) or 0), volume.data_parallel(p, width, blocks))
     meter.calls = [(Performed("ring", 1), batch * width)] * 2 * blocks
@@ -59,7 +59,7 @@ def test_the_closed_forms_are_what_the_ring_sends(p: int) -> None:
 
 
 def test_what_a_library_sends_is_not_known() -> None:
-    meter = Meter("gloo", "default")
+    meter = MeteredAllReduce("gloo", "default")
     meter.calls = [(Performed("default"), 100)]
     assert meter.elements_sent(4) is None
 

@@ -1,4 +1,4 @@
-"""Workers of a parameter server, one of which fails in its second step: for test_push_pull.py.
+"""Workers of a parameter server, one of which fails in its second step: for test_parameter_server.py.
 
 Each rank writes its error to a file of its number.
 """

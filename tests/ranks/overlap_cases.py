@@ -12,7 +12,7 @@ from collectives.backends import Call, backend
 from collectives.backends.p2p import collective
 from collectives.torch_backend import hook
 from collectives_book.overlap import ranks as overlap
-from collectives_book.overlap.recorded import NOTHING, Hook
+from collectives_book.overlap.hooks import NOTHING, Hook
 
 WIDTHS = [70, 5, 30, 11, 2, 17]
 WAITING = 0.001  # of a layer

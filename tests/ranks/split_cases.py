@@ -18,7 +18,7 @@ from collectives.backends import Call
 from collectives.backends.torch_native import GLOO
 from collectives.schedule import cut
 from collectives_book.model_parallel import pipeline
-from collectives_book.model_parallel.pipeline_schedule import SCHEDULES, Action
+from collectives_book.model_parallel.pipeline import SCHEDULES, Action
 from collectives_book.model_parallel.split_steps import gradients, through
 from collectives_book.model_parallel.tensor_parallel import (
     AllReduce,

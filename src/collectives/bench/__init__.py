@@ -85,8 +85,8 @@ def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _
     """Launch ranks, measure, and return the rows. Raises RankError if a rank fails or time is up.
 
     Whatever is started alike is measured in one launch, and its back ends in turn; the launches come one after the
-    other. Raises what `need_all` does before the first one. Events on the way: ``{"row": …}``,
-    ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …, "collective": …}``.
+    other. Raises what `need_all` does before the first one. Events on the way: ``{"rows": […]}`` of
+    each size, ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …, "collective": …}``.
     """
     need_all(wanted)
     measured = Measurement([], [])
@@ -101,6 +101,6 @@ def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _
             environment=first.variables(),
             on_event=on_event,
         )
-        measured.rows.extend(event["row"] for event in events if "row" in event)
+        measured.rows.extend(row for event in events for row in event.get("rows", []))
         measured.environment.extend(next(event["environment"] for event in events if "environment" in event))
     return measured

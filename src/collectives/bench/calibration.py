@@ -8,11 +8,10 @@ import numpy as np
 
 from collectives.bench.environment import record
 from collectives.bench.results import replace
+from collectives.bench.settings import Row
 from collectives.launch import launch
 from collectives.machine import Link, Machine, text
 from collectives.units import format_bytes
-
-Row = dict[str, Any]
 
 CLOSE = 0.25  # how far a fit may be off at every size before `trust` warns
 
@@ -29,7 +28,7 @@ def measured(where: str, ranks: int, sizes: Sequence[int], repetitions: int, tim
     """Medians for messages of each size between the first and the last of ``ranks`` ranks (`bench.ping_pong`)."""
     settings = {"bytes": list(sizes), "repetitions": repetitions}
     events = launch("collectives.bench.ping_pong", settings, ranks, where=where, timeout=timeout)
-    return [event["row"] for event in events if "row" in event]
+    return [row for event in events for row in event.get("rows", [])]
 
 
 def link(rows: Sequence[Row]) -> Link:
@@ -81,8 +80,8 @@ def _rounded(fitted: Link) -> Link:
 
 def deviations(rows: Sequence[Row], fitted: Link) -> list[Row]:
     """Each size: one way measured and by the fit, and how far the fit is off."""
-    made = [fitted.alpha + fitted.beta * row["bytes"] for row in rows]
-    return [row | {"fit": fit, "off": fit / row["one_way"] - 1} for row, fit in zip(rows, made, strict=True)]
+    fits = [fitted.alpha + fitted.beta * row["bytes"] for row in rows]
+    return [row | {"fit": fit, "off": fit / row["one_way"] - 1} for row, fit in zip(rows, fits, strict=True)]
 
 
 def trust(rows: Sequence[Row]) -> str:

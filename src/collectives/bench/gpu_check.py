@@ -1,5 +1,7 @@
 """Check the NCCL path on this machine's GPUs in at most five minutes, and write one file to send back.
 
+Its ranks perform every algorithm in groups of 1 to all ranks, and several streams on one GPU.
+
 python -m collectives.bench.gpu_check [FILE]     what `make gpu-check` runs; it ends with 0 if all is well, with 1 if a
                                                  check failed, and with 2 where the machine has no GPU or no NCCL
 """
@@ -9,18 +11,33 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from torch import distributed as dist
 
-from collectives.backends import nccl
+from collectives.algorithms import executable
+from collectives.backends import Call, backend, nccl
+from collectives.backends.p2p.batches import execute_in_batches
+from collectives.backends.p2p.collective import perform
+from collectives.backends.p2p.loop.flat import flatten
+from collectives.backends.p2p.program import Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.backends.presence import need
 from collectives.bench import Row, Settings, bench
+from collectives.bench.data import reduced, share, values
 from collectives.bench.environment import record
+from collectives.bench.measure import OPS
 from collectives.bench.results import replace
+from collectives.bench.settings import DTYPES
+from collectives.bench.task import gathered
+from collectives.contracts import REDUCING
 from collectives.launch import launch
+from collectives.schedule import Ints, parts
 
 FILE = "gpu-check.json"
 TOOLS = (
@@ -33,6 +50,19 @@ TOOL_SECONDS = 10
 SECONDS = {"one_gpu": 60, "algorithms": 120, "bandwidth": 80}
 
 ALONE = "skipped: one GPU"
+
+# Elements, op, dtype and segments: none, fewer than ranks, and a number that few numbers of ranks divide.
+VARIANTS = (
+    (0, "sum", "float32", None),
+    (1, "avg", "float32", None),
+    (37, "sum", "int64", 3),
+    (37, "avg", "bfloat16", 2),
+    (1009, "max", "float16", None),
+)
+
+# On one GPU: elements that a kernel takes long enough for that two streams overlap, and calls on each stream.
+LONG = 1 << 22
+CALLS = 20
 
 # Takes the number of GPUs, its seconds and what notes events; returns why it had nothing to do, if it had not.
 Part = Callable[[int, int, Callable[[Row], None]], str | None]
@@ -95,9 +125,9 @@ def _timed(part: Part, gpus: int, seconds: int) -> Row:
 
 
 def _checked(check: str, gpus: int, seconds: int, note: Callable[[Row], None]) -> None:
-    """One check of `gpu_cases`."""
+    """One check of the ranks (`run`)."""
     settings = {"check": check, "over": "nccl"}
-    launch("collectives.bench.gpu_cases", settings, gpus, timeout=seconds, on_event=note)
+    launch("collectives.bench.gpu_check", settings, gpus, timeout=seconds, on_event=note)
 
 
 def _bandwidth(gpus: int, seconds: int, note: Callable[[Row], None]) -> str | None:
@@ -129,6 +159,139 @@ def _write(file: Path, report: Row) -> None:
     """The whole report or none: a file that is there is complete."""
     text = json.dumps(report, indent=1) + "\n"
     replace(file, lambda path: path.write_text(text, encoding="utf8"))
+
+
+class CheckedCall(NamedTuple):
+    """One collective: ``n`` elements of the whole tensor, or of each rank's part; ``root`` is a rank in the group."""
+
+    collective: str
+    algorithm: str
+    n: int
+    op: str
+    dtype: str
+    segments: int | None
+    root: int
+
+
+def cases(p: int) -> Iterator[CheckedCall]:
+    """Every algorithm on ``p`` ranks in all variants, each time from another root; what does not reduce, sums only.
+
+    >>> print(next(cases(4)))
+    CheckedCall(collective='broadcast', algorithm='flat', n=0, op='sum', dtype='float32', segments=None, root=0)
+    """
+    for root, ((collective, algorithm), (n, op, dtype, segments)) in enumerate(product(executable(), VARIANTS)):
+        if op == "sum" or collective in REDUCING:
+            yield CheckedCall(collective, algorithm, n, op, dtype, segments, root % p)
+
+
+def begin(
+    case: CheckedCall, p: int, rank: int, group: dist.ProcessGroup, device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Call for one rank: its output, which the GPU may have yet to write, and on the CPU what it must be."""
+    given, wanted = _data(case, p, rank)
+    dtype = getattr(torch, case.dtype)
+    mine = None if given is None else torch.tensor(given, dtype=dtype, device=device)
+    output = None if wanted is None else torch.empty(len(wanted), dtype=dtype, device=device)
+    if case.collective in ("all_reduce", "reduce", "broadcast"):
+        output = mine
+    perform(
+        Call(case.collective, output, mine, OPS[case.op], case.root, group, case.algorithm, case.segments),
+    )
+    expected = None if wanted is None else torch.from_numpy(wanted).to(dtype)
+    if expected is not None and case.op == "avg" and (case.collective != "reduce" or rank == case.root):
+        expected.div_(p, rounding_mode=None if dtype.is_floating_point else "trunc")
+    return output, expected
+
+
+def _data(case: CheckedCall, p: int, rank: int) -> tuple[Ints | None, Ints | None]:
+    """One rank's input and output; None where it has none. In a reduce the other ranks keep what they have."""
+    exact, whole = DTYPES[case.dtype][1], case.n * (p if parts(case.collective, p) > 1 else 1)
+
+    def given(of: int, length: int, first: int) -> Ints:
+        return values(of, length, case.op, p, exact, first)
+
+    def total(length: int, first: int) -> Ints:
+        return reduced(length, case.op, p, exact, first)
+
+    join: Callable[[list[Ints]], Ints] = np.concatenate
+    mine, wanted = share(case.collective, whole, rank, p, case.root, given, total, join)
+    if case.collective == "reduce" and wanted is None:
+        return mine, mine
+    return mine, wanted
+
+
+def on_two_streams(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> list[tuple[torch.Tensor, Ints]]:
+    """Calls on two streams in turn, none of which waits for the other: outputs, and what each must be.
+
+    A reduce-scatter moves its input through scratch memory, also on one rank. Scratch memory that both streams use
+    mixes their data.
+    """
+    p, rank = dist.get_world_size(group), dist.get_rank(group)
+    inputs = [values(rank, p * n, "sum", p, DTYPES["float32"][1] // 2) * times for times in (1, 2)]
+    mine = [torch.tensor(each, dtype=torch.float32, device=device) for each in inputs]
+    total = reduced(n, "sum", p, DTYPES["float32"][1] // 2, rank * n)
+    streams = [torch.cuda.Stream(device) for _ in range(2)]  # type: ignore[no-untyped-call]
+    outputs = []
+    torch.cuda.synchronize(device)
+    for call in range(2 * CALLS):
+        which = call % 2
+        with torch.cuda.stream(streams[which]):
+            output = torch.empty(n, dtype=torch.float32, device=device)
+            perform(Call("reduce_scatter", output, mine[which], OPS["sum"], None, group, "ring"))
+            outputs.append((output, total * (1 + which)))
+    torch.cuda.synchronize(device)
+    return outputs
+
+
+def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> list[tuple[torch.Tensor, Ints]]:
+    """A rank sends to itself and adds what arrives, again and again: each time its stream has to wait for NCCL's."""
+    whole, aside = Span(0, n), Span(0, n, scratch=True)
+    me = dist.get_rank(group)
+    task = Task((Send(0, me, 0, (whole,)), Recv(1, me, 0, aside), Wait(1), Reduce(whole, (whole, aside)), Wait(0)), ())
+    program, ties, followers = (task,), (0,), ((),)
+    doubled = Plan(program, ties, followers, n, True, True, flatten(program, ties, followers))
+    mine = np.arange(n) % 1009
+    with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+        tensor = torch.tensor(mine, dtype=torch.float32, device=device)
+        scratch = torch.empty(n, dtype=torch.float32, device=device)
+        for _ in range(10):
+            execute_in_batches(doubled, tensor, scratch, group, OPS["sum"], 1)
+    torch.cuda.synchronize(device)
+    return [(tensor, mine << 10)]
+
+
+def run(settings: Row, report: Callable[[Row], None]) -> None:
+    """Check what the settings under "check" name: "one_gpu", or "algorithms" over "nccl" or, on CPUs, "gloo"."""
+    device = backend(settings["over"]).device()
+    if settings["check"] == "one_gpu":
+        _one_gpu(nccl.group(), device, report)
+        return
+    for p in range(1, dist.get_world_size() + 1):
+        _algorithms(p, settings["over"], device, report)
+
+
+def _one_gpu(group: dist.ProcessGroup, device: torch.device, report: Callable[[Row], None]) -> None:
+    for check in (to_itself, on_two_streams):
+        report({"begins": check.__name__})
+        found = [(output.cpu().numpy() != expected).sum() for output, expected in check(group, device)]
+        report({"check": check.__name__, "calls": len(found), "wrong": int(sum(found))})
+
+
+def _algorithms(p: int, over: str, device: torch.device, report: Callable[[Row], None]) -> None:
+    """All cases in a group of rank 0 and the last ``p - 1`` ranks, which have other numbers in it than outside."""
+    everyone = dist.get_world_size()
+    members = [0, *range(everyone - p + 1, everyone)]
+    group = dist.new_group(members, backend=over)
+    count, wrong = 0, []
+    if dist.get_rank() in members:
+        for case in cases(p):
+            count += 1
+            report({"begins": str(case), "ranks": p})
+            output, expected = begin(case, p, dist.get_rank(group), group, device)
+            if output is not None and expected is not None and not torch.equal(output.cpu(), expected):
+                wrong.append(f"{case} on rank {dist.get_rank(group)} of {p}")
+        dist.destroy_process_group(group)
+    report({"ranks": p, "cases": count, "wrong": [*chain.from_iterable(gathered(wrong, device))]})
 
 
 if __name__ == "__main__":

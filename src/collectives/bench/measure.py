@@ -1,8 +1,7 @@
 """What every rank does in a measurement: run each configuration in turn, time it, and check each result."""
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -11,12 +10,10 @@ from torch import distributed as dist
 
 from collectives.autotune import bound, environment_machine, slowest_link
 from collectives.backends import Backend, Call, Performed, backend
-from collectives.backends.exchange import everyones
-from collectives.backends.tuning import named
 from collectives.bench.data import reduced, share, values
-from collectives.bench.environment import record
 from collectives.bench.settings import DTYPES, Row, Settings
-from collectives.bench.statistics import median_interval
+from collectives.bench.statistics import interval_us, median_interval, microseconds
+from collectives.bench.task import report_rows
 from collectives.bounds import algbw, busbw
 from collectives.contracts import CONTRACTS
 from collectives.schedule import parts
@@ -41,28 +38,24 @@ def preload() -> None:
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Measure everything that the settings under "measure" name; rank 0 reports the environment, progress and rows."""
-    torch.set_num_threads(1)
-    everything = [Settings(**each) for each in settings["measure"]]
-    records = list(map(json.loads, everyones(json.dumps(record() | _launched(everything)).encode())))
-    report({"environment": records})
-    for wanted in everything:
-        for nth, nbytes in enumerate(wanted.bytes):
-            for row in _measure(wanted, nbytes, nth, report):
-                report({"row": row})
-    for name in dict.fromkeys(name for wanted in everything for name, _ in wanted.configurations()):
-        backend(name).close()
+    wanted = [Settings(**each) for each in settings["measure"]]
+    report_rows(launched(wanted), report, _sizes(wanted, report))
 
 
-def _launched(everything: list[Settings]) -> Row:
-    """How this rank was launched and for what, and which GPU it has if one is wanted."""
-    names = list(dict.fromkeys(backend for wanted in everything for backend in wanted.backends))
-    mine: Row = {"where": everything[0].where, "backends": names, "set": everything[0].variables()}
-    for name in names:
-        mine |= backend(named(name)[0]).record()
-    return mine
+def launched(wanted: list[Settings]) -> Row:
+    """How the ranks of these measurements were launched, and for which back ends."""
+    names = list(dict.fromkeys(name for one in wanted for name in one.backends))
+    return {"where": wanted[0].where, "backends": names, "set": wanted[0].variables()}
 
 
-class _Case(NamedTuple):
+def _sizes(wanted: list[Settings], report: Callable[[Row], None]) -> Iterator[list[Row]]:
+    """The rows of each size; progress is reported in between."""
+    for one in wanted:
+        for nth, nbytes in enumerate(one.bytes):
+            yield rows_of(one, nbytes, nth, report)
+
+
+class _Buffers(NamedTuple):
     """One size on one rank: its contribution, where results go, and what they must be (None where nothing is asked)."""
 
     mine: torch.Tensor | None
@@ -71,7 +64,7 @@ class _Case(NamedTuple):
     expected: torch.Tensor | None
 
 
-def _case(wanted: Settings, n: int, device: torch.device) -> _Case:
+def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
     """N elements of the whole buffer, as nccl-tests counts them, on a device."""
     rank, p, dtype, exact = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype), DTYPES[wanted.dtype][1]
 
@@ -89,8 +82,8 @@ def _case(wanted: Settings, n: int, device: torch.device) -> _Case:
     mine, expected = share(wanted.collective, n, rank, p, wanted.root, given, total, torch.cat)
     work = None if mine is None else mine.clone()
     if CONTRACTS[wanted.collective].parts == 0:  # torch works in place
-        return _Case(mine, work, work, expected)
-    return _Case(mine, work, None if expected is None else torch.empty_like(expected), expected)
+        return _Buffers(mine, work, work, expected)
+    return _Buffers(mine, work, None if expected is None else torch.empty_like(expected), expected)
 
 
 def _gathered(mine: torch.Tensor) -> torch.Tensor:
@@ -101,11 +94,11 @@ def _gathered(mine: torch.Tensor) -> torch.Tensor:
     return everything
 
 
-def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
+def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
     """All configurations at one size, interleaved: round after round, each once, and each round begins with another."""
     configurations = wanted.configurations()
     devices = [backend(name).device() for name, _ in configurations]
-    cases = {device: _case(wanted, wanted.elements(nbytes), device) for device in dict.fromkeys(devices)}
+    buffers = {device: _buffers(wanted, wanted.elements(nbytes), device) for device in dict.fromkeys(devices)}
     rounds = wanted.warmups + wanted.repetitions
     times = torch.zeros(len(configurations), wanted.repetitions, dtype=torch.float64)
     wrong = torch.zeros(len(configurations), dtype=torch.int64)
@@ -113,7 +106,7 @@ def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], No
     for i in range(rounds):
         for turn in range(len(configurations)):
             which = (i + turn) % len(configurations)
-            seconds, errors, did[which] = _once(wanted, configurations[which], cases[devices[which]])
+            seconds, errors, did[which] = _once(wanted, configurations[which], buffers[devices[which]])
             wrong[which] += errors
             if i >= wanted.warmups:
                 times[which, i - wanted.warmups] = seconds
@@ -128,18 +121,18 @@ def _measure(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], No
     ]
 
 
-def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tuple[float, int, Performed]:
+def _once(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers) -> tuple[float, int, Performed]:
     """One call on fresh data, from a barrier on: this rank's seconds, its wrong elements, what was performed."""
     (name, algorithm), did = configuration, list[Performed]()
     one = backend(name)
-    if case.input is not None and case.mine is not None:
-        case.input.copy_(case.mine)
-    if case.output is not None and case.output is not case.input:
-        case.output.zero_()
+    if buffers.input is not None and buffers.mine is not None:
+        buffers.input.copy_(buffers.mine)
+    if buffers.output is not None and buffers.output is not buffers.input:
+        buffers.output.zero_()
     call = Call(
         wanted.collective,
-        case.output,
-        case.input,
+        buffers.output,
+        buffers.input,
         OPS[wanted.op],
         wanted.root,
         one.group(),
@@ -148,9 +141,9 @@ def _once(wanted: Settings, configuration: tuple[str, str], case: _Case) -> tupl
     )
     perform, timed = one.perform, _clock(wanted.where, one)
     seconds = timed(lambda: did.append(perform(call)), one.flush)
-    if case.output is None or case.expected is None:
+    if buffers.output is None or buffers.expected is None:
         return seconds, 0, did[0]
-    return seconds, int((case.output != case.expected).sum()), did[0]
+    return seconds, int((buffers.output != buffers.expected).sum()), did[0]
 
 
 def _clock(where: str, one: Backend) -> Callable[[Callable[[], None], Callable[[], None]], float]:
@@ -220,7 +213,7 @@ def _row(
 ) -> Row:
     name, _ = configuration
     nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
-    low, median, high = median_interval(seconds)
+    _, median, _ = median_interval(seconds)
     on = environment_machine()
     return {
         "collective": wanted.collective,
@@ -237,10 +230,8 @@ def _row(
         "count": n // wanted.ranks if parts(wanted.collective, wanted.ranks) > 1 else n,
         "dtype": wanted.dtype,
         "op": wanted.op,
-        "samples": [round(s * 1e6, 3) for s in seconds],
-        "median_us": round(median * 1e6, 3),
-        "low_us": round(low * 1e6, 3),
-        "high_us": round(high * 1e6, 3),
+        "samples": microseconds(seconds),
+        **interval_us(seconds),
         "algbw": algbw(nbytes, median),
         "busbw": busbw(wanted.collective, wanted.ranks, nbytes, median),
         "bound_us": on and round(bound(on, wanted.collective, p, nbytes) * 1e6, 3),

@@ -2,15 +2,13 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.transport import finish, transport
-
-Row = dict[str, Any]
+from collectives.bench.settings import Row
 
 BURST = 16
 
@@ -33,9 +31,9 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
                 for times, measured in zip((there, single, burst), seconds, strict=True):
                     times[max(i, 0), nth] = measured
     each = (burst - single) / (BURST - 1)
-    for nth, nbytes in enumerate(sizes):
-        one_way = there[:, nth].median().item() / 2
-        report({"row": {"bytes": nbytes, "one_way": one_way, "each": each[:, nth].median().item()}})
+    one_way = (there.median(dim=0).values / 2).tolist()
+    columns = zip(sizes, one_way, each.median(dim=0).values.tolist(), strict=True)
+    report({"rows": [{"bytes": nbytes, "one_way": trip, "each": more} for nbytes, trip, more in columns]})
 
 
 def _there_and_back(joined: Mesh, nbytes: int) -> float:

@@ -1,9 +1,10 @@
-"""The median of samples, its confidence interval, and the true confidence of that interval."""
+"""The median of samples, its confidence interval, how sure that is, and what a row says of them."""
 
+from collections.abc import Sequence
 from math import comb, floor
 
 
-def median_interval(samples: list[float], confidence: float = 0.95) -> tuple[float, float, float]:
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
     """(low, median, high): an interval that contains the true median with at least this confidence.
 
     It comes from order statistics and assumes no distribution: each sample is below the median with probability one
@@ -36,6 +37,21 @@ def percent(share: float) -> str:
     ('93.75%', '98.82%')
     """
     return f"{floor(share * 1e4) / 100:g}%"
+
+
+def interval_us(seconds: Sequence[float], name: str = "") -> dict[str, float]:
+    """The columns of a row that say median and interval, in microseconds.
+
+    >>> interval_us([3e-6, 1e-6, 2e-6], "step_")
+    {'step_median_us': 2.0, 'step_low_us': 1.0, 'step_high_us': 3.0}
+    """
+    low, median, high = microseconds(median_interval(seconds))
+    return {f"{name}median_us": median, f"{name}low_us": low, f"{name}high_us": high}
+
+
+def microseconds(seconds: Sequence[float]) -> list[float]:
+    """To the nanosecond, as rows have them."""
+    return [round(each * 1e6, 3) for each in seconds]
 
 
 def _cut(n: int, confidence: float) -> tuple[int, float]:

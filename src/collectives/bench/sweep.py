@@ -1,24 +1,25 @@
-"""A measurement that resumes: a finished size is written to disk at once, and a failure becomes rows with its reason.
+"""Measurements that resume: the rows of a case are on disk as soon as they exist, and only missing cases are measured.
 
-Rows lie in ``STEM.KEY.partial.jsonl`` until all sizes are measured, one JSON object per line. KEY is a hash of the
-settings and the code, so that rows of different measurements never share a file.
+Rows lie in ``STEM.KEY.partial.jsonl`` until all cases are measured. A line has the rows of one case, or the environment
+of one launch. KEY is a hash of the settings and the code, so that rows of different measurements never share a file.
 """
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from collectives.bench import DTYPES, OURS, Row, Settings, bench, launches, need_all
+from collectives.bench import DTYPES, Row, Settings, bench, launches, need_all
 from collectives.bench.environment import fingerprint, record
 from collectives.bench.results import read, replace, write
 from collectives.bench.table import progress
 from collectives.launch import RankError
 
-# Fields that every row has, and their types.
-NAMED = {"where": str, "ranks": int, "collective": str, "backend": str, "algorithm": str, "bytes": int}
+T = TypeVar("T")
+Keep = Callable[[Row], None]
+Measure = Callable[[Sequence[T], Keep], None]
 
 
 def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
@@ -30,62 +31,106 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
     absent; FileExistsError if ``stem`` has rows of other settings.
     """
     need_all(wanted)
-    made_of, path = fingerprint([each.model_dump() for each in wanted]), partial(wanted, stem)
-    if is_complete(stem, made_of, path):
-        return
     parts = [one for alike in launches(wanted) for one in alike]
-    events = _begun(path, parts)
-    sizes = sum(len(one.bytes) for one in parts)
-    if done := sizes - sum(len(one.bytes) for one in _left(parts, events)):
-        print(f"{done} of {sizes} sizes were measured before", file=sys.stderr)
-    with path.open("a", encoding="utf8") as file:
-
-        def keep(more: Sequence[Row]) -> None:
-            events.extend(more)
-            file.write(lines(more))
-            file.flush()
-
-        while left := _left(parts, events):
-            _measure(launches(left)[0], keep)
-    rows = _rows(wanted, events)
+    sizes = [(nth, nbytes) for nth, one in enumerate(parts) for nbytes in one.bytes]
+    # Horovod's ranks may be started elsewhere than the others; their rows stand with the others'.
+    order = [(parts.index(one), nbytes) for each in wanted for nbytes in each.bytes for one in each.launches()]
     settings = [each.model_dump() for each in wanted]
-    environment = launched(events) or [record()]
-    write(stem, rows, {"settings": settings, "environment": environment, "fingerprint": made_of})
-    if not any(row["error"] for row in rows):
+    measure_missing(stem, settings, sizes, partial(_measure_sizes, parts), order=order, path=sweep_path(wanted, stem))
+
+
+def sweep_path(wanted: Sequence[Settings], stem: str | Path) -> Path:
+    """The file of rows of a sweep that is not complete. Sweeps that differ in their sizes only share it."""
+    return _path(stem, fingerprint([each.model_dump(exclude={"bytes"}) for each in wanted]))
+
+
+def _path(stem: str | Path, mark: str) -> Path:
+    return Path(f"{stem}.{mark[:8]}.partial.jsonl")
+
+
+def measure_missing(
+    stem: str | Path,
+    settings: list[Row],
+    cases: Sequence[T],
+    measure: Measure[T],
+    line: Callable[[Row], str] = lambda _: "",
+    *,
+    depends_on: Any = None,
+    order: Sequence[T] | None = None,
+    path: Path | None = None,
+) -> None:
+    """Measure the cases that have no rows yet; write all rows, and their record with these settings, to ``stem``.
+
+    ``measure(left, keep)`` measures the first of these cases or more, in their order, and passes every event of the
+    ranks to ``keep``. The rows of a case are one event, ``{"rows": [...]}``. They are on disk, and the line of each is
+    printed, before ``keep`` returns. An error of ``measure`` passes through, and the next call goes on there; rows
+    with an ``error`` are measured again by the next call. A case is a JSON value. ``depends_on`` is what the rows
+    depend on beside this package, if it is more than the settings; ``order`` is the cases' order in the results, if it
+    is not the one they are measured in. Raises FileExistsError if the output has rows of another fingerprint.
+    """
+    mark = fingerprint(settings if depends_on is None else depends_on)
+    path = path or _path(stem, mark)
+    if _is_complete(stem, mark, path):
+        return
+    events = _begun(path)
+    if done := len(cases) - len(_left(cases, events)):
+        print(f"{done} of {len(cases)} cases were measured before", file=sys.stderr, flush=True)
+    _measure_all(path, events, cases, measure, line)
+    of_case = {_key(event["case"]): event["rows"] for event in events if "rows" in event}
+    rows = [row for case in order or cases for row in of_case[_key(case)]]
+    write(stem, rows, {"settings": settings, "environment": _launched(events) or [record()], "fingerprint": mark})
+    if not any(row.get("error") for row in rows):
         path.unlink()
 
 
-def partial(wanted: Sequence[Settings], stem: str | Path) -> Path:
-    """The file of rows of a measurement that is not complete."""
-    return unfinished(stem, fingerprint([each.model_dump(exclude={"bytes"}) for each in wanted]))
-
-
-def unfinished(stem: str | Path, made_of: str) -> Path:
-    """The file of events of a measurement with this fingerprint, until its rows are at ``stem``."""
-    return Path(f"{stem}.{made_of[:8]}.partial.jsonl")
-
-
-def is_complete(stem: str | Path, made_of: str, path: Path) -> bool:
-    """Whether ``stem`` has all rows of this fingerprint, and none is left to measure in the file at ``path``.
-
-    Raises FileExistsError for rows of another fingerprint.
-    """
+def _is_complete(stem: str | Path, mark: str, path: Path) -> bool:
+    """Whether ``stem`` has all rows of this fingerprint, and none is left to measure in the file at ``path``."""
     if not Path(f"{stem}.parquet").exists():
         return False
-    if read(stem)[1].get("fingerprint") != made_of:
+    if read(stem)[1].get("fingerprint") != mark:
         raise FileExistsError(f"{stem}.parquet: got rows of other settings, expected none; name another output")
     return not path.exists()
 
 
-def _begun(path: Path, parts: Sequence[Settings]) -> list[Row]:
+def _measure_all(
+    path: Path, events: list[Row], cases: Sequence[T], measure: Measure[T], line: Callable[[Row], str]
+) -> None:
+    """Measure until no case is left, and add to the events and to their file."""
+    with path.open("a", encoding="utf8") as file:
+
+        def keep(event: Row) -> None:
+            if "rows" in event:
+                event = {"case": _left(cases, events)[0], "rows": event["rows"]}
+            elif "environment" not in event:
+                return
+            events.append(event)
+            file.write(_lines([event]))
+            file.flush()
+            for said in filter(None, map(line, event.get("rows", []))):
+                print(said, file=sys.stderr, flush=True)
+
+        while left := _left(cases, events):
+            measure(left, keep)
+            if _left(cases, events) == left:
+                raise RuntimeError(f"measuring {left[0]}: got no rows, expected one or more")
+
+
+def _key(case: Any) -> str:
+    return json.dumps(case)
+
+
+def _left(cases: Sequence[T], events: Sequence[Row]) -> list[T]:
+    done = {_key(event["case"]) for event in events if "rows" in event}
+    return [case for case in cases if _key(case) not in done]
+
+
+def _begun(path: Path) -> list[Row]:
     """What an earlier call has measured. All else is removed from the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = path.read_bytes() if path.exists() else b""
-    events = [event for event in _read(path, data) if not event.get("row", {}).get("error")]
-    again = {(series, _bytes(one, n)) for one in _left(parts, events) for n in one.bytes for series in _all_of(one)}
-    events = [event for event in events if "row" not in event or _place(event["row"]) not in again]
-    if (whole := lines(events).encode()) != data:
-        replace(path, lambda partial: partial.write_bytes(whole))
+    events = [event for event in _read(path, data) if not any(row.get("error") for row in event.get("rows", []))]
+    if (sound := _lines(events).encode()) != data:
+        replace(path, lambda beside: beside.write_bytes(sound))
     return events
 
 
@@ -105,102 +150,54 @@ def _read(path: Path, data: bytes) -> Iterator[Row]:
 def _is_event(event: Any) -> bool:
     if not isinstance(event, dict):
         return False
-    row, ranks = event.get("row"), event.get("environment")
-    if row is None:
-        return isinstance(ranks, list) and all(isinstance(rank, dict) for rank in ranks)
-    return isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in NAMED.items())
+    kept = event["rows"] if "rows" in event and "case" in event else event.get("environment")
+    return isinstance(kept, list) and all(isinstance(each, dict) for each in kept)
 
 
-def lines(events: Sequence[Row]) -> str:
-    """The events as the file of an unfinished measurement has them."""
+def _lines(events: Sequence[Row]) -> str:
     return "".join(f"{json.dumps(event)}\n" for event in events)
 
 
-def _bytes(settings: Settings, nbytes: int) -> int:
-    """A size as its rows have it."""
-    return settings.elements(nbytes) * DTYPES[settings.dtype][0]
+def _launched(events: list[Row]) -> list[Row]:
+    """Every rank's record, in every launch whose records are not those of an earlier one."""
+    environments = [event["environment"] for event in events if "environment" in event]
+    distinct = [launch for nth, launch in enumerate(environments) if launch not in environments[:nth]]
+    return [rank for launch in distinct for rank in launch]
 
 
-def _series(row: Row) -> tuple[Any, ...]:
-    """The key of a series: all of our algorithms are measured together, and share one."""
-    algorithm = "" if row["backend"] in OURS else row["algorithm"]
-    return row["where"], row["ranks"], row["collective"], row["backend"], algorithm
-
-
-def _place(row: Row) -> tuple[Any, int]:
-    return _series(row), row["bytes"]
-
-
-def _all_of(one: Settings) -> Counter[tuple[Any, ...]]:
-    """How many rows a size of this part has in each series."""
-    return Counter(_series(row) for row in _failed(one, 0, ""))
-
-
-def _left(parts: Sequence[Settings], events: Sequence[Row]) -> list[Settings]:
-    """The parts that still lack rows, with the sizes that are missing."""
-    rows = Counter(_place(event["row"]) for event in events if "row" in event)
-    left = [one.model_copy(update={"bytes": _sizes_left(one, rows)}) for one in parts]
-    return [one for one in left if one.bytes]
-
-
-def _sizes_left(one: Settings, rows: Counter[tuple[Any, int]]) -> list[int]:
-    wanted = _all_of(one)
-    return [n for n in one.bytes if any(rows[series, _bytes(one, n)] < count for series, count in wanted.items())]
-
-
-def _measure(alike: Sequence[Settings], keep: Callable[[Sequence[Row]], None]) -> None:
-    """Measure by one launch, until a size fails. The rows of a size are kept together or not at all."""
+def _measure_sizes(parts: Sequence[Settings], left: Sequence[tuple[int, int]], keep: Keep) -> None:
+    """Measure by one launch, until a size fails; its rows have the reason."""
+    lacking = [
+        one.model_copy(update={"bytes": [nbytes for part, nbytes in left if part == nth]})
+        for nth, one in enumerate(parts)
+    ]
+    alike = launches([one for one in lacking if one.bytes])[0]
     kept: list[Row] = []
-    size: list[Row] = []
-
-    def settle(more: list[Row]) -> None:
-        kept.extend(more)
-        keep(more)
 
     def on_event(event: Row) -> None:
         show(event)
-        if "environment" in event:
-            settle([event])
-        elif "row" in event:
-            size.append({"row": event["row"] | {"error": None}})
-            if _left(alike, [*kept, *size]) != _left(alike, kept):
-                settle([*size])
-                size.clear()
+        if "rows" in event:
+            event = {"rows": [row | {"error": None} for row in event["rows"]]}
+        if "rows" in event or "environment" in event:
+            kept.append(event)
+            keep(event)
 
     with progress(alike) as show:
         try:
             bench(alike, on_event)
         except RankError as error:
-            left = _left(alike, kept)
-            if not kept or not left:
+            sizes = [(one, nbytes) for one in alike for nbytes in one.bytes][sum("rows" in event for event in kept) :]
+            if not kept or not sizes:
                 raise
-            nbytes = left[0].bytes[0]
-            print(f"{left[0].collective} of {nbytes} bytes failed: {error}", file=sys.stderr)
-            keep([{"row": row} for row in _failed(left[0], _bytes(left[0], nbytes), str(error))])
+            one, nbytes = sizes[0]
+            print(f"{one.collective} of {nbytes} bytes failed: {error}", file=sys.stderr)
+            keep({"rows": failed_rows(one, nbytes, str(error))})
 
 
-def _failed(settings: Settings, nbytes: int, error: str) -> Iterator[Row]:
+def failed_rows(settings: Settings, nbytes: int, error: str) -> list[Row]:
+    """The rows of a size that failed: without times, with the reason."""
     same = settings.model_dump(include={"collective", "where", "ranks", "dtype", "op"})
-    for backend, algorithm in settings.configurations():
-        yield same | {"backend": backend, "algorithm": algorithm, "bytes": nbytes, "samples": [], "error": error}
-
-
-def _rows(wanted: Sequence[Settings], events: list[Row]) -> list[Row]:
-    order = [
-        (one.where, one.ranks, one.collective, _bytes(one, n))
-        for each in wanted
-        for n in each.bytes
-        for one in each.launches()  # Horovod's ranks may be started elsewhere than the others
-    ]
-    rows = [event["row"] for event in events if "row" in event]
-    named = [((row["where"], row["ranks"], row["collective"], row["bytes"]), row) for row in rows]
+    size = {"bytes": settings.elements(nbytes) * DTYPES[settings.dtype][0], "samples": [], "error": error}
     return [
-        row for _, row in sorted((pair for pair in named if pair[0] in order), key=lambda pair: order.index(pair[0]))
+        same | {"backend": backend, "algorithm": algorithm} | size for backend, algorithm in settings.configurations()
     ]
-
-
-def launched(events: list[Row]) -> list[Row]:
-    """Every rank's record, in every launch whose records are not those of an earlier one."""
-    launches = [event["environment"] for event in events if "environment" in event]
-    distinct = [launch for nth, launch in enumerate(launches) if launch not in launches[:nth]]
-    return [rank for launch in distinct for rank in launch]

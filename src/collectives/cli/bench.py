@@ -90,7 +90,7 @@ def _measured(wanted: list[Settings], as_json: bool) -> int:
 
         def on_event(event: Row) -> None:
             show_progress(event)
-            if "row" in event:
-                signals.out_row(event["row"], line(event["row"]), as_json)
+            for row in event.get("rows", []):
+                signals.out_row(row, line(row), as_json)
 
         return sum(row["wrong"] for row in bench(wanted, on_event).rows)

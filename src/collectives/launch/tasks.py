@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 TASKS = {
     "bench": "collectives.bench.measure",
     "ping_pong": "collectives.bench.ping_pong",
-    "gpu_cases": "collectives.bench.gpu_cases",
+    "gpu_check": "collectives.bench.gpu_check",
 }
 GROUP = "collectives.tasks"
 VARIABLE = "COLLECTIVES_TASKS"

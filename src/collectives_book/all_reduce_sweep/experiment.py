@@ -1,10 +1,8 @@
 """The experiment ``all-reduce-sweep``: one all-reduce by our algorithms and by the libraries, over sizes."""
 
 from collectives.bench import Settings
-from collectives_book.parameters import Distinct, Name
-from collectives_book.sweeps import Sweep, run
-
-__all__ = ["Parameters", "run"]
+from collectives.bench.sweep import sweep
+from collectives_book.parameters import Distinct, Name, Sweep
 
 
 class Parameters(Sweep):
@@ -15,3 +13,8 @@ class Parameters(Sweep):
     def settings(self) -> list[Settings]:
         """One all-reduce, by all algorithms and back ends."""
         return [self._of("all_reduce", self.algorithms, self.backends)]
+
+
+def run(parameters: Parameters) -> None:
+    """Measure on real ranks, and write rows and record (`sweep`)."""
+    sweep(parameters.settings(), parameters.output)

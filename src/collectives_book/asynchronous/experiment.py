@@ -6,7 +6,6 @@ One launch trains in every mode and with every slowness, again and again. On emu
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Literal, Self
@@ -18,6 +17,7 @@ from collectives.backends import backend
 from collectives.backends.presence import need
 from collectives.bench import Row
 from collectives.bench.settings import starter
+from collectives.bench.sweep import Keep
 from collectives.config import Seconds
 from collectives.emulator import Cluster, cluster
 from collectives.launch import launch, links
@@ -25,8 +25,7 @@ from collectives.launch.cluster import launch_on, parse
 from collectives.units import format_rate
 from collectives_book import parameters as base
 from collectives_book.data_parallel.experiment import JOINING
-from collectives_book.parameters import Name, Ranks, Repetitions, Some, need_place
-from collectives_book.resume import Keep, resume
+from collectives_book.parameters import Name, Ranks, Repetitions, Some, need_place, resume
 
 TIMEOUT = 1800.0
 # Seconds that a rank waits for another; a slow worker's step takes a fraction of a second.
@@ -103,11 +102,11 @@ def run(parameters: Parameters) -> None:
         return common | row | {"load": os.getloadavg()[0]}
 
     cases = list(product(range(parameters.repetitions), parameters.slow, parameters.modes))
-    resume(parameters, parameters.model_dump(mode="json"), cases, measure, completed, _say)
+    resume(parameters, parameters.model_dump(mode="json"), cases, measure, completed, _line)
 
 
 def _job(parameters: Parameters) -> Row:
-    return parameters.model_dump(exclude={"output", "where"}) | {"workers": parameters.workers, "limit": LIMIT}
+    return parameters.model_dump(exclude={"output"}) | {"workers": parameters.workers, "limit": LIMIT}
 
 
 def _on_a_cluster(parameters: Parameters, job: Row, keep: Keep) -> None:
@@ -128,10 +127,8 @@ def _set_link(hosts: Cluster, parameters: Parameters, slow: str, ranks_per_host:
     hosts.set((parameters.slow_worker + 1) // ranks_per_host, rate=format_rate(hosts.rate / factor))
 
 
-def _say(row: Row) -> None:
-    print(
+def _line(row: Row) -> str:
+    return (
         f"{row['mode']}, slow: {row['slow']}: {row['updates'] / row['seconds']:.0f} updates per second, "
-        f"loss {row['losses'][-1]:.3f} after {row['seconds']:.1f} s",
-        file=sys.stderr,
-        flush=True,
+        f"loss {row['losses'][-1]:.3f} after {row['seconds']:.1f} s"
     )

@@ -9,7 +9,7 @@ from collectives.launch import links
 from collectives.machine import Link, Machine, machine
 from collectives.simulator.simulation import simulate
 from collectives_book.asynchronous.experiment import Parameters
-from collectives_book.perceptron import perceptron
+from collectives_book.digits import perceptron
 
 
 def predictions(parameters: Parameters) -> dict[tuple[str, str], float]:

@@ -8,10 +8,9 @@ slow does both ``factor`` times.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,14 +21,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from collectives.backends import Call, backend
-from collectives.backends.exchange import everyones
-from collectives.bench.environment import record
+from collectives.bench.settings import Row
+from collectives.bench.task import report_rows
 from collectives_book.asynchronous.parameter_server import Server, Update
 from collectives_book.asynchronous.push_pull import SERVER, serve, work
-from collectives_book.digits import Samples, batches, digits, shard
-from collectives_book.perceptron import accuracy, perceptron
-
-Event = dict[str, Any]
+from collectives_book.digits import Samples, accuracy, batches, digits, perceptron, shard
 
 ALL_REDUCE, STALE = "all_reduce", "stale"
 # How far ahead of the slowest worker one may be; None: as far as it likes. A stale one has the bound that is asked for.
@@ -39,34 +35,35 @@ MODES = (ALL_REDUCE, "synchronous", STALE, "asynchronous")
 SLOW = ("nobody", "compute", "link", "turns")
 
 
-class Trained(NamedTuple):
+class TrainingRun(NamedTuple):
     """What one run leaves on rank 0: its updates, and the parameters after each round, an update for each worker."""
 
     updates: list[Update]
     snapshots: list[torch.Tensor]
 
 
-def run(settings: Event, report: Callable[[Event], None]) -> None:
+def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Train once for each repetition, slowness and mode under "cases"; rank 0 reports the environment and their rows.
 
     The event "slow" comes before the run it holds for. With `cluster.launch_on` the report returns when the launcher
     has set the links.
     """
-    torch.set_num_threads(1)
-    mine = record() | backend(settings["backend"]).record()
-    report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
+    launched = {"where": settings["where"], "backends": [settings["backend"]]}
+    report_rows(launched, report, _rows(settings, report))
+
+
+def _rows(settings: Row, report: Callable[[Row], None]) -> Iterator[list[Row]]:
+    """One case's row; none on ranks other than the server's."""
     learned, tested = digits()
     for repetition, slow, mode in settings["cases"]:
         report({"slow": slow})
         dist.barrier()  # no worker begins before the links are set
         trained = _train(settings, mode, slow, learned)
-        if trained:
-            row = {"mode": mode, "slow": slow, "repetition": repetition} | _row(trained, learned, tested)
-            report({"rows": [row]})
-    backend(settings["backend"]).close()
+        row = {"mode": mode, "slow": slow, "repetition": repetition}
+        yield [row | _row(trained, learned, tested)] if trained else []
 
 
-def _train(settings: Event, mode: str, slow: str, learned: Samples) -> Trained | None:
+def _train(settings: Row, mode: str, slow: str, learned: Samples) -> TrainingRun | None:
     """One run; None on ranks other than the server's."""
     start = parameters_to_vector(perceptron().parameters()).detach()
     worker = dist.get_rank() - 1
@@ -85,7 +82,7 @@ def _train(settings: Event, mode: str, slow: str, learned: Samples) -> Trained |
             snapshots.append(server.parameters.clone())
 
     serve(server, settings["limit"], keep)
-    return Trained(server.updates, snapshots)
+    return TrainingRun(server.updates, snapshots)
 
 
 class Gradient:
@@ -94,7 +91,7 @@ class Gradient:
     The sum over the shares of all workers is the gradient of the mean loss of the batch.
     """
 
-    def __init__(self, settings: Event, worker: int, slow: str, learned: Samples) -> None:
+    def __init__(self, settings: Row, worker: int, slow: str, learned: Samples) -> None:
         self.settings, self.worker, self.slow = settings, worker, slow
         self.device = backend(settings["backend"]).device()
         self.model, self.learned = perceptron().to(self.device), learned.to(self.device)
@@ -123,7 +120,7 @@ class Gradient:
         return self.batches[step]
 
 
-def times(settings: Event, worker: int, slow: str, step: int) -> int:
+def times(settings: Row, worker: int, slow: str, step: int) -> int:
     """How many times a worker computes a step: more than once if it is slow.
 
     With "compute" one worker is always slow. With "turns" each is slow in one of ``workers`` steps on average, by
@@ -134,10 +131,10 @@ def times(settings: Event, worker: int, slow: str, step: int) -> int:
     return int(settings["factor"]) if is_slow else 1
 
 
-def _by_all_reduce(settings: Event, gradient: Gradient, parameters: torch.Tensor) -> Trained | None:
+def _by_all_reduce(settings: Row, gradient: Gradient, parameters: torch.Tensor) -> TrainingRun | None:
     """Every worker has the parameters, and an all-reduce sums the gradients; rank 0 adds zeros to it, and watches."""
     one, worker = backend(settings["backend"]), gradient.worker
-    began, trained = time.monotonic(), Trained([], [parameters.clone()])
+    began, trained = time.monotonic(), TrainingRun([], [parameters.clone()])
     for step in range(settings["steps"]):
         total = (torch.zeros_like(parameters) if worker < 0 else gradient(parameters, step)).to(gradient.device)
         call = Call(ALL_REDUCE, total, total, dist.ReduceOp.SUM, group=one.group(), algorithm=settings["algorithm"])
@@ -151,7 +148,7 @@ def _by_all_reduce(settings: Event, gradient: Gradient, parameters: torch.Tensor
     return trained if dist.get_rank() == SERVER else None
 
 
-def _row(trained: Trained, learned: Samples, tested: Samples) -> Event:
+def _row(trained: TrainingRun, learned: Samples, tested: Samples) -> Row:
     """What is written of a run. Losses are those of all samples to learn from, after each round of updates."""
     updates, model = trained.updates, perceptron()
     workers = 1 + max(update.worker for update in updates)

@@ -1,15 +1,14 @@
 """The experiment ``bench-simulator``: how fast the simulator is on this machine."""
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
 
-from collectives.simulator.scaling import Row
-from collectives.simulator.speed import Goal, benchmark, goals, lines
+from collectives.bench.sweep import Keep
+from collectives.simulator.speed import benchmark, goals, lines
 from collectives_book import parameters as base
-from collectives_book.resume import Keep, resume
+from collectives_book.parameters import resume
 
 
 class Parameters(base.Parameters):
@@ -20,12 +19,9 @@ class Parameters(base.Parameters):
 
 def run(parameters: Parameters) -> None:
     """Measure the cases, and write rows and record (`resume`)."""
+    wanted = {goal.what: goal for goal in goals()[: parameters.cases]}
 
-    def measure(left: Sequence[Goal], keep: Keep) -> None:
-        benchmark(lambda row: keep({"rows": [row]}), left)
+    def measure(left: Sequence[str], keep: Keep) -> None:
+        benchmark(lambda row: keep({"rows": [row]}), [wanted[what] for what in left])
 
-    resume(parameters, parameters.model_dump(), goals()[: parameters.cases], measure, dict, _say)
-
-
-def _say(row: Row) -> None:
-    print(lines(row), file=sys.stderr, flush=True)
+    resume(parameters, parameters.model_dump(), list(wanted), measure, dict, lines)

@@ -31,10 +31,10 @@ class Parameters(base.Parameters):
 def run(parameters: Parameters) -> None:
     """Measure the messages, and write rows, record and the fitted machine (`file`)."""
     rows = measured(parameters.where, parameters.ranks, parameters.sizes, parameters.repetitions, TIMEOUT)
-    made = machine_of(rows, "calibrated", parameters.where)
-    save(made, file(parameters.output))
-    made_by = {"settings": [parameters.model_dump()], "environment": [record()]}
-    write(parameters.output, deviations(rows, made.network), made_by)
+    fitted = machine_of(rows, "calibrated", parameters.where)
+    save(fitted, file(parameters.output))
+    how = {"settings": [parameters.model_dump()], "environment": [record()]}
+    write(parameters.output, deviations(rows, fitted.network), how)
 
 
 def file(output: str) -> Path:

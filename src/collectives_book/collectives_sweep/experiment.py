@@ -6,9 +6,8 @@ from collectives.backends import BACKENDS, backend
 from collectives.backends.presence import Presence, presence
 from collectives.backends.tuning import named
 from collectives.bench import Settings, needed_here
-from collectives_book import sweeps
-from collectives_book.parameters import Name, Some
-from collectives_book.sweeps import Sweep
+from collectives.bench.sweep import sweep
+from collectives_book.parameters import Name, Some, Sweep
 
 # What sweeps measure with: op and dtype.
 PLAIN = ("sum", "float32")
@@ -49,5 +48,5 @@ def _has(name: str, collective: str) -> bool:
 
 
 def run(parameters: Parameters) -> None:
-    """Measure by the back ends that are here, and write rows and record (`collectives.bench.sweep.sweep`)."""
-    sweeps.run(parameters.present())
+    """Measure by the back ends that are here, and write rows and record (`sweep`)."""
+    sweep(parameters.present().settings(), parameters.output)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from collectives.bench.results import replace
-from collectives_book.data_parallel.replicas import Replicas
+
+if TYPE_CHECKING:
+    from collectives_book.data_parallel.training import Replicas
 
 Content = dict[str, Any]
 

@@ -7,7 +7,6 @@ rates.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from collectives.autotune import VARIABLE, choose
 from collectives.backends.presence import need
 from collectives.bench import OURS, Row, needed_here
 from collectives.bench.settings import starter
+from collectives.bench.sweep import Keep
 from collectives.config import Bytes
 from collectives.launch import RankError, launch, links
 from collectives.machine import machine
@@ -31,8 +31,7 @@ from collectives.units import duration
 from collectives_book import parameters as base
 from collectives_book.data_parallel.ranks import ONE_PROCESS, RATES
 from collectives_book.data_parallel.training import Training
-from collectives_book.parameters import Distinct, Name, Ranks, Some, need_place
-from collectives_book.resume import Keep, resume
+from collectives_book.parameters import Distinct, Name, Ranks, Some, need_place, resume
 
 TASK = "collectives_book.data_parallel.ranks"
 JOINING = ("p2p", "gloo", "horovod", "nccl", "p2p_nccl")
@@ -136,7 +135,7 @@ def run(parameters: Parameters) -> None:
                 _train(parameters, launches[nth], joined, keep)
 
     settings = {**parameters.model_dump(mode="json"), "training": asdict(parameters.training())}
-    resume(parameters, settings, parameters.cases(), measure, dict, _say)
+    resume(parameters, settings, parameters.cases(), measure, dict, _line)
 
 
 def _settings(parameters: Parameters, each: Launch, joined: list[tuple[str, str]]) -> Row:
@@ -221,7 +220,8 @@ def _launched(
     )
 
 
-def _say(row: Row) -> None:
-    if row["part"] == "training" and "median_us" in row:
-        what = f"{row['backend']} {row['algorithm']}" if row["ranks"] > 1 else "one process"
-        print(f"{what}: a step takes {duration(row['median_us'] * 1e-6)}", file=sys.stderr, flush=True)
+def _line(row: Row) -> str:
+    if row["part"] != "training" or "median_us" not in row:
+        return ""
+    what = f"{row['backend']} {row['algorithm']}" if row["ranks"] > 1 else "one process"
+    return f"{what}: a step takes {duration(row['median_us'] * 1e-6)}"

@@ -6,9 +6,7 @@ import torch
 from torch import nn
 
 from collectives.backends.horovod import started
-from collectives_book.data_parallel.momentum import Optimizer
-from collectives_book.data_parallel.replicas import Replicas
-from collectives_book.data_parallel.training import State, Training, part_of_loss
+from collectives_book.data_parallel.training import Optimizer, Replicas, State, Training, part_of_loss
 from collectives_book.digits import Samples
 
 

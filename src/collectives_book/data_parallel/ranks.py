@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import distributed as dist
 from torch.nn.functional import cross_entropy
 
 from collectives.backends import backend
-from collectives.backends.exchange import everyones
-from collectives.bench.environment import record
-from collectives.bench.statistics import median_interval
-from collectives_book.data_parallel.replicas import Replicas, alone, over
-from collectives_book.data_parallel.training import Optimize, State, Step, Training, descend, step, train
-from collectives_book.digits import Samples, digits
-from collectives_book.perceptron import accuracy
+from collectives.bench.settings import Row
+from collectives.bench.statistics import interval_us, microseconds
+from collectives.bench.task import gathered, report_rows
+from collectives_book.data_parallel.training import (
+    Optimize,
+    Replicas,
+    State,
+    Step,
+    Training,
+    alone,
+    descend,
+    over,
+    step,
+    train,
+)
+from collectives_book.digits import Samples, accuracy, digits
 
-Row = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -34,22 +41,18 @@ WARMUPS = 3
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Train once for each back end and algorithm under "joined"; `ONE_PROCESS` and `RATES` stand among them."""
-    torch.set_num_threads(1)
-    names = settings["backends"]
-    mine = record() | {"where": settings["where"], "backends": names}
-    for name in names:
-        mine |= backend(name).record()
-    report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
-    training, device = Training(**settings["training"]), backend(names[0]).device()
+    report_rows(settings, report, _rows(settings, report))
+
+
+def _rows(settings: Row, report: Callable[[Row], None]) -> Iterator[list[Row]]:
+    training, device = Training(**settings["training"]), backend(settings["backends"][0]).device()
     for name, algorithm in settings["joined"]:
         if name == RATES:
-            report({"rows": rates(**settings["rates"], device=device)})
+            yield rates(**settings["rates"], device=device)
         elif name == ONE_PROCESS:
-            report({"rows": [one_process(training, device)]})
+            yield [one_process(training, device)]
         else:
-            report({"rows": [replicated(training, name, algorithm, settings, report)]})
-    for name in names:
-        backend(name).close()
+            yield [replicated(training, name, algorithm, settings, report)]
 
 
 def one_process(training: Training, device: torch.device) -> Row:
@@ -76,7 +79,7 @@ def replicated(training: Training, name: str, algorithm: str, settings: Row, rep
     )
     row = summary(algorithm, training, state, slowest(steps))
     if sums and replicas.device.type == "cpu":  # on a GPU a call returns before it is done
-        row["reduce_us"] = round(median_interval(slowest(sums)[WARMUPS:])[1] * 1e6, 3)
+        row["reduce_us"] = interval_us(slowest(sums)[WARMUPS:])["median_us"]
     return row | {"backend": name, "ranks": replicas.ranks, "where": settings["where"]}
 
 
@@ -127,9 +130,7 @@ def summary(algorithm: str, training: Training, state: State, seconds: list[floa
     row: Row = {"part": "training", "algorithm": algorithm, "batch": training.batch, "steps": training.steps}
     row |= {"parameters": parameters, "bytes": 4 * (parameters + 1), "losses": state.losses}
     if kept := seconds[WARMUPS:]:
-        low, median, high = (round(value * 1e6, 3) for value in median_interval(kept))
-        samples = [round(value * 1e6, 3) for value in kept]
-        row |= {"samples": samples, "median_us": median, "low_us": low, "high_us": high}
+        row |= {"samples": microseconds(kept), **interval_us(kept)}
     return row
 
 
@@ -140,7 +141,7 @@ def rates(batches: list[int], rate: float, epochs: int, seeds: int, device: torc
     """
     wanted = [(size, rule, seed) for size in batches for rule in ("same", "linear") for seed in range(seeds)]
     mine = list(tried(wanted[dist.get_rank() :: dist.get_world_size()], batches[0], rate, epochs, device))
-    return [row for rank in everyones(json.dumps(mine).encode()) for row in json.loads(rank)]
+    return [row for rank in gathered(mine) for row in rank]
 
 
 def tried(

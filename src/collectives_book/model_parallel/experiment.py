@@ -5,7 +5,6 @@ All rows come from one launch (`collectives_book.model_parallel.ranks`), and are
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Literal, Self
@@ -13,14 +12,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from collectives.bench import Row, Settings, need_all
+from collectives.bench.sweep import Keep
 from collectives.config import Seconds
 from collectives.errors import explain
 from collectives.launch import launch
 from collectives.units import duration
 from collectives_book import parameters as base
 from collectives_book.model_parallel.volume import ELEMENT, parameters
-from collectives_book.parameters import Name, Ranks, Repetitions, Some, need_place
-from collectives_book.resume import Keep, resume
+from collectives_book.parameters import Name, Ranks, Repetitions, Some, need_place, resume
 
 TIMEOUT = 1800.0
 MODULE = "collectives_book.model_parallel.ranks"
@@ -105,14 +104,13 @@ def run(parameters: Parameters) -> None:
     steps = product(parameters.widths, parameters.batches)
     pipelines = product(parameters.schedules, parameters.micro_batches)
     cases = [*(("steps", case) for case in steps), *(("pipelines", case) for case in pipelines)]
-    resume(parameters, parameters.model_dump(), cases, measure, dict, _say)
+    resume(parameters, parameters.model_dump(), cases, measure, dict, _line)
 
 
-def _say(row: Row) -> None:
+def _line(row: Row) -> str:
     took = duration(row.get("median_us", 0) * 1e-6)
     if row["part"] == "step":
-        said = f"width {row['width']}, batch {row['batch']}, {row['way']} parallel by {row['algorithm']}: {took}"
-        print(said, file=sys.stderr, flush=True)
+        return f"width {row['width']}, batch {row['batch']}, {row['way']} parallel by {row['algorithm']}: {took}"
     if row["part"] == "pipeline":
-        said = f"{row['stages']} stages, {row['micro_batches']} micro-batches by {row['schedule']}: {took}"
-        print(said, file=sys.stderr, flush=True)
+        return f"{row['stages']} stages, {row['micro_batches']} micro-batches by {row['schedule']}: {took}"
+    return ""

@@ -19,7 +19,7 @@ from collectives.units import format_bytes, many
 from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.statements import Rows
 from collectives_book.model_parallel import volume
-from collectives_book.model_parallel.pipeline_schedule import BACKWARD, FORWARD, SCHEDULES, timetable
+from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, timetable
 
 LOOKS = {
     "data": Mark("#0072B2", "o"),

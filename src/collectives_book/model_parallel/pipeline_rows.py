@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import distributed as dist
 
-from collectives.backends.exchange import everyones
-from collectives.bench.statistics import median_interval
+from collectives.bench.settings import Row
+from collectives.bench.statistics import interval_us, microseconds
+from collectives.bench.task import gathered
 from collectives.schedule import cut
 from collectives_book.model_parallel import pipeline
-from collectives_book.model_parallel.pipeline_schedule import BACKWARD, FORWARD, SCHEDULES, Action, bubble, kept
+from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, Action, bubble, kept
 from collectives_book.model_parallel.split_steps import (
     Tensors,
     difference,
@@ -26,8 +26,6 @@ from collectives_book.model_parallel.split_steps import (
     through,
 )
 from collectives_book.model_parallel.tensor_parallel import Block, shard
-
-Row = dict[str, Any]
 
 # Launchers whose ranks are on one machine and read the same clock. Elsewhere each begins to count after a barrier.
 ONE_CLOCK = ("loopback", "cluster")
@@ -83,7 +81,8 @@ def pipelines(settings: Row, device: torch.device) -> Iterator[list[Row]]:
 
 def _summary(steps: Sequence[_Step], schedule: str, stages: int, count: int) -> Row:
     orders = [SCHEDULES[schedule](stage, stages, count) for stage in range(stages)]
-    return times([step.seconds() for step in steps]) | {
+    seconds = [step.seconds() for step in steps]
+    return {"samples": microseconds(seconds), **interval_us(seconds)} | {
         "bubble": [step.idle() for step in steps],
         "formula": bubble(stages, count),
         "kept": max(map(kept, orders)),
@@ -109,7 +108,7 @@ def _once(settings: Row, job: _Job, line: pipeline.Line | None, schedule: str, c
     told: Row = {"spans": [], "sent": 0, "off": 0.0}
     if line is not None:
         told = _own(settings, job, line, SCHEDULES[schedule](line.stage, line.stages, count), sizes)
-    everything = [json.loads(each) for each in everyones(json.dumps(told).encode())][: settings["stages"]]
+    everything = gathered(told)[: settings["stages"]]
     sent, off = sum(each["sent"] for each in everything), max(each["off"] for each in everything)
     return _Step([each["spans"] for each in everything], sent / len(everything), off)
 
@@ -142,10 +141,3 @@ def _line(stages: int, device: torch.device) -> pipeline.Line | None:
     line = pipeline.Line(rank, stages, *groups)
     pipeline.connect(line, device)
     return line
-
-
-def times(seconds: Sequence[float]) -> Row:
-    """The columns of a row that are made of its samples, in microseconds."""
-    low, median, high = median_interval([*seconds])
-    each = {"median_us": median, "low_us": low, "high_us": high}
-    return {"samples": [round(s * 1e6, 3) for s in seconds]} | {name: round(s * 1e6, 3) for name, s in each.items()}

@@ -6,26 +6,23 @@ batch; "pipeline" is a step of a pipeline with a number of micro-batches, and "a
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from itertools import product
-from pathlib import Path
-from typing import Any
+from itertools import chain, product
 
 import torch
 from torch import distributed as dist
 
 from collectives.backends import backend
-from collectives.backends.exchange import everyones
 from collectives.backends.tuning import named
-from collectives.bench.environment import record
-from collectives.bench.statistics import median_interval
+from collectives.bench.settings import Row
+from collectives.bench.statistics import interval_us, median_interval, microseconds
+from collectives.bench.task import report_rows, sent_bytes
 from collectives_book.model_parallel import volume
-from collectives_book.model_parallel.pipeline_rows import pipelines, times
+from collectives_book.model_parallel.pipeline_rows import pipelines
 from collectives_book.model_parallel.split_steps import (
-    Meter,
+    MeteredAllReduce,
     Tensors,
     data_step,
     difference,
@@ -36,24 +33,15 @@ from collectives_book.model_parallel.split_steps import (
 )
 from collectives_book.model_parallel.tensor_parallel import Block, shard
 
-Row = dict[str, Any]
-
 WARMUPS = 1
-SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has sent
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Measure the widths and batches under "steps" and the "pipelines"; rank 0 reports the environment and rows."""
-    torch.set_num_threads(1)
-    one = backend(named(settings["backend"])[0])
+    device = backend(named(settings["backend"])[0]).device()
+    steps = (_steps(settings, width, batch, device) for width, batch in settings["steps"])
     launched = {"where": settings["where"], "backends": [settings["backend"]], "set": settings["set"]}
-    records = everyones(json.dumps(record() | launched | one.record()).encode())
-    report({"environment": list(map(json.loads, records))})
-    for width, batch in settings["steps"]:
-        report({"rows": _steps(settings, width, batch, one.device())})
-    for rows in pipelines(settings, one.device()):
-        report({"rows": rows})
-    one.close()
+    report_rows(launched, report, chain(steps, pipelines(settings, device)))
 
 
 def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[Row]:
@@ -62,7 +50,7 @@ def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[
     whole, (x, target) = model(width, blocks, device), samples(width, batch, device)
     parts = [shard(each, rank, p) for each in whole]
     expected = _expected(x, target, whole, rank, p)
-    ways: dict[str, Callable[[Meter], list[Tensors]]] = {
+    ways: dict[str, Callable[[MeteredAllReduce], list[Tensors]]] = {
         "data": lambda meter: data_step(x, target, whole, meter),
         "tensor": lambda meter: tensor_step(x, target, parts, meter),
     }
@@ -72,7 +60,7 @@ def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[
     for turn in range(WARMUPS + settings["repetitions"]):
         for algorithm, way in seen:
             forget(parts)
-            once = _once(settings["where"], Meter(name, algorithm), ways[way], expected[way])
+            once = _once(settings["where"], MeteredAllReduce(name, algorithm), ways[way], expected[way])
             if turn >= WARMUPS:
                 seen[algorithm, way].append(once)
     same = {"part": "step", "backend": name, "where": settings["where"], "ranks": p, "blocks": blocks}
@@ -89,7 +77,9 @@ def _expected(
     return {"data": gradients, "tensor": [*parts, last]}
 
 
-def _once(where: str, meter: Meter, act: Callable[[Meter], list[Tensors]], expected: list[Tensors]) -> Row:
+def _once(
+    where: str, meter: MeteredAllReduce, act: Callable[[MeteredAllReduce], list[Tensors]], expected: list[Tensors]
+) -> Row:
     """One step of all ranks: the seconds of the slowest, how long it spent in all-reduces, and what was sent."""
     p = dist.get_world_size()
     dist.barrier()
@@ -116,11 +106,13 @@ def _once(where: str, meter: Meter, act: Callable[[Meter], list[Tensors]], expec
 def _summary(rows: Sequence[Row]) -> Row:
     """A row out of the steps of one kind: medians with their intervals, and the worst difference."""
     algorithm, calls, sent = (rows[-1][name] for name in ("algorithm", "calls", "sent"))
+    seconds = [row["seconds"] for row in rows]
     wire = [row["wire"] for row in rows if row["wire"] is not None]
     return {
         "algorithm": algorithm,
-        **times([row["seconds"] for row in rows]),
-        "communicating_us": [round(row["communicating"] * 1e6, 3) for row in rows],
+        "samples": microseconds(seconds),
+        **interval_us(seconds),
+        "communicating_us": microseconds([row["communicating"] for row in rows]),
         "difference": max(row["difference"] for row in rows),
         "calls": calls,
         "sent": sent,
@@ -140,8 +132,4 @@ def _sent_by_host(where: str) -> int:
 
     A host's first rank speaks for all of its ranks. On other machines not all that is sent is our ranks'.
     """
-    if not where.startswith("cluster") or os.environ["LOCAL_RANK"] != "0":
-        return 0
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    (counters,) = (line.split()[1:] for line in lines if line.split()[0] == f"{os.environ['GLOO_SOCKET_IFNAME']}:")
-    return int(counters[SENT])
+    return sent_bytes() if where.startswith("cluster") and os.environ["LOCAL_RANK"] == "0" else 0

@@ -21,7 +21,7 @@ from collectives_book.model_parallel.volume import HIDDEN
 Tensors = list[torch.Tensor]
 
 
-class Meter:
+class MeteredAllReduce:
     """The all-reduce of a back end, as a function; it keeps what was asked for and how long the calls took."""
 
     def __init__(self, name: str, algorithm: str) -> None:

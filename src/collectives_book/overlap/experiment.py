@@ -6,7 +6,6 @@ One launch measures all numbers of buckets and all algorithms. Beside each row i
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Self
 
@@ -17,6 +16,7 @@ from collectives.autotune import VARIABLE, choose
 from collectives.backends import BACKENDS, backend
 from collectives.backends.presence import need
 from collectives.bench import OURS, Row, needed_here
+from collectives.bench.sweep import Keep
 from collectives.config import Seconds
 from collectives.emulator import allowed
 from collectives.launch import launch, links
@@ -26,8 +26,7 @@ from collectives.simulator.simulation import simulate
 from collectives.units import duration
 from collectives_book import parameters as base
 from collectives_book.overlap.layers import BACKWARD, widths_of
-from collectives_book.parameters import Distinct, Name, Ranks, Repetitions, Size, Some, need_place
-from collectives_book.resume import Keep, resume
+from collectives_book.parameters import Distinct, Name, Ranks, Repetitions, Size, Some, need_place, resume
 
 TASK = "collectives_book.overlap.ranks"
 HOOKED = tuple(name for name in BACKENDS if backend(name).launcher is None)
@@ -117,7 +116,7 @@ def run(parameters: Parameters) -> None:
     def completed(row: Row) -> Row:
         return row | predicted(row, parameters.waiting, on)
 
-    resume(parameters, parameters.model_dump(), parameters.buckets, measure, completed, _say)
+    resume(parameters, parameters.model_dump(), parameters.buckets, measure, completed, _line)
 
 
 def measured(job: Row, ranks: int, network: str | None, keep: Keep) -> None:
@@ -144,11 +143,9 @@ def predicted(row: Row, waiting: float, on: Machine | None) -> Row:
     return {"chosen": choice.algorithm, "bucket_us": round(seconds * 1e6, 3), "predicted_us": round(exposed * 1e6, 3)}
 
 
-def _say(row: Row) -> None:
+def _line(row: Row) -> str:
     said = f", {duration(row['predicted_us'] * 1e-6)} predicted" if row["predicted_us"] is not None else ""
-    print(
+    return (
         f"{row['buckets']} buckets by {row['algorithm']}: {duration(row['median_us'] * 1e-6)} exposed{said}, "
-        f"{duration(row['counted_median_us'] * 1e-6)} by torch's counters",
-        file=sys.stderr,
-        flush=True,
+        f"{duration(row['counted_median_us'] * 1e-6)} by torch's counters"
     )

@@ -7,12 +7,9 @@ ranks, because they begin a step at slightly different times and an all-reduce e
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -20,13 +17,12 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from collectives.backends import Backend, backend
-from collectives.backends.exchange import everyones
-from collectives.bench.environment import record
 from collectives.bench.settings import Row
-from collectives.bench.statistics import median_interval
+from collectives.bench.statistics import interval_us, microseconds
+from collectives.bench.task import gathered, report_rows, sent_bytes
 from collectives.simulator.overlap import REDUCE, Span, computing
+from collectives_book.overlap.hooks import NOTHING, Hook, RecordingHook, hook_of
 from collectives_book.overlap.layers import Stack
-from collectives_book.overlap.recorded import NOTHING, Hook, Recorded, hook_of
 
 # DistributedDataParallel's first step may have other buckets: then it makes them anew, in the order of the gradients.
 WARMUPS = 2
@@ -37,18 +33,13 @@ TOLERANCE = 1e-5
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Measure each number of buckets under "buckets"; rank 0 reports the environment and the algorithms' rows."""
-    torch.set_num_threads(1)
-    name = settings["backend"]
-    library = backend(name)
-    mine = record() | {"where": settings["where"], "backends": [name], "set": {}} | library.record()
-    report({"environment": list(map(json.loads, everyones(json.dumps(mine).encode())))})
+    library = backend(settings["backend"])
     hooks = {algorithm: hook_of(library, algorithm) for algorithm in settings["algorithms"]}
-    for buckets in settings["buckets"]:
-        report({"rows": Trial(settings, buckets, hooks, library).rows()})
-    library.close()
+    cases = (Trial(settings, buckets, hooks, library).rows() for buckets in settings["buckets"])
+    report_rows({"where": settings["where"], "backends": [settings["backend"]]}, report, cases)
 
 
-class Step(NamedTuple):
+class TrainingStep(NamedTuple):
     """A training step on this rank: its seconds, bytes sent meanwhile, wrong elements, and what happened when."""
 
     seconds: float
@@ -65,21 +56,21 @@ class Trial:
         torch.manual_seed(0)  # the same weights on every rank
         self.stack = Stack(settings["widths"], settings["seconds"]).to(self.device)
         self.bytes = sum(4 * weight.numel() for weight in self.stack.parameters())
-        self.recorded = Recorded(hooks)
+        self.recorded = RecordingHook(hooks)
         self.ddp = _parallel(self.stack, self.bytes / buckets, library, self.recorded.reduce)
         shape = settings["batch"], settings["widths"][0]
         self.batch = torch.rand(shape, generator=torch.Generator().manual_seed(dist.get_rank())).to(self.device)
         self.expected = self._average()
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> TrainingStep:
         """One step, forward and backward, whose buckets go to a hook by its name."""
         self.recorded.use(name)
         self.ddp.zero_grad()
         dist.barrier()
-        sent, begin = _sent(), time.monotonic()
+        sent, begin = sent_bytes(), time.monotonic()
         self._compute()
-        seconds, sent = time.monotonic() - begin, _sent() - sent
-        return Step(seconds, sent, 0 if name == NOTHING else self._wrong(), self._spans(begin))
+        seconds, sent = time.monotonic() - begin, sent_bytes() - sent
+        return TrainingStep(seconds, sent, 0 if name == NOTHING else self._wrong(), self._spans(begin))
 
     def _compute(self) -> None:
         self.ddp(self.batch.detach().requires_grad_()).sum().backward()
@@ -123,7 +114,7 @@ class Trial:
     def rows(self) -> list[Row]:
         """Measure all algorithms, interleaved: round after round each once, and each round begins with another."""
         names = [NOTHING, *self.settings["algorithms"]]
-        steps: dict[str, list[Step]] = {name: [] for name in names}
+        steps: dict[str, list[TrainingStep]] = {name: [] for name in names}
         counted: dict[str, list[float]] = {name: [] for name in names}
         rounds = WARMUPS + self.settings["repetitions"]
         order = [names[(i + turn) % len(names)] for i in range(rounds) for turn in range(len(names))]
@@ -134,19 +125,21 @@ class Trial:
         seconds = {name: _means([step.seconds for step in steps[name][WARMUPS:rounds]]) for name in names}
         return [self._row(name, steps[name], seconds, _means(counted[name][WARMUPS:])) for name in names[1:]]
 
-    def _row(self, name: str, steps: list[Step], seconds: Mapping[str, list[float]], counted: list[float]) -> Row:
+    def _row(
+        self, name: str, steps: list[TrainingStep], seconds: Mapping[str, list[float]], counted: list[float]
+    ) -> Row:
         """What was measured of one algorithm; times are exposed ones in microseconds, unless their name says more."""
         exposed = [step - without for step, without in zip(seconds[name], seconds[NOTHING], strict=True)]
         wrong = torch.tensor(sum(step.wrong for step in steps))
         dist.all_reduce(wrong)
         sent = _means([float(step.sent) for step in steps[WARMUPS:]])
-        spans = [span for rank in everyones(json.dumps(steps[-1].spans).encode()) for span in json.loads(rank)]
+        spans = [span for rank in gathered(steps[-1].spans) for span in rank]
         return (
             {"backend": self.settings["backend"], "algorithm": name, "where": self.settings["where"]}
             | {"ranks": dist.get_world_size(), "layers": len(self.stack.layers), "buckets": self.buckets}
             | {"bytes": self.bytes, "device": self.device.type, "wrong": int(wrong)}
-            | {"samples": _us(exposed), **_interval("", exposed), **_interval("step_", seconds[name])}
-            | {**_interval("nothing_", seconds[NOTHING]), **_interval("counted_", counted)}
+            | {"samples": microseconds(exposed), **interval_us(exposed), **interval_us(seconds[name], "step_")}
+            | {**interval_us(seconds[NOTHING], "nothing_"), **interval_us(counted, "counted_")}
             | {"sent_bytes": statistics.median(sent), "spans": [Span(*span)._asdict() for span in spans]}
         )
 
@@ -173,21 +166,3 @@ def _means(mine: list[float]) -> list[float]:
     dist.all_reduce(values)
     means: list[float] = (values / dist.get_world_size()).tolist()
     return means
-
-
-def _us(seconds: list[float]) -> list[float]:
-    return [round(each * 1e6, 3) for each in seconds]
-
-
-def _interval(name: str, seconds: list[float]) -> Row:
-    """Median and interval in microseconds, as a row has them."""
-    low, median, high = _us(list(median_interval(seconds)))
-    return {f"{name}median_us": median, f"{name}low_us": low, f"{name}high_us": high}
-
-
-def _sent() -> int:
-    """Bytes that this host's interface has sent, headers included; 0 where ranks share the loopback interface."""
-    name = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-    lines = Path("/proc/net/dev").read_text().splitlines() if Path("/proc/net/dev").exists() else []
-    fields = {line.partition(":")[0].strip(): line.partition(":")[2].split() for line in lines}
-    return int(fields[name][8]) if name in fields and name != "lo" else 0

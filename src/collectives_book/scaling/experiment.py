@@ -110,8 +110,8 @@ def run(parameters: Parameters) -> None:
         path = Path(parameters.machine_file(where))
         if not path.exists():
             rows = measured(where, 2, MESSAGES, MESSAGE_REPETITIONS, TIMEOUT)
-            save(made := machine_of(rows, where, where), path)
-            print(text(made), file=sys.stderr)
+            save(fitted := machine_of(rows, where, where), path)
+            print(text(fitted), file=sys.stderr)
     sweep(parameters.settings(calibrated=True), parameters.output)
 
 

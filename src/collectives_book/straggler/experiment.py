@@ -5,7 +5,6 @@ is measured at each size.
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
@@ -15,6 +14,7 @@ from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.bench import Row, Settings
+from collectives.bench.sweep import Keep
 from collectives.config import Rate
 from collectives.emulator import MOST_HOSTS, Cluster, cluster
 from collectives.launch.cluster import launch_on
@@ -22,8 +22,7 @@ from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives.units import duration, format_bytes, format_rate, format_seconds
 from collectives_book import parameters as base
-from collectives_book.parameters import Distinct, Latency, Name, Repetitions, Size, Some
-from collectives_book.resume import Keep, resume
+from collectives_book.parameters import Distinct, Latency, Name, Repetitions, Size, Some, resume
 
 SEGMENTS = 1  # trees send their buffer whole, so that measured and simulated are the same schedule
 WARMUPS = 1
@@ -100,7 +99,7 @@ def run(parameters: Parameters) -> None:
             launch_on(hosts, "collectives_book.straggler.ranks", job, timeout=TIMEOUT, on_event=on_event)
 
     cases = list(product(parameters.points(), parameters.sizes))
-    resume(parameters, wanted, cases, measure, partial(_row, parameters), _say)
+    resume(parameters, wanted, cases, measure, partial(_row, parameters), _line)
 
 
 def _slow_down(hosts: Cluster, parameters: Parameters, slow: int, factor: int) -> None:
@@ -137,10 +136,8 @@ def with_early_partners(p: int, nbytes: int, slow: Link) -> float:
     return (halved + max(sent, came)) * slow.beta + 2 * len(sizes) * slow.alpha
 
 
-def _say(row: Row) -> None:
-    print(
+def _line(row: Row) -> str:
+    return (
         f"host {row['slow_host']} slower by {row['factor']}, {format_bytes(row['bytes'])} by {row['algorithm']}: "
-        f"{duration(row['median_us'] * 1e-6)} (simulated {duration(row['simulated_us'] * 1e-6)})",
-        file=sys.stderr,
-        flush=True,
+        f"{duration(row['median_us'] * 1e-6)} (simulated {duration(row['simulated_us'] * 1e-6)})"
     )

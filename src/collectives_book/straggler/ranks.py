@@ -1,23 +1,26 @@
 """What every rank does while one host after the other becomes slow: the same measurement again at each point."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from torch import distributed as dist
 
-from collectives.bench import measure
-from collectives.bench.settings import Row
+from collectives.bench.measure import launched, rows_of
+from collectives.bench.settings import Row, Settings
+from collectives.bench.task import report_rows
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """For each point and size under "cases", ask for the point's links, then measure what "measure" has, at this size.
 
-    The rows of a case are one event, and have their point. For `collectives.launch.cluster.launch_on`, where a
-    report returns only when the launcher has changed the links.
+    The rows of a case have their point. For `collectives.launch.cluster.launch_on`, where a report returns only when
+    the launcher has changed the links.
     """
+    wanted = Settings(**settings["measure"])
+    report_rows(launched([wanted]), report, _rows(wanted, settings, report))
+
+
+def _rows(wanted: Settings, settings: Row, report: Callable[[Row], None]) -> Iterator[list[Row]]:
     for point, nbytes in settings["cases"]:
         report({"slow": point})
         dist.barrier()  # nobody begins before that
-        events: list[Row] = []
-        measure.run({"measure": [settings["measure"] | {"bytes": [nbytes]}]}, events.append)
-        report(next(event for event in events if "environment" in event))
-        report({"rows": [event["row"] | {"point": point} for event in events if "row" in event]})
+        yield [row | {"point": point} for row in rows_of(wanted, nbytes, 0, lambda _: None)]

@@ -7,7 +7,6 @@ computing included, is ``slower`` by another factor, so that this machine's core
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import groupby, product
 from operator import itemgetter
@@ -16,6 +15,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from collectives.bench import Row
+from collectives.bench.sweep import Keep
 from collectives.config import Rate, Seconds
 from collectives.emulator import MOST_HOSTS, cluster
 from collectives.launch.cluster import launch_on
@@ -32,8 +32,7 @@ from collectives_book.overlap.experiment import (
     predicted,
     stack,
 )
-from collectives_book.parameters import Latency, Name, Ranks, Repetitions, Size, Some, need_place
-from collectives_book.resume import Keep, resume
+from collectives_book.parameters import Latency, Name, Ranks, Repetitions, Size, Some, need_place, resume
 
 EMULATED = "cluster"
 
@@ -116,7 +115,7 @@ def run(parameters: Parameters) -> None:
         return row | _more(parameters, row)
 
     cases = list(product(parameters.workers(), parameters.buckets))
-    resume(parameters, parameters.model_dump(), cases, measure, completed, _say)
+    resume(parameters, parameters.model_dump(), cases, measure, completed, _line)
 
 
 def _measure(parameters: Parameters, ranks: int, buckets: list[int], keep: Keep) -> None:
@@ -143,10 +142,8 @@ def _more(parameters: Parameters, row: Row) -> Row:
     return known | said | rates | {"predicted_per_second": step_us and samples / step_us}
 
 
-def _say(row: Row) -> None:
-    print(
+def _line(row: Row) -> str:
+    return (
         f"{row['ranks']} workers, {row['buckets']} buckets: {row['per_second']:.0f} samples/s, "
-        f"{duration(row['median_us'] * 1e-6)} exposed",
-        file=sys.stderr,
-        flush=True,
+        f"{duration(row['median_us'] * 1e-6)} exposed"
     )

@@ -15,8 +15,8 @@ from collectives.algorithms import executable
 from collectives.backends.p2p import batches, buffers
 from collectives.backends.p2p.program import Recv, Send
 from collectives.backends.p2p.step_messages import PIECE
-from collectives.bench import gpu_cases
-from collectives.bench.gpu_cases import Case, begin, cases
+from collectives.bench import gpu_check
+from collectives.bench.gpu_check import CheckedCall, begin, cases
 from sweep import each
 
 pytestmark = pytest.mark.integration  # twenty seconds of ranks as threads
@@ -48,7 +48,7 @@ def test_every_algorithm(world: Callable[[int], World], p: int) -> None:
             assert expected is None or torch.equal(output.memory, expected), f"{case} on rank {rank} of {p}"
 
 
-def some(p: int) -> Iterator[Case]:
+def some(p: int) -> Iterator[CheckedCall]:
     for _, every in groupby(cases(p), key=lambda case: (case.collective, case.algorithm)):
         variants = list(every)
         yield from variants if p <= 4 else [variants[p % len(variants)]]
@@ -112,7 +112,7 @@ def tolists(tensors: list[Tensor]) -> list[list[float]]:
     return [one.memory.tolist() for one in tensors]
 
 
-@pytest.mark.parametrize("check", [gpu_cases.to_itself, gpu_cases.on_two_streams])
+@pytest.mark.parametrize("check", [gpu_check.to_itself, gpu_check.on_two_streams])
 def test_what_one_gpu_can_check(world: Callable[[int], World], check: Callable[..., list]) -> None:
     w = world(1)
     with w.on(0):
@@ -217,7 +217,7 @@ def test_scratch_memory_that_two_streams_share(world: Callable[[int], World], mo
     monkeypatch.setattr(buffers, "_memory", lambda n, kind: kept)
     w = world(1)
     with w.on(0), pytest.raises(NcclError, match=r"race on rank 0: .* on another stream does not wait for"):
-        gpu_cases.on_two_streams(w.group()[0], DEVICE, n=8)
+        gpu_check.on_two_streams(w.group()[0], DEVICE, n=8)
 
 
 def exchange_on(w: World, *programs: list[list[tuple[str, Tensor, int]]]) -> None:

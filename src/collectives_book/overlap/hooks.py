@@ -1,6 +1,6 @@
 """A communication hook that lets others do its work, one of several at a time, and notes when each bucket was reduced.
 
-hook = Recorded({"ring": collectives.torch_backend.hook("ring")})
+hook = RecordingHook({"ring": collectives.torch_backend.hook("ring")})
 ddp.register_comm_hook(None, hook.reduce)   # DistributedDataParallel takes one hook, and only once
 hook.use("ring")                            # or NOTHING, for a step without communication
 """
@@ -34,7 +34,7 @@ class Reduced:
     done: float | None = None
 
 
-class Recorded:
+class RecordingHook:
     """`reduce` is the hook; ``buckets`` are those of the last step on a CPU, in the order in which they were ready."""
 
     def __init__(self, hooks: Mapping[str, Hook], clock: Callable[[], float] = time.monotonic) -> None:
