@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping
 
 from collectives.launch.request import Request
-from collectives.processes.supervise import Event, RankError
+from collectives.processes import Event, RankError
 
 __all__ = ["LAUNCHERS", "Event", "RankError", "launch"]
 

@@ -19,7 +19,7 @@ from collectives.launch.fork_server import rank_command
 from collectives.launch.host_servers import host_servers
 from collectives.launch.loopback import reading
 from collectives.launch.request import Request, settings_file
-from collectives.processes.supervise import Event, Log, Process, end, supervise
+from collectives.processes import ChildProcess, Event, Log, end, supervise
 
 MPIRUN = "mpirun"
 
@@ -92,7 +92,7 @@ def launch_on(
         heard, answer = os.pipe()
         answers = stack.enter_context(os.fdopen(answer, "wb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
-        processes: list[Process] = []
+        processes: list[ChildProcess] = []
         with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"), settings_file(settings) as file:
             server = stack.enter_context(host_servers(hosts.pids, module, environment or {}, timeout))
             stack.callback(end, processes)
@@ -112,7 +112,7 @@ def launch_on(
 
 def _start(
     hosts: Cluster, server: str, job: Event, ranks_per_host: int, log: Log, environment: Mapping[str, str]
-) -> Process:
+) -> ChildProcess:
     """One rank, in a group of its own. It needs no guard, because its host ends with this process."""
     rank = job["rank"]
     variables = {"OMP_NUM_THREADS": "1"} | hosts.variables(rank, ranks_per_host) | dict(environment)

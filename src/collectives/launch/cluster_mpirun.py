@@ -21,7 +21,7 @@ from collectives.launch.fork_server import rank_command
 from collectives.launch.host_servers import host_servers
 from collectives.launch.loopback import reading
 from collectives.launch.request import settings_file
-from collectives.processes.supervise import Event, Log, RankError, end, indented, supervise, text
+from collectives.processes import Event, Log, RankError, end, indented, supervise, text
 
 # mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
 # blank that it does not see.

@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 from collectives.launch import secret, tasks
 from collectives.launch.channel import Connection, Listener, encoded
 from collectives.launch.request import Request
-from collectives.processes import parent_death
-from collectives.processes.supervise import (
+from collectives.processes import (
     GRACE_SECONDS,
     LINGER_SECONDS,
+    ChildProcess,
     Event,
     Log,
-    Process,
     RankError,
     end,
     indented,
+    parent_death,
     start,
     supervise,
     text,
@@ -119,7 +119,7 @@ def _listen(host: str, shared: str, job: Event) -> tuple[Listener, SimpleQueue[H
     return Listener(host, shared, {"rank"}, serve), heard
 
 
-def _dismiss(listener: Listener, process: Process) -> None:
+def _dismiss(listener: Listener, process: ChildProcess) -> None:
     """End the remaining ranks and their children, a moment before the command gets SIGTERM."""
     listener.close()
     if process.poll() is None:
@@ -127,7 +127,7 @@ def _dismiss(listener: Listener, process: Process) -> None:
 
 
 def _taking(
-    listener: Listener, heard: SimpleQueue[Heard], failures: list[Heard], process: Process
+    listener: Listener, heard: SimpleQueue[Heard], failures: list[Heard], process: ChildProcess
 ) -> Callable[[float], list[Event] | None]:
     """Events that ranks report; None after the process has ended and its ranks have, or had a second to."""
     until = float("inf")

@@ -26,9 +26,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from collectives.launch import fork_client
+from collectives.processes import ChildProcess, Event, RankError, end, is_ours, last_lines, start
 from collectives.processes.parent_death import die_with
-from collectives.processes.peer_user import is_ours
-from collectives.processes.supervise import Event, Process, RankError, end, last_lines, start
 
 IS_SUPPORTED = sys.platform == "linux"  # abstract sockets, and children that the kernel kills with their parent
 PRELOADED = "collectives.bench.measure"
@@ -47,7 +46,7 @@ class Server(NamedTuple):
     """A running fork server; it ends when ``control`` is closed."""
 
     name: str
-    process: Process
+    process: ChildProcess
     control: socket.socket
 
 

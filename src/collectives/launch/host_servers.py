@@ -21,8 +21,8 @@ from typing import IO
 
 from collectives.launch.fork_client import connection
 from collectives.launch.fork_server import BACKLOG, READY, fork, fork_server, preload, rank_command, serve
+from collectives.processes import RankError, end, last_lines, start
 from collectives.processes.parent_death import die_with
-from collectives.processes.supervise import RankError, end, last_lines, start
 
 NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # in the order in which they are entered
 GONE_SECONDS = 5.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from collectives.processes.supervise import Event
+from collectives.processes import Event
 
 __all__ = ["Event", "Request", "settings_file"]
 
