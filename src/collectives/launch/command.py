@@ -17,9 +17,9 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from collectives.launch import secret, tasks
-from collectives.launch.channel import Connection, Listener, encoded
-from collectives.launch.request import Request
+from collectives.launch import secret
+from collectives.launch.channel import AuthenticatedConnection, Listener, encoded
+from collectives.launch.request import Request, task_of
 from collectives.processes import (
     GRACE_SECONDS,
     LINGER_SECONDS,
@@ -64,11 +64,11 @@ def launch_by(
     process is killed. ``lost`` matches the command's message about a killed rank, which cannot report itself; its
     groups are ``rank`` and ``how``.
 
-    Raises RankError, with the first rank's own report, and ValueError for a module that is no task (`tasks.name_of`)
+    Raises RankError, with the first rank's own report, and ValueError for a module that is no task (`task_of`)
     and for a job that is too long for a connection (`channel.MOST_BYTES`).
     """
     ranks = wanted.ranks
-    job = {"task": tasks.name_of(wanted.module), "settings": wanted.settings, "timeout": wanted.timeout, "ranks": ranks}
+    job = {"task": task_of(wanted.module), "settings": wanted.settings, "timeout": wanted.timeout, "ranks": ranks}
     with ExitStack() as stack:
         store = _store(host, wanted.timeout)
         job["store"] = [host, store.port]
@@ -109,7 +109,7 @@ def _listen(host: str, shared: str, job: Event) -> tuple[Listener, SimpleQueue[H
     """Send the job to each rank that connects, and queue its messages."""
     heard: SimpleQueue[Heard] = SimpleQueue()
 
-    def serve(connection: Connection, _: str, rank: int) -> None:
+    def serve(connection: AuthenticatedConnection, _: str, rank: int) -> None:
         connection.send(job)
         while (message := connection.receive()) is not None:
             heard.put(Heard(rank, message))

@@ -18,8 +18,7 @@ from typing import IO
 
 from collectives.launch.address import LOOPBACK, loopback_interface
 from collectives.launch.fork_client import FILES
-from collectives.launch.fork_server import IS_SUPPORTED, fork_server, rank_command
-from collectives.launch.host_servers import wait_until_gone
+from collectives.launch.fork_server import IS_SUPPORTED, fork_server, rank_command, wait_until_gone
 from collectives.launch.request import Request, settings_file
 from collectives.processes import ChildProcess, Event, Log, end, open_streams, start, supervise
 
