@@ -41,7 +41,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 WITHIN_A_TEST = "PYTEST_CURRENT_TEST" in os.environ
 
 # Doctests, which have no marks of their own.
-OF_PROCESSES = ("collectives.emulator.allowed", "collectives.processes.workers.workers")
+OF_PROCESSES = ("collectives.emulator.allowed", "collectives.processes.workers")
 
 # The unit tests that run now: one or none.
 unit_tests: list[str] = []

@@ -14,7 +14,7 @@ from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, op
 from collectives.backends.presence import need, presence
 from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
-from collectives.launch import horovodrun, launch, mpirun
+from collectives.launch import launch, programs
 from places import TASKS
 from sweep import each
 
@@ -135,11 +135,11 @@ def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatc
 
 
 def test_an_absent_back_end_says_why_everywhere_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(mpirun.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(programs.shutil, "which", lambda *_, **__: None)
     for name, missing, where in (
-        ("horovod", horovodrun.MISSING, "horovodrun"),
-        ("mpi", mpirun.MISSING, "mpirun"),
+        ("horovod", programs.NO_HOROVODRUN, "horovodrun"),
+        ("mpi", programs.NO_MPIRUN, "mpirun"),
     ):
         assert presence(name).absent == missing
         for act in (

@@ -11,7 +11,7 @@ import pytest
 from collectives.algorithms import ALGORITHMS
 from collectives.cli import main
 from collectives.figures.player import player_data
-from collectives.launch import horovodrun
+from collectives.launch import programs
 from collectives.schedule import Schedule
 from command import Capture, run
 
@@ -242,15 +242,15 @@ def test_a_schedule_of_ones_own(capsys: Capture, tmp_path: Path) -> None:
 def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda _: None)
     code, out, _ = run(capsys, "backends", "--json")
     rows = {row["backend"]: row for row in map(json.loads, out.splitlines())}
     assert (code, list(rows)) == (0, ["p2p", "gloo", "p2p_nccl", "nccl", "horovod", "mpi"])
     assert rows["p2p"]["version"].startswith("torch ")
-    assert rows["horovod"]["absent"] == horovodrun.MISSING
-    assert f"horovod     absent: {horovodrun.MISSING}\n" in run(capsys, "backends")[1]
+    assert rows["horovod"]["absent"] == programs.NO_HOROVODRUN
+    assert f"horovod     absent: {programs.NO_HOROVODRUN}\n" in run(capsys, "backends")[1]
     code, out, err = run(capsys, "bench", "--backend", "p2p", "horovod")
-    assert (code, out, err) == (1, "", f"collectives: horovod is absent: {horovodrun.MISSING}\n")
+    assert (code, out, err) == (1, "", f"collectives: horovod is absent: {programs.NO_HOROVODRUN}\n")
 
 
 def test_verify_all_stops_at_the_first_fault(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

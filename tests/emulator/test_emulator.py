@@ -17,7 +17,7 @@ from collectives.bench import Settings, bench
 from collectives.emulator import PORT, Cluster, address, allowed, cluster, name
 from collectives.launch import RankError, fork_server, launch, need_where
 from collectives.launch.cluster import launch_on
-from collectives.launch.host_servers import host_servers
+from collectives.launch.fork_server import host_servers
 from collectives.launch.request import settings_file
 from command import started
 from places import TASKS

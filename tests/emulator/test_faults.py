@@ -19,7 +19,7 @@ import pytest
 
 from collectives.algorithms import build, executable, names
 from collectives.emulator import Cluster, cluster
-from collectives.processes.supervise import Process, end
+from collectives.processes import ChildProcess, end
 from places import TASKS
 from sweep import each
 
@@ -39,7 +39,7 @@ FAILED = r"all_reduce by (\w+) failed on rank (\d), in step (\d+), (sending to|r
 class Ranks:
     """The hosts' processes, and what goes to and comes from all of them or from some."""
 
-    def __init__(self, hosts: Cluster, processes: list[Process]) -> None:
+    def __init__(self, hosts: Cluster, processes: list[ChildProcess]) -> None:
         self.hosts, self.processes = hosts, processes
 
     def tell(self, what: Any, ranks: list[int]) -> None:

@@ -5,10 +5,8 @@ import math
 import pytest
 
 from collectives.emulator import forwarding
-from collectives.emulator.events import next_event
-from collectives.emulator.forwarding import advance, change
-from collectives.emulator.network import NONE, Link, Network, network
-from collectives.emulator.queues import free_packet, release
+from collectives.emulator.forwarding import advance, change, free_packet, next_event, release
+from collectives.emulator.network import NONE, EmulatedLink, Network, network
 
 pytestmark = pytest.mark.integration  # compiles the network, which takes ten seconds
 
@@ -31,20 +29,20 @@ def send(net: Network, source: int, target: int, size: int, now: float = 0.0, fl
 
 
 def test_a_lone_packet_pays_latency_and_size_once() -> None:
-    net = network(2, Link(RATE, LATENCY))
+    net = network(2, EmulatedLink(RATE, LATENCY))
     send(net, 0, 1, 100, now=7.0)
     assert [(time, host) for time, host, _ in arrivals(net)] == [(pytest.approx(7 + LATENCY + 0.1), 1)]
 
 
 @pytest.mark.parametrize("size", [3, 100, 2000])
 def test_a_long_packet_too_though_its_head_arrives_while_its_tail_is_here(size: int) -> None:
-    net = network(3, Link(RATE, LATENCY))
+    net = network(3, EmulatedLink(RATE, LATENCY))
     send(net, 0, 2, size)
     assert [time for time, _, _ in arrivals(net)] == [pytest.approx(LATENCY + size / RATE)]
 
 
 def test_a_port_sends_one_after_the_other_and_in_both_directions_at_once() -> None:
-    net = network(2, Link(RATE, LATENCY))
+    net = network(2, EmulatedLink(RATE, LATENCY))
     for _ in range(3):
         send(net, 0, 1, 100)
         send(net, 1, 0, 100)
@@ -56,7 +54,7 @@ def test_a_port_sends_one_after_the_other_and_in_both_directions_at_once() -> No
 
 @pytest.mark.parametrize("hosts", [2, 3, 8])
 def test_all_to_one_takes_as_long_as_the_one_needs(hosts: int) -> None:
-    net = network(hosts, Link(RATE, LATENCY))
+    net = network(hosts, EmulatedLink(RATE, LATENCY))
     for source in range(1, hosts):
         for _ in range(5):
             send(net, source, 0, 100)
@@ -68,7 +66,7 @@ def test_all_to_one_takes_as_long_as_the_one_needs(hosts: int) -> None:
 
 
 def test_a_short_flow_does_not_wait_for_all_of_a_long_one() -> None:
-    net = network(2, Link(RATE, LATENCY))
+    net = network(2, EmulatedLink(RATE, LATENCY))
     for _ in range(50):
         send(net, 0, 1, 100, flow=1)
     send(net, 0, 1, 10, flow=2)
@@ -78,7 +76,7 @@ def test_a_short_flow_does_not_wait_for_all_of_a_long_one() -> None:
 
 
 def test_the_slower_port_sets_the_pace() -> None:
-    net = network(3, Link(RATE, LATENCY))
+    net = network(3, EmulatedLink(RATE, LATENCY))
     change(net, 2, None, "rate", RATE / 10)
     for _ in range(3):
         send(net, 0, 2, 100)
@@ -86,14 +84,14 @@ def test_the_slower_port_sets_the_pace() -> None:
 
 
 def test_a_slow_sender_does_not_keep_a_fast_receiver_from_the_end() -> None:
-    net = network(2, Link(RATE, LATENCY))
+    net = network(2, EmulatedLink(RATE, LATENCY))
     change(net, 0, None, "rate", RATE / 10)
     send(net, 0, 1, 100)
     assert [time for time, _, _ in arrivals(net)] == [pytest.approx(LATENCY + 1.0)]
 
 
 def test_a_latency_is_half_of_each_end_s() -> None:
-    net = network(3, Link(RATE, LATENCY))
+    net = network(3, EmulatedLink(RATE, LATENCY))
     change(net, 1, None, "latency", 3 * LATENCY)
     for source, target, expected in ((0, 1, 2 * LATENCY), (1, 2, 2 * LATENCY), (2, 0, LATENCY)):
         send(net, source, target, 3)
@@ -101,7 +99,7 @@ def test_a_latency_is_half_of_each_end_s() -> None:
 
 
 def test_racks_share_their_uplinks() -> None:
-    net = network(4, Link(RATE, LATENCY), racks=2, uplink=Link(RATE, 2 * LATENCY))
+    net = network(4, EmulatedLink(RATE, LATENCY), racks=2, uplink=EmulatedLink(RATE, 2 * LATENCY))
     for source, target in ((0, 1), (0, 2), (1, 3)):
         send(net, source, target, 100)
     inside, *across = arrivals(net)
@@ -112,7 +110,7 @@ def test_racks_share_their_uplinks() -> None:
 
 
 def test_a_cut_loses_what_is_on_its_way_and_healing_lets_through_what_comes_later() -> None:
-    net = network(3, Link(RATE, LATENCY))
+    net = network(3, EmulatedLink(RATE, LATENCY))
     for _ in range(5):
         send(net, 0, 1, 100)
     send(net, 2, 0, 100)
@@ -126,7 +124,7 @@ def test_a_cut_loses_what_is_on_its_way_and_healing_lets_through_what_comes_late
 
 
 def test_a_pair_of_hosts_has_a_link_of_its_own() -> None:
-    net = network(3, Link(RATE, LATENCY))
+    net = network(3, EmulatedLink(RATE, LATENCY))
     change(net, 0, 1, "cut", True)
     for source, target in ((0, 1), (1, 0), (0, 2), (2, 1)):
         send(net, source, target, 100)

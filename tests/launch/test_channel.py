@@ -15,18 +15,21 @@ from typing import Any
 
 import pytest
 
-from collectives.launch import address, channel, secret, tasks, torchrun
+from collectives.launch import address, channel, request, secret, torchrun
 from collectives.launch import command as by_command
 from collectives.launch.address import LOOPBACK
-from collectives.launch.channel import LAUNCHER, PEER, ChannelError, Connection, Listener, connect
-from collectives.launch.hub import DRIVER, PROCESS, Hub
+from collectives.launch.channel import LAUNCHER, PEER, AuthenticatedConnection, ChannelError, Listener, connect
 from collectives.launch.request import Request
+from collectives.launch.torchrun import DRIVER, PROCESS, Hub
 
 pytestmark = pytest.mark.integration  # connections, and seconds of waiting for strangers
 
 
 SECRET, OTHER = "s" * 32, "o" * 32
 JOB = {"task": "bench", "settings": {"x": "ü\n"}}
+
+
+Pair = tuple[AuthenticatedConnection, AuthenticatedConnection, socket.socket]
 
 
 class Launcher:
@@ -37,7 +40,7 @@ class Launcher:
         self.listener = Listener(LOOPBACK, SECRET, {"rank"}, self.serve)
         self.address = self.listener.address
 
-    def serve(self, connection: Connection, _: str, rank: int) -> None:
+    def serve(self, connection: AuthenticatedConnection, _: str, rank: int) -> None:
         connection.send(JOB)
         while (message := connection.receive()) is not None:
             self.heard.put((rank, message))
@@ -214,7 +217,7 @@ def test_who_pretends_to_be_the_launcher_is_not_believed() -> None:
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Connection, Connection, socket.socket]]:
+def pair() -> Iterator[Pair]:
     """A launcher's and a peer's end, between which someone can write to the launcher."""
     ours, theirs = socket.socketpair()
     with closing(Tcpless(ours, LAUNCHER)) as launcher, closing(Tcpless(theirs, PEER)) as peer:
@@ -225,7 +228,7 @@ def pair() -> Iterator[tuple[Connection, Connection, socket.socket]]:
         yield launcher, peer, theirs
 
 
-class Tcpless(Connection):
+class Tcpless(AuthenticatedConnection):
     """One end of a socket pair."""
 
     def __init__(self, to: socket.socket, own: str) -> None:
@@ -240,7 +243,7 @@ class TcpOptions(socket.socket):
         """Nothing."""
 
 
-def line_of(connection: Connection, message: dict[str, Any]) -> str:
+def line_of(connection: AuthenticatedConnection, message: dict[str, Any]) -> str:
     """A message as the connection would write it, which counts as sent."""
     lines: list[str] = []
     connection.write = lines.append  # type: ignore[method-assign]
@@ -249,7 +252,7 @@ def line_of(connection: Connection, message: dict[str, Any]) -> str:
     return lines[0]
 
 
-def test_a_message_cannot_be_repeated(pair: tuple[Connection, Connection, socket.socket]) -> None:
+def test_a_message_cannot_be_repeated(pair: Pair) -> None:
     launcher, peer, _ = pair
     line = line_of(peer, {"event": 1})
     peer.write(line)
@@ -259,7 +262,7 @@ def test_a_message_cannot_be_repeated(pair: tuple[Connection, Connection, socket
         launcher.receive()
 
 
-def test_messages_cannot_be_reordered_or_left_out(pair: tuple[Connection, Connection, socket.socket]) -> None:
+def test_messages_cannot_be_reordered_or_left_out(pair: Pair) -> None:
     launcher, peer, _ = pair
     line_of(peer, {"event": 1})
     peer.write(line_of(peer, {"event": 2}))
@@ -267,14 +270,14 @@ def test_messages_cannot_be_reordered_or_left_out(pair: tuple[Connection, Connec
         launcher.receive()
 
 
-def test_a_message_cannot_be_changed(pair: tuple[Connection, Connection, socket.socket]) -> None:
+def test_a_message_cannot_be_changed(pair: Pair) -> None:
     launcher, peer, _ = pair
     peer.write(line_of(peer, {"event": 1}).replace("1}", "2}"))
     with pytest.raises(ChannelError):
         launcher.receive()
 
 
-def test_a_message_cannot_be_sent_back(pair: tuple[Connection, Connection, socket.socket]) -> None:
+def test_a_message_cannot_be_sent_back(pair: Pair) -> None:
     launcher, peer, _ = pair
     peer.write(line_of(launcher, {"event": 1}))
     with pytest.raises(ChannelError):
@@ -290,9 +293,7 @@ def test_a_message_of_another_rank_s_connection_is_not_taken(launcher: Launcher)
     assert launcher.works()
 
 
-def test_a_message_has_a_limit(
-    pair: tuple[Connection, Connection, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_has_a_limit(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "MOST_BYTES", 1000)
     launcher, peer, _ = pair
     with pytest.raises(ValueError, match="message too long: got 1011 bytes, expected at most 1000"):
@@ -463,17 +464,17 @@ def test_a_job_that_is_too_long_is_refused_before_anything_is_launched(monkeypat
 
 
 def test_a_task_is_one_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tasks.VARIABLE, "mine,yours")
-    assert tasks.module_of("mine") == tasks.name_of("mine") == "mine"
-    assert tasks.name_of("collectives.bench.measure") == "bench"
+    monkeypatch.setenv(request.TASKS_VARIABLE, "mine,yours")
+    assert request.module_of("mine") == request.task_of("mine") == "mine"
+    assert request.task_of("collectives.bench.measure") == "bench"
     for module in ("os", "theirs", "collectives.bench.measure"):
         with pytest.raises(
             ValueError, match=f"unknown task: got '{module}', expected one of bench, ping_pong, gpu_check, async"
         ):
-            tasks.module_of(module)
+            request.module_of(module)
     with pytest.raises(ValueError, match="unregistered module: got 'os', expected one of collectives"):
-        tasks.name_of("os")
+        request.task_of("os")
 
 
 def test_every_registered_module_is_there() -> None:
-    assert all(importlib.util.find_spec(module) for module in (tasks.TASKS | tasks._installed()).values())
+    assert all(importlib.util.find_spec(module) for module in (request.TASKS | request._installed_tasks()).values())

@@ -15,8 +15,7 @@ import pytest
 from collectives.emulator import allowed
 from collectives.launch import RankError, launch
 from collectives.launch import command as by_command
-from collectives.processes import parent_death
-from collectives.processes.supervise import end, start, supervise
+from collectives.processes import end, parent_death, start, supervise
 from command import started
 from places import TASKS
 from sweep import each

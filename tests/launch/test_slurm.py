@@ -11,7 +11,8 @@ import nbformat
 import pytest
 
 from collectives.bench.results import read
-from collectives.launch import slurm, torchrun
+from collectives.launch import torchrun
+from collectives.launch.programs import srun_command
 from collectives.launch.request import Request
 from collectives_book.data_parallel import captions
 from places import ROOT
@@ -113,9 +114,9 @@ def test_ranks_are_spread_evenly_and_a_lost_one_ends_the_job(inside: Inside, fol
 def test_where_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ImportError, match="srun is not installed: this machine does not belong to a Slurm cluster"):
-        slurm.command(4)
+        srun_command(4)
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/srun")
     with pytest.raises(ImportError, match=r"not within a Slurm job; submit one with sbatch"):
-        slurm.command(4)
+        srun_command(4)
     with pytest.raises(ImportError, match="not within torchrun; start this command by"):
         torchrun.launch(Request("nodes", {}, 2, 1, {}, lambda _: None))

@@ -17,7 +17,7 @@ import yaml
 
 from collectives.bench import launches
 from collectives.bench.results import read, write
-from collectives.launch import horovodrun
+from collectives.launch import programs
 from collectives_book import EXPERIMENTS, ExperimentError, checked, execute, load
 from collectives_book.all_reduce_sweep.experiment import Parameters as Sweep
 from collectives_book.collectives_sweep.experiment import Parameters as CollectivesSweep
@@ -294,10 +294,10 @@ def test_wrong_parameters_of_many_collectives_are_refused(given: dict[str, Any],
 
 
 def test_an_absent_back_end_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horovodrun.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda _: None)
     asked = checked(CollectivesSweep, EIGHT)
     assert asked.present().backends == ["p2p", "mpi"]
-    assert [found.absent for found in asked.presence()] == [None, horovodrun.MISSING, None]
+    assert [found.absent for found in asked.presence()] == [None, programs.NO_HOROVODRUN, None]
     alone = checked(CollectivesSweep, EIGHT | {"backends": ["horovod"], "collectives": ["all_reduce"]})
     with pytest.raises(ImportError, match="horovod is absent: Horovod is not installed"):
         alone.present()

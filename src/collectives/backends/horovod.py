@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from collectives.backends import Backend, Call, Performed
-from collectives.launch import horovodrun
+from collectives.launch.programs import need_horovodrun
 
 
 class Horovod(Backend):
@@ -29,7 +29,7 @@ class Horovod(Backend):
 
     def version(self) -> str:
         """Horovod's version. Raises ImportError where it is not installed."""
-        horovodrun.need()
+        need_horovodrun()
         return f"Horovod {metadata.version('horovod')}"
 
     def devices(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from collectives.backends import Backend, Call, Performed
 from collectives.backends.open_mpi import communicator, number
-from collectives.launch import mpirun
+from collectives.launch.programs import mpirun_version, need_mpirun
 
 ITS_OWN = ("auto", "default")  # the choice of the library
 POLL_SECONDS = 0.001
@@ -23,9 +23,9 @@ class Mpi(Backend):
 
     def version(self) -> str:
         """The versions of mpi4py and of mpirun. Raises ImportError where one of them is absent."""
-        mpirun.need()
+        need_mpirun()
         try:
-            return f"mpi4py {metadata.version('mpi4py')}, {mpirun.version()}"
+            return f"mpi4py {metadata.version('mpi4py')}, {mpirun_version()}"
         except metadata.PackageNotFoundError:
             raise ImportError("mpi4py is not installed; `pip install mpi4py`") from None
 

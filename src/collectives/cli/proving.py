@@ -5,7 +5,7 @@ from concurrent.futures import as_completed
 from typing import Any
 
 from collectives.algorithms import ALGORITHMS, build, variants
-from collectives.processes.workers import workers
+from collectives.processes import workers
 from collectives.verify import verify
 
 Row = dict[str, Any]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from collectives.processes.supervise import open_streams
+from collectives.processes import open_streams
 
 # How long a command may take to clean up after a signal.
 GRACE_SECONDS = 30.0

@@ -11,9 +11,9 @@ result in ms reads as us on the real link. Computing is not slowed down: it seem
         c.set(3, rate="5MB/s")                                # one host becomes slow; c.cut(3), c.heal(3)
 
 A host is a set of Linux namespaces: its processes see only their own network (eth0, 10.77.0.x), host name, process
-numbers and shared memory, but the same files. `network` has the emulated network as arrays, `events`, `queues` and
-`forwarding` are functions over it, and `fabric` is the process that runs it. `hosts` makes the hosts, `limits` has
-their limits, and `check` compares measured speeds with those that were set. `launch.cluster` starts ranks on the hosts.
+numbers and shared memory, but the same files. `network` has the emulated network as arrays, `forwarding` are functions
+over it, and `fabric` is the process that runs it. `hosts` makes the hosts, `limits` has their limits, and `check`
+compares measured speeds with those that were set. `launch.cluster` starts ranks on the hosts.
 """
 
 import json
@@ -29,7 +29,7 @@ from typing import IO, Any
 from collectives.emulator import limits
 from collectives.emulator.hosts import address, name
 from collectives.emulator.limits import MOST_HOSTS, ClusterError
-from collectives.processes.supervise import POLL_SECONDS, Process, end, open_streams
+from collectives.processes import POLL_SECONDS, ChildProcess, end, open_streams
 
 __all__ = ["MOST_HOSTS", "Cluster", "ClusterError", "address", "allowed", "cluster", "name"]
 
@@ -57,9 +57,9 @@ class Cluster:
         stdout: Stream = None,
         stderr: Stream = None,
         pass_fds: Sequence[int] = (),
-    ) -> Process:
+    ) -> ChildProcess:
         """Start a command on a host, as Popen does. To end it, signal the process group of its pid."""
-        return Process(
+        return ChildProcess(
             [*self.enter(host), *command],
             env=os.environ | dict(environment or {}),
             stdin=stdin,
@@ -94,7 +94,7 @@ class Cluster:
         ranks = range(self.hosts * ranks_per_host)
         deadline = time.monotonic() + timeout
         with ExitStack() as stack:
-            started: list[Process] = []
+            started: list[ChildProcess] = []
             stack.callback(end, started)
             for rank in ranks:
                 variables = self.variables(rank, ranks_per_host) | dict(environment or {})
@@ -178,7 +178,7 @@ def cluster(
         command = [sys.executable, "-m", "collectives.emulator.fabric", str(os.getpid()), str(theirs.fileno())]
         # A process with threads, which numpy's library starts, may not enter a user namespace.
         single = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        with Process(
+        with ChildProcess(
             [*command, json.dumps(wanted)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -227,7 +227,7 @@ def _answer(control: socket.socket) -> dict[str, Any]:
     return answer
 
 
-def _end(fabric: Process, seconds: float) -> None:
+def _end(fabric: ChildProcess, seconds: float) -> None:
     """Wait for the fabric, which ends with its socket, and every host with it; kill it after ``seconds``."""
     try:
         fabric.wait(seconds)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from collectives.emulator import Cluster, address, probe
-from collectives.processes.supervise import end
+from collectives.processes import end
 
 Row = dict[str, Any]
 ROUND_TRIPS = 50

@@ -1,9 +1,29 @@
-"""Forwarding, compiled: how packets pass through the emulated network's ports, and what changes them."""
+"""What happens in the emulated network, compiled: its events, its fair queues, and forwarding through its ports.
+
+Events are a binary heap of what happens when. There is a queue for each flow at each kind of port.
+"""
+
+import numpy as np
 
 from collectives.compiled import compiled
-from collectives.emulator.events import pop, push
-from collectives.emulator.network import DOWN, EGRESS, FREE, INGRESS, NONE, PAIR, PENDING, UP, Network, kind_of, port
-from collectives.emulator.queues import clear, dequeue, enqueue, flow_of, release
+from collectives.emulator.network import (
+    DOWN,
+    EGRESS,
+    EVER,
+    FLOWS,
+    FREE,
+    INGRESS,
+    KINDS,
+    NONE,
+    PAIR,
+    PENDING,
+    PROBES,
+    SCATTER,
+    UP,
+    Network,
+    kind_of,
+    port,
+)
 
 
 @compiled
@@ -95,3 +115,118 @@ def change(net: Network, host: int, other: int | None, what: str, value: float) 
     for each in ends:
         if net.cut[each]:
             clear(net, each)
+
+
+@compiled
+def free_packet(net: Network) -> int:
+    """A free packet, whose data may be written; NONE if there is none. `send` takes it."""
+    return int(net.free[net.counts[FREE] - 1]) if net.counts[FREE] else NONE
+
+
+@compiled
+def release(net: Network, packet: int) -> None:
+    """Return a packet to the free ones."""
+    net.free[net.counts[FREE]] = packet
+    net.counts[FREE] += 1
+
+
+@compiled
+def flow_of(net: Network, key: int) -> int:
+    """The number of the flow with this key; in a full table, that of another flow."""
+    home = (key * SCATTER >> 20) & (FLOWS - 1)
+    for step in range(PROBES):
+        at = (home + step) & (FLOWS - 1)
+        if net.flow_key[at] == NONE:
+            net.flow_key[at] = key
+        if net.flow_key[at] == key:
+            return at
+    return home
+
+
+@compiled
+def enqueue(net: Network, at: int, packet: int) -> None:
+    """Append a packet to the queue of its flow; a flow that had none gets the last turn."""
+    queue = net.flow[packet] * KINDS + kind_of(net, at)
+    net.next[packet] = NONE
+    if net.head[queue] == NONE:
+        net.head[queue] = packet
+        _append_turn(net, at, queue)
+    else:
+        net.next[net.tail[queue]] = packet
+    net.tail[queue] = packet
+
+
+@compiled
+def dequeue(net: Network, at: int) -> int:
+    """Remove the first packet of the flow whose turn it is; NONE if all queues are empty."""
+    queue = net.first[at]
+    if queue == NONE:
+        return NONE
+    packet = int(net.head[queue])
+    net.first[at], net.head[queue] = net.behind[queue], net.next[packet]
+    if net.head[queue] != NONE:
+        _append_turn(net, at, queue)
+    return packet
+
+
+@compiled
+def _append_turn(net: Network, at: int, queue: int) -> None:
+    """Give a queue the last turn at a port."""
+    net.behind[queue] = NONE
+    if net.first[at] == NONE:
+        net.first[at] = queue
+    else:
+        net.behind[net.last[at]] = queue
+    net.last[at] = queue
+
+
+@compiled
+def clear(net: Network, at: int) -> None:
+    """Drop all packets that wait at a port."""
+    packet = dequeue(net, at)
+    while packet != NONE:
+        release(net, packet)
+        packet = dequeue(net, at)
+
+
+@compiled
+def next_event(net: Network) -> float:
+    """The time of the next event; infinity if there is none."""
+    return float(net.due[net.heap[0]]) if net.counts[PENDING] else np.inf
+
+
+@compiled
+def push(net: Network, time: float, event: int) -> None:
+    """Add an event to the heap, in which each is earlier than the two below it."""
+    net.due[event], net.order[event] = time, net.counts[EVER]
+    at = net.counts[PENDING]
+    net.counts[EVER] += 1
+    net.counts[PENDING] += 1
+    while at and _earlier(net, event, net.heap[(at - 1) // 2]):
+        net.heap[at] = net.heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    net.heap[at] = event
+
+
+@compiled
+def pop(net: Network) -> int:
+    """Remove the earliest event from the heap; the last one takes its place and sinks."""
+    earliest = int(net.heap[0])
+    net.counts[PENDING] -= 1
+    last, n, at, below = net.heap[net.counts[PENDING]], net.counts[PENDING], 0, 1
+    while below < n:
+        if below + 1 < n and _earlier(net, net.heap[below + 1], net.heap[below]):
+            below += 1
+        if _earlier(net, last, net.heap[below]):
+            break
+        net.heap[at] = net.heap[below]
+        at, below = below, 2 * below + 1
+    net.heap[at] = last
+    return earliest
+
+
+@compiled
+def _earlier(net: Network, one: int, other: int) -> bool:
+    if net.due[one] == net.due[other]:
+        return bool(net.order[one] < net.order[other])
+    return bool(net.due[one] < net.due[other])

@@ -1,7 +1,7 @@
 """The emulated network: ports with a rate, a latency and fair queues, and the packets in them.
 
-It has no clock and no device: its caller passes the time. `events`, `queues` and `forwarding` are functions over it. A
-packet has left a port at
+It has no clock and no device: its caller passes the time. `forwarding` has functions over it. A packet has left a port
+at
 
     max(when its last byte came, when the port began with it + size / rate)
 
@@ -34,7 +34,7 @@ PROBES = 64
 SCATTER = 0x9E3779B97F4A7C1
 
 
-class Link(NamedTuple):
+class EmulatedLink(NamedTuple):
     """The link of a host or a rack: its rate in bytes per second, and the latency to another one in seconds."""
 
     rate: float
@@ -83,10 +83,15 @@ FREE, PENDING, EVER = range(3)
 
 
 def network(
-    hosts: int, link: Link, racks: int = 1, uplink: Link | None = None, packets: int = 1 << 16, most: int = 1 << 16
+    hosts: int,
+    link: EmulatedLink,
+    racks: int = 1,
+    uplink: EmulatedLink | None = None,
+    packets: int = 1 << 16,
+    most: int = 1 << 16,
 ) -> Network:
     """An empty network for up to ``packets`` packets of ``most`` bytes each; memory is allocated when it is used."""
-    ports, way = 2 * hosts + 2 * racks + hosts * hosts, uplink or Link(math.inf, 0.0)
+    ports, way = 2 * hosts + 2 * racks + hosts * hosts, uplink or EmulatedLink(math.inf, 0.0)
     made = Network(
         hosts,
         racks,

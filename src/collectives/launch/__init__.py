@@ -3,26 +3,30 @@
     launch("collectives.bench.measure", settings, ranks=4, where="mpirun", timeout=600)
     launch("collectives.bench.measure", settings, ranks=8, where="cluster:5ms,25MB/s", timeout=600)
 
-Each launcher is one module with a function ``launch`` that takes a `collectives.launch.request.Request`. The process of
-a rank is the same under all of them (`collectives.launch.rank`).
+Each launcher is a function that takes a `collectives.launch.request.Request`. The process of a rank is the same under
+all of them (`collectives.launch.rank`).
 """
 
 import importlib
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from collectives.launch.request import Request
-from collectives.processes.supervise import Event, RankError
+from collectives.processes import Event, RankError
+
+if TYPE_CHECKING:
+    from collectives.launch.cluster import ClusterOptions
 
 __all__ = ["LAUNCHERS", "Event", "RankError", "launch"]
 
-# The name in ``where``, on the command line and in every row, and the module.
+# The name in ``where``, on the command line and in every row, and the function.
 LAUNCHERS = {
-    "loopback": "collectives.launch.loopback",
-    "cluster": "collectives.launch.cluster",
-    "horovodrun": "collectives.launch.horovodrun",
-    "mpirun": "collectives.launch.mpirun",
-    "torchrun": "collectives.launch.torchrun",
-    "slurm": "collectives.launch.slurm",
+    "loopback": "collectives.launch.loopback:launch",
+    "cluster": "collectives.launch.cluster:launch",
+    "horovodrun": "collectives.launch.programs:launch_by_horovodrun",
+    "mpirun": "collectives.launch.programs:launch_by_mpirun",
+    "torchrun": "collectives.launch.torchrun:launch",
+    "slurm": "collectives.launch.programs:launch_by_srun",
 }
 
 
@@ -48,7 +52,8 @@ def launch(
     need_where(where, ranks)
     name, _, options = where.partition(":")
     wanted = Request(module, settings, ranks, timeout, environment or {}, on_event, options)
-    events: list[Event] = importlib.import_module(LAUNCHERS[name]).launch(wanted)
+    found, _, function = LAUNCHERS[name].partition(":")
+    events: list[Event] = getattr(importlib.import_module(found), function)(wanted)
     return events
 
 
@@ -60,7 +65,7 @@ def need_where(where: str, ranks: int) -> None:
     if ranks < 1:
         raise ValueError(f"invalid number of ranks: got {ranks}, expected 1 or more")
     if name == "cluster":
-        importlib.import_module(LAUNCHERS[name]).parse(options, ranks)
+        _cluster_options(options, ranks)
 
 
 def links(where: str, ranks: int) -> str | None:
@@ -70,4 +75,10 @@ def links(where: str, ranks: int) -> str | None:
     '20ms,6.25MB/s'
     """
     name, _, options = where.partition(":")
-    return ",".join(importlib.import_module(LAUNCHERS[name]).parse(options, ranks)[:2]) if name == "cluster" else None
+    return ",".join(_cluster_options(options, ranks)[:2]) if name == "cluster" else None
+
+
+def _cluster_options(text: str, ranks: int) -> "ClusterOptions":
+    from collectives.launch.cluster import parse
+
+    return parse(text, ranks)

@@ -44,7 +44,7 @@ class ChannelError(ConnectionError):
     """The other end has not shown the secret, or violates the protocol."""
 
 
-class Connection:
+class AuthenticatedConnection:
     """One end of a connection; messages are authenticated once `agree` has given it the key."""
 
     def __init__(self, to: socket.socket, own: str, seconds: float) -> None:
@@ -146,14 +146,14 @@ class Listener:
     """Accepts the processes of a launcher on one address; a thread serves each of them."""
 
     def __init__(
-        self, host: str, secret: str, roles: Collection[str], serve: Callable[[Connection, str, int], None]
+        self, host: str, secret: str, roles: Collection[str], serve: Callable[[AuthenticatedConnection, str, int], None]
     ) -> None:
         self._listener = socket.create_server((host, 0), backlog=MOST_STRANGERS)
         self._listener.settimeout(POLL_SECONDS)
         self.address: Address = (host, self._listener.getsockname()[1])
         self._secret, self._roles, self._serve = secret, roles, serve
-        self._strangers: list[Connection] = []
-        self._known: list[Connection] = []
+        self._strangers: list[AuthenticatedConnection] = []
+        self._known: list[AuthenticatedConnection] = []
         self._lock, self._is_open = Lock(), True
         self._thread = Thread(target=self._accept, daemon=True)
         self._thread.start()
@@ -180,14 +180,14 @@ class Listener:
             except OSError:  # the peer has closed, or no descriptor is free
                 time.sleep(POLL_SECONDS)
                 continue
-            stranger = Connection(come, LAUNCHER, STRANGER_SECONDS)
+            stranger = AuthenticatedConnection(come, LAUNCHER, STRANGER_SECONDS)
             with self._lock:
                 if len(self._strangers) == MOST_STRANGERS:
                     self._strangers.pop(0).close()
                 self._strangers.append(stranger)
             Thread(target=self._meet, args=(stranger,), daemon=True).start()
 
-    def _meet(self, connection: Connection) -> None:
+    def _meet(self, connection: AuthenticatedConnection) -> None:
         """Serve a process that shows the secret, until its connection ends; close any other."""
         try:
             role, rank = self._greet(connection)
@@ -202,7 +202,7 @@ class Listener:
                     if connection in group:
                         group.remove(connection)
 
-    def _greet(self, connection: Connection) -> tuple[str, int]:
+    def _greet(self, connection: AuthenticatedConnection) -> tuple[str, int]:
         nonce = secrets.token_hex(32)
         connection.write(f"collectives 1 {nonce}")
         hello = HELLO.fullmatch(connection.read() or "")
@@ -212,7 +212,7 @@ class Listener:
         connection.agree(self._secret, self.address, role, rank, (nonce, hello[3]))
         return role, rank
 
-    def _admit(self, connection: Connection) -> None:
+    def _admit(self, connection: AuthenticatedConnection) -> None:
         with self._lock:
             if not self._is_open:
                 raise ChannelError("closed meanwhile")
@@ -221,7 +221,7 @@ class Listener:
             self._known.append(connection)
 
 
-def connect(address: Address, secret: str, role: str, rank: int, seconds: float) -> Connection:
+def connect(address: Address, secret: str, role: str, rank: int, seconds: float) -> AuthenticatedConnection:
     """A connection to a launcher with the same secret. Retries for ``seconds``, then raises ChannelError."""
     until = time.monotonic() + seconds
     while True:
@@ -234,8 +234,8 @@ def connect(address: Address, secret: str, role: str, rank: int, seconds: float)
         time.sleep(RETRY_SECONDS)
 
 
-def _connect(address: Address, secret: str, role: str, rank: int) -> Connection:
-    connection = Connection(socket.create_connection(address, STRANGER_SECONDS), PEER, STRANGER_SECONDS)
+def _connect(address: Address, secret: str, role: str, rank: int) -> AuthenticatedConnection:
+    connection = AuthenticatedConnection(socket.create_connection(address, STRANGER_SECONDS), PEER, STRANGER_SECONDS)
     try:
         challenge = CHALLENGE.fullmatch(connection.read() or "")
         if challenge is None:

@@ -1,30 +1,63 @@
 """Ranks on a cluster in slow motion, joined by gloo over its links: ``where="cluster:5ms,25MB/s"``.
 
 After the colon come the links' latency and rate, and optionally the ranks of each host; "cluster" alone means 5ms,
-25MB/s and one rank on each host. With a last word "mpirun" Open MPI starts the ranks (`cluster_mpirun`), so that MPI
-works among them; `bench` adds it if one of the back ends is MPI.
+25MB/s and one rank on each host. With a last word "mpirun" Open MPI starts the ranks, so that MPI works among them;
+`bench` adds it if one of the back ends is MPI.
+
+mpirun runs on host 0, within its namespaces, and ends with it. There is no ssh to the other hosts: mpirun's agent
+writes the command for a host to the pipe of events, and this process runs it there. Rank 0's `fork_client` is a child
+of mpirun. mpirun passes no open file on, so the agent and the clients open their parent's.
 """
 
+import json
 import os
+import re
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from collectives.emulator import PORT, Cluster, address, cluster, limits
-from collectives.launch import cluster_mpirun, mpirun
+from collectives.emulator import PORT, Cluster, address, cluster, limits, name
+from collectives.emulator.hosts import INTERFACE
 from collectives.launch.fork_client import FILES
-from collectives.launch.fork_server import rank_command
-from collectives.launch.host_servers import host_servers
+from collectives.launch.fork_server import host_servers, rank_command
 from collectives.launch.loopback import reading
+from collectives.launch.programs import need_mpirun
 from collectives.launch.request import Request, settings_file
-from collectives.processes.supervise import Event, Log, Process, end, supervise
+from collectives.processes import ChildProcess, Event, Log, RankError, end, indented, supervise, text
 
 MPIRUN = "mpirun"
 
+# mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
+# blank that it does not see.
+AGENT = 'sh -c eval${IFS}"$CLUSTER_AGENT"'
+SEND = 'printf "%s\\n" "$0 $*" >/proc/$PPID/fd/{}'
 
-class Options(NamedTuple):
+MPIRUN_SETTINGS = {
+    "PRTE_MCA_plm_ssh_agent": AGENT,
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    "PRTE_MCA_prte_if_include": INTERFACE,
+    "PRTE_MCA_prte_tmpdir_base": "/dev/shm",  # a host's own, which ends with it
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "tcp,self",
+    "OMPI_MCA_btl_tcp_if_include": INTERFACE,
+    # A waiting rank polls. With more ranks than cores it has to sleep in between, for a short time.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_threads_pthreads_yield_strategy": "nanosleep",
+    "OMPI_MCA_threads_pthreads_nanosleep_time": "100000",
+    "GLOO_SOCKET_IFNAME": INTERFACE,
+    "OMP_NUM_THREADS": "1",
+}
+
+# How mpirun reports the first rank that failed, and how it marks a rank's output.
+FAILED = re.compile(r"Process name: \[[^]]*,(\d+)\]\s+Exit code: +(\d+)")
+KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
+MARK = re.compile(r"^\[[^],]*,(\d+)\]<std(?:out|err)>: ?")
+
+
+class ClusterOptions(NamedTuple):
     """The text behind the colon."""
 
     latency: str = "5ms"
@@ -33,13 +66,13 @@ class Options(NamedTuple):
     by_mpirun: bool = False
 
 
-def parse(text: str, ranks: int) -> Options:
+def parse(text: str, ranks: int) -> ClusterOptions:
     """The options in the text, for ``ranks`` ranks. Raises ValueError for an invalid text or number of ranks.
 
     >>> parse("", 4)
-    Options(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False)
+    ClusterOptions(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False)
     >>> parse("20ms,6.25MB/s,2,mpirun", 4)
-    Options(latency='20ms', rate='6.25MB/s', ranks_per_host=2, by_mpirun=True)
+    ClusterOptions(latency='20ms', rate='6.25MB/s', ranks_per_host=2, by_mpirun=True)
     """
     words = text.split(",") if text else []
     is_by_mpirun = words[-1:] == [MPIRUN]
@@ -48,9 +81,9 @@ def parse(text: str, ranks: int) -> Options:
         raise ValueError(
             f"invalid network: got {text!r}, expected LATENCY,RATE[,RANKS_PER_HOST], for example 5ms,25MB/s"
         )
-    given = dict(zip(Options._fields, words, strict=False))
+    given = dict(zip(ClusterOptions._fields, words, strict=False))
     typed = {"ranks_per_host": int(given.get("ranks_per_host", 1)), "by_mpirun": is_by_mpirun}
-    options = Options(**given | typed)  # type: ignore[arg-type]
+    options = ClusterOptions(**given | typed)  # type: ignore[arg-type]
     limits.latency(options.latency), limits.rate(options.rate)
     if options.ranks_per_host < 1 or ranks % options.ranks_per_host:
         raise ValueError(
@@ -62,11 +95,11 @@ def parse(text: str, ranks: int) -> Options:
 
 def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch` on temporary emulated hosts. Raises ClusterError if none can be made."""
-    module, settings, ranks, timeout, environment, on_event, text = wanted
-    options = parse(text, ranks)
+    module, settings, ranks, timeout, environment, on_event, network = wanted
+    options = parse(network, ranks)
     if options.by_mpirun:
-        mpirun.need()
-    start, each = cluster_mpirun.launch_on if options.by_mpirun else launch_on, options.ranks_per_host
+        need_mpirun()
+    start, each = _launch_by_mpirun if options.by_mpirun else launch_on, options.ranks_per_host
     with cluster(ranks // each, options.latency, options.rate) as hosts:
         return start(hosts, module, settings, each, timeout=timeout, environment=environment, on_event=on_event)
 
@@ -92,7 +125,7 @@ def launch_on(
         heard, answer = os.pipe()
         answers = stack.enter_context(os.fdopen(answer, "wb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
-        processes: list[Process] = []
+        processes: list[ChildProcess] = []
         with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"), settings_file(settings) as file:
             server = stack.enter_context(host_servers(hosts.pids, module, environment or {}, timeout))
             stack.callback(end, processes)
@@ -112,7 +145,7 @@ def launch_on(
 
 def _start(
     hosts: Cluster, server: str, job: Event, ranks_per_host: int, log: Log, environment: Mapping[str, str]
-) -> Process:
+) -> ChildProcess:
     """One rank, in a group of its own. It needs no guard, because its host ends with this process."""
     rank = job["rank"]
     variables = {"OMP_NUM_THREADS": "1"} | hosts.variables(rank, ranks_per_host) | dict(environment)
@@ -124,3 +157,85 @@ def _start(
         stderr=log,
         pass_fds=[job[name] for name in FILES if name in job],
     )
+
+
+def _launch_by_mpirun(
+    hosts: Cluster,
+    module: str,
+    settings: Event,
+    ranks_per_host: int,
+    *,
+    timeout: float,
+    environment: Mapping[str, str],
+    on_event: Callable[[Event], None],
+) -> list[Event]:
+    """`collectives.launch.launch` by mpirun on existing hosts. Raises RankError that names the first rank to fail."""
+    since, ranks = time.monotonic(), hosts.hosts * ranks_per_host
+    job = {"module": module, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
+    with ExitStack() as stack:
+        job["settings"] = file = stack.enter_context(settings_file(settings))
+        reader, writer = os.pipe()
+        pipe = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
+        log: Log = stack.enter_context(tempfile.TemporaryFile())
+        everywhere = MPIRUN_SETTINGS | {"CLUSTER_AGENT": SEND.format(writer)} | dict(environment)
+        with os.fdopen(writer, "wb"):
+            server = stack.enter_context(host_servers(hosts.pids, module, everywhere, timeout))
+            command = [*_mpirun_command(hosts, ranks_per_host), *rank_command(server, job | {"events": writer})]
+            started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer, file])
+        stack.callback(end, processes := [started])
+
+        def run(host: int, command: str) -> None:
+            asked = ["sh", "-c", command]
+            processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log, pass_fds=[file]))
+
+        try:
+            return supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, on_event, since)
+        except RankError as error:
+            raise RankError(_failure(log, ranks) or str(error)) from None
+
+
+def _mpirun_command(hosts: Cluster, ranks_per_host: int) -> list[str]:
+    """Mpirun and its options. On a host we are always root, if only of a user namespace."""
+    slots = ",".join(f"{name(host)}:{ranks_per_host}" for host in range(hosts.hosts))
+    ranks = str(hosts.hosts * ranks_per_host)
+    return [need_mpirun(), "--allow-run-as-root", "--bind-to", "none", "--output", "tag", "-H", slots, "-n", ranks]
+
+
+def _serving(pipe: Log, run: Callable[[int, str], None]) -> Callable[[float], list[Event] | None]:
+    """The events in the pipe, for `supervise`; mpirun's commands for other hosts are run on the way."""
+    read = reading(pipe, _event)
+
+    def events(seconds: float) -> list[Event] | None:
+        arrived = read(seconds)
+        for asked in (event for event in arrived or [] if "run" in event):
+            run(asked["on"], asked["run"])
+        return arrived and [event for event in arrived if "run" not in event]
+
+    return events
+
+
+def _event(line: bytes) -> Event:
+    """A line of the pipe: an event of rank 0, or the name of a host and mpirun's command for it.
+
+    >>> _event(b'{"row": {}}'), _event(b"host3 prted --daemonize")
+    ({'row': {}}, {'on': 3, 'run': 'prted --daemonize'})
+    """
+    if line.startswith(b"{"):
+        event: Event = json.loads(line)
+        return event
+    host, _, command = line.decode().partition(" ")
+    return {"on": int(host.removeprefix("host")), "run": command}
+
+
+def _failure(log: Log, ranks: int) -> str | None:
+    """The first rank that failed, how, and its last lines; None if mpirun reports none."""
+    said = text(log)
+    if found := FAILED.search(said):
+        how = f"ended with exit code {found[2]}"
+    elif found := KILLED.search(said):
+        how = f"was killed by {signal.Signals(int(found[2])).name}"
+    else:
+        return None
+    marked = [(MARK.match(line), line) for line in said.splitlines()]
+    lines = [line[mark.end() :] for mark, line in marked if mark and mark[1] == found[1]]
+    return f"rank {found[1]} of {ranks} {how}; {indented(lines)}"

@@ -17,19 +17,19 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from collectives.launch import secret, tasks
-from collectives.launch.channel import Connection, Listener, encoded
-from collectives.launch.request import Request
-from collectives.processes import parent_death
-from collectives.processes.supervise import (
+from collectives.launch import secret
+from collectives.launch.channel import AuthenticatedConnection, Listener, encoded
+from collectives.launch.request import Request, task_of
+from collectives.processes import (
     GRACE_SECONDS,
     LINGER_SECONDS,
+    ChildProcess,
     Event,
     Log,
-    Process,
     RankError,
     end,
     indented,
+    parent_death,
     start,
     supervise,
     text,
@@ -64,11 +64,11 @@ def launch_by(
     process is killed. ``lost`` matches the command's message about a killed rank, which cannot report itself; its
     groups are ``rank`` and ``how``.
 
-    Raises RankError, with the first rank's own report, and ValueError for a module that is no task (`tasks.name_of`)
+    Raises RankError, with the first rank's own report, and ValueError for a module that is no task (`task_of`)
     and for a job that is too long for a connection (`channel.MOST_BYTES`).
     """
     ranks = wanted.ranks
-    job = {"task": tasks.name_of(wanted.module), "settings": wanted.settings, "timeout": wanted.timeout, "ranks": ranks}
+    job = {"task": task_of(wanted.module), "settings": wanted.settings, "timeout": wanted.timeout, "ranks": ranks}
     with ExitStack() as stack:
         store = _store(host, wanted.timeout)
         job["store"] = [host, store.port]
@@ -109,7 +109,7 @@ def _listen(host: str, shared: str, job: Event) -> tuple[Listener, SimpleQueue[H
     """Send the job to each rank that connects, and queue its messages."""
     heard: SimpleQueue[Heard] = SimpleQueue()
 
-    def serve(connection: Connection, _: str, rank: int) -> None:
+    def serve(connection: AuthenticatedConnection, _: str, rank: int) -> None:
         connection.send(job)
         while (message := connection.receive()) is not None:
             heard.put(Heard(rank, message))
@@ -119,7 +119,7 @@ def _listen(host: str, shared: str, job: Event) -> tuple[Listener, SimpleQueue[H
     return Listener(host, shared, {"rank"}, serve), heard
 
 
-def _dismiss(listener: Listener, process: Process) -> None:
+def _dismiss(listener: Listener, process: ChildProcess) -> None:
     """End the remaining ranks and their children, a moment before the command gets SIGTERM."""
     listener.close()
     if process.poll() is None:
@@ -127,7 +127,7 @@ def _dismiss(listener: Listener, process: Process) -> None:
 
 
 def _taking(
-    listener: Listener, heard: SimpleQueue[Heard], failures: list[Heard], process: Process
+    listener: Listener, heard: SimpleQueue[Heard], failures: list[Heard], process: ChildProcess
 ) -> Callable[[float], list[Event] | None]:
     """Events that ranks report; None after the process has ended and its ranks have, or had a second to."""
     until = float("inf")

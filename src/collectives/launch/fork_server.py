@@ -5,11 +5,17 @@ process that has done so needs milliseconds. The server starts with the first la
 started it. It imports modules of this library, never yours: the next launch reads a module that you have edited.
 
 `rank_command` starts a `fork_client`, which sends the server its job, its environment and its open files. The server
-forks, and that process is the rank, or the first of the servers on emulated hosts (`host_servers`). It and its process
-group end with the client. Each of these processes is killed when its parent ends.
+forks, and that process is the rank. It and its process group end with the client.
+
+On emulated hosts `host_servers` has a fork of this server import the ranks' module; a fork of that enters each host and
+serves ranks there. Thirty-two imports of torch would keep two cores busy for most of a minute and fill the memory with
+32 copies. A module may have a function ``preload``, which imports more of what its ranks share.
+
+Each of these processes is killed when its parent ends, so all end with the first, and that with its launcher.
 """
 
 import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -21,20 +27,22 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO, Any, NamedTuple
 
 from collectives.launch import fork_client
+from collectives.processes import ChildProcess, Event, RankError, end, is_ours, last_lines, start
 from collectives.processes.parent_death import die_with
-from collectives.processes.peer_user import is_ours
-from collectives.processes.supervise import Event, Process, RankError, end, last_lines, start
 
 IS_SUPPORTED = sys.platform == "linux"  # abstract sockets, and children that the kernel kills with their parent
 PRELOADED = "collectives.bench.measure"
 MOST_FILES = fork_client.STREAMS + len(fork_client.FILES)
 BACKLOG = 256  # ranks requested at the same time
 READY = b"."
+FAILED = b"!"  # what a host's server reports if it is not ready
+NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # of a host, in the order in which they are entered
+GONE_SECONDS = 5.0
 
 # Beginnings of the variables that count when a library is loaded. Ranks get all other variables anew.
 # fmt: off
@@ -43,15 +51,15 @@ AT_IMPORT = ("HOME", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NUMBA_", 
 # fmt: on
 
 
-class Server(NamedTuple):
+class ForkServer(NamedTuple):
     """A running fork server; it ends when ``control`` is closed."""
 
     name: str
-    process: Process
+    process: ChildProcess
     control: socket.socket
 
 
-_servers: dict[tuple[object, ...], Server] = {}
+_servers: dict[tuple[object, ...], ForkServer] = {}
 _starting = threading.Lock()
 
 
@@ -74,7 +82,7 @@ def rank_command(server: str, job: Event) -> list[str]:
     return [sys.executable, "-I", "-S", fork_client.__file__, server, json.dumps(job)]
 
 
-def _start(environment: Mapping[str, str], seconds: float) -> Server:
+def _start(environment: Mapping[str, str], seconds: float) -> ForkServer:
     name, (ours, theirs) = uuid.uuid4().hex, socket.socketpair()
     ours.settimeout(seconds)
     with theirs, tempfile.TemporaryFile() as log:
@@ -90,12 +98,12 @@ def _start(environment: Mapping[str, str], seconds: float) -> Server:
             if isinstance(error, TimeoutError):
                 raise RankError(f"the fork server timed out after {seconds:g} s; {last_lines(log)}") from None
             raise
-    server = Server(name, process, ours)
+    server = ForkServer(name, process, ours)
     atexit.register(_stop, os.getpid(), server)
     return server
 
 
-def _stop(owner: int, server: Server) -> None:
+def _stop(owner: int, server: ForkServer) -> None:
     server.control.close()
     if os.getpid() == owner:  # a fork of the owner has this handler, too
         end([server.process])
@@ -185,8 +193,10 @@ def _become(parent: int, request: Event, files: Sequence[int]) -> None:
     _draw_anew()
     job = {name: value for name, value in request["job"].items() if name not in fork_client.FILES}
     job |= dict(zip(request["files"], files[fork_client.STREAMS :], strict=True))
-    program = "collectives.launch.host_servers" if "hosts" in job else "collectives.launch.rank"
-    importlib.import_module(program).main([json.dumps(job)])
+    if "hosts" in job:
+        _serve_hosts(job)
+    else:
+        importlib.import_module("collectives.launch.rank").main([json.dumps(job)])
 
 
 def _draw_anew() -> None:
@@ -194,6 +204,84 @@ def _draw_anew() -> None:
     import numpy as np
 
     np.random.seed()  # noqa: NPY002
+
+
+@contextmanager
+def host_servers(pids: Sequence[int], module: str, environment: Mapping[str, str], seconds: float) -> Iterator[str]:
+    """A fork server on each host, for ranks that run ``module``; yields the servers' common name.
+
+    ``pids`` are the hosts' first processes; ``environment`` is that of the ranks, and counts for the imports too.
+    Raises RankError if the servers are not ready within ``seconds``. All forks have ended afterwards.
+    """
+    name, (reader, writer) = uuid.uuid4().hex, os.pipe()
+    with os.fdopen(reader, "rb", buffering=0) as lives, tempfile.TemporaryFile() as log:
+        with os.fdopen(writer, "wb"):
+            job = {"hosts": list(pids), "module": module, "name": name, "lives": writer, "rank": 0}
+            process = start(rank_command(fork_server(environment, seconds), job), log, dict(environment), [writer])
+        try:
+            if not _heard(lives, len(pids), seconds):
+                raise RankError(f"the fork servers did not start; {last_lines(log)}")
+            yield name
+        finally:
+            end([process])
+            wait_until_gone(lives)
+
+
+def wait_until_gone(lives: IO[bytes]) -> None:
+    """Wait until no process holds the other end of this pipe: for servers, and for the ranks of one launch."""
+    _heard(lives, sys.maxsize, GONE_SECONDS)
+
+
+def _heard(lives: IO[bytes], count: int, seconds: float) -> bool:
+    """Whether ``count`` servers report that they are ready, each within ``seconds``; False once all have ended."""
+    return all(select.select([lives], [], [], seconds)[0] and lives.read(1) == READY for _ in range(count))
+
+
+def _serve_hosts(job: Event) -> None:
+    """Import the ranks' module, fork a server on every host, and wait until the launcher ends us."""
+    os.set_inheritable(job["lives"], False)  # children of ranks do not hold it open
+    preload(job["module"])
+    own = os.getpid()
+    for pid in job["hosts"]:
+        fork(_enter_host, own, pid, job["name"], job["lives"])
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def _enter_host(parent: int, pid: int, name: str, lives: int) -> None:
+    """Enter a host and fork there: only a child gets a process number of the host. Waits for that child."""
+    directory = os.getcwd()  # noqa: PTH109
+    try:
+        _set_namespaces(pid)
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os.write(lives, FAILED)
+        os._exit(1)
+    die_with(parent)  # only now: entering a user namespace clears it
+    os.chdir(directory)
+    os.waitpid(fork(_serve_host, name, lives), 0)
+    os._exit(0)
+
+
+def _set_namespaces(pid: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with ExitStack() as stack:
+        files = [stack.enter_context(open(f"/proc/{pid}/ns/{name}", "rb")) for name in NAMESPACES]  # noqa: PTH123
+        own = stack.enter_context(open("/proc/self/ns/user", "rb"))  # noqa: PTH123
+        for file in files:
+            if not os.path.sameopenfile(file.fileno(), own.fileno()) and libc.setns(file.fileno(), 0):
+                raise OSError(code := ctypes.get_errno(), f"{file.name}: {os.strerror(code)}")
+
+
+def _serve_host(name: str, lives: int) -> None:
+    die_with(0)  # a parent outside the host has number 0 here
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(fork_client.connection(name))
+        listener.listen(BACKLOG)
+        os.write(lives, READY)
+        serve(listener)
 
 
 if __name__ == "__main__":

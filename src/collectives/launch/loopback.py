@@ -18,10 +18,9 @@ from typing import IO
 
 from collectives.launch.address import LOOPBACK, loopback_interface
 from collectives.launch.fork_client import FILES
-from collectives.launch.fork_server import IS_SUPPORTED, fork_server, rank_command
-from collectives.launch.host_servers import wait_until_gone
+from collectives.launch.fork_server import IS_SUPPORTED, fork_server, rank_command, wait_until_gone
 from collectives.launch.request import Request, settings_file
-from collectives.processes.supervise import Event, Log, Process, end, open_streams, start, supervise
+from collectives.processes import ChildProcess, Event, Log, end, open_streams, start, supervise
 
 
 def launch(wanted: Request) -> list[Event]:
@@ -35,7 +34,7 @@ def launch(wanted: Request) -> list[Event]:
         lives, lives_end = _pipe(stack)
         stack.callback(wait_until_gone, lives)
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
-        processes: list[Process] = []
+        processes: list[ChildProcess] = []
         stack.callback(end, processes)
         with events_end, lives_end, listener, settings_file(wanted.settings) as settings:
             for rank, log in enumerate(logs):
@@ -54,7 +53,7 @@ def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     return stack.enter_context(os.fdopen(reader, "rb", buffering=0)), os.fdopen(writer, "wb")
 
 
-def _start(server: str | None, job: Event, log: Log, environment: dict[str, str]) -> Process:
+def _start(server: str | None, job: Event, log: Log, environment: dict[str, str]) -> ChildProcess:
     """One rank: a fork of the server where there is one, else a process that imports everything itself."""
     if server:
         command = rank_command(server, job)

@@ -21,9 +21,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from collectives.launch.address import LOOPBACK, loopback_interface
-from collectives.launch.channel import Connection, Event, connect
+from collectives.launch.channel import AuthenticatedConnection, Event, connect
+from collectives.launch.request import module_of
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
-from collectives.launch.tasks import module_of
 from collectives.processes.parent_death import die_with
 
 JOIN_SECONDS = 60.0
@@ -39,7 +39,7 @@ VARIABLES = {
 }
 
 
-class Link(NamedTuple):
+class RankContext(NamedTuple):
     """What a rank knows: its job, its number, and how it reaches the others and its launcher."""
 
     module: str
@@ -52,23 +52,23 @@ class Link(NamedTuple):
 
 def main(arguments: list[str]) -> None:
     """Run ``job["module"].run(settings, report)`` as one rank; only rank 0's reports go anywhere."""
-    link = _by_argument(*arguments) if len(arguments) == 1 else _by_launcher(*arguments)
+    context = _by_argument(*arguments) if len(arguments) == 1 else _by_launcher(*arguments)
     try:
-        _run(link)
+        _run(context)
     except BaseException:
         # Exit at once: the library's threads would abort an orderly exit and hide the error.
         traceback.print_exc()
         sys.stderr.flush()
-        link.failed(traceback.format_exc().splitlines())
+        context.failed(traceback.format_exc().splitlines())
         os._exit(1)
 
 
-def _run(link: Link) -> None:
+def _run(context: RankContext) -> None:
     from torch import distributed as dist
 
-    job, timeout = link.job, timedelta(seconds=link.job["timeout"])
-    dist.init_process_group("gloo", store=link.store, rank=link.rank, world_size=job["ranks"], timeout=timeout)
-    importlib.import_module(link.module).run(job["settings"], link.report)
+    job, timeout = context.job, timedelta(seconds=context.job["timeout"])
+    dist.init_process_group("gloo", store=context.store, rank=context.rank, world_size=job["ranks"], timeout=timeout)
+    importlib.import_module(context.module).run(job["settings"], context.report)
     dist.barrier()  # rank 0 keeps the store, so it may not end before all are done
     dist.destroy_process_group()
     # A thread of gloo that still frees a tensor while the interpreter ends aborts the process. A group joins its
@@ -76,7 +76,7 @@ def _run(link: Link) -> None:
     gc.collect()
 
 
-def _by_argument(text: str) -> Link:
+def _by_argument(text: str) -> RankContext:
     from torch import distributed as dist
 
     job = json.loads(text)
@@ -93,7 +93,8 @@ def _by_argument(text: str) -> Link:
         timeout=timedelta(seconds=job["timeout"]),
         master_listen_fd=job.get("listener"),
     )
-    return Link(job["module"], job, job["rank"], store, _writer(job.get("events"), job.get("answers")), lambda _: None)
+    report = _writer(job.get("events"), job.get("answers"))
+    return RankContext(job["module"], job, job["rank"], store, report, lambda _: None)
 
 
 def _settings(file: int) -> Event:
@@ -123,7 +124,7 @@ def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
     return report
 
 
-def _by_launcher(launcher: str, host: str, port: str) -> Link:
+def _by_launcher(launcher: str, host: str, port: str) -> RankContext:
     from torch import distributed as dist
 
     rank, ranks, local = (int(os.environ[name]) for name in VARIABLES[launcher])
@@ -150,7 +151,7 @@ def _by_launcher(launcher: str, host: str, port: str) -> Link:
             connection.send({"failed": lines})
             answered.wait(ANSWER_SECONDS)
 
-    return Link(module_of(job["task"]), job, rank, store, report if rank == 0 else lambda _: None, failed)
+    return RankContext(module_of(job["task"]), job, rank, store, report if rank == 0 else lambda _: None, failed)
 
 
 def _secret() -> str:
@@ -163,7 +164,7 @@ def _secret() -> str:
     return shared
 
 
-def _end_with(connection: Connection, answered: threading.Event) -> None:
+def _end_with(connection: AuthenticatedConnection, answered: threading.Event) -> None:
     """End this process and its children when the connection to the launcher ends; until then, hear its answer."""
     try:
         while connection.receive() is not None:

@@ -1,14 +1,30 @@
-"""What a launcher is asked for, the same for all of them."""
+"""What a launcher is asked for, the same for all of them: a request, whose module is a task.
+
+A launcher names a task and a rank looks the module up in its own table. Installed packages add tasks by entry points of
+the group ``collectives.tasks``. COLLECTIVES_TASKS adds modules of your own, separated by commas; each is a task of the
+same name.
+"""
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import entry_points
 from typing import NamedTuple
 
-from collectives.processes.supervise import Event
+from collectives.processes import Event
 
-__all__ = ["Event", "Request", "settings_file"]
+__all__ = ["TASKS", "TASKS_VARIABLE", "Event", "Request", "module_of", "settings_file", "task_of"]
+
+TASKS = {
+    "bench": "collectives.bench.measure",
+    "ping_pong": "collectives.bench.ping_pong",
+    "gpu_check": "collectives.bench.gpu_check",
+}
+TASKS_GROUP = "collectives.tasks"
+TASKS_VARIABLE = "COLLECTIVES_TASKS"
 
 
 class Request(NamedTuple):
@@ -30,3 +46,33 @@ def settings_file(settings: Event) -> Iterator[int]:
         file.write(json.dumps(settings).encode())
         file.flush()
         yield file.fileno()
+
+
+def module_of(task: str) -> str:
+    """The module that a task runs. Raises ValueError for a task that is not registered here.
+
+    >>> module_of("bench")
+    'collectives.bench.measure'
+    """
+    if task not in _table():
+        known = ", ".join(_table())
+        raise ValueError(f"unknown task: got {task!r}, expected one of {known}; {TASKS_VARIABLE} adds modules")
+    return _table()[task]
+
+
+def task_of(module: str) -> str:
+    """The task that runs a module. Raises ValueError for a module that is not registered here."""
+    for task, registered in _table().items():
+        if registered == module:
+            return task
+    known = ", ".join(_table().values())
+    raise ValueError(f"unregistered module: got {module!r}, expected one of {known}; {TASKS_VARIABLE} adds modules")
+
+
+def _table() -> dict[str, str]:
+    return TASKS | _installed_tasks() | {name: name for name in os.environ.get(TASKS_VARIABLE, "").split(",") if name}
+
+
+@cache
+def _installed_tasks() -> dict[str, str]:
+    return {each.name: each.value for each in sorted(entry_points(group=TASKS_GROUP))}

@@ -3,7 +3,7 @@
     torchrun --nnodes 2 --nproc-per-node 4 … -m collectives.launch.torchrun collectives run NOTEBOOK -p where=torchrun
 
 This is for nodes that cannot start processes on one another, such as the pods of a Kubernetes TrainJob. Each of
-torchrun's processes connects to that of rank 0 (`hub`), over a connection on which both show a secret (`channel`), and
+torchrun's processes connects to that of rank 0 (`Hub`), over a connection on which both show a secret (`channel`), and
 waits for orders. Rank 0's process also runs the command that follows the module's name. When that command launches
 ranks (``where="torchrun"``), every process gets the order to start one, which gets its job from the launcher.
 
@@ -21,14 +21,14 @@ import sys
 import time
 from contextlib import closing, suppress
 from datetime import timedelta
-from threading import Thread
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Any
 
 from collectives.launch import secret
 from collectives.launch.address import reachable
-from collectives.launch.channel import Connection, Listener, connect
+from collectives.launch.channel import AuthenticatedConnection, Listener, connect
 from collectives.launch.command import launch_by
-from collectives.launch.hub import DRIVER, GONE, PROCESS, Hub
 from collectives.launch.request import Event, Request
 from collectives.processes import parent_death
 
@@ -41,6 +41,9 @@ SAME = f"is {secret.VARIABLE} the same on every node?"
 LOST = re.compile(r"rank (?P<rank>\d+) (?P<how>SIG\w+)")
 ADDRESS = "COLLECTIVES_HUB"  # of rank 0's process, for the command that it runs
 KEY = "collectives/hub"  # the same in torch's store, for the other processes
+# Who connects: each torchrun process, and a launcher in the command that rank 0's process runs.
+PROCESS, DRIVER = "process", "driver"
+GONE = "rank {}: its torchrun process has ended"
 POLL_SECONDS = 0.1
 JOIN_SECONDS = 60.0
 
@@ -117,6 +120,53 @@ def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
     return code
 
 
+class Hub:
+    """The hub in rank 0's process: it forwards orders to the other processes, one order at a time."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, AuthenticatedConnection] = {}
+        self._answers: SimpleQueue[tuple[int, Event | None]] = SimpleQueue()
+        self._one_order, self._orders = Lock(), 0
+
+    def serve(self, connection: AuthenticatedConnection, role: str, rank: int) -> None:
+        """Serve one connection until it ends."""
+        if role == DRIVER:
+            if order := connection.receive():
+                connection.send({"failed": self._execute(order)})
+            return
+        self.processes[rank] = connection
+        while (answer := connection.receive()) is not None:
+            self._answers.put((rank, answer))
+        if self.processes[rank] is connection:  # and not a newer one, after the first was cut off
+            self._answers.put((rank, None))
+
+    def _execute(self, order: Event) -> str | None:
+        """Send the order to the first ranks' processes; returns how the first one failed, or None."""
+        with self._one_order:
+            self._orders += 1
+            left = set(range(order["ranks"]))
+            for rank in left:
+                try:
+                    self.processes[rank].send({"nth": self._orders, **order})
+                except OSError:
+                    return GONE.format(rank)
+            while left:
+                rank, answer = self._answers.get()
+                if answer is None:
+                    return GONE.format(rank)
+                if answer["nth"] == self._orders:  # a late answer to an earlier order that failed
+                    left.discard(rank)
+                    if answer["failed"]:
+                        return f"rank {rank} {answer['failed']}"
+        return None
+
+    def end(self) -> None:
+        """Tell the processes to end."""
+        for connection in self.processes.values():
+            with suppress(OSError):  # it has ended before
+                connection.send({"over": True})
+
+
 def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
     """Publish our address until all other processes have connected. Raises TimeoutError that names the missing ones."""
     until = time.monotonic() + JOIN_SECONDS
@@ -128,7 +178,7 @@ def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _joined(store: Any, shared: str, rank: int) -> Connection:
+def _joined(store: Any, shared: str, rank: int) -> AuthenticatedConnection:
     """A connection to rank 0's process, at the address in the store; it has to show our secret."""
     until = time.monotonic() + JOIN_SECONDS
     while time.monotonic() < until:
@@ -139,7 +189,7 @@ def _joined(store: Any, shared: str, rank: int) -> Connection:
     raise TimeoutError(f"rank 0's process has not shown our secret within {JOIN_SECONDS:g} s; {SAME}")
 
 
-def _follow(connection: Connection, rank: int, shared: str) -> int:
+def _follow(connection: AuthenticatedConnection, rank: int, shared: str) -> int:
     """Start a rank at each order until the hub ends; returns the exit code."""
     while (order := connection.receive()) is not None:
         if "over" in order:

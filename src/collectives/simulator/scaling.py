@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from collectives.algorithms import ALGORITHMS, build, takes
 from collectives.bounds import algbw, busbw
 from collectives.machine import Machine
-from collectives.processes.workers import workers
+from collectives.processes import workers
 from collectives.schedule import Schedule
 from collectives.simulator.simulation import Simulation, simulate
 from collectives.units import duration, format_bytes

@@ -8,7 +8,7 @@ from itertools import product
 from typing import NamedTuple
 
 from collectives.machine import machine
-from collectives.processes.workers import workers
+from collectives.processes import workers
 from collectives.simulator.scaling import Case, Row, row, rows
 
 FIGURE_RANKS = tuple(96 << i for i in range(9))

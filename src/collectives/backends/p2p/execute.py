@@ -1,4 +1,4 @@
-"""Execute one rank's program on CPU tensors, over TCP connections, or memory if ranks are threads.
+"""Execute one rank's program on CPU tensors, over TCP connections or shared memory.
 
 The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
 reference. `loop` does the same in compiled code, and leaves to this one what is rare: it makes connections, reports

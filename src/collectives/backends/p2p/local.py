@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from collectives.processes.peer_user import is_ours
+from collectives.processes import is_ours
 
 # The variable that keeps all pairs on TCP.
 VARIABLE = "COLLECTIVES_TRANSPORT"

