@@ -18,7 +18,7 @@ from collectives.emulator import PORT, Cluster, address, allowed, cluster, name
 from collectives.launch import RankError, fork_server, launch, need_where
 from collectives.launch.cluster import launch_on
 from collectives.launch.fork_server import host_servers
-from collectives.launch.request import settings_file
+from collectives.launch.request import job_file
 from command import started
 from places import TASKS
 
@@ -262,12 +262,13 @@ def test_a_fork_server_runs_nothing_for_another_user(hosts: Cluster, monkeypatch
     if os.geteuid():
         pytest.skip("only root can be another user")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
-    job = {"module": "unwell", "timeout": 60, "port": PORT, "rank": 0, "ranks": 1}
+    job = {"module": "unwell", "settings": {"do": "nothing"}, "timeout": 60, "store": [address(1), PORT], "ranks": 1}
     refused, asked = "no rank: the fork server has ended, or is another user's\n", {}
-    with settings_file({"do": "nothing"}) as file, host_servers(hosts.pids, "unwell", {}, 60) as server:
+    with job_file(job) as file, host_servers(hosts.pids, "unwell", {}, 60) as server:
         for who, code in (("nobody", AS_NOBODY), ("root", AS_NOBODY.replace("65534", "0"))):
-            command = [sys.executable, "-c", code, server, json.dumps(job | {"settings": file})]
-            with hosts.popen(1, command, stderr=subprocess.PIPE, pass_fds=[file]) as process:
+            command = [sys.executable, "-c", code, server, "cluster", f"job={file}"]
+            alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+            with hosts.popen(1, command, environment=alone, stderr=subprocess.PIPE, pass_fds=[file]) as process:
                 asked[who] = process.communicate(timeout=60)[1].decode(), process.returncode
     assert asked == {"nobody": (refused, 1), "root": ("", 0)}
 

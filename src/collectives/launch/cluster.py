@@ -21,11 +21,10 @@ from typing import NamedTuple
 
 from collectives.emulator import PORT, Cluster, address, cluster, limits, name
 from collectives.emulator.hosts import INTERFACE
-from collectives.launch.fork_client import FILES
 from collectives.launch.fork_server import host_servers, rank_command
 from collectives.launch.loopback import reading
 from collectives.launch.programs import need_mpirun
-from collectives.launch.request import Request, settings_file
+from collectives.launch.request import Request, job_file
 from collectives.processes import ChildProcess, Event, Log, RankError, end, indented, supervise, text
 
 MPIRUN = "mpirun"
@@ -126,13 +125,22 @@ def launch_on(
         answers = stack.enter_context(os.fdopen(answer, "wb", buffering=0))
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[ChildProcess] = []
-        with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"), settings_file(settings) as file:
+        with os.fdopen(writer, "wb"), os.fdopen(heard, "rb"), job_file(_job(module, settings, ranks, timeout)) as job:
             server = stack.enter_context(host_servers(hosts.pids, module, environment or {}, timeout))
             stack.callback(end, processes)
             for rank, log in enumerate(logs):
-                job = {"module": module, "settings": file, "timeout": timeout, "host": address(0), "port": PORT}
-                job |= {"rank": rank, "ranks": ranks} | ({"events": writer, "answers": heard} if rank == 0 else {})
-                processes.append(_start(hosts, server, job, ranks_per_host, log, environment or {}))
+                files = {"job": job} | ({"events": writer, "answers": heard} if rank == 0 else {})
+                variables = {"OMP_NUM_THREADS": "1"} | hosts.variables(rank, ranks_per_host) | dict(environment or {})
+                # In a group of its own. It needs no guard, because its host ends with this process.
+                process = hosts.popen(
+                    rank // ranks_per_host,
+                    rank_command(server, "cluster", files),
+                    environment=variables,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=list(files.values()),
+                )
+                processes.append(process)
 
         def act(event: Event) -> None:
             on_event(event)
@@ -143,20 +151,9 @@ def launch_on(
         return supervise(names, processes, logs, reading(events), timeout, act, since)
 
 
-def _start(
-    hosts: Cluster, server: str, job: Event, ranks_per_host: int, log: Log, environment: Mapping[str, str]
-) -> ChildProcess:
-    """One rank, in a group of its own. It needs no guard, because its host ends with this process."""
-    rank = job["rank"]
-    variables = {"OMP_NUM_THREADS": "1"} | hosts.variables(rank, ranks_per_host) | dict(environment)
-    return hosts.popen(
-        rank // ranks_per_host,
-        rank_command(server, job),
-        environment=variables,
-        stdout=log,
-        stderr=log,
-        pass_fds=[job[name] for name in FILES if name in job],
-    )
+def _job(module: str, settings: Event, ranks: int, timeout: float) -> Event:
+    """What every rank gets; rank 0 listens for the store on its host."""
+    return {"module": module, "settings": settings, "ranks": ranks, "timeout": timeout, "store": [address(0), PORT]}
 
 
 def _launch_by_mpirun(
@@ -171,22 +168,24 @@ def _launch_by_mpirun(
 ) -> list[Event]:
     """`collectives.launch.launch` by mpirun on existing hosts. Raises RankError that names the first rank to fail."""
     since, ranks = time.monotonic(), hosts.hosts * ranks_per_host
-    job = {"module": module, "timeout": timeout, "host": address(0), "port": PORT, "ranks": ranks}
     with ExitStack() as stack:
-        job["settings"] = file = stack.enter_context(settings_file(settings))
+        job = stack.enter_context(job_file(_job(module, settings, ranks, timeout)))
         reader, writer = os.pipe()
         pipe = stack.enter_context(os.fdopen(reader, "rb", buffering=0))
         log: Log = stack.enter_context(tempfile.TemporaryFile())
         everywhere = MPIRUN_SETTINGS | {"CLUSTER_AGENT": SEND.format(writer)} | dict(environment)
         with os.fdopen(writer, "wb"):
             server = stack.enter_context(host_servers(hosts.pids, module, everywhere, timeout))
-            command = [*_mpirun_command(hosts, ranks_per_host), *rank_command(server, job | {"events": writer})]
-            started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer, file])
+            command = [
+                *_mpirun_command(hosts, ranks_per_host),
+                *rank_command(server, MPIRUN, {"job": job, "events": writer}),
+            ]
+            started = hosts.popen(0, command, environment=everywhere, stdout=log, stderr=log, pass_fds=[writer, job])
         stack.callback(end, processes := [started])
 
         def run(host: int, command: str) -> None:
             asked = ["sh", "-c", command]
-            processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log, pass_fds=[file]))
+            processes.append(hosts.popen(host, asked, environment=everywhere, stdout=log, stderr=log, pass_fds=[job]))
 
         try:
             return supervise(["mpirun"], [started], [log], _serving(pipe, run), timeout, on_event, since)

@@ -1,6 +1,7 @@
 """The client of a fork server: requests a rank on its host, and ends with the rank's exit code or signal.
 
-It is a script, ``python fork_client.py SERVER JOB``, and imports Python's own modules only, so that it starts fast.
+It is a script, ``python fork_client.py SERVER LAUNCHER job=5 events=6``, as `rank` is, but on a server's host. It
+imports Python's own modules only, so that it starts fast.
 The other end is `fork_server`. To its parent it looks like the rank: the same exit code, signal and output.
 """
 
@@ -11,9 +12,9 @@ import socket
 import sys
 from contextlib import suppress
 
-# The files that a job may name by number, after those for input, output and errors. The settings are in a file, because
-# every user can read a command line, and because its length is limited.
-FILES = ("events", "answers", "listener", "lives", "settings")
+# The files that the arguments may name by number, after those for input, output and errors. The job is in a file,
+# because every user can read a command line, and because its length is limited.
+FILES = ("job", "events", "answers", "listener", "lives")
 STREAMS = 3
 
 
@@ -22,11 +23,10 @@ def connection(server: str) -> str:
     return f"\0collectives/{server}"
 
 
-def main(server: str, text: str) -> None:
+def main(server: str, launcher: str, *arguments: str) -> None:
     """Request the rank, pass it this process's environment and open files, and wait for its end."""
-    job = json.loads(text)
-    files = _files(job)
-    request = {"job": job, "files": list(files), "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109
+    files = _files(launcher, {name: int(number) for name, _, number in (each.partition("=") for each in arguments)})
+    request = {"launcher": launcher, "files": list(files), "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109
     answer = b""
     with suppress(ConnectionError), socket.socket(socket.AF_UNIX) as asked:
         asked.connect(connection(server))
@@ -39,12 +39,11 @@ def main(server: str, text: str) -> None:
     _end_as(int(answer))
 
 
-def _files(job: dict[str, object]) -> dict[str, int]:
-    """The job's files. mpirun and its daemons pass none on: ranks open their parent's, and only rank 0 reports."""
-    given = {name: int(str(job[name])) for name in FILES if name in job}
-    if "rank" in job:
+def _files(launcher: str, given: dict[str, int]) -> dict[str, int]:
+    """The rank's files. mpirun and its daemons pass none on: ranks open their parent's, and only rank 0 reports."""
+    if launcher != "mpirun":
         return given
-    modes = {"settings": os.O_RDONLY} | ({"events": os.O_WRONLY} if os.environ["OMPI_COMM_WORLD_RANK"] == "0" else {})
+    modes = {"job": os.O_RDONLY} | ({"events": os.O_WRONLY} if os.environ["OMPI_COMM_WORLD_RANK"] == "0" else {})
     return {name: os.open(f"/proc/{os.getppid()}/fd/{given[name]}", mode) for name, mode in modes.items()}
 
 

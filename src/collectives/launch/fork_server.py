@@ -4,7 +4,7 @@ A rank needs two to three seconds of processor time to import torch and to load 
 process that has done so needs milliseconds. The server starts with the first launch and ends with the process that
 started it. It imports modules of this library, never yours: the next launch reads a module that you have edited.
 
-`rank_command` starts a `fork_client`, which sends the server its job, its environment and its open files. The server
+`rank_command` starts a `fork_client`, which sends the server its environment and its open files. The server
 forks, and that process is the rank. It and its process group end with the client.
 
 On emulated hosts `host_servers` has a fork of this server import the ranks' module; a fork of that enters each host and
@@ -32,6 +32,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
 from collectives.launch import fork_client
+from collectives.launch.request import job_file, read_job
 from collectives.processes import ChildProcess, Event, RankError, end, is_ours, last_lines, start
 from collectives.processes.parent_death import die_with
 
@@ -40,6 +41,7 @@ PRELOADED = "collectives.bench.measure"
 MOST_FILES = fork_client.STREAMS + len(fork_client.FILES)
 BACKLOG = 256  # ranks requested at the same time
 READY = b"."
+HOSTS = "hosts"  # the launcher of servers on emulated hosts, as a client names it
 FAILED = b"!"  # what a host's server reports if it is not ready
 NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # of a host, in the order in which they are entered
 GONE_SECONDS = 5.0
@@ -77,9 +79,10 @@ def fork_server(environment: Mapping[str, str], seconds: float) -> str:
         return _servers[key].name
 
 
-def rank_command(server: str, job: Event) -> list[str]:
-    """The command that becomes a rank with this job, where a server of this name runs."""
-    return [sys.executable, "-I", "-S", fork_client.__file__, server, json.dumps(job)]
+def rank_command(server: str, launcher: str, files: Mapping[str, int]) -> list[str]:
+    """The command that becomes a rank with these open files (`rank`), where a server of this name runs."""
+    named = [f"{name}={number}" for name, number in files.items()]
+    return [sys.executable, "-I", "-S", fork_client.__file__, server, launcher, *named]
 
 
 def _start(environment: Mapping[str, str], seconds: float) -> ForkServer:
@@ -191,12 +194,12 @@ def _become(parent: int, request: Event, files: Sequence[int]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
     _draw_anew()
-    job = {name: value for name, value in request["job"].items() if name not in fork_client.FILES}
-    job |= dict(zip(request["files"], files[fork_client.STREAMS :], strict=True))
-    if "hosts" in job:
-        _serve_hosts(job)
+    numbers = dict(zip(request["files"], files[fork_client.STREAMS :], strict=True))
+    if request["launcher"] == HOSTS:
+        _serve_hosts(numbers["job"], numbers["lives"])
     else:
-        importlib.import_module("collectives.launch.rank").main([json.dumps(job)])
+        named = [f"{name}={number}" for name, number in numbers.items()]
+        importlib.import_module("collectives.launch.rank").main([request["launcher"], *named])
 
 
 def _draw_anew() -> None:
@@ -215,9 +218,9 @@ def host_servers(pids: Sequence[int], module: str, environment: Mapping[str, str
     """
     name, (reader, writer) = uuid.uuid4().hex, os.pipe()
     with os.fdopen(reader, "rb", buffering=0) as lives, tempfile.TemporaryFile() as log:
-        with os.fdopen(writer, "wb"):
-            job = {"hosts": list(pids), "module": module, "name": name, "lives": writer, "rank": 0}
-            process = start(rank_command(fork_server(environment, seconds), job), log, dict(environment), [writer])
+        with os.fdopen(writer, "wb"), job_file({"hosts": list(pids), "module": module, "name": name}) as job:
+            command = rank_command(fork_server(environment, seconds), HOSTS, {"job": job, "lives": writer})
+            process = start(command, log, dict(environment), [job, writer])
         try:
             if not _heard(lives, len(pids), seconds):
                 raise RankError(f"the fork servers did not start; {last_lines(log)}")
@@ -237,13 +240,14 @@ def _heard(lives: IO[bytes], count: int, seconds: float) -> bool:
     return all(select.select([lives], [], [], seconds)[0] and lives.read(1) == READY for _ in range(count))
 
 
-def _serve_hosts(job: Event) -> None:
+def _serve_hosts(file: int, lives: int) -> None:
     """Import the ranks' module, fork a server on every host, and wait until the launcher ends us."""
-    os.set_inheritable(job["lives"], False)  # children of ranks do not hold it open
+    os.set_inheritable(lives, False)  # children of ranks do not hold it open
+    job = read_job(file)
     preload(job["module"])
     own = os.getpid()
     for pid in job["hosts"]:
-        fork(_enter_host, own, pid, job["name"], job["lives"])
+        fork(_enter_host, own, pid, job["name"], lives)
     with suppress(ChildProcessError):
         while True:
             os.wait()

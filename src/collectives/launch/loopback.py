@@ -17,9 +17,8 @@ from contextlib import ExitStack
 from typing import IO
 
 from collectives.launch.address import LOOPBACK, loopback_interface
-from collectives.launch.fork_client import FILES
 from collectives.launch.fork_server import IS_SUPPORTED, fork_server, rank_command, wait_until_gone
-from collectives.launch.request import Request, settings_file
+from collectives.launch.request import Request, job_file
 from collectives.processes import ChildProcess, Event, Log, end, open_streams, start, supervise
 
 
@@ -36,13 +35,15 @@ def launch(wanted: Request) -> list[Event]:
         logs: list[Log] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         processes: list[ChildProcess] = []
         stack.callback(end, processes)
-        with events_end, lives_end, listener, settings_file(wanted.settings) as settings:
+        job = {"module": wanted.module, "settings": wanted.settings, "timeout": wanted.timeout, "ranks": ranks}
+        job |= {"store": listener.getsockname()} | ({} if server else {"launcher": os.getpid()})
+        with events_end, lives_end, listener, job_file(job) as file:
             for rank, log in enumerate(logs):
-                job = {"module": wanted.module, "settings": settings, "timeout": wanted.timeout}
-                job |= {"rank": rank, "ranks": ranks, "port": listener.getsockname()[1], "lives": lives_end.fileno()}
+                files = {"job": file, "lives": lives_end.fileno()}
                 if rank == 0:
-                    job |= {"listener": listener.fileno(), "events": events_end.fileno()}
-                processes.append(_start(server, job, log, {"LOCAL_RANK": str(rank)} | variables))
+                    files |= {"listener": listener.fileno(), "events": events_end.fileno()}
+                numbers = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
+                processes.append(_start(server, files, log, numbers | variables))
         names = [f"rank {rank} of {ranks}" for rank in range(ranks)]
         return supervise(names, processes, logs, reading(events), wanted.timeout, wanted.on_event)
 
@@ -53,13 +54,12 @@ def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     return stack.enter_context(os.fdopen(reader, "rb", buffering=0)), os.fdopen(writer, "wb")
 
 
-def _start(server: str | None, job: Event, log: Log, environment: dict[str, str]) -> ChildProcess:
+def _start(server: str | None, files: dict[str, int], log: Log, environment: dict[str, str]) -> ChildProcess:
     """One rank: a fork of the server where there is one, else a process that imports everything itself."""
-    if server:
-        command = rank_command(server, job)
-    else:
-        command = [sys.executable, "-m", "collectives.launch.rank", json.dumps(job | {"launcher": os.getpid()})]
-    return start(command, log, environment, [job[name] for name in FILES if name in job])
+    named = [f"{name}={number}" for name, number in files.items()]
+    alone = [sys.executable, "-m", "collectives.launch.rank", "loopback", *named]
+    command = rank_command(server, "loopback", files) if server else alone
+    return start(command, log, environment, list(files.values()))
 
 
 def reading(stream: IO[bytes], event: Callable[[bytes], Event] = json.loads) -> Callable[[float], list[Event] | None]:

@@ -1,10 +1,13 @@
 """The process of one rank: gets its job and its number, joins the group, runs its module.
 
-python -m collectives.launch.rank JOB                      started by `loopback`, with the settings in an open file. On
-                                                           a cluster the fork server's forks call `main` with the job;
-                                                           under mpirun it lacks the rank's number.
 python -m collectives.launch.rank LAUNCHER HOST PORT       started by a command. The launching process listens there and
                                                            sends the job to a rank that shows the secret (`channel`).
+python -m collectives.launch.rank LAUNCHER job=5 events=6  started by `loopback`, with the job in an open file: a file
+                                                           that only children inherit needs no secret. A fork server's
+                                                           forks call `main` with the same arguments.
+
+LAUNCHER selects the variables in which the rank finds its number. A job has the ranks' module or task, its settings,
+the number of ranks, the timeout in seconds and the address of the group's store.
 """
 
 import gc
@@ -22,7 +25,7 @@ from typing import Any, NamedTuple
 
 from collectives.launch.address import LOOPBACK, loopback_interface
 from collectives.launch.channel import AuthenticatedConnection, Event, connect
-from collectives.launch.request import module_of
+from collectives.launch.request import module_of, read_job
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
 from collectives.processes.parent_death import die_with
 
@@ -31,8 +34,11 @@ JOIN_SECONDS = 60.0
 ANSWER_SECONDS = 5.0
 
 # Variables in which each launcher sets the rank, the world size and the local rank.
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 VARIABLES = {
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "loopback": TORCHRUN,
+    "cluster": TORCHRUN,
+    "torchrun": TORCHRUN,
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
@@ -51,8 +57,9 @@ class RankContext(NamedTuple):
 
 
 def main(arguments: list[str]) -> None:
-    """Run ``job["module"].run(settings, report)`` as one rank; only rank 0's reports go anywhere."""
-    context = _by_argument(*arguments) if len(arguments) == 1 else _by_launcher(*arguments)
+    """Run ``module.run(settings, report)`` of the job as one rank; only rank 0's reports go anywhere."""
+    launcher, *where = arguments
+    context = _by_files(launcher, where) if "=" in where[0] else _by_channel(launcher, *where)
     try:
         _run(context)
     except BaseException:
@@ -76,38 +83,38 @@ def _run(context: RankContext) -> None:
     gc.collect()
 
 
-def _by_argument(text: str) -> RankContext:
-    from torch import distributed as dist
-
-    job = json.loads(text)
-    job["settings"] = _settings(job["settings"])
-    if "rank" not in job:
-        job["rank"] = _from_mpirun()
-    if "launcher" in job:  # absent on an emulated host, whose processes end with it and cannot see the launcher
+def _by_files(launcher: str, files: list[str]) -> RankContext:
+    numbers = {name: int(number) for name, _, number in (file.partition("=") for file in files)}
+    job = read_job(numbers["job"])
+    if "launcher" in job:  # absent for a fork, which ends with its server
         die_with(job["launcher"])
-    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
-        job.get("host", "127.0.0.1"),
-        job["port"],
-        job["ranks"],
-        is_master=job["rank"] == 0,
-        timeout=timedelta(seconds=job["timeout"]),
-        master_listen_fd=job.get("listener"),
-    )
-    report = _writer(job.get("events"), job.get("answers"))
-    return RankContext(job["module"], job, job["rank"], store, report, lambda _: None)
+    rank = _rank(launcher, job["ranks"])
+    store = _store(job, is_master=rank == 0, listener=numbers.get("listener"))
+    report = _writer(numbers.get("events"), numbers.get("answers"))
+    return RankContext(job["module"], job, rank, store, report, lambda _: None)
 
 
-def _settings(file: int) -> Event:
-    """What a file that all ranks share holds; reading moves its position for none of them."""
-    settings: Event = json.loads(os.pread(file, os.fstat(file).st_size, 0))
-    os.close(file)
-    return settings
-
-
-def _from_mpirun() -> int:
-    rank, _, local = (int(os.environ[name]) for name in VARIABLES["mpirun"])
+def _rank(launcher: str, ranks: int) -> int:
+    """The number of this process; LOCAL_RANK is its number on its machine from now on."""
+    rank, started, local = (int(os.environ[name]) for name in VARIABLES[launcher])
+    if started != ranks:
+        raise RuntimeError(f"wrong number of ranks: got {started} from {launcher}, expected {ranks}")
     os.environ["LOCAL_RANK"] = str(local)
     return rank
+
+
+def _store(job: Event, *, is_master: bool = False, listener: int | None = None) -> Any:
+    from torch import distributed as dist
+
+    host, port = job["store"]
+    return dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
+        host,
+        port,
+        job["ranks"],
+        is_master=is_master,
+        timeout=timedelta(seconds=job["timeout"]),
+        master_listen_fd=listener,
+    )
 
 
 def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
@@ -124,24 +131,18 @@ def _writer(events: int | None, answers: int | None) -> Callable[[Event], None]:
     return report
 
 
-def _by_launcher(launcher: str, host: str, port: str) -> RankContext:
-    from torch import distributed as dist
-
-    rank, ranks, local = (int(os.environ[name]) for name in VARIABLES[launcher])
-    os.environ["LOCAL_RANK"] = str(local)
-    connection = connect((host, int(port)), _secret(), "rank", rank, JOIN_SECONDS)
+def _by_channel(launcher: str, host: str, port: str) -> RankContext:
+    number = int(os.environ[VARIABLES[launcher][0]])
+    connection = connect((host, int(port)), _secret(), "rank", number, JOIN_SECONDS)
     job = connection.receive()
     if job is None:
         raise ConnectionError(f"the launcher at {host}:{port} has ended")
     answered = threading.Event()
     threading.Thread(target=_end_with, args=(connection, answered), daemon=True).start()
-    if ranks != job["ranks"]:
-        raise RuntimeError(f"wrong number of ranks: got {ranks} from {launcher}, expected {job['ranks']}")
+    rank = _rank(launcher, job["ranks"])
     if host == LOOPBACK:  # all ranks are on this machine, so gloo listens on loopback only
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
-    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not in the package's list
-        job["store"][0], job["store"][1], is_master=False, timeout=timedelta(seconds=job["timeout"])
-    )
+    store = _store(job)
 
     def report(event: Event) -> None:
         connection.send({"event": event})

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from collectives.processes import Event
 
-__all__ = ["TASKS", "TASKS_VARIABLE", "Event", "Request", "module_of", "settings_file", "task_of"]
+__all__ = ["TASKS", "TASKS_VARIABLE", "Event", "Request", "job_file", "module_of", "read_job", "task_of"]
 
 TASKS = {
     "bench": "collectives.bench.measure",
@@ -40,12 +40,19 @@ class Request(NamedTuple):
 
 
 @contextmanager
-def settings_file(settings: Event) -> Iterator[int]:
-    """A file without a name that holds the settings, for the processes that inherit it; yields its number."""
+def job_file(job: Event) -> Iterator[int]:
+    """A file without a name that holds a job, for the processes that inherit it; yields its number."""
     with tempfile.TemporaryFile() as file:
-        file.write(json.dumps(settings).encode())
+        file.write(json.dumps(job).encode())
         file.flush()
         yield file.fileno()
+
+
+def read_job(file: int) -> Event:
+    """The job in a file that several processes share; closes the file, and moves its position for none of them."""
+    job: Event = json.loads(os.pread(file, os.fstat(file).st_size, 0))
+    os.close(file)
+    return job
 
 
 def module_of(task: str) -> str:
