@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from collectives.launch import launch
-from collectives_book.data_parallel.training import Momentum, Training, alone, part_of_loss, step, train
+from collectives_book.data_parallel.training import Training, alone, part_of_loss, step, train
 from collectives_book.digits import digits, perceptron, shard
 
 TASK = "collectives_book.data_parallel.ranks"
@@ -56,20 +56,6 @@ def test_the_loss_that_a_step_returns_is_that_of_the_batch_before_it() -> None:
     model = perceptron()
     assert found == [pytest.approx(cross_entropy(model(batch.images), batch.labels).item(), rel=1e-6)]
     assert state.losses == [0.0]
-
-
-@pytest.mark.integration  # importing torch's optimizer takes a second
-def test_momentum_takes_the_steps_of_torch() -> None:
-    ours, theirs = perceptron(width=8), perceptron(width=8)
-    optimizers = Momentum(ours.parameters(), 0.1, 0.9), torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
-    batch = digits()[0].take(torch.arange(64))
-    for _ in range(20):
-        for model, optimizer in zip((ours, theirs), optimizers, strict=True):
-            optimizer.zero_grad()
-            cross_entropy(model(batch.images), batch.labels).backward()
-            optimizer.step()
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
 JOINED = [

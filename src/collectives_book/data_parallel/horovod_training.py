@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from collectives.backends.horovod import started
-from collectives_book.data_parallel.training import Optimizer, Replicas, State, Training, part_of_loss
+from collectives_book.data_parallel.training import Replicas, State, Training, descend, part_of_loss
 from collectives_book.digits import Samples
 
 
@@ -25,8 +26,8 @@ def replicas() -> Replicas:
 
 def optimize(model: nn.Module, training: Training) -> Optimizer:
     """Horovod's optimizer around torch's. By default it averages, which is right for equal shards only: so it sums."""
-    torch_s = torch.optim.SGD(model.parameters(), lr=training.rate, momentum=training.momentum)
-    wrapped: Optimizer = started().DistributedOptimizer(torch_s, model.named_parameters(), op=started().Sum)
+    sgd, named = descend(model, training), model.named_parameters()
+    wrapped: Optimizer = started().DistributedOptimizer(sgd, named, op=started().Sum)
     return wrapped
 
 

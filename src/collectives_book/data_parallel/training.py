@@ -6,15 +6,16 @@ batch, so every replica takes the step that one process with the whole batch wou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Optimizer
 
 from collectives.backends import Call, backend
 from collectives_book.data_parallel import checkpoint
@@ -48,22 +49,6 @@ def over(name: str, algorithm: str = "auto") -> Replicas:
         one.perform(Call("broadcast", tensor, tensor, None, 0, group))
 
     return Replicas(dist.get_rank(), dist.get_world_size(), one.device(), add, copy)
-
-
-class Optimizer(Protocol):
-    """What training needs of an optimizer; torch's have it, too."""
-
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
-
-    def step(self) -> Any:
-        """Change every parameter by its gradient."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the next steps depend on beside the parameters."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Go on with what `state_dict` returned."""
 
 
 @dataclass(frozen=True)
@@ -129,48 +114,7 @@ def sum_gradients(model: nn.Module, loss: torch.Tensor, replicas: Replicas) -> f
 
 def descend(model: nn.Module, training: Training) -> Optimizer:
     """The optimizer of a replica: descent with momentum."""
-    return Momentum(model.parameters(), training.rate, training.momentum)
-
-
-class Momentum:
-    """The steps of ``torch.optim.SGD``, whose import takes every rank as long as that of torch itself.
-
-    In each step ``velocity = momentum * velocity + gradient`` and ``parameter -= rate * velocity``.
-
-    >>> weight = torch.tensor([1.0], requires_grad=True)
-    >>> optimizer = Momentum([weight], rate=0.1, momentum=0.5)
-    >>> for _ in range(2):
-    ...     weight.grad = torch.ones(1)
-    ...     optimizer.step()
-    >>> round(weight.item(), 6)  # 1 - 0.1 * 1 - 0.1 * 1.5
-    0.75
-    """
-
-    def __init__(self, parameters: Iterable[torch.Tensor], rate: float, momentum: float) -> None:
-        self.parameters, self.rate, self.momentum = list(parameters), rate, momentum
-        self.velocities = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
-
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Change every parameter by its gradient and those of the steps before."""
-        for parameter, velocity in zip(self.parameters, self.velocities, strict=True):
-            if parameter.grad is not None:
-                velocity.mul_(self.momentum).add_(parameter.grad)
-                parameter.sub_(velocity, alpha=self.rate)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The velocities."""
-        return {"velocities": self.velocities}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with these velocities."""
-        for velocity, saved in zip(self.velocities, state["velocities"], strict=True):
-            velocity.copy_(saved)
+    return SGD(model.parameters(), lr=training.rate, momentum=training.momentum)
 
 
 def train(
