@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span
+from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity
 from collectives_course.messages import Array, Rank, RunResult
 from collectives_course.verdict import Failed
 from collectives_course.world import World
@@ -65,7 +65,7 @@ class TrainingResult(RunResult):
     """The result of a training run: also all collectives, in their order, and when each rank computed what."""
 
     collectives: list[Collective]
-    computed: list[Span]
+    computed: list[Activity]
 
     @property
     def reduced(self) -> list[Collective]:
@@ -73,10 +73,10 @@ class TrainingResult(RunResult):
         return [each for each in self.collectives if each.kind == "all_reduce"]
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[Activity]:
         """What the ranks computed, and what the network carried for each."""
         sums = [(nth, each) for nth, each in enumerate(self.reduced) if each.result is not None]
-        carried = [Span(r, REDUCE, nth, one.begin, one.end, one.bytes) for nth, one in sums for r in one.started]
+        carried = [Activity(r, REDUCE, nth, one.begin, one.end, one.bytes) for nth, one in sums for r in one.started]
         return self.computed + carried
 
 
@@ -96,7 +96,7 @@ class TrainingWorld(World):
         self.bytes = 0
         self.started: Counter[int] = Counter()
         self.computed: Counter[int] = Counter()
-        self.spans: list[Span] = []
+        self.spans: list[Activity] = []
 
     def run(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> TrainingResult:
         """As `World.run`. Raises Failed, too, if a rank has not computed everything."""
@@ -119,7 +119,7 @@ class TrainingWorld(World):
             raise Failed(f"rank {rank.number} (line {rank.line}) computes {_named(*asked)}, expected {expected}")
         self.computed[rank.number] += 1
         begin, rank.clock = rank.clock, rank.clock + todo[0].seconds
-        self.spans.append(Span(rank.number, todo[0].phase, todo[0].layer, begin, rank.clock))
+        self.spans.append(Activity(rank.number, todo[0].phase, todo[0].layer, begin, rank.clock))
         rank.channel.send({"factor": todo[0].factor})
 
     def on_start(self, rank: Rank, question: dict[str, Any]) -> None:
@@ -206,11 +206,11 @@ def _named(phase: object, layer: object) -> str:
     return f"layer {str(layer)[:20]} {str(phase)[:20]}"
 
 
-def timeline(spans: Iterable[Span], rank: int = 0, width: int = 64) -> str:
+def timeline(spans: Iterable[Activity], rank: int = 0, width: int = 64) -> str:
     """Three lanes, on which a digit is the number of a layer or of a bucket, modulo ten, and a dot is nothing.
 
     >>> parts = [("forward", 0, 0, 2), ("backward", 0, 2, 6), ("all-reduce", 0, 6, 7)]
-    >>> print(timeline([Span(0, *part) for part in parts], width=14))
+    >>> print(timeline([Activity(0, *part) for part in parts], width=14))
     forward    0000..........
     backward   ....00000000..
     all-reduce ............00

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, open_mpi
-from collectives.backends.presence import need, presence
+from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, need, open_mpi, presence
 from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
 from collectives.launch import launch, programs

@@ -6,14 +6,14 @@ import pytest
 
 from collectives.emulator import forwarding
 from collectives.emulator.forwarding import advance, change, free_packet, next_event, release
-from collectives.emulator.network import NONE, EmulatedLink, Network, network
+from collectives.emulator.network import NONE, EmulatedLink, EmulatedNetwork, network
 
 pytestmark = pytest.mark.integration  # compiles the network, which takes ten seconds
 
 RATE, LATENCY = 1000.0, 0.5
 
 
-def arrivals(net: Network) -> list[tuple[float, int, bytes]]:
+def arrivals(net: EmulatedNetwork) -> list[tuple[float, int, bytes]]:
     """Everything that is still to come: when, at which host, what."""
     found = []
     while (now := next_event(net)) < math.inf:
@@ -23,7 +23,7 @@ def arrivals(net: Network) -> list[tuple[float, int, bytes]]:
     return found
 
 
-def send(net: Network, source: int, target: int, size: int, now: float = 0.0, flow: int = 0) -> None:
+def send(net: EmulatedNetwork, source: int, target: int, size: int, now: float = 0.0, flow: int = 0) -> None:
     net.data[free_packet(net), :3] = source, target, flow
     forwarding.send(net, source, target, size, flow, now)
 

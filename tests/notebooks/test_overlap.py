@@ -13,7 +13,7 @@ from torch import distributed as dist
 from collectives.algorithms import build
 from collectives.launch import launch
 from collectives.simulator import overlap
-from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span, computing
+from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity, computing
 from collectives.traffic import traffic
 from collectives_book.overlap.layers import Stack, widths_of
 from places import TASKS
@@ -53,7 +53,7 @@ def test_the_first_all_reduce_begins_before_the_backward_pass_ends(seen: Any, al
         case = seen[algorithm, buckets]
         assert case["marks"] == 2 * len(overlap_cases.WIDTHS)
         assert (case["first"] < case["first_layer"]) == (buckets > 1)
-        spans = [Span(*span) for span in case["spans"]]
+        spans = [Activity(*span) for span in case["spans"]]
         assert [span.nth for span in spans if span.what == BACKWARD] == [4, 3, 2, 1, 0]
         reduced = [span for span in spans if span.what == REDUCE]
         assert all(one.end <= other.begin for one, other in pairwise(reduced))
@@ -138,7 +138,7 @@ def test_what_one_lane_hides() -> None:
 
 def test_a_timeline_is_a_trace_with_two_lines_for_each_rank(tmp_path: Path) -> None:
     spans = [*computing(0, [0.0, 1.0, 1.0, 3.0]), *computing(1, [0.0, 1.5, 1.5, 3.5])]
-    spans.append(Span(1, REDUCE, 0, 3.5, 4.0, 128))
+    spans.append(Activity(1, REDUCE, 0, 3.5, 4.0, 128))
     overlap.write(tmp_path / "trace.json", spans)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["args"]["name"] for event in events if event["ph"] == "M"} == {"rank 0", "rank 1"}

@@ -12,7 +12,7 @@ import pytest
 from collectives import emulator as clusters
 from collectives.bench.results import read
 from collectives.machine import machine
-from collectives.simulator.overlap import BACKWARD, REDUCE, Span
+from collectives.simulator.overlap import BACKWARD, REDUCE, Activity
 from collectives_book import ExperimentError, checked
 from collectives_book.overlap import experiment as overlap
 from collectives_book.overlap import figures
@@ -130,8 +130,8 @@ def test_more_buckets_hide_more_until_their_latencies_add_up() -> None:
 
 def _row(algorithm: str, buckets: int, nbytes: int = 16 << 20, median: float = 1e6) -> dict[str, Any]:
     spans = [
-        *(Span(rank, BACKWARD, 0, 0.1, 0.3 + 0.01 * rank)._asdict() for rank in range(2)),
-        *(Span(rank, REDUCE, 0, 0.3, 0.9, nbytes)._asdict() for rank in range(2)),
+        *(Activity(rank, BACKWARD, 0, 0.1, 0.3 + 0.01 * rank)._asdict() for rank in range(2)),
+        *(Activity(rank, REDUCE, 0, 0.3, 0.9, nbytes)._asdict() for rank in range(2)),
     ]
     return {
         "backend": "p2p",

@@ -1,7 +1,8 @@
 """Back ends: objects that run one collective on tensors.
 
 `BACKENDS` names them, and `backend` imports an object's file when asked for it. An absent library says why, in one line
-(`Backend.available`). Facts about a back end are attributes in its file, so no other file tests its name.
+(`presence`). Facts about a back end are attributes in its file, so no other file tests its name. ``mpi:ring`` and
+``nccl:Tree/Simple`` name a library's own algorithms (`named`, `variables_for`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ class Performed(NamedTuple):
     machine: Machine | None = None
     executor: str | None = None
     transport: str | None = None
+
+
+class Presence(NamedTuple):
+    """A back end on this machine; ``absent`` is the reason why it is absent, None where it is present."""
+
+    backend: str
+    version: str = ""
+    devices: str = ""
+    absent: str | None = None
 
 
 class Backend(ABC):
@@ -176,3 +186,45 @@ def backend(name: str) -> Backend:
         raise ValueError(unknown("backend", name, BACKENDS))
     module, _, attribute = BACKENDS[name].partition(":")
     return cast(Backend, getattr(importlib.import_module(module), attribute))
+
+
+def presence(name: str) -> Presence:
+    """What this machine has of a back end."""
+    one = backend(name)
+    try:
+        return Presence(name, one.version(), one.devices())
+    except ImportError as error:
+        return Presence(name, absent=str(error))
+
+
+def need(name: str) -> None:
+    """Raise ImportError, with the reason, where a back end is absent."""
+    if absent := backend(name).available():
+        raise ImportError(f"{name} is absent: {absent}")
+
+
+def named(typed: str) -> tuple[str, str]:
+    """The back end and its algorithm out of what was typed.
+
+    >>> named("mpi:ring"), named("gloo")
+    (('mpi', 'ring'), ('gloo', 'default'))
+    """
+    name, _, algorithm = typed.partition(":")
+    return name, algorithm or "default"
+
+
+def variables_for(typed: str, collective: str) -> dict[str, str]:
+    """The variables to set before the ranks of this algorithm start. Raises ValueError for an unknown one.
+
+    >>> variables_for("nccl:Tree/Simple", "all_reduce")
+    {'NCCL_ALGO': 'Tree', 'NCCL_PROTO': 'Simple'}
+    """
+    name, algorithm = named(typed)
+    one = backend(name)
+    if ":" not in typed:
+        return {}
+    chosen = one.variables(algorithm, collective)
+    if chosen is None:
+        offer = sorted(each for each in BACKENDS if type(backend(each)).variables is not Backend.variables)
+        raise ValueError(f"{name} has no algorithms to choose from, so not {typed!r}; {' and '.join(offer)} have")
+    return chosen

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 import psutil  # type: ignore[import-untyped]
 
 from collectives import units
-from collectives.backends import backend
-from collectives.backends.presence import need
-from collectives.backends.tuning import named
+from collectives.backends import backend, named, need
 from collectives.bench.settings import DTYPES, MEASURED, OPS, OURS, Row, Settings
 from collectives.launch import launch
 from collectives.units import format_bytes

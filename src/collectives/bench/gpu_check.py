@@ -22,12 +22,11 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import executable
-from collectives.backends import Call, backend, nccl
+from collectives.backends import Call, backend, nccl, need
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.collective import perform
 from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.program import Plan, Recv, Reduce, Send, Span, Task, Wait
-from collectives.backends.presence import need
 from collectives.bench import Row, Settings, bench
 from collectives.bench.data import reduced, share, values
 from collectives.bench.environment import record

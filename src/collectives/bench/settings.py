@@ -7,8 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from collectives import units
 from collectives.algorithms import ALGORITHMS, build
 from collectives.autotune import VARIABLE
-from collectives.backends import BACKENDS, backend, tuning
-from collectives.backends.tuning import named
+from collectives.backends import BACKENDS, backend, named, variables_for
 from collectives.launch import links, need_where
 from collectives.machine import machine
 from collectives.schedule import need_ranks_only, parts
@@ -73,7 +72,7 @@ class Settings(BaseModel):
         if self.machine is not None:
             machine(self.machine)
         for typed in self.backends:
-            tuning.environment(typed, self.collective)
+            variables_for(typed, self.collective)
         for algorithm in self.algorithms:
             if algorithm != "auto":
                 schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
@@ -107,7 +106,7 @@ class Settings(BaseModel):
         together: dict[tuple[str, bool, frozenset[tuple[str, str]]], list[str]] = {}
         for typed in dict.fromkeys(self.backends):
             name = named(typed)[0]
-            variables = frozenset(tuning.environment(typed, self.collective).items())
+            variables = frozenset(variables_for(typed, self.collective).items())
             alike = starter(name, self.where), backend(name).is_restless, variables
             together.setdefault(alike, []).append(typed)
         return [
@@ -118,7 +117,7 @@ class Settings(BaseModel):
     def variables(self) -> dict[str, str]:
         """What has to be set before the ranks of one launch start; emulated hosts are a machine that is known."""
         name = self.machine or links(self.where, self.ranks)
-        return tuning.environment(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
+        return variables_for(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
 
     def elements(self, nbytes: int) -> int:
         """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""

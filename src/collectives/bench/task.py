@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from collectives.backends import backend
+from collectives.backends import backend, named
 from collectives.backends.exchange import everyones
-from collectives.backends.tuning import named
 from collectives.bench.environment import record
 from collectives.bench.settings import Row
 

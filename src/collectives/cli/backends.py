@@ -13,8 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """A row for each back end."""
-    from collectives.backends import BACKENDS
-    from collectives.backends.presence import presence
+    from collectives.backends import BACKENDS, presence
 
     for found in map(presence, BACKENDS):
         here = f"{found.version} on {found.devices}" if found.absent is None else f"absent: {found.absent}"

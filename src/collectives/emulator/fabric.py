@@ -23,7 +23,7 @@ from collectives.compiled import compiled
 from collectives.emulator import hosts as namespaces
 from collectives.emulator.forwarding import advance, change, free_packet, next_event, release, send
 from collectives.emulator.hosts import OFFLOAD_HEADER, Host
-from collectives.emulator.network import NONE, EmulatedLink, Ints, Network, network
+from collectives.emulator.network import NONE, EmulatedLink, EmulatedNetwork, Ints, network
 from collectives.processes.parent_death import die_with
 
 MOST = 1 << 16  # bytes of a request
@@ -108,7 +108,7 @@ def _reduce_delays() -> None:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
-def _execute(net: Network, told: socket.socket) -> bool:
+def _execute(net: EmulatedNetwork, told: socket.socket) -> bool:
     """Execute one request of the launcher, a line, and answer it; False if the launcher has closed the socket."""
     line = told.recv(MOST)
     if not line:
@@ -135,7 +135,7 @@ EVENT_WORDS, DESCRIPTOR = epoll_event(platform.machine())
 
 
 @compiled
-def carry(net: Network, devices: Ints, hosts: Ints, poll: int) -> None:
+def carry(net: EmulatedNetwork, devices: Ints, hosts: Ints, poll: int) -> None:
     """Carry packets between the hosts' devices until another descriptor can be read.
 
     ``hosts`` has the host of each device by descriptor, NONE for other descriptors; ``poll`` is an epoll of all of
@@ -169,7 +169,7 @@ def _sleep(seconds: float, poll: int, time: Ints) -> None:
 
 
 @compiled
-def _read(net: Network, device: int, source: int, time: Ints) -> None:
+def _read(net: EmulatedNetwork, device: int, source: int, time: Ints) -> None:
     """Read packets that a host sends; drop those that are not for another host."""
     for _ in range(AT_ONCE):
         packet = free_packet(net)
@@ -188,7 +188,7 @@ def _read(net: Network, device: int, source: int, time: Ints) -> None:
 
 
 @compiled
-def _write(net: Network, devices: Ints, time: Ints) -> None:
+def _write(net: EmulatedNetwork, devices: Ints, time: Ints) -> None:
     """Write the packets that have arrived to their hosts."""
     until = _now(time) + EARLY
     packet = advance(net, until)

@@ -20,14 +20,14 @@ from collectives.emulator.network import (
     PROBES,
     SCATTER,
     UP,
-    Network,
+    EmulatedNetwork,
     kind_of,
     port,
 )
 
 
 @compiled
-def send(net: Network, source: int, target: int, size: int, ports: int, now: float) -> None:
+def send(net: EmulatedNetwork, source: int, target: int, size: int, ports: int, now: float) -> None:
     """Send the packet of `free_packet` on its way, as ``size`` bytes; ``ports`` distinguishes flows of two hosts."""
     net.counts[FREE] -= 1
     packet = net.free[net.counts[FREE]]
@@ -38,7 +38,7 @@ def send(net: Network, source: int, target: int, size: int, ports: int, now: flo
 
 
 @compiled
-def advance(net: Network, now: float) -> int:
+def advance(net: EmulatedNetwork, now: float) -> int:
     """Process the due events until a packet has arrived. Returns it, for the caller to `release`, or NONE."""
     while net.counts[PENDING] and net.due[net.heap[0]] <= now:
         event = pop(net)
@@ -59,7 +59,7 @@ def advance(net: Network, now: float) -> int:
 
 
 @compiled
-def _arrive(net: Network, now: float, packet: int) -> None:
+def _arrive(net: EmulatedNetwork, now: float, packet: int) -> None:
     """A packet's first byte is at its next port."""
     at = net.place[packet]
     if net.cut[at]:
@@ -72,7 +72,7 @@ def _arrive(net: Network, now: float, packet: int) -> None:
 
 
 @compiled
-def _transmit(net: Network, now: float, at: int, packet: int) -> None:
+def _transmit(net: EmulatedNetwork, now: float, at: int, packet: int) -> None:
     """A free port starts to send a packet on, and is busy at least until it has received all of it."""
     now = max(now, net.until[at])  # the caller may have processed events that were due a little later
     net.until[at] = end = max(now + net.size[packet] / net.rate[at], net.complete[packet])
@@ -85,7 +85,7 @@ def _transmit(net: Network, now: float, at: int, packet: int) -> None:
 
 
 @compiled
-def _next_port(net: Network, at: int, packet: int) -> int:
+def _next_port(net: EmulatedNetwork, at: int, packet: int) -> int:
     """The port that a packet reaches after this one."""
     source, target = net.source[packet], net.target[packet]
     kind, a, b = kind_of(net, at), source * net.racks // net.hosts, target * net.racks // net.hosts
@@ -99,7 +99,7 @@ def _next_port(net: Network, at: int, packet: int) -> int:
     return port(net, INGRESS, target)
 
 
-def change(net: Network, host: int, other: int | None, what: str, value: float) -> None:
+def change(net: EmulatedNetwork, host: int, other: int | None, what: str, value: float) -> None:
     """Set the rate, the latency or the cut of a host's link, or of the link of two hosts, in both directions."""
     if other is None:
         ends = [int(port(net, EGRESS, host)), int(port(net, INGRESS, host))]
@@ -118,20 +118,20 @@ def change(net: Network, host: int, other: int | None, what: str, value: float) 
 
 
 @compiled
-def free_packet(net: Network) -> int:
+def free_packet(net: EmulatedNetwork) -> int:
     """A free packet, whose data may be written; NONE if there is none. `send` takes it."""
     return int(net.free[net.counts[FREE] - 1]) if net.counts[FREE] else NONE
 
 
 @compiled
-def release(net: Network, packet: int) -> None:
+def release(net: EmulatedNetwork, packet: int) -> None:
     """Return a packet to the free ones."""
     net.free[net.counts[FREE]] = packet
     net.counts[FREE] += 1
 
 
 @compiled
-def flow_of(net: Network, key: int) -> int:
+def flow_of(net: EmulatedNetwork, key: int) -> int:
     """The number of the flow with this key; in a full table, that of another flow."""
     home = (key * SCATTER >> 20) & (FLOWS - 1)
     for step in range(PROBES):
@@ -144,7 +144,7 @@ def flow_of(net: Network, key: int) -> int:
 
 
 @compiled
-def enqueue(net: Network, at: int, packet: int) -> None:
+def enqueue(net: EmulatedNetwork, at: int, packet: int) -> None:
     """Append a packet to the queue of its flow; a flow that had none gets the last turn."""
     queue = net.flow[packet] * KINDS + kind_of(net, at)
     net.next[packet] = NONE
@@ -157,7 +157,7 @@ def enqueue(net: Network, at: int, packet: int) -> None:
 
 
 @compiled
-def dequeue(net: Network, at: int) -> int:
+def dequeue(net: EmulatedNetwork, at: int) -> int:
     """Remove the first packet of the flow whose turn it is; NONE if all queues are empty."""
     queue = net.first[at]
     if queue == NONE:
@@ -170,7 +170,7 @@ def dequeue(net: Network, at: int) -> int:
 
 
 @compiled
-def _append_turn(net: Network, at: int, queue: int) -> None:
+def _append_turn(net: EmulatedNetwork, at: int, queue: int) -> None:
     """Give a queue the last turn at a port."""
     net.behind[queue] = NONE
     if net.first[at] == NONE:
@@ -181,7 +181,7 @@ def _append_turn(net: Network, at: int, queue: int) -> None:
 
 
 @compiled
-def clear(net: Network, at: int) -> None:
+def clear(net: EmulatedNetwork, at: int) -> None:
     """Drop all packets that wait at a port."""
     packet = dequeue(net, at)
     while packet != NONE:
@@ -190,13 +190,13 @@ def clear(net: Network, at: int) -> None:
 
 
 @compiled
-def next_event(net: Network) -> float:
+def next_event(net: EmulatedNetwork) -> float:
     """The time of the next event; infinity if there is none."""
     return float(net.due[net.heap[0]]) if net.counts[PENDING] else np.inf
 
 
 @compiled
-def push(net: Network, time: float, event: int) -> None:
+def push(net: EmulatedNetwork, time: float, event: int) -> None:
     """Add an event to the heap, in which each is earlier than the two below it."""
     net.due[event], net.order[event] = time, net.counts[EVER]
     at = net.counts[PENDING]
@@ -209,7 +209,7 @@ def push(net: Network, time: float, event: int) -> None:
 
 
 @compiled
-def pop(net: Network) -> int:
+def pop(net: EmulatedNetwork) -> int:
     """Remove the earliest event from the heap; the last one takes its place and sinks."""
     earliest = int(net.heap[0])
     net.counts[PENDING] -= 1
@@ -226,7 +226,7 @@ def pop(net: Network) -> int:
 
 
 @compiled
-def _earlier(net: Network, one: int, other: int) -> bool:
+def _earlier(net: EmulatedNetwork, one: int, other: int) -> bool:
     if net.due[one] == net.due[other]:
         return bool(net.order[one] < net.order[other])
     return bool(net.due[one] < net.due[other])

@@ -41,7 +41,7 @@ class EmulatedLink(NamedTuple):
     latency: float
 
 
-class Network(NamedTuple):
+class EmulatedNetwork(NamedTuple):
     """Hosts joined by a switch; or by one switch a rack, and these by another, over a link for each rack.
 
     Ports are numbered in this order: egress of each host, up from each rack, down to each rack, link of each pair of
@@ -89,10 +89,10 @@ def network(
     uplink: EmulatedLink | None = None,
     packets: int = 1 << 16,
     most: int = 1 << 16,
-) -> Network:
+) -> EmulatedNetwork:
     """An empty network for up to ``packets`` packets of ``most`` bytes each; memory is allocated when it is used."""
     ports, way = 2 * hosts + 2 * racks + hosts * hosts, uplink or EmulatedLink(math.inf, 0.0)
-    made = Network(
+    net = EmulatedNetwork(
         hosts,
         racks,
         rate=np.full(ports, math.inf),
@@ -123,10 +123,10 @@ def network(
         counts=np.array([packets, 0, 0]),
     )
     for kind, number, each in ((EGRESS, hosts, link), (UP, racks, way), (DOWN, racks, way), (INGRESS, hosts, link)):
-        ends = slice(at := int(port(made, kind, 0)), at + number)
-        made.rate[ends] = each.rate
-        (made.after if kind in (EGRESS, UP) else made.before)[ends] = each.latency / 2
-    return made
+        ends = slice(at := int(port(net, kind, 0)), at + number)
+        net.rate[ends] = each.rate
+        (net.after if kind in (EGRESS, UP) else net.before)[ends] = each.latency / 2
+    return net
 
 
 def _nones(count: int) -> Ints:
@@ -134,7 +134,7 @@ def _nones(count: int) -> Ints:
 
 
 @compiled
-def port(net: Network, kind: int, nth: int) -> int:
+def port(net: EmulatedNetwork, kind: int, nth: int) -> int:
     """The number of a port."""
     before = 0
     if kind > EGRESS:
@@ -149,7 +149,7 @@ def port(net: Network, kind: int, nth: int) -> int:
 
 
 @compiled
-def kind_of(net: Network, number: int) -> int:
+def kind_of(net: EmulatedNetwork, number: int) -> int:
     """Which kind of port has this number."""
     kind = EGRESS
     while kind < INGRESS and number >= port(net, kind + 1, 0):

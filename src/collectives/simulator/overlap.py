@@ -60,7 +60,7 @@ FORWARD, BACKWARD, REDUCE = "forward", "backward", "all-reduce"
 LINES = {FORWARD: 0, BACKWARD: 0, REDUCE: 1}
 
 
-class Span(NamedTuple):
+class Activity(NamedTuple):
     """What a rank did from ``begin`` to ``end``, in seconds since it left the barrier before the step.
 
     ``nth`` is the layer, or the bucket in the order of their all-reduces; ``bytes`` are those of the bucket.
@@ -74,19 +74,19 @@ class Span(NamedTuple):
     bytes: int = 0
 
 
-def computing(rank: int, marks: Sequence[float]) -> list[Span]:
+def computing(rank: int, marks: Sequence[float]) -> list[Activity]:
     """The layers' passes, from the times at their borders: forward through all layers, and back.
 
     >>> [(span.what, span.nth, span.end) for span in computing(0, [0.0, 1.0, 1.0, 3.0])]
     [('forward', 0, 1.0), ('backward', 0, 3.0)]
     """
     there, back = marks[: len(marks) // 2], marks[len(marks) // 2 :]
-    forward = [Span(rank, FORWARD, nth, *times) for nth, times in enumerate(pairwise(there))]
+    forward = [Activity(rank, FORWARD, nth, *times) for nth, times in enumerate(pairwise(there))]
     last = len(back) - 2
-    return forward + [Span(rank, BACKWARD, last - nth, *times) for nth, times in enumerate(pairwise(back))]
+    return forward + [Activity(rank, BACKWARD, last - nth, *times) for nth, times in enumerate(pairwise(back))]
 
 
-def write(path: str | Path, spans: Iterable[Span]) -> None:
+def write(path: str | Path, spans: Iterable[Activity]) -> None:
     """Write the spans as a trace: a process for each rank, with a line for computing and one for communication.
 
     Raises ValueError for a path that is not a regular file, and OSError if the disk is full.

@@ -13,8 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from collectives.algorithms import build
-from collectives.backends import backend
-from collectives.backends.presence import need
+from collectives.backends import backend, need
 from collectives.bench import Row
 from collectives.bench.settings import starter
 from collectives.bench.sweep import Keep

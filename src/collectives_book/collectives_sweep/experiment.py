@@ -2,9 +2,7 @@
 
 from typing import Self
 
-from collectives.backends import BACKENDS, backend
-from collectives.backends.presence import Presence, presence
-from collectives.backends.tuning import named
+from collectives.backends import BACKENDS, Presence, backend, named, presence
 from collectives.bench import Settings, needed_here
 from collectives.bench.sweep import sweep
 from collectives_book.parameters import Name, Some, Sweep

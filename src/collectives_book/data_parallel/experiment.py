@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.autotune import VARIABLE, choose
-from collectives.backends.presence import need
+from collectives.backends import need
 from collectives.bench import OURS, Row, needed_here
 from collectives.bench.settings import starter
 from collectives.bench.sweep import Keep

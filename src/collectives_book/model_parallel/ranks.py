@@ -14,8 +14,7 @@ from itertools import chain, product
 import torch
 from torch import distributed as dist
 
-from collectives.backends import backend
-from collectives.backends.tuning import named
+from collectives.backends import backend, named
 from collectives.bench.settings import Row
 from collectives.bench.statistics import interval_us, median_interval, microseconds
 from collectives.bench.task import report_rows, sent_bytes

@@ -13,8 +13,7 @@ from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.autotune import VARIABLE, choose
-from collectives.backends import BACKENDS, backend
-from collectives.backends.presence import need
+from collectives.backends import BACKENDS, backend, need
 from collectives.bench import OURS, Row, needed_here
 from collectives.bench.sweep import Keep
 from collectives.config import Seconds

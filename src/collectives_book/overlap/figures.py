@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collectives.figures.style import LIGHT, Picture, Theme, mark, picture
-from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Span
+from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity
 from collectives.units import duration, format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Row, Rows
@@ -22,9 +22,9 @@ BAR = 0.42  # of a rank's place: a lane of computing above, one of communication
 MOST_RANKS = 8  # of a timeline: bars of more could not be told apart
 
 
-def spans(row: Row) -> list[Span]:
+def spans(row: Row) -> list[Activity]:
     """What happened in the last step of a row."""
-    return [Span(**each) for each in row.spans]
+    return [Activity(**each) for each in row.spans]
 
 
 def extremes(rows: Rows) -> tuple[Row, Row]:

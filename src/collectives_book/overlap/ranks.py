@@ -20,7 +20,7 @@ from collectives.backends import Backend, backend
 from collectives.bench.settings import Row
 from collectives.bench.statistics import interval_us, microseconds
 from collectives.bench.task import gathered, report_rows, sent_bytes
-from collectives.simulator.overlap import REDUCE, Span, computing
+from collectives.simulator.overlap import REDUCE, Activity, computing
 from collectives_book.overlap.hooks import NOTHING, Hook, RecordingHook, hook_of
 from collectives_book.overlap.layers import Stack
 
@@ -45,7 +45,7 @@ class TrainingStep(NamedTuple):
     seconds: float
     sent: int
     wrong: int
-    spans: list[Span]
+    spans: list[Activity]
 
 
 class Trial:
@@ -95,14 +95,14 @@ class Trial:
         """How many gradients are not the average."""
         return sum(_different(*pair) for pair in zip(self._gradients(), self.expected, strict=True))
 
-    def _spans(self, begin: float) -> list[Span]:
+    def _spans(self, begin: float) -> list[Activity]:
         """Of a step on a CPU, from its begin; a lane's next all-reduce begins when the one before is done."""
         if self.device.type != "cpu":
             return []
         rank, spans, free = dist.get_rank(), computing(dist.get_rank(), [at - begin for at in self.stack.marks]), 0.0
         for note in self.recorded.buckets:
             done = (note.done or note.ready) - begin
-            spans.append(Span(rank, REDUCE, note.nth, max(free, note.ready - begin), done, note.bytes))
+            spans.append(Activity(rank, REDUCE, note.nth, max(free, note.ready - begin), done, note.bytes))
             free = done
         return spans
 
@@ -140,7 +140,7 @@ class Trial:
             | {"bytes": self.bytes, "device": self.device.type, "wrong": int(wrong)}
             | {"samples": microseconds(exposed), **interval_us(exposed), **interval_us(seconds[name], "step_")}
             | {**interval_us(seconds[NOTHING], "nothing_"), **interval_us(counted, "counted_")}
-            | {"sent_bytes": statistics.median(sent), "spans": [Span(*span)._asdict() for span in spans]}
+            | {"sent_bytes": statistics.median(sent), "spans": [Activity(*span)._asdict() for span in spans]}
         )
 
 

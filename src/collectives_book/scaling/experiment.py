@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.autotune import bound
-from collectives.backends.presence import presence
-from collectives.backends.tuning import named
+from collectives.backends import named, presence
 from collectives.bench import OURS, Settings
 from collectives.bench.calibration import machine_of, measured, save
 from collectives.bench.results import read
