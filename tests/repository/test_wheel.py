@@ -1,4 +1,4 @@
-"""The wheel in fresh environments, outside any checkout: with numpy alone, then with each extra and nothing else."""
+"""The wheel in fresh environments, outside any checkout: with numpy alone, then with each extra."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_cluster(wheel: Path, tmp_path: Path) -> None:
     assert sorted(here.collectives("cluster --hosts 2 -- hostname").split()) == ["host0", "host1"]
 
 
-def test_run_experiments_and_backends(wheel: Path, tmp_path: Path) -> None:
+def test_run_experiments_course_and_backends(wheel: Path, tmp_path: Path) -> None:
     """Each adds to the one before, which it names: torch is installed once."""
     here = Installed(wheel, "run", tmp_path)
     bench = "bench --ranks 3 --bytes 64 --repetitions 2 --backend"
@@ -110,6 +110,14 @@ def test_run_experiments_and_backends(wheel: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "experiments" / "presets", tmp_path / "presets")
     here.collectives("run all-reduce-sweep.ipynb -p ranks=2 -p sizes=[4,64] -p repetitions=3 --output small")
     assert (tmp_path / "results" / "small" / "all-reduce-sweep.parquet").exists()
+
+    here.add("course")
+    ring = ROOT / "assignments" / "ring"
+    here.collectives(f"handout {ring} --output starter")
+    assert "def " in (tmp_path / "starter" / "ring.py").read_text()
+    shutil.copytree(ring / "reference", tmp_path / "mine")
+    (graded,) = here.rows(f"grade {ring} mine --unsafe")
+    assert graded["points"] == graded["of"] == 100
 
     here.add("backends")
     assert [row["backend"] for row in here.rows(f"{bench} mpi")] == ["mpi"]
