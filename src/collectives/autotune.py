@@ -75,12 +75,12 @@ def choose(
     ['bruck', 'direct']
     """
     on, nbytes = on or named_machine(DEFAULT), 0 if splits else nbytes
-    names = _candidates(collective, splits) if algorithm == "auto" else [algorithm]
+    names = candidates(collective, splits) if algorithm == "auto" else [algorithm]
     predicted = (_predicted(collective, name, p, nbytes, segments, on) for name in names)
     return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0)))
 
 
-def _candidates(collective: str, splits: bool) -> list[str]:
+def candidates(collective: str, splits: bool = False) -> list[str]:
     """Those that ranks can execute and that have a closed form: "auto" compares what these say."""
     known = {name: each for (of, name), each in ALGORITHMS.items() if of == collective and (each.splits or not splits)}
     formed = (name for name, each in known.items() if each.cost or each.pipeline or each.seconds)

@@ -7,7 +7,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.transport import finish, transport
+from collectives.backends.p2p.transport import transport
 from collectives.bench.settings import Row
 
 BURST = 16
@@ -56,9 +56,9 @@ def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
         awaited = [joined.receive(other, nth, message) for nth, message in enumerate(messages)]
     start = time.perf_counter()
     sent = [joined.send(other, nth, [message]) for nth, message in enumerate(messages)] if first else []
-    finish(joined, sent + awaited)
+    joined.finish(sent + awaited)
     seconds = time.perf_counter() - start
     if not first:
-        finish(joined, [joined.send(other, count, [back])])
+        joined.finish([joined.send(other, count, [back])])
     joined.end()
     return seconds

@@ -28,8 +28,8 @@ class Ranks:
         patch.setattr(mesh, "introduce", self._introduce)
         patch.setattr(executors, "transport", lambda group, _: group.mesh)
         _own.is_compiled = True
-        assert executors.loop()  # compiled here, not while ranks wait
-        patch.setattr(executors, "loop", lambda loop=executors.loop: loop() if _own.is_compiled else None)
+        assert local.loop()  # compiled here, not while ranks wait
+        patch.setattr(local, "loop", lambda loop=local.loop: loop() if _own.is_compiled else None)
         patch.setattr(local, "rings", lambda rings=local.rings: None if _own.is_tcp else rings())
         options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
         self.groups = [
@@ -38,10 +38,10 @@ class Ranks:
         ]
         self.run(lambda r: setattr(self.groups[r], "mesh", Mesh(self.groups[r])), "p" * p)  # type: ignore[arg-type]
 
-    def _introduce(self, listener: Any, group: Any) -> tuple[list[tuple[str, int]], bytes]:
+    def _introduce(self, listener: Any, group: Any, _: bool) -> tuple[list[tuple[str, int]], bytes, bool]:
         self._told[group.rank()] = listener.getsockname()
         self._all.wait(LIMIT)
-        return [self._told[r] for r in range(self.p)], bytes(16)
+        return [self._told[r] for r in range(self.p)], bytes(16), False
 
     def run(self, act: Callable[[int], Any], who: str) -> list[Any]:
         """What each rank returns or raises; ``who`` has a letter for each, "c" for those with the compiled loop."""

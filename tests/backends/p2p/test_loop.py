@@ -113,9 +113,9 @@ def test_without_the_loop_python_serves(monkeypatch: pytest.MonkeyPatch) -> None
         raise ImportError(name)
 
     monkeypatch.setattr(local.importlib, "import_module", absent)
-    executors.loop.cache_clear()
-    assert executors.loop() is None
-    executors.loop.cache_clear()
+    local.loop.cache_clear()
+    assert local.loop() is None
+    local.loop.cache_clear()
 
 
 NO_LOCKS = """
@@ -127,8 +127,8 @@ if sys.argv[2] == "memory":
     os.memfd_create = refuse
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    from collectives.backends.p2p import execute, local
-    print(bool(execute.loop()), bool(local.rings()), bool(local.rings()), *(each.message for each in said), sep="|")
+    from collectives.backends.p2p import local
+    print(bool(local.loop()), bool(local.rings()), bool(local.rings()), *(each.message for each in said), sep="|")
 """
 
 
@@ -197,15 +197,15 @@ def test_every_dtype_that_can_be_moved_is_broadcast(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(("value", "is_there"), [("compiled", True), ("python", False)])
 def test_the_variable_selects_the_executor(value: str, is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(executors.VARIABLE, value)
-    executors.loop.cache_clear()
-    assert (executors.loop() is not None) == is_there
-    executors.loop.cache_clear()
+    monkeypatch.setenv(local.EXECUTOR_VARIABLE, value)
+    local.loop.cache_clear()
+    assert (local.loop() is not None) == is_there
+    local.loop.cache_clear()
 
 
 def test_another_value_of_the_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(executors.VARIABLE, "quick")
-    executors.loop.cache_clear()
+    monkeypatch.setenv(local.EXECUTOR_VARIABLE, "quick")
+    local.loop.cache_clear()
     with pytest.raises(ValueError, match="COLLECTIVES_EXECUTOR: got 'quick', expected compiled or python"):
-        executors.loop()
-    executors.loop.cache_clear()
+        local.loop()
+    local.loop.cache_clear()

@@ -105,7 +105,7 @@ def test_a_sleeper_is_woken(pair: Pair) -> None:
     assert not select.select([reader], [], [], 0)[0]
 
 
-@pytest.mark.parametrize(("nbytes", "seals"), [(ring.NBYTES, 0), (ring.NBYTES - 1, rings._SEALS)])
+@pytest.mark.parametrize(("nbytes", "seals"), [(ring.NBYTES, 0), (ring.NBYTES - 1, rings.SEALS)])
 def test_memory_that_is_not_a_ring_is_refused(nbytes: int, seals: int) -> None:
     memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, nbytes)

@@ -1,7 +1,8 @@
-"""Our own back end: executes a schedule on the ranks of a torch process group, over messages from rank to rank.
+"""Our own back end: executes a schedule on the ranks of a torch process group.
 
-`collective` runs a call: `prepared` compiles it once (`compile`, `program`), `buffers` holds its data, and `execute`
-(over a `mesh` of TCP connections, in the compiled `loop` where it can) or `batches` (over NCCL) follows the program.
+`collective` runs a call: `prepared` compiles it once, and `buffers` holds its data. Ranks of one host read each other's
+`published` buffers. Otherwise a program of messages (`compile`, `program`) is followed: by `execute` over a `mesh` of
+connections, in the compiled `loop` where it can, or by `batches` over NCCL.
 """
 
 from collectives.backends import Backend, Call, Performed

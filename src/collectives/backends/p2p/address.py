@@ -10,15 +10,21 @@ from collectives.backends.exchange import everyones
 from collectives.launch.address import interface_address, named_interface
 
 TOKEN_BYTES = 16
-_TOLD = struct.Struct(f"<4sH{TOKEN_BYTES}s")  # host, port, token
+_TOLD = struct.Struct(f"<4sH{TOKEN_BYTES}s?")  # host, port, token, whether it can share memory
 
 
-def introduce(listener: socket.socket, group: dist.ProcessGroup) -> tuple[list[tuple[str, int]], bytes]:
-    """Each rank's (host, port), and a token that all of them know: rank 0's. All ranks of the group call it alike."""
+def introduce(
+    listener: socket.socket, group: dist.ProcessGroup, shares: bool
+) -> tuple[list[tuple[str, int]], bytes, bool]:
+    """Each rank's (host, port), a token that all of them know, rank 0's, and whether all of them can share memory.
+
+    All ranks of the group call it alike.
+    """
     host, port = listener.getsockname()
-    told = everyones(_TOLD.pack(socket.inet_aton(host), port, secrets.token_bytes(TOKEN_BYTES)), group)
+    told = everyones(_TOLD.pack(socket.inet_aton(host), port, secrets.token_bytes(TOKEN_BYTES), shares), group)
     found = [_TOLD.unpack(each) for each in told]
-    return [(socket.inet_ntoa(host), port) for host, port, _ in found], found[0][2]
+    addresses = [(socket.inet_ntoa(host), port) for host, port, *_ in found]
+    return addresses, found[0][2], all(each[3] for each in found)
 
 
 def own_address() -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collectives.backends.p2p.connection import AGREEMENT
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.transport import finish
 
 
 def agree(joined: Mesh, pairs: bool = False) -> None:
@@ -31,4 +30,4 @@ def _exchange(joined: Mesh, distances: list[int], rank: int, p: int, step: int) 
     """One byte to the ranks that are so far ahead, and from those as far behind."""
     sent = [joined.send((rank + each) % p, step, [memoryview(b"\0")]) for each in distances]
     awaited = [joined.receive((rank - each) % p, step, memoryview(bytearray(1))) for each in distances]
-    finish(joined, [*awaited, *sent])
+    joined.finish([*awaited, *sent])

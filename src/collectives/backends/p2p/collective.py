@@ -70,7 +70,7 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
         else:
             finish = _agreement(call, wanted.n) if call.agreed else None
             executor, over = execute(
-                made.plan, work, scratch, group, call.op, p, made.signature, call.background, finish
+                made.plan, work, scratch, group, call.op, p, made.signature, call.background, finish, made
             )
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error

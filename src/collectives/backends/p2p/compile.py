@@ -129,6 +129,12 @@ def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span
     return spans
 
 
+def completed(schedule: Schedule, rank: int) -> dict[int, list[int]]:
+    """Step -> the chunks whose sum this rank completes there."""
+    found = _finished(schedule, rank, np.arange(schedule.k + 1)) if schedule.collective in REDUCING else {}
+    return {t: [span.start for span in spans] for t, spans in found.items()}
+
+
 def _within(step: Step, first: int, last: int) -> Step:
     """What a step moves of the chunks from ``first`` up to ``last``, which are numbered from 0."""
     start, stop = np.maximum(step.chunk, first), np.minimum(step.chunk + step.count, last)

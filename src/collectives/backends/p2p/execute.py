@@ -7,10 +7,7 @@ errors, waits for more than a second, paces exchanges of long messages, and redu
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
-from functools import cache
 from heapq import heappop, heappush
 from typing import Any
 
@@ -22,10 +19,10 @@ from collectives.backends.p2p import local
 from collectives.backends.p2p.connection import Message
 from collectives.backends.p2p.executor_state import ExecutorState, initial_state
 from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.prepared import Prepared
 from collectives.backends.p2p.program import (
     AHEAD,
     COMPILED,
-    EXECUTORS,
     PYTHON,
     Instruction,
     Plan,
@@ -39,9 +36,6 @@ from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
 from collectives.backends.p2p.signature import NO_CALL
 from collectives.backends.p2p.transport import transport
 
-# The variable that selects the executor by its name; without numba, or not on Linux, Python's serves.
-VARIABLE = "COLLECTIVES_EXECUTOR"
-
 
 def execute(
     made: Plan,
@@ -53,6 +47,7 @@ def execute(
     signature: bytes = NO_CALL,
     background: bool = False,
     finish: Callable[[Mesh], None] | None = None,
+    prepared: Prepared | None = None,
 ) -> tuple[str, str | None]:
     """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message.
 
@@ -62,6 +57,8 @@ def execute(
     joined = transport(group, background)
     joined.begin(step_by_step=made.exchanges, signature=signature)
     try:
+        if prepared and _execute_published(prepared, tensor, joined, op, finish is not None):
+            return COMPILED, joined.over
         used = _execute(made, tensor, scratch, joined, op, p)
         if finish:
             finish(joined)
@@ -73,11 +70,23 @@ def execute(
     return used, joined.over
 
 
+def _execute_published(prepared: Prepared, tensor: torch.Tensor, joined: Mesh, op: Any, agreed: bool) -> bool:
+    """Execute on published buffers if all ranks share memory and the plan fits; whether it did."""
+    plan, module = prepared.published, local.published()
+    if joined.segment is None:
+        return False
+    if plan is None or (found := module.takes(plan, tensor, op)) is None:
+        module.enter(joined, joined.segment)
+        return False
+    module.execute(plan, prepared.longest, prepared.edges, tensor, joined, joined.segment, found, agreed)
+    return True
+
+
 def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int) -> str:
     """In compiled code if it is there and takes this call; what that leaves, in Python. Returns the one that began."""
     if not made.scratch:
         scratch = tensor
-    compiled = loop()
+    compiled = local.loop()
     kernels = compiled and compiled.takes(made, tensor, joined, op)
     if not kernels:
         _go_on(made, tensor, scratch, joined, op, p, initial_state(made))
@@ -85,17 +94,6 @@ def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Me
     if left := compiled.execute(made, tensor, scratch, joined, kernels, p):
         _go_on(made, tensor, scratch, joined, op, p, left)
     return COMPILED
-
-
-@cache
-def loop() -> Any:
-    """The module of the compiled loop; None without numba, elsewhere than on Linux, or where `VARIABLE` says so."""
-    wanted = os.environ.get(VARIABLE, COMPILED)
-    if wanted not in EXECUTORS:
-        raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {COMPILED} or {PYTHON}")
-    if wanted == PYTHON or sys.platform != "linux":
-        return None
-    return local.compiled_module("collectives.backends.p2p.loop.execute", f"the executor in {PYTHON}")
 
 
 def _go_on(
@@ -179,4 +177,4 @@ def _opened(tensor: torch.Tensor, arrays: bool) -> tuple[Any, memoryview]:
     return array if arrays else tensor, array.view(np.uint8).data
 
 
-loop(), local.rings()  # before ranks are forked, and not while others wait for this one
+local.published()  # before ranks are forked, and not while others wait for this one

@@ -18,11 +18,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from collectives.backends.p2p.program import COMPILED, EXECUTORS, PYTHON
 from collectives.processes import is_ours
 
 # The variable that keeps all pairs on TCP.
 VARIABLE = "COLLECTIVES_TRANSPORT"
 TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
+# The variable that selects the executor by its name; without numba, or not on Linux, Python's serves.
+EXECUTOR_VARIABLE = "COLLECTIVES_EXECUTOR"
 MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a rank that has peers on its own host and on others
 
 MOST_RANKS = 32  # of one host that share memory: a ring for each pair and direction, 1 GiB if all of them talk
@@ -42,6 +45,23 @@ def rings() -> Any:
 @cache
 def _compiled() -> Any:
     return compiled_module("collectives.backends.p2p.rings", "TCP")
+
+
+@cache
+def loop() -> Any:
+    """The module of the compiled loop; None without numba, elsewhere than on Linux, or for another executor."""
+    wanted = os.environ.get(EXECUTOR_VARIABLE, COMPILED)
+    if wanted not in EXECUTORS:
+        raise ValueError(f"{EXECUTOR_VARIABLE}: got {wanted!r}, expected {COMPILED} or {PYTHON}")
+    if wanted == PYTHON or sys.platform != "linux":
+        return None
+    return compiled_module("collectives.backends.p2p.loop.execute", f"the executor in {PYTHON}")
+
+
+@cache
+def published() -> Any:
+    """The module that executes on published buffers; None where there are no rings or no compiled executor."""
+    return rings() and loop() and compiled_module("collectives.backends.p2p.published", "messages")
 
 
 def compiled_module(name: str, instead: str) -> Any:

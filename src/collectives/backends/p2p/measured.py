@@ -9,8 +9,8 @@ from torch import distributed as dist
 
 from collectives.autotune import MEASURED
 from collectives.backends.exchange import everyones
+from collectives.backends.p2p import local
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.transport import finish
 from collectives.machine import Link, Machine
 
 SMALL = 8  # bytes of a message that shows the latency
@@ -30,8 +30,14 @@ def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
     All pairs measure at once, because a collective uses all links at once; with an odd p the last rank waits. Takes
     about 20 round trips, or 0.1 s if that is longer. Every rank of a group of 2 or more calls it.
 
+    Where all ranks share memory, they measure a step and a byte on published buffers instead (`published.choice`).
+
     Raises RuntimeError, which names step and peer, if a rank fails meanwhile.
     """
+    if joined.segment:
+        step, byte = struct.unpack("<dd", everyones(struct.pack("<dd", *local.published().measure(joined)), group)[0])
+        source = f"rank 0 of {joined.size} that share memory"
+        return Machine(name=MEASURED, source=source, network=Link(latency=step, overhead=0.0, rate=1 / byte))
     half, found = joined.size // 2, b""
     joined.begin(step_by_step=False)
     try:
@@ -58,11 +64,11 @@ class _Pair:
 
     def send(self, *messages: memoryview) -> None:
         """Send these, and wait until they have left."""
-        finish(self.joined, [self.joined.send(self.peer, next(self.steps), [each]) for each in messages])
+        self.joined.finish([self.joined.send(self.peer, next(self.steps), [each]) for each in messages])
 
     def receive(self, into: memoryview) -> memoryview:
         """Wait until it is full."""
-        finish(self.joined, [self.joined.receive(self.peer, next(self.steps), into)])
+        self.joined.finish([self.joined.receive(self.peer, next(self.steps), into)])
         return into
 
 

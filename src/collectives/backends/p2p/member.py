@@ -24,12 +24,16 @@ SHARED = (
 
 
 class Membership(NamedTuple):
-    """One rank's place in a group: what carries its messages ("gloo", "nccl"), and the machine's `statement`."""
+    """One rank's place in a group: what carries its messages ("gloo", "nccl"), and the machine as JSON.
+
+    ``shares`` says whether all ranks of the group share memory.
+    """
 
     rank: int
     p: int
     over: str
     machine: bytes
+    shares: bool = False
 
 
 class Exclusive:
@@ -68,7 +72,8 @@ class Member:
         told = everyones(encode_machine() if self.rank == 0 else b"", group, device)[0]
         if not told and self.p > 1 and device.type == "cpu":
             told = measured(transport(group), group).model_dump_json().encode()
-        self.membership = Membership(self.rank, self.p, self.over, told)
+        shares = self.p > 1 and device.type == "cpu" and transport(group).segment is not None
+        self.membership = Membership(self.rank, self.p, self.over, told, shares)
         return self.membership
 
 

@@ -18,8 +18,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -61,15 +61,17 @@ class Mesh:
     def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
         self.rank, self.size = group.rank(), group.size()
         self._options: Any = group._get_backend(torch.device("cpu")).options
-        self.call, self.deadline, self.is_open, self._listened = 0, 0.0, True, 0.0
+        self.call, self.deadline, self.is_open, self._listened, self._looked = 0, 0.0, True, 0.0, 0.0
         self._is_busy, self._has_told, self.signature = False, False, NO_CALL
         self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
         self._listener.setblocking(False)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
         self._local = local.listen(self._listener.getsockname(), self.size + MOST)  # before others know the address
         self.listeners = self._listener.fileno(), self._local.fileno() if self._local else -1  # for the compiled loop
-        self._addresses, self._token = introduce(self._listener, group)
-        self.spins = local.spins(self._addresses, self.rank, background)
+        self.addresses, self._token, shares = introduce(self._listener, group, bool(local.published()))
+        # Whether all ranks can share memory, if they are on one host.
+        self.shares = shares and len({host for host, _ in self.addresses}) == 1 < self.size <= local.MOST_RANKS
+        self.spins = local.spins(self.addresses, self.rank, background)
         self._pending = PendingConnections(self.size + MOST)
         self.out: dict[int, Connection] = {}
         self.outgoing = Outgoing(partial(self.lose, is_sent=True))
@@ -80,6 +82,7 @@ class Mesh:
         self.has_network = False  # whether any peer is reached by TCP
         self.over: str | None = None  # what its connections are: shared memory, TCP, or both
         self._rings: dict[int, Any] = {}  # by numbers of sockets
+        self.segment: Any = None  # memory that all ranks of the group share
         # Its arrays, and the programs that they are for.
         self.kept: BoundedCache[Any] = BoundedCache(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
@@ -99,6 +102,9 @@ class Mesh:
         self.call += 1
         self.outgoing.step_by_step = step_by_step
         self._listened = time.monotonic()
+        if self._listened > self._looked + POLL_INTERVAL:  # calls that do not wait let no stranger in, or out
+            self._looked = self._listened
+            self.progress(0.0)
         self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
         self.deadline = self._listened + self.seconds
 
@@ -161,14 +167,8 @@ class Mesh:
 
         It reads no other message, because that would wake this rank for nothing. Returns after a second at most.
         """
-        left, first = self.deadline - time.monotonic(), messages[0]
-        if left <= 0:
-            late = self._timeout()
-            raise self._explained(first, late) from late
-        if not self.is_open:
-            raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
-        if left < self.deadline - self._listened - POLL_INTERVAL:
-            self._need_others(first)
+        first = messages[0]
+        left = self._need_time(first)
         alone = len(messages) == 1 and len(self._handlers) == 1 + bool(self._local) and not self.outgoing.unsent
         if alone and not self._lost and not first.is_sent:
             connection = self.into[first.peer]
@@ -188,6 +188,45 @@ class Mesh:
                 if connection.messages:
                     self._listen(connection)
         self.progress(left)
+
+    def check(self, peer: int, step: int) -> None:
+        """Raise MessageError if this rank waits for a peer in vain: that is lost, or has given up, or time is over.
+
+        For a rank that waits for the peer's memory, not for a message: nothing is read.
+        """
+        message = Message(peer, self.call, step, [b"."], is_sent=False)
+        self._need_time(message)
+        self.progress(0.0)
+        with self.explaining(peer, step):
+            if said := peek_abort(self.into[peer]):
+                raise AbortError(said.reason, "it", said.call, said.signature)
+            if self.into[peer].socket.has_gone():
+                raise ConnectionResetError("it has gone")
+
+    @contextmanager
+    def explaining(self, peer: int, step: int) -> Iterator[None]:
+        """An OSError becomes the MessageError of what this rank waits for."""
+        try:
+            yield
+        except OSError as why:
+            raise self._explained(Message(peer, self.call, step, [b"."], is_sent=False), why) from why
+
+    def _need_time(self, message: Message) -> float:
+        """The seconds that are left. Raises MessageError if none are, or the group, or any rank, has given up."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            late = self._timeout()
+            raise self._explained(message, late) from late
+        if not self.is_open:
+            raise MessageError(message.is_sent, message.step, message.peer, "the process group was given up meanwhile")
+        if left < self.deadline - self._listened - POLL_INTERVAL:
+            self._need_others(message)
+        return left
+
+    def finish(self, messages: Sequence[Message]) -> None:
+        """Wait until all of these have left, or arrived."""
+        while left := [message for message in messages if message.left]:
+            self.wait(left)
 
     def _need_others(self, message: Message) -> None:
         """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
@@ -293,13 +332,13 @@ class Mesh:
     def _connect(self, peer: int) -> Connection:
         connection, hello = self.out.setdefault(peer, Connection(peer)), HELLO.pack(self._token, self.rank)
         connection.handler = partial(self._go_on, connection)
-        if ring := local.meet(self._addresses, peer, hello):
+        if ring := local.meet(self.addresses, peer, hello):
             self._use(connection, ring, is_sent=True)
             return connection
         self.has_network, connected = True, socket.socket()
         prepare(connected)
         self._use(connection, connected, is_sent=True)
-        code = connected.connect_ex(self._addresses[peer])
+        code = connected.connect_ex(self.addresses[peer])
         if code not in (0, errno.EINPROGRESS):
             self.lose(connection, OSError(code, os.strerror(code)), is_sent=True)
         self.outgoing.send(connection, Message(peer, 0, 0, [hello], is_sent=True))

@@ -8,15 +8,18 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.autotune import STRAIGHT, choose, decode_machine
+from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine
 from collectives.backends import Call, Performed
+from collectives.backends.p2p import local
 from collectives.backends.p2p.cache import BoundedCache
-from collectives.backends.p2p.compile import compact, is_straight, plan
+from collectives.backends.p2p.compile import compact, completed, is_straight, plan
 from collectives.backends.p2p.member import Membership
 from collectives.backends.p2p.program import Plan
-from collectives.backends.p2p.reduce import refusal
+from collectives.backends.p2p.published.plan import Published, publish
+from collectives.backends.p2p.reduce import HALF, refusal
 from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
+from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, need_ranks_only
 
 # What each kind of process group moves.
@@ -81,12 +84,38 @@ def _length(call: Call, p: int) -> int:
 
 
 class Prepared(NamedTuple):
-    """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice."""
+    """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice.
+
+    ``published`` is what the rank does if all ranks share memory, None if it sends messages then, too; ``longest`` are
+    the elements of the longest chunk on any rank.
+    """
 
     plan: Plan
     edges: Ints
     signature: bytes
     performed: Performed
+    published: Published | None
+    longest: int
+
+
+def _is_published(us: Membership, wanted: CallKey, machine: Machine) -> bool:
+    """Whether "auto" chooses by what the ranks have measured on published buffers, on which the call is executed."""
+    return bool(
+        us.shares
+        and wanted.algorithm == "auto"
+        and wanted.segments is None
+        and wanted.splits is None
+        and (wanted.op is None or wanted.kind.dtype not in HALF)
+        and machine.name == MEASURED
+    )
+
+
+class Compiled(NamedTuple):
+    """What calls of all dtypes and ops share."""
+
+    plan: Plan
+    edges: Ints
+    longest: int
 
 
 def prepare(us: Membership, wanted: CallKey) -> Prepared:
@@ -98,17 +127,23 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
     check(us.over, wanted)
     collective, rank, p, n, splits = wanted.collective, us.rank, us.p, wanted.n, wanted.splits
     nbytes, machine = n * wanted.kind.dtype.itemsize, decode_machine(us.machine)
-    name, segments, _ = choose(
-        collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
-    )
+    if machine and _is_published(us, wanted, machine):
+        link = machine.network
+        name, segments = local.published().choose(collective, p, nbytes, link.alpha, link.beta), 1
+    else:
+        name, segments, _ = choose(
+            collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
+        )
     averages = wanted.op == dist.ReduceOp.AVG
     what = collective, name, p, wanted.root, segments, rank, n, splits, averages
-    made, edges = _plans.get(what, partial(_compile, *what))
+    compiled = _plans.get(what, partial(_compile, *what))
+    shared = partial(_publish, *what[:5], rank, averages)
+    published = _published.get((*what[:5], rank, averages), shared) if us.shares and splits is None else None
     same = signature(
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
     by = machine if wanted.algorithm == "auto" else None
-    return Prepared(made, edges, same, Performed(name, segments, by))
+    return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), published, compiled.longest)
 
 
 def _compile(
@@ -121,14 +156,24 @@ def _compile(
     n: int,
     splits: Splits | None,
     averages: bool,
-) -> tuple[Plan, Ints]:
+) -> Compiled:
     """The plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
     schedule = build(collective, name, p, root=root, segments=segments)
     need_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
+    longest = int(np.diff(edges).max(initial=0))
     if collective in COMPACT:
         edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, name))
-    return plan(schedule, rank, edges, averages), edges
+    return Compiled(plan(schedule, rank, edges, averages), edges, longest)
+
+
+def _publish(
+    collective: str, name: str, p: int, root: int | None, segments: int, rank: int, averages: bool
+) -> Published | None:
+    """What the rank does on published buffers of any size."""
+    schedule = build(collective, name, p, root=root, segments=segments)
+    finished = completed(schedule, rank) if averages else {}
+    return publish(schedule, rank, finished)
 
 
 def _nbytes(made: Plan, edges: Ints) -> int:
@@ -139,7 +184,8 @@ def _nbytes(made: Plan, edges: Ints) -> int:
 
 # Calls of different ops and dtypes share plans, so what both keep is mostly the same.
 _prepared: BoundedCache[Prepared] = BoundedCache(lambda made: _nbytes(made.plan, made.edges))
-_plans: BoundedCache[tuple[Plan, Ints]] = BoundedCache(lambda made: _nbytes(*made))
+_plans: BoundedCache[Compiled] = BoundedCache(lambda made: _nbytes(made.plan, made.edges))
+_published: BoundedCache[Published | None] = BoundedCache(lambda made: 1024 + (made.nbytes if made else 0))
 
 
 def check(over: str, wanted: CallKey) -> None:

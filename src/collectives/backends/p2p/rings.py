@@ -19,7 +19,7 @@ from collectives.schedule import Ints
 
 Buffer = bytes | memoryview
 
-_SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # memory that shrinks would kill its reader
+SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # memory that shrinks would kill its reader
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_size_t
 _LIBC.mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -32,8 +32,8 @@ class Ring:
 
     def __init__(self, doorbell: socket.socket, descriptor: int, is_sent: bool) -> None:
         self._doorbell, self._is_sent, self._timeout = doorbell, is_sent, 0.0
-        self.address = _mapped(descriptor)  # while this object lives
-        finalize(self, _LIBC.munmap, self.address, ring.NBYTES).atexit = False  # a thread may still use it
+        self.address = mapped(descriptor, ring.NBYTES)  # while this object lives
+        finalize(self, unmap, self.address, ring.NBYTES).atexit = False  # a thread may still use it
         self._room = np.zeros(ring.LEFT // 8, dtype=np.int64)
         doorbell.setblocking(False)
 
@@ -65,6 +65,10 @@ class Ring:
         has_gone = ring.has_gone(self.fileno(), self._room)
         ring.sleeps_soon(self.address, self._is_sent)
         return has_gone or ring.is_ready(self.address, self._is_sent)
+
+    def has_gone(self) -> bool:
+        """Whether the peer has closed its end."""
+        return bool(ring.has_gone(self.fileno(), self._room))
 
     def sendmsg(self, parts: list[Buffer]) -> int:
         """Write these parts, as far as there is room. Raises BlockingIOError where there is none."""
@@ -101,7 +105,7 @@ def give(doorbell: socket.socket, hello: bytes) -> Ring:
     descriptor = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, ring.NBYTES)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
         made = Ring(doorbell, descriptor, is_sent=True)
         socket.send_fds(doorbell, [hello], [descriptor])
     finally:
@@ -113,18 +117,23 @@ def take(doorbell: socket.socket, descriptors: list[int]) -> Ring:
     """The ring in the memory that came over this socket. Raises OSError where it is none."""
     if len(descriptors) != 1 or os.fstat(descriptors[0]).st_size != ring.NBYTES:
         raise OSError("no memory, or one of another size")
-    if fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+    if fcntl.fcntl(descriptors[0], fcntl.F_GET_SEALS) & SEALS != SEALS:
         raise OSError("memory whose size may change")
     return Ring(doorbell, descriptors[0], is_sent=False)
 
 
-def _mapped(descriptor: int) -> int:
+def mapped(descriptor: int, nbytes: int) -> int:
     """Where the memory is in this process. Python's own mapping would keep a descriptor open."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE
-    address = int(_LIBC.mmap(0, ring.NBYTES, protection, mmap.MAP_SHARED, descriptor, 0))
+    address = int(_LIBC.mmap(0, nbytes, protection, mmap.MAP_SHARED, descriptor, 0))
     if address == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return address
+
+
+def unmap(address: int, nbytes: int) -> None:
+    """Give the memory back."""
+    _LIBC.munmap(address, nbytes)
 
 
 def _iovecs(parts: list[Buffer]) -> tuple[Ints, int]:

@@ -1,11 +1,10 @@
 """What carries the messages of a group's calls: a mesh for those in the foreground, another for the background's."""
 
-from collections.abc import Sequence
 from weakref import WeakKeyDictionary, finalize
 
 from torch import distributed as dist
 
-from collectives.backends.p2p.connection import Message
+from collectives.backends.p2p import local
 from collectives.backends.p2p.mesh import Mesh
 
 _transports: WeakKeyDictionary[dist.ProcessGroup, dict[bool, Mesh]] = WeakKeyDictionary()
@@ -20,14 +19,10 @@ def transport(group: dist.ProcessGroup, background: bool = False) -> Mesh:
     found = known.get(background)
     if found is None:
         found = known[background] = Mesh(group, background)
+        if found.shares:
+            found.segment = local.published().share(group, found)
         finalize(group, found.close).atexit = False  # a group that was destroyed leaves no connection behind
     return found
-
-
-def finish(joined: Mesh, messages: Sequence[Message]) -> None:
-    """Wait until all of these have left, or arrived."""
-    while messages := [message for message in messages if message.left]:
-        joined.wait(messages)
 
 
 def give_up(group: dist.ProcessGroup, background: bool) -> None:

@@ -1,0 +1,222 @@
+"""Follow one rank's part of a published plan, compiled: wait for counts, add straight from peers' slots, count on.
+
+A call goes in blocks: a block is a slice of every chunk, so that all slots together fit into the cache. Blocks use two
+halves of the slots in turn. A rank's count has the block's number, which goes up for ever, above the bits of the step.
+"""
+
+import numpy as np
+
+from collectives.backends.p2p.loop.atomics import load, store
+from collectives.backends.p2p.loop.system import BILLION, call_kernel, memmove, now, ppoll, sched_yield
+from collectives.backends.p2p.published.plan import ENTERED, TENSOR, Published
+from collectives.compiled import compiled
+from collectives.schedule import Ints
+
+# What `run` returns: the call is done; a peer lets it wait; a peer makes another call.
+FINISHED, PAUSE, DIFFERENT = range(3)
+PAUSE_AFTER = BILLION // 20  # nanoseconds
+SLEEP_AFTER, SLEEP = BILLION // 1000, 50_000  # nanoseconds of yielding before a rank sleeps, and of its sleep
+
+HEADER = 4096  # bytes of each rank before the slots: its count, and the signatures of its last two calls
+SIGNATURES, EACH_SIGNATURE = 128, 64
+SLOT = 1 << 20  # bytes of all chunks' slices
+REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
+STEP_BITS = 16
+KEPT_ASIDE = 32 << 10  # bytes of a sum of more than two, which is whole before it is written
+
+
+# Words of the state. The first are set for each call, the others by `run`.
+TENSOR_AT, SIZE, KERNEL, DIVIDE, RANKS, RANK, MEMORY, LENGTH, BLOCKS, SPINS, AGREED, ASIDE, OWN_SIGNATURE = range(13)
+EPOCH, BLOCK, ROW, AT, PEER, STEP = range(13, 19)
+TIMES, WORDS = 19, 24  # two times for the system, a number of ranks to divide by
+
+
+@compiled
+def run(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
+    """Run to the end of the call; after PAUSE call it again. ``checked`` has the last block for which a peer was."""
+    while state[BLOCK] < state[BLOCKS]:
+        if state[ROW] < 0:
+            status = _enter(plan, edges, state, checked)
+            if status:
+                return status
+            state[ROW], state[AT] = 0, 0
+        while state[ROW] < len(plan.steps) - 1:
+            status = _step(plan, edges, state, checked)
+            if status:
+                return status
+            state[ROW] += 1
+        if state[AGREED] and state[BLOCK] == state[BLOCKS] - 1:
+            status = _await_all(state, checked, (state[EPOCH] << STEP_BITS) + ENTERED)
+            if status:
+                return status
+        store(_header(state, state[RANK]), (state[EPOCH] + 1) << STEP_BITS)
+        state[EPOCH], state[BLOCK], state[ROW], state[AT] = state[EPOCH] + 1, state[BLOCK] + 1, -1, 0
+    return FINISHED
+
+
+@compiled
+def _enter(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
+    """Publish what this rank has, once no peer reads what it has published two blocks ago."""
+    state[STEP] = 0
+    status = _await_all(state, checked, (state[EPOCH] - 1) << STEP_BITS)
+    if status:
+        return status
+    for row in range(len(plan.copies)):
+        chunk, slot = plan.copies[row]
+        begin, end = _slice(edges, state, chunk)
+        memmove(
+            _place(state, state[RANK], slot, chunk, begin),
+            state[TENSOR_AT] + begin * state[SIZE],
+            (end - begin) * state[SIZE],
+        )
+    memmove(_signature(state, state[RANK]), state[OWN_SIGNATURE], EACH_SIGNATURE)
+    store(_header(state, state[RANK]), (state[EPOCH] << STEP_BITS) + ENTERED)
+    return FINISHED
+
+
+@compiled
+def _await_all(state: Ints, checked: Ints, mark: int) -> int:
+    while state[AT] < state[RANKS]:
+        status = _await(state, checked, state[AT], mark)
+        if status:
+            return status
+        state[AT] += 1
+    state[AT] = 0
+    return FINISHED
+
+
+@compiled
+def _step(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
+    """Wait for what a step reads and overwrites, do it, and say so."""
+    step, wait, op = plan.steps[state[ROW]]
+    state[STEP] = step
+    last_wait, last_op = plan.steps[state[ROW] + 1, 1], plan.steps[state[ROW] + 1, 2]
+    while wait + state[AT] < last_wait:
+        peer, count = plan.waits[wait + state[AT]]
+        status = _await(state, checked, peer, (state[EPOCH] << STEP_BITS) + count)
+        if status:
+            return status
+        state[AT] += 1
+    state[AT] = 0
+    for each in range(op, last_op):
+        _do(plan, edges, state, each)
+    store(_header(state, state[RANK]), (state[EPOCH] << STEP_BITS) + ENTERED + step + 1)
+    return FINISHED
+
+
+@compiled
+def _await(state: Ints, checked: Ints, peer: int, mark: int) -> int:
+    """Wait for a peer's count: FINISHED when it is there, PAUSE if that takes long, DIFFERENT if its call is."""
+    header, yielding = _header(state, peer), 0
+    state[PEER] = peer
+    while not _is_there(header, mark, state[SPINS]):
+        time = now(state[TIMES:])
+        yielding = yielding or time
+        if time > yielding + PAUSE_AFTER:
+            return PAUSE
+        if time > yielding + SLEEP_AFTER:
+            state[TIMES], state[TIMES + 1] = 0, SLEEP
+            ppoll(0, 0, state[TIMES:].ctypes.data, 0)
+        else:
+            sched_yield()
+    if mark >> STEP_BITS == state[EPOCH] and checked[peer] != state[EPOCH]:
+        if _differs(state, peer):
+            return DIFFERENT
+        checked[peer] = state[EPOCH]
+    return FINISHED
+
+
+@compiled
+def _is_there(header: int, mark: int, spins: int) -> bool:
+    """Whether a count is that high, now or after some more looks."""
+    for _ in range(spins + 1):  # noqa: SIM110
+        if load(header) >= mark:
+            return True
+    return False
+
+
+@compiled
+def _differs(state: Ints, peer: int) -> bool:
+    theirs = _signature(state, peer)
+    for at in range(0, EACH_SIGNATURE, 8):  # noqa: SIM110
+        if load(theirs + at) != load(state[OWN_SIGNATURE] + at):
+            return True
+    return False
+
+
+@compiled
+def _do(plan: Published, edges: Ints, state: Ints, op: int) -> None:
+    """Combine the operands of one chunk, in their order, into its slot or the tensor."""
+    chunk, slot, is_wanted, is_complete, first = plan.ops[op]
+    last = plan.ops[op + 1, 4]
+    begin, end = _slice(edges, state, chunk)
+    if begin == end:
+        return
+    into, count = _place(state, state[RANK], slot, chunk, begin), end - begin
+    if last - first == 1:
+        memmove(into, _operand(plan, state, first, chunk, begin), count * state[SIZE])
+    elif last - first == 2:
+        one, other = _operand(plan, state, first, chunk, begin), _operand(plan, state, first + 1, chunk, begin)
+        call_kernel(state[KERNEL], into, one, other, count)
+    else:
+        _do_many(plan, state, first, last, into, chunk, begin, count)
+    if is_complete and state[DIVIDE]:
+        state[TIMES + 2] = state[RANKS]
+        call_kernel(state[DIVIDE], into, into, state[TIMES + 2 :].ctypes.data, count)
+    if is_wanted:
+        memmove(_place(state, state[RANK], TENSOR, chunk, begin), into, count * state[SIZE])
+
+
+@compiled
+def _do_many(
+    plan: Published, state: Ints, first: int, last: int, into: int, chunk: int, begin: int, count: int
+) -> None:
+    """Piece by piece, because the place may be one of the operands, and not the first."""
+    size = state[SIZE]
+    most = KEPT_ASIDE // size
+    for done in range(0, count, most):
+        some, total = min(most, count - done), state[ASIDE]
+        one = _operand(plan, state, first, chunk, begin) + done * size
+        for nth in range(first + 1, last):
+            other = _operand(plan, state, nth, chunk, begin) + done * size
+            call_kernel(state[KERNEL], into + done * size if nth == last - 1 else total, one, other, some)
+            one = total
+
+
+@compiled
+def _slice(edges: Ints, state: Ints, chunk: int) -> tuple[int, int]:
+    """The elements of a chunk that belong to this block."""
+    begin = min(edges[chunk] + state[BLOCK] * state[LENGTH], edges[chunk + 1])
+    return begin, min(begin + state[LENGTH], edges[chunk + 1])
+
+
+@compiled
+def _operand(plan: Published, state: Ints, operand: int, chunk: int, begin: int) -> int:
+    return _place(state, plan.operands[operand, 0], plan.operands[operand, 1], chunk, begin)
+
+
+@compiled
+def _place(state: Ints, rank: int, slot: int, chunk: int, begin: int) -> int:
+    """Where a rank's slice of a chunk is: in a slot, or from the element ``begin`` of this rank's tensor on."""
+    if slot == TENSOR:
+        return int(state[TENSOR_AT] + begin * state[SIZE])
+    half = (state[EPOCH] & 1) * 2 + slot - 1
+    slots = state[MEMORY] + state[RANKS] * HEADER + rank * REGION
+    return int(slots + half * SLOT + chunk * state[LENGTH] * state[SIZE])
+
+
+@compiled
+def _header(state: Ints, rank: int) -> int:
+    return int(state[MEMORY] + rank * HEADER)
+
+
+@compiled
+def _signature(state: Ints, rank: int) -> int:
+    return int(_header(state, rank) + SIGNATURES + (state[EPOCH] & 1) * EACH_SIGNATURE)
+
+
+def new_state(memory: int, ranks: int, rank: int) -> Ints:
+    """The state of a rank between calls."""
+    state = np.zeros(WORDS, dtype=np.int64)
+    state[RANKS], state[RANK], state[MEMORY], state[EPOCH] = ranks, rank, memory, 1
+    return state

@@ -1,0 +1,119 @@
+"""The memory that all ranks of a group share if they are on one host: rank 0's, passed over Unix sockets.
+
+It has no name, and is gone with the last process that maps it, however that ends. Every rank also has connections to
+all others (`mesh`): they say that a rank has failed, and end when it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import socket
+from weakref import finalize
+
+import numpy as np
+from torch import distributed as dist
+
+from collectives.backends.exchange import everyones
+from collectives.backends.p2p import local
+from collectives.backends.p2p.agreement import agree
+from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.published.run import ASIDE, HEADER, KEPT_ASIDE, REGION, SPINS, new_state
+from collectives.backends.p2p.rings import SEALS, mapped, unmap
+from collectives.processes import is_ours
+
+SECONDS = 30.0  # that rank 0 may take to pass the memory on
+SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
+
+
+class Segment:
+    """The shared memory as one rank has mapped it, and the arrays of its calls."""
+
+    def __init__(self, descriptor: int, mesh: Mesh) -> None:
+        nbytes = mesh.size * (HEADER + REGION)
+        if os.fstat(descriptor).st_size != nbytes or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            raise OSError("memory of another size, or whose size may change")
+        self.address = mapped(descriptor, nbytes)
+        finalize(self, unmap, self.address, nbytes).atexit = False  # a thread may still use it
+        self.state, self.checked = new_state(self.address, mesh.size, mesh.rank), np.zeros(mesh.size, dtype=np.int64)
+        self._aside = np.empty(KEPT_ASIDE, dtype=np.uint8)
+        self.state[ASIDE] = self._aside.ctypes.data
+        self.state[SPINS] = SPINS_ALONE if mesh.spins == local.MANY_SPINS else 0
+
+
+def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
+    """Memory that all ranks of a group have; None if they are not on one host, or one of them cannot have it.
+
+    All ranks of the group call it alike.
+    """
+    _connect(mesh)
+    found: Segment | None = None
+    with contextlib.ExitStack() as stack:
+        name, listener = _listener(stack) if mesh.rank == 0 and mesh.over == local.SHARED_MEMORY else (b"", None)
+        name = everyones(name, group)[0]
+        with contextlib.suppress(OSError):
+            if listener:
+                found = _give(listener, mesh)
+            elif name and mesh.over == local.SHARED_MEMORY:
+                found = _take(name, mesh)
+    return found if all(everyones(b"1" if found else b"", group)) else None
+
+
+def _connect(mesh: Mesh) -> None:
+    """Connect with every rank, both ways; the program's own calls are numbered from 1."""
+    mesh.call -= 1
+    mesh.begin(step_by_step=False)
+    try:
+        agree(mesh, pairs=True)
+    except BaseException as error:
+        mesh.fail(error)
+        raise
+    finally:
+        mesh.end()
+
+
+def _listener(stack: contextlib.ExitStack) -> tuple[bytes, socket.socket | None]:
+    listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+    name = f"\0collectives/{secrets.token_hex(16)}".encode()
+    try:
+        listener.bind(name)
+        listener.listen(local.MOST_RANKS)
+    except OSError:
+        return b"", None
+    listener.settimeout(SECONDS)
+    return name, listener
+
+
+def _give(listener: socket.socket, mesh: Mesh) -> Segment:
+    """Make the memory, and pass it to every rank that connects: processes of this user."""
+    descriptor = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, mesh.size * (HEADER + REGION))
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+        given = 1
+        while given < mesh.size:
+            peer, _ = listener.accept()
+            with peer:
+                if is_ours(peer):
+                    socket.send_fds(peer, [b"."], [descriptor])
+                    given += 1
+        return Segment(descriptor, mesh)
+    finally:
+        os.close(descriptor)
+
+
+def _take(name: bytes, mesh: Mesh) -> Segment:
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(SECONDS)
+        asked.connect(name)
+        if not is_ours(asked):
+            raise OSError("another user's memory")
+        _, descriptors, _, _ = socket.recv_fds(asked, 1, 1)
+    if len(descriptors) != 1:
+        raise OSError("no memory")
+    try:
+        return Segment(descriptors[0], mesh)
+    finally:
+        os.close(descriptors[0])
