@@ -189,19 +189,20 @@ class Mesh:
                     self._listen(connection)
         self.progress(left)
 
-    def check(self, peer: int, step: int) -> None:
+    def check(self, peer: int, step: int, is_done: Callable[[], bool]) -> None:
         """Raise MessageError if this rank waits for a peer in vain: that is lost, or has given up, or time is over.
 
-        For a rank that waits for the peer's memory, not for a message: nothing is read.
+        For a rank that waits for the peer's memory, not for a message: nothing is read. ``is_done`` looks there once
+        more, because the peer may have done all that is asked for, and then have gone.
         """
         message = Message(peer, self.call, step, [b"."], is_sent=False)
         self._need_time(message)
         self.progress(0.0)
         with self.explaining(peer, step):
-            if said := peek_abort(self.into[peer]):
-                raise AbortError(said.reason, "it", said.call, said.signature)
-            if self.into[peer].socket.has_gone():
-                raise ConnectionResetError("it has gone")
+            said = peek_abort(self.into[peer])
+            why = AbortError(said.reason, "it", said.call, said.signature) if said else None
+            if (why or self.into[peer].socket.has_gone()) and not is_done():
+                raise why or ConnectionResetError("it has gone")
 
     @contextmanager
     def explaining(self, peer: int, step: int) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from collectives.backends.p2p.published.run import (
     HEADER,
     KERNEL,
     LENGTH,
+    MARK,
     OWN_SIGNATURE,
     PEER,
     REGION,
@@ -94,7 +96,13 @@ def _run(plan: Published, edges: Ints, mesh: Mesh, segment: Segment) -> None:
             theirs = _signature(segment, peer)
             with mesh.explaining(peer, step):
                 need_expected((mesh.call, step, 0, theirs), (mesh.call, step, 0, mesh.signature))
-        mesh.check(peer, step)
+        mesh.check(peer, step, partial(_has_come, segment))
+
+
+def _has_come(segment: Segment) -> bool:
+    """Whether the count that this rank waits for is there now: of a peer that has ended well, too."""
+    at = segment.address + int(segment.state[PEER]) * HEADER
+    return bool(ctypes.c_int64.from_address(at).value >= segment.state[MARK])
 
 
 def _signature(segment: Segment, peer: int) -> bytes:

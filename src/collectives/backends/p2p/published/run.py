@@ -27,8 +27,8 @@ KEPT_ASIDE = 32 << 10  # bytes of a sum of more than two, which is whole before 
 
 # Words of the state. The first are set for each call, the others by `run`.
 TENSOR_AT, SIZE, KERNEL, DIVIDE, RANKS, RANK, MEMORY, LENGTH, BLOCKS, SPINS, AGREED, ASIDE, OWN_SIGNATURE = range(13)
-EPOCH, BLOCK, ROW, AT, PEER, STEP = range(13, 19)
-TIMES, WORDS = 19, 24  # two times for the system, a number of ranks to divide by
+EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(13, 20)  # the last: whose count is awaited, and how high
+TIMES, WORDS = 20, 24  # two times for the system, a number of ranks to divide by
 
 
 @compiled
@@ -108,7 +108,7 @@ def _step(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
 def _await(state: Ints, checked: Ints, peer: int, mark: int) -> int:
     """Wait for a peer's count: FINISHED when it is there, PAUSE if that takes long, DIFFERENT if its call is."""
     header, yielding = _header(state, peer), 0
-    state[PEER] = peer
+    state[PEER], state[MARK] = peer, mark
     while not _is_there(header, mark, state[SPINS]):
         time = now(state[TIMES:])
         yielding = yielding or time
