@@ -26,8 +26,22 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     try:
         take_part(settings["how"])
     except (RuntimeError, ValueError) as error:
-        Path(settings["folder"], str(dist.get_rank())).write_text(f"{type(error).__name__}: {error}")
+        write(Path(settings["folder"], str(dist.get_rank())), f"{type(error).__name__}: {error}")
+        if dist.get_rank() == 0:  # when it has ended, the launcher ends the others
+            wait_for(Path(settings["folder"], "1"))
         raise
+
+
+def write(path: Path, text: str) -> None:
+    beside = path.with_suffix(".part")
+    beside.write_text(text)
+    beside.rename(path)
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def take_part(how: str) -> None:
