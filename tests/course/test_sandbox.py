@@ -56,7 +56,7 @@ def test_nothing_works_and_little_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 def as_stranger(*typed: str) -> list[str]:
     """A command as another user, for whom Python is in sight also where it is in root's home."""
     home = ["--perms", "0755", "--tmpfs", "/root"] if sys.base_prefix.startswith("/root/") else []
-    seen = [*sandbox._made(sys.base_prefix), "--ro-bind", sys.base_prefix, sys.base_prefix] if home else []
+    seen = [*sandbox._folders(sys.base_prefix), "--ro-bind", sys.base_prefix, sys.base_prefix] if home else []
     ids = [f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", "--inh-caps=-all"]
     return ["bwrap", "--dev-bind", "/", "/", *home, *seen, "--die-with-parent", "--", "setpriv", *ids, "--", *typed]
 

@@ -12,9 +12,9 @@ from torch import distributed as dist
 from collectives.algorithms import build, executable
 from collectives.backends.p2p.compile import compact, completed
 from collectives.backends.p2p.loop.kernels import kernels
+from collectives.backends.p2p.publish import ENTERED, TENSOR, Published, publish
 from collectives.backends.p2p.published import run
 from collectives.backends.p2p.published.executor import slice_length
-from collectives.backends.p2p.published.plan import ENTERED, TENSOR, Published, publish
 from collectives.contracts import COMPACT, CONTRACTS, REDUCING
 from collectives.schedule import Schedule
 

@@ -15,7 +15,7 @@ from collectives.backends.p2p.cache import BoundedCache
 from collectives.backends.p2p.compile import compact, completed, is_straight, plan
 from collectives.backends.p2p.member import Membership
 from collectives.backends.p2p.program import Plan
-from collectives.backends.p2p.published.plan import Published, publish
+from collectives.backends.p2p.publish import Published, publish
 from collectives.backends.p2p.reduce import HALF, refusal
 from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT

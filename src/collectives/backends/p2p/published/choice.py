@@ -18,8 +18,8 @@ from collectives.algorithms import build
 from collectives.autotune import candidates
 from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.publish import publish
 from collectives.backends.p2p.published.executor import execute
-from collectives.backends.p2p.published.plan import publish
 from collectives.contracts import ROOTED
 from collectives.traffic import traffic
 

@@ -13,7 +13,7 @@ from collectives.backends.p2p.connection import need_expected
 from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.published.plan import Published, nothing
+from collectives.backends.p2p.publish import Published, nothing
 from collectives.backends.p2p.published.run import (
     AGREED,
     AT,

@@ -8,7 +8,7 @@ import numpy as np
 
 from collectives.backends.p2p.loop.atomics import load, store
 from collectives.backends.p2p.loop.system import BILLION, call_kernel, memmove, now, ppoll, sched_yield
-from collectives.backends.p2p.published.plan import ENTERED, TENSOR, Published
+from collectives.backends.p2p.publish import ENTERED, TENSOR, Published
 from collectives.compiled import compiled
 from collectives.schedule import Ints
 
