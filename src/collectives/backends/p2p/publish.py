@@ -29,13 +29,16 @@ MOST_MOVES = 1 << 16  # chunks that all ranks move together: more would take a s
 
 
 class Version(NamedTuple):
-    """What a rank holds of a chunk from a step on: its operands, where it lies, who reads it, and whose it replaces."""
+    """The value of a chunk on one rank after a step: what is reduced, in which slot it is, and who reads it.
+
+    ``replaced`` are the readers of the version that was in the slot before.
+    """
 
     step: int
     operands: tuple[int, ...]  # ranks, in the order in which they are added
     slot: int
     readers: tuple[tuple[int, int], ...]  # (step, rank)
-    replaced: tuple[tuple[int, int], ...]  # readers of what was in the slot before
+    replaced: tuple[tuple[int, int], ...]  # (step, rank)
 
 
 class Published(NamedTuple):
