@@ -6,6 +6,7 @@ uses the fixture ``sandbox`` or ``allowed`` needs what README's commands do not 
 skipped with the reason, and the last line of a run sums the reasons up.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -112,6 +113,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("integration")
         if NEEDS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("needs")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end, so that no garbage collection looks at them again."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -63,7 +63,7 @@ from torch import distributed as dist
 from collectives.backends import Call
 from collectives.backends.background import Work, start
 from collectives.backends.p2p import collective
-from collectives.backends.p2p.member import group_of
+from collectives.backends.p2p.communicator import group_of
 
 Group = dist.ProcessGroup | None
 Op = dist.ReduceOp.RedOpType

@@ -12,6 +12,7 @@ from collectives.formats.as_schedule import schedule
 from command import Capture, run
 from formats.programs import PROGRAMS, chain, ring
 from formats.test_as_schedule import RIGHT, relay
+from sweep import each
 
 
 @pytest.fixture
@@ -102,18 +103,22 @@ def test_a_machine_that_is_none_is_refused(capsys: Capture, folder: Path, words:
     assert (code, "go with FILE.xml" in err) == (2, True)
 
 
+# Programs of one collective and number of ranks, which are measured by the same ranks.
+ALIKE: dict[tuple[str, int], list[str]] = {}
+for name, text in RIGHT.items():
+    of = schedule(msccl.program(text.encode()))
+    ALIKE.setdefault((of.collective, of.p), []).append(name.replace(" ", "_"))
+
+
 @pytest.mark.integration
-def test_ranks_end_with_the_right_elements(capsys: Capture, folder: Path) -> None:
-    """Programs of one collective and number of ranks are measured by the same ranks."""
-    alike: dict[tuple[str, int], list[str]] = {}
-    for name, text in RIGHT.items():
-        of = schedule(msccl.program(text.encode()))
-        alike.setdefault((of.collective, of.p), []).append(f"{folder}/{name.replace(' ', '_')}.xml")
-    assert sum(map(len, alike.values())) == len(RIGHT)
-    for files in alike.values():
-        sizes = "--bytes 8 4K 40008 256K --repetitions 2 --warmups 1 --dtype int64 --json"
-        code, out, err = run(capsys, "bench", "--algorithm", *files, *sizes.split())
-        assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (0, [0] * 4 * len(files)), err
+@pytest.mark.parametrize(
+    ("collective", "p"), each(ALIKE, few=[("all_reduce", 3), ("all_to_all", 4), ("gather", 5), ("all_gather", 7)])
+)
+def test_ranks_end_with_the_right_elements(capsys: Capture, folder: Path, collective: str, p: int) -> None:
+    files = [f"{folder}/{name}.xml" for name in ALIKE[collective, p]]
+    sizes = "--bytes 8 4K 40008 256K --repetitions 2 --warmups 1 --dtype int64 --json"
+    code, out, err = run(capsys, "bench", "--algorithm", *files, *sizes.split())
+    assert (code, [json.loads(line)["wrong"] for line in out.splitlines()]) == (0, [0] * 4 * len(files)), err
 
 
 def test_help_names_it(capsys: Capture) -> None:

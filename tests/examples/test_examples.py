@@ -9,7 +9,6 @@ import pytest
 
 from collectives.emulator import cluster
 from places import ROOT
-from sweep import each
 
 pytestmark = pytest.mark.integration
 
@@ -24,8 +23,9 @@ def need_equality(said: str) -> None:
     assert max(float(found[2]), float(found[3])) < 1e-5
 
 
-@pytest.mark.parametrize("algorithm", each(["ring", "two_tree", "auto"], few=["two_tree"]))
-@pytest.mark.parametrize("program", each(PROGRAMS, few=["ddp"]))
+@pytest.mark.extended
+@pytest.mark.parametrize("algorithm", ["ring", "two_tree", "auto"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_four_ranks_train_as_gloo_does(program: str, algorithm: str) -> None:
     command = [*TORCHRUN, "4", str(ROOT / "examples" / f"{program}.py"), "--algorithm", algorithm]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from collectives.launch import launch
 from collectives_book.data_parallel.training import Training, alone, part_of_loss, step, train
 from collectives_book.digits import digits, perceptron, shard
+from sweep import each
 
 TASK = "collectives_book.data_parallel.ranks"
 TRAINING = Training(steps=50, batch=128)
@@ -66,7 +67,7 @@ JOINED = [
 
 # 128 samples as 1 x 128, 2 x 64 and 8 x 16; on 3 ranks every batch is cut unevenly. An epoch ends with one of 92.
 @pytest.mark.integration
-@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(8, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("ranks", each([1, 2, 3, 8], few=[1, 3]))
 def test_every_algorithm_has_the_losses_of_one_process(ranks: int) -> None:
     settings = {"training": asdict(TRAINING), "joined": [["one process", ""], *JOINED], "where": "loopback"}
     settings |= {"backends": ["p2p", "gloo"], "rates": None}

@@ -23,6 +23,7 @@ from collectives.launch import RankError
 from collectives_book import checked
 from collectives_book.parameters import Parameters, resume
 from places import TASKS
+from sweep import each
 
 Row = dict[str, Any]
 
@@ -140,7 +141,7 @@ MEASURED = {
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", each(MEASURED, few=["asynchronous", "data-parallel", "weak-scaling"]))
 def test_a_killed_rank_costs_no_row_and_the_next_run_measures_the_rest(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,9 +17,14 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import build, executable, names
+from collectives.backends import Performed
 from collectives.backends.p2p.batches import execute_in_batches
+from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.execute import execute
+from collectives.backends.p2p.prepared import Prepared
+from collectives.backends.p2p.program import Plan
+from collectives.backends.p2p.signature import NO_CALL
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
@@ -171,6 +176,13 @@ def in_the_background(check: Check, rank: int, p: int) -> None:
         check("an error in the background", False)
 
 
+def follow(program: Plan, tensor: torch.Tensor) -> None:
+    """Execute a plan that no call has prepared."""
+    made = Prepared(program, np.zeros(1, dtype=np.int64), NO_CALL, Performed("a plan"), None, 0)
+    scratch = torch.empty(program.scratch, dtype=tensor.dtype)
+    execute(made, tensor, scratch, communicator(dist.group.WORLD).mesh(), dist.ReduceOp.SUM)  # type: ignore[arg-type]
+
+
 def step_by_step(check: Check, rank: int, p: int) -> None:
     """After every step of every algorithm, what the player holds on real ranks is what the interpreter holds here."""
     for (collective, algorithm), name in itertools.product(executable(), DTYPES):
@@ -183,8 +195,7 @@ def step_by_step(check: Check, rank: int, p: int) -> None:
         agrees, tensor = True, mine.to(getattr(torch, name))
         for step in whole.steps():
             alone = plan(replace(whole, nsteps=1, make=lambda _, step=step: step), rank, edges)
-            scratch = torch.empty(alone.scratch, dtype=tensor.dtype)
-            execute(alone, tensor, scratch, dist.group.WORLD, dist.ReduceOp.SUM, p)
+            follow(alone, tensor)
             apply(step, state)
             held = [torch.from_numpy(state[rank, c, : edges[c + 1] - edges[c]]) for c in range(whole.k)]
             agrees &= torch.equal(tensor.double(), torch.cat(held))
@@ -198,8 +209,8 @@ def in_batches(check: Check, rank: int, p: int) -> None:
         edges = schedule.cut(n)
         made, whole = plan(schedule, rank, edges), int(edges[-1])  # in an all-to-all the buffers of all ranks
         one, other = (torch.randn(whole, generator=torch.Generator().manual_seed(rank)) for _ in range(2))
-        for player, tensor in ((execute, one), (execute_in_batches, other)):
-            player(made, tensor, torch.empty(made.scratch), dist.group.WORLD, dist.ReduceOp.SUM, p)
+        follow(made, one)
+        execute_in_batches(made, other, torch.empty(made.scratch), dist.group.WORLD, dist.ReduceOp.SUM, p)  # type: ignore[arg-type]
         check(f"{collective} {algorithm} float32 in batches {n}", torch.equal(one, other))
 
 

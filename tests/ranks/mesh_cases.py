@@ -15,10 +15,10 @@ from torch import distributed as dist
 
 import collectives
 from collectives.backends.p2p import pending
+from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.connection import HEADER, MessageError
 from collectives.backends.p2p.mesh import HELLO
 from collectives.backends.p2p.signature import NO_CALL
-from collectives.backends.p2p.transport import transport
 
 Report = Callable[[dict[str, Any]], None]
 Call = Callable[[Any], object]
@@ -30,7 +30,7 @@ def run(settings: dict[str, Any], report: Report) -> None:
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
     tell("a stranger is turned away", stranger(rank, p), report)
-    tell("where it listens", transport(dist.group.WORLD)._listener.getsockname()[0], report)  # type: ignore[arg-type]
+    tell("where it listens", communicator(dist.group.WORLD).mesh()._listener.getsockname()[0], report)  # type: ignore[arg-type]
     tell("a greeting may come in pieces", slow_greeting(rank, p), report)
     tell("idle strangers are closed", idle_strangers(rank, p), report)
     tell("a sender learns why its peer gave up", gave_up(rank), report)
@@ -73,7 +73,7 @@ def ahead(rank: int, p: int) -> bool:
 
 def stranger(rank: int, p: int) -> bool:
     """Somebody connects and says nothing, too little, or the wrong word; the next call is right all the same."""
-    joined = transport(dist.group.WORLD)
+    joined = communicator(dist.group.WORLD).mesh()
     greetings = (b"", b"hello", HELLO.pack(b"x" * 16, (rank + 1) % p))
     guests = [socket.create_connection(joined._listener.getsockname()) for _ in greetings]
     for guest, greeting in zip(guests, greetings, strict=True):
@@ -89,7 +89,7 @@ def stranger(rank: int, p: int) -> bool:
 
 def gave_up(rank: int) -> bool:
     """Rank 1 fails before the others have a connection from it; if they then send to it, they report that failure."""
-    mesh = transport(dist.new_group())
+    mesh = communicator(dist.new_group()).mesh()
     mesh.begin(step_by_step=False)
     if rank == 1:
         mesh.fail(ValueError("planted"))
@@ -169,7 +169,7 @@ def disagree(calls: tuple[Call, Call], rank: int) -> list[str]:
 
 def slow_greeting(rank: int, p: int) -> bool:
     """Rank 1 greets rank 0 in two pieces, some time apart, and then sends it five bytes."""
-    joined, came = transport(dist.new_group(timeout=timedelta(seconds=20))), bytearray(5)  # type: ignore[arg-type]
+    joined, came = communicator(dist.new_group(timeout=timedelta(seconds=20))).mesh(), bytearray(5)  # type: ignore[arg-type]
     joined.begin(step_by_step=False)
     if rank == 1:
         greeting = HELLO.pack(joined._token, rank)
@@ -195,7 +195,7 @@ def idle_strangers(rank: int, p: int) -> bool:
     """Far more of them than are let in: calls are right, few descriptors are used, and after a while none."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     assert isinstance(group, dist.ProcessGroup)
-    joined, right = transport(group), True
+    joined, right = communicator(group).mesh(), True
     before, strangers = open_files(), list[socket.socket]()
 
     def calls() -> None:

@@ -20,8 +20,8 @@ import torch
 from torch import distributed as dist
 
 import collectives
+from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.loop.state import OUT_RING
-from collectives.backends.p2p.transport import transport
 
 Report = Callable[[dict[str, Any]], None]
 SECONDS = 4.0  # timeout of a group of which a rank fails
@@ -43,7 +43,7 @@ def counted(n: int) -> dict[str, Any]:
     dist.barrier()
     collectives.all_reduce(tensor, algorithm="ring")
     dist.barrier()
-    over = transport(dist.distributed_c10d._get_default_group()).over
+    over = communicator(dist.distributed_c10d._get_default_group()).mesh().over
     return {"over": over} | {name: value - before[name] for name, value in sent().items()}
 
 
@@ -74,7 +74,7 @@ def fails(rank: int, p: int, how: str) -> str:
     assert group is not None
     tensor = torch.ones(300_000)
     collectives.all_reduce(tensor, group=group, algorithm="ring")
-    assert transport(group).sockets[(rank + 1) % p, OUT_RING] != -1  # type: ignore[union-attr]
+    assert communicator(group).mesh().sockets[(rank + 1) % p, OUT_RING] != -1  # type: ignore[union-attr]
     dist.barrier()
     if rank == 1:
         os.kill(os.getpid(), getattr(signal, how))

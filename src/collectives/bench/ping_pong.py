@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import distributed as dist
 
+from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.transport import transport
 from collectives.bench.settings import Row
 
 BURST = 16
@@ -21,7 +21,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     """
     torch.set_num_threads(1)
     sizes, repetitions = settings["bytes"], settings["repetitions"]
-    joined, last = transport(dist.group.WORLD), dist.get_world_size() - 1  # type: ignore[arg-type]
+    joined, last = communicator(dist.group.WORLD).mesh(), dist.get_world_size() - 1  # type: ignore[arg-type]
     there, single, burst = (torch.zeros(repetitions, len(sizes), dtype=torch.float64) for _ in range(3))
     for i in range(-2, repetitions):  # two rounds to warm up
         for nth, nbytes in enumerate(sizes):

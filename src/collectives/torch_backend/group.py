@@ -15,7 +15,7 @@ from torch import distributed as dist
 
 from collectives.backends.background import Work, end, put, start
 from collectives.backends.p2p import collective
-from collectives.backends.p2p.transport import give_up
+from collectives.backends.p2p.communicator import communicator
 from collectives.torch_backend import calls
 from collectives.torch_backend.base import bases, beside, forget
 from collectives.torch_backend.calls import Job, Tensors
@@ -76,8 +76,7 @@ class Group(dist.ProcessGroup):
     def shutdown(self) -> None:
         """End all connections and the thread; a call that is under way fails."""
         for base in self._bases.values():
-            for background in (False, True):
-                give_up(base, background)
+            communicator(base).close()
             end(base)
             forget(base)
         self._bases.clear()

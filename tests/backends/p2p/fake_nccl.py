@@ -446,7 +446,7 @@ def install(patch: pytest.MonkeyPatch, world: World) -> None:
         "get_group_rank": lambda group, rank: group.shared.ranks.index(rank),
     }.items():
         patch.setattr(dist, name, stand_in)
-    patch.setattr("collectives.backends.p2p.member.everyones", world.everyones)
+    patch.setattr("collectives.backends.p2p.communicator.everyones", world.everyones)
     for name in ("empty", "zeros", "tensor"):
         patch.setattr(torch, name, _on_the_gpu(getattr(torch, name), poison=name == "empty"))
     patch.setattr(torch.cuda, "Stream", lambda device=None: world.stream(world.current.rank, "another stream"))

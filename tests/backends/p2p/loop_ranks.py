@@ -6,14 +6,28 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from collectives.backends.p2p import execute as executors
+from collectives.backends import Performed
 from collectives.backends.p2p import local, mesh
+from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.prepared import Prepared
+from collectives.backends.p2p.program import Plan
+from collectives.backends.p2p.signature import NO_CALL
 
 LIMIT = 60.0
 _own = threading.local()  # what the rank of a thread has: the compiled loop, and no shared memory
+
+
+def follow(
+    plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, signature: bytes = NO_CALL
+) -> str:
+    """Execute a plan that no call has prepared; the executor that served it."""
+    made = Prepared(plan, np.zeros(1, dtype=np.int64), signature, Performed("a plan"), None, 0)
+    return execute(made, tensor, scratch, joined, op)
 
 
 class Ranks:
@@ -26,7 +40,6 @@ class Ranks:
         self.p, self.tcp, self._told = p, tcp, dict[int, Any]()
         self._all = threading.Barrier(p)
         patch.setattr(mesh, "introduce", self._introduce)
-        patch.setattr(executors, "transport", lambda group, _: group.mesh)
         _own.is_compiled = True
         assert local.loop()  # compiled here, not while ranks wait
         patch.setattr(local, "loop", lambda loop=local.loop: loop() if _own.is_compiled else None)

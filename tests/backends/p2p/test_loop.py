@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from loop_ranks import Ranks
+from loop_ranks import Ranks, follow
 from torch import distributed as dist
 
 from collectives.algorithms import build, executable
-from collectives.backends.p2p import execute as executors
 from collectives.backends.p2p import local
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.loop.state import NONE, OUT_RING
@@ -90,8 +89,7 @@ def test_both_give_the_same_bits(p: int, monkeypatch: pytest.MonkeyPatch) -> Non
                 op: Any = op,
             ) -> Any:
                 tensor, scratch = data(whole, dtype, r), torch.zeros(plans[r].scratch, dtype=dtype)
-                name, _ = executors.execute(plans[r], tensor, scratch, groups[r], op, p)  # type: ignore[arg-type]
-                return name, in_bits(tensor)
+                return follow(plans[r], tensor, scratch, groups[r].mesh, op), in_bits(tensor)
 
             seen = ranks.run(call, each)
             assert not [error for error in seen if isinstance(error, Exception)], (collective, algorithm, n, dtype, op)
@@ -186,7 +184,7 @@ def test_every_dtype_that_can_be_moved_is_broadcast(monkeypatch: pytest.MonkeyPa
 
     def call(r: int, dtype: torch.dtype) -> bytes:
         tensor = bits(dtype) if r == 0 else torch.zeros(2 * dtype.itemsize, dtype=torch.uint8).view(dtype)
-        executors.execute(plans[r], tensor, tensor[:0], ranks.groups[r], None, 2)  # type: ignore[arg-type]
+        follow(plans[r], tensor, tensor[:0], ranks.groups[r].mesh, None)
         return in_bits(tensor)
 
     for dtype in [each for each in ALL if refusal(None, each) is None]:

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from loop_ranks import Ranks
+from loop_ranks import Ranks, follow
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.backends.p2p import execute as executors
 from collectives.backends.p2p import rings
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.mesh import Mesh
@@ -32,9 +31,8 @@ def call(ranks: Ranks, r: int, signature: bytes = SIGNATURE, n: int = N) -> str:
     """An all-reduce by a ring; the executor that served it."""
     schedule = build("all_reduce", "ring", P)
     made = plan(schedule, r, schedule.cut(n))
-    tensor, scratch, group = torch.ones(n), torch.zeros(made.scratch), ranks.groups[r]
-    name, _ = executors.execute(made, tensor, scratch, group, dist.ReduceOp.SUM, P, signature)  # type: ignore[arg-type]
-    return name
+    tensor, scratch, mesh = torch.ones(n), torch.zeros(made.scratch), ranks.groups[r].mesh
+    return follow(made, tensor, scratch, mesh, dist.ReduceOp.SUM, signature)
 
 
 def gives_up(ranks: Ranks) -> None:
@@ -137,8 +135,7 @@ def test_all_of_many_ranks_hear_why_one_fails(monkeypatch: pytest.MonkeyPatch) -
         if r == 1:
             return gives_up(ranks)
         made, tensor = plan(schedule, r, schedule.cut(N)), torch.ones(N)
-        scratch, group = torch.zeros(made.scratch), ranks.groups[r]
-        return executors.execute(made, tensor, scratch, group, dist.ReduceOp.SUM, MANY, SIGNATURE)  # type: ignore[arg-type]
+        return follow(made, tensor, torch.zeros(made.scratch), ranks.groups[r].mesh, dist.ReduceOp.SUM, SIGNATURE)
 
     seen = ranks.run(once, "p" * MANY)
     ranks.close()

@@ -11,7 +11,7 @@ from torch import distributed as dist
 from collectives.backends import Call
 from collectives.backends.p2p import prepared
 from collectives.backends.p2p.cache import BoundedCache
-from collectives.backends.p2p.member import Membership
+from collectives.backends.p2p.communicator import Membership
 
 US = Membership(1, 4, "gloo", b"")
 

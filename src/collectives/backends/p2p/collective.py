@@ -12,13 +12,12 @@ from collectives.backends import Call, Performed
 from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.buffers import fill, hand_over
+from collectives.backends.p2p.communicator import SHARED, Communicator, communicator, group_of
 from collectives.backends.p2p.connection import MessageError
 from collectives.backends.p2p.execute import execute
-from collectives.backends.p2p.member import SHARED, Member, group_of, member
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.prepared import DEVICES, call_key, check, prepare
 from collectives.backends.p2p.program import PYTHON
-from collectives.backends.p2p.transport import give_up, transport
 
 
 def perform(call: Call) -> Performed:
@@ -35,10 +34,10 @@ def perform(call: Call) -> Performed:
     AVG is the sum, divided once by the rank that completes it (integers towards zero).
     """
     group = group_of(call)
-    me = member(group)
+    me = communicator(group)
     callers = me.callers[call.background]
     if not callers.begin():
-        give_up(group, call.background)
+        me.close(call.background)
         raise RuntimeError(SHARED)
     with callers:
         return _perform(call, group, me)
@@ -49,19 +48,19 @@ def connect(group: dist.ProcessGroup) -> None:
 
     Raises ValueError for a group that is not gloo's.
     """
-    me = member(group)
+    me = communicator(group)
     if DEVICES.get(me.over) != "cpu":
         raise ValueError(f"async_op: got a group over {me.over}, expected one over gloo")
     if me.membership is None:
-        me.meet(group, torch.device("cpu"))
-    transport(group, background=True)
+        me.meet(torch.device("cpu"))
+    me.mesh(background=True)
 
 
-def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
+def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performed:
     rank, p, wanted = me.rank, me.p, call_key(call, me.p)
     if me.membership is None:
         check(me.over, wanted)  # before ranks talk
-    made = prepare(me.membership or me.meet(group, wanted.kind.device), wanted)
+    made = prepare(me.membership or me.meet(wanted.kind.device), wanted)
     work, scratch = fill(call, made, rank, p, wanted.kind)
     try:
         if wanted.kind.device.type == "cuda":
@@ -69,9 +68,8 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Member) -> Performed:
             executor, over = PYTHON, None
         else:
             finish = _agreement(call, wanted.n) if call.agreed else None
-            executor, over = execute(
-                made.plan, work, scratch, group, call.op, p, made.signature, call.background, finish, made
-            )
+            mesh = me.mesh(call.background)
+            executor, over = execute(made, work, scratch, mesh, call.op, finish), mesh.over
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
     hand_over(call, work, made.edges, rank, p)

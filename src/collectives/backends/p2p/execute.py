@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import distributed as dist
 
 from collectives.backends.p2p import local
 from collectives.backends.p2p.connection import Message
@@ -33,33 +32,26 @@ from collectives.backends.p2p.program import (
     Wait,
 )
 from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
-from collectives.backends.p2p.signature import NO_CALL
-from collectives.backends.p2p.transport import transport
 
 
 def execute(
-    made: Plan,
+    made: Prepared,
     tensor: torch.Tensor,
     scratch: torch.Tensor,
-    group: dist.ProcessGroup,
+    joined: Mesh,
     op: Any,
-    p: int,
-    signature: bytes = NO_CALL,
-    background: bool = False,
     finish: Callable[[Mesh], None] | None = None,
-    prepared: Prepared | None = None,
-) -> tuple[str, str | None]:
-    """Execute the program, each task as soon as its inputs are there; ``signature`` goes with every message.
+) -> str:
+    """Execute what is prepared, each task as soon as its inputs are there; its signature goes with every message.
 
     ``finish`` sends and receives what ends the call, over the same connections. Returns the executor's name, COMPILED
-    also where a call that the loop has begun was ended in Python, and what the connections are.
+    also where a call that the loop has begun was ended in Python.
     """
-    joined = transport(group, background)
-    joined.begin(step_by_step=made.exchanges, signature=signature)
+    joined.begin(step_by_step=made.plan.exchanges, signature=made.signature)
     try:
-        if prepared and _execute_published(prepared, tensor, joined, op, finish is not None):
-            return COMPILED, joined.over
-        used = _execute(made, tensor, scratch, joined, op, p)
+        if joined.segment and _execute_published(made, tensor, joined, op, finish is not None):
+            return COMPILED
+        used = _execute(made.plan, tensor, scratch, joined, op)
         if finish:
             finish(joined)
     except BaseException as error:
@@ -67,32 +59,30 @@ def execute(
         raise
     finally:
         joined.end()
-    return used, joined.over
+    return used
 
 
-def _execute_published(prepared: Prepared, tensor: torch.Tensor, joined: Mesh, op: Any, agreed: bool) -> bool:
-    """Execute on published buffers if all ranks share memory and the plan fits; whether it did."""
-    plan, module = prepared.published, local.published()
-    if joined.segment is None:
-        return False
+def _execute_published(made: Prepared, tensor: torch.Tensor, joined: Mesh, op: Any, agreed: bool) -> bool:
+    """Execute on published buffers if the plan fits; whether it did."""
+    plan, module = made.published, local.published()
     if plan is None or (found := module.takes(plan, tensor, op)) is None:
         module.enter(joined, joined.segment)
         return False
-    module.execute(plan, prepared.longest, prepared.edges, tensor, joined, joined.segment, found, agreed)
+    module.execute(plan, made.longest, made.edges, tensor, joined, joined.segment, found, agreed)
     return True
 
 
-def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int) -> str:
+def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any) -> str:
     """In compiled code if it is there and takes this call; what that leaves, in Python. Returns the one that began."""
     if not made.scratch:
         scratch = tensor
     compiled = local.loop()
     kernels = compiled and compiled.takes(made, tensor, joined, op)
     if not kernels:
-        _go_on(made, tensor, scratch, joined, op, p, initial_state(made))
+        _go_on(made, tensor, scratch, joined, op, initial_state(made))
         return PYTHON
-    if left := compiled.execute(made, tensor, scratch, joined, kernels, p):
-        _go_on(made, tensor, scratch, joined, op, p, left)
+    if left := compiled.execute(made, tensor, scratch, joined, kernels):
+        _go_on(made, tensor, scratch, joined, op, left)
     return COMPILED
 
 
@@ -102,13 +92,12 @@ def _go_on(
     scratch: torch.Tensor,
     joined: Mesh,
     op: Any,
-    p: int,
     progress: ExecutorState,
 ) -> None:
     """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
     first, ties, ready, at, done, messages = progress
     blocked: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
-    execute_instruction = _executor_of(tensor, scratch, joined, op, p, messages)
+    execute_instruction = _executor_of(tensor, scratch, joined, op, messages)
     while ready or blocked:
         while ready and ready[0] < first + AHEAD:
             i = heappop(ready)
@@ -134,7 +123,7 @@ def _go_on(
 
 
 def _executor_of(
-    tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, p: int, messages: dict[int, Message]
+    tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, messages: dict[int, Message]
 ) -> Callable[[Instruction], tuple[Message, int] | None]:
     """A function that executes one instruction, or returns the message and the bytes of it that may still be missing.
 
@@ -165,7 +154,8 @@ def _executor_of(
         elif isinstance(instruction, Reduce):
             reduce(view(instruction.into), [view(span) for span in instruction.operands])
         elif averages:
-            divide((scratch if instruction.span.scratch else tensor)[instruction.span.start : instruction.span.stop], p)
+            span = instruction.span
+            divide((scratch if span.scratch else tensor)[span.start : span.stop], joined.size)
         return None
 
     return execute_instruction

@@ -12,8 +12,8 @@ from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine
 from collectives.backends import Call, Performed
 from collectives.backends.p2p import local
 from collectives.backends.p2p.cache import BoundedCache
+from collectives.backends.p2p.communicator import Membership
 from collectives.backends.p2p.compile import compact, completed, is_straight, plan
-from collectives.backends.p2p.member import Membership
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.publish import Published, publish
 from collectives.backends.p2p.reduce import HALF, refusal

@@ -42,7 +42,7 @@ def takes(made: Plan, tensor: torch.Tensor, mesh: Mesh, op: Any) -> Kernels | No
 
 
 def execute(
-    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh, found: Kernels, p: int
+    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh, found: Kernels
 ) -> ExecutorState | None:
     """Execute the program with these kernels; returns how far it is where Python has to go on, None if it is done."""
     state = _state(made.flat, mesh)
@@ -55,7 +55,7 @@ def execute(
         scratch.data_ptr(),
         *found,
         size,
-        p,
+        mesh.size,
         *mesh.listeners,
         by_step,
         mesh.spins,

@@ -1,4 +1,4 @@
-"""One process's membership of a process group: its rank, the machine that "auto" goes by, and one caller at a time."""
+"""One process in a process group: its rank, its connections, the machine that "auto" goes by, one caller at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize, ref
 
 import torch
 from torch import distributed as dist
@@ -14,8 +14,9 @@ from torch import distributed as dist
 from collectives.autotune import encode_machine
 from collectives.backends import Call
 from collectives.backends.exchange import everyones
+from collectives.backends.p2p import local
 from collectives.backends.p2p.measured import measured
-from collectives.backends.p2p.transport import transport
+from collectives.backends.p2p.mesh import Mesh
 
 SHARED = (
     "two threads use one process group at the same time, so nothing says which of their calls belong together: "
@@ -56,33 +57,59 @@ class Exclusive:
             raise RuntimeError(SHARED) from error
 
 
-class Member:
-    """Our process in one group."""
+class Communicator:
+    """One process of one group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.p, self.over = group.rank(), group.size(), group.name()
+        self._group = ref(group)
         self.callers = Exclusive(), Exclusive()  # of calls in the foreground, and in the background
         self.membership: Membership | None = None  # not before the group is first used
+        self._meshes: dict[bool, Mesh] = {}
+        finalize(group, self.close).atexit = False  # a group that was destroyed leaves no connection behind
 
-    def meet(self, group: dist.ProcessGroup, device: torch.device) -> Membership:
+    def meet(self, device: torch.device) -> Membership:
         """Have rank 0 tell the group its machine; every rank calls it when it first uses the group.
 
         If it names none, CPU ranks measure their links.
         """
+        group, on_cpus = self._alive(), self.p > 1 and device.type == "cpu"
         told = everyones(encode_machine() if self.rank == 0 else b"", group, device)[0]
-        if not told and self.p > 1 and device.type == "cpu":
-            told = measured(transport(group), group).model_dump_json().encode()
-        shares = self.p > 1 and device.type == "cpu" and transport(group).segment is not None
+        if not told and on_cpus:
+            told = measured(self.mesh(), group).model_dump_json().encode()
+        shares = on_cpus and self.mesh().segment is not None
         self.membership = Membership(self.rank, self.p, self.over, told, shares)
         return self.membership
 
+    def mesh(self, background: bool = False) -> Mesh:
+        """The connections, others for calls in the background; all ranks make them together, at the first call."""
+        return self._meshes.get(background) or self._connect(background)
 
-_members: WeakKeyDictionary[dist.ProcessGroup, Member] = WeakKeyDictionary()
+    def _connect(self, background: bool) -> Mesh:
+        made = self._meshes[background] = Mesh(self._alive(), background)
+        if made.shares:
+            made.segment = local.published().share(self._alive(), made)
+        return made
+
+    def _alive(self) -> dist.ProcessGroup:
+        group = self._group()
+        if group is None:
+            raise RuntimeError("the process group was destroyed")
+        return group
+
+    def close(self, background: bool | None = None) -> None:
+        """Close these connections, or all. A call that uses them fails, here and on the other ranks."""
+        for which, mesh in self._meshes.items():
+            if background in (None, which):
+                mesh.close()
 
 
-def member(group: dist.ProcessGroup) -> Member:
-    """Our process in the group."""
-    return _members.get(group) or _members.setdefault(group, Member(group))
+_communicators: WeakKeyDictionary[dist.ProcessGroup, Communicator] = WeakKeyDictionary()
+
+
+def communicator(group: dist.ProcessGroup) -> Communicator:
+    """That of this process in the group."""
+    return _communicators.get(group) or _communicators.setdefault(group, Communicator(group))
 
 
 def group_of(call: Call) -> dist.ProcessGroup:
