@@ -1,7 +1,7 @@
-"""`compiled`: numba's njit, with a cache on disk that a change of any source in the function's folder empties.
+"""`compiled`: numba's njit, with a cache on disk that a change of a source in the function's folder empties.
 
-Numba compares the cached code only with the file of the function itself. It would go on running the old code of a
-function that this one calls from another file.
+So does a change in the folders of what it calls. Numba compares the cached code only with the file of the function
+itself. It would go on running the old code of a function that this one calls from another file.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.core.dispatcher import Dispatcher
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -20,14 +21,16 @@ def compiled(function: Function) -> Function:
 
     A division by zero gives inf or nan, as in numpy.
     """
-    _drop_stale(Path(function.__code__.co_filename).parent)
+    called = [each.py_func for each in function.__globals__.values() if isinstance(each, Dispatcher)]
+    for each in (function, *called):
+        _drop_stale(*(Path(code.co_filename).parent for code in (function.__code__, each.__code__)))
     return cast("Function", njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 @cache
-def _drop_stale(folder: Path) -> None:
-    """Delete the folder's cache indexes that are older than its newest source; once a process."""
-    newest = max((source.stat().st_mtime_ns for source in folder.glob("*.py")), default=0)
+def _drop_stale(folder: Path, called: Path) -> None:
+    """Delete the folder's cache indexes that are older than the newest source of what it calls; once a process."""
+    newest = max((source.stat().st_mtime_ns for source in called.glob("*.py")), default=0)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with suppress(OSError):  # another process was faster, or the folder is read-only
             if index.stat().st_mtime_ns < newest:

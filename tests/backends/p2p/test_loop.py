@@ -15,7 +15,7 @@ from collectives.algorithms import build, executable
 from collectives.backends.p2p import local
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.loop.state import NONE, OUT_RING
-from collectives.backends.p2p.reduce import HALF, as_array, refusal
+from collectives.backends.p2p.reduce import as_array, refusal
 from collectives.contracts import REDUCING
 
 pytestmark = pytest.mark.integration
@@ -94,16 +94,15 @@ def test_both_give_the_same_bits(p: int, monkeypatch: pytest.MonkeyPatch) -> Non
             seen = ranks.run(call, each)
             assert not [error for error in seen if isinstance(error, Exception)], (collective, algorithm, n, dtype, op)
             results.append([bits for _, bits in seen])
-            used |= {(each[r], dtype in HALF and op is not None, name) for r, (name, _) in enumerate(seen)}
+            used |= {(each[r], name) for r, (name, _) in enumerate(seen)}
         assert all(result == results[0] for result in results), (collective, algorithm, n, dtype, op)
     assert p == 1 or is_shared(shared, range(p)) == {True}
     assert p < 3 or is_shared(mixed, range(0, p, 2)) == {True}
     assert is_shared(mixed, range(1, p, 2)) | is_shared(tcp, range(p)) <= {False}
     for ranks in (shared, mixed, tcp):
         ranks.close()
-    assert {name for letter, _, name in used if letter == "p"} == {"python"}
-    assert {name for letter, is_half, name in used if letter == "c" and not is_half} >= {"compiled"}
-    assert {name for letter, is_half, name in used if letter == "c" and is_half} <= {"python"}
+    assert {name for letter, name in used if letter == "p"} == {"python"}
+    assert {name for letter, name in used if letter == "c"} == {"compiled"}
 
 
 def test_without_the_loop_python_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from collectives.backends.p2p import rings
 from collectives.backends.p2p.connection import HEADER
 from collectives.backends.p2p.loop import execute, messages, ring, state, tasks, waiting
 from collectives.backends.p2p.loop.flat import flatten
+from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.program import Flat, Instruction, Recv, Send, Span, Task, Wait
 
 # The loop is compiled, which takes half a minute; where it does not return, a signal does not end it.
@@ -56,8 +58,10 @@ class Rank:
         self.program = flatten(tuple(Task(tuple(task), ()) for task in each), (0,) * len(each), ((),) * len(each))
         self.state = state.new_state(self.program, self.sockets)
         HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
-        numbers = self.tensor.ctypes.data, 0, 0, 0, 1, len(self.peers), *self.listeners, self.step_by_step, self.spins
-        state.CALL.pack_into(self.state.numbers.data, 0, *numbers, 0)
+        numbers = len(self.peers), *self.listeners, self.step_by_step, self.spins, 0
+        state.CALL.pack_into(
+            self.state.numbers.data, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), *numbers
+        )
 
     def run(self) -> int:
         """What the loop gives: PAUSE after a tenth of a second."""

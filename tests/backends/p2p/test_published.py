@@ -116,19 +116,18 @@ def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceO
     p, size = schedule.p, data[0].itemsize
     memory = np.zeros(p * (run.HEADER + run.REGION), dtype=np.uint8)
     states = [run.new_state(memory.ctypes.data, p, rank) for rank in range(p)]
-    sums = [np.zeros(run.KEPT_ASIDE, dtype=np.uint8) for _ in range(p)]
     signature, parts = np.ones(run.EACH_SIGNATURE, dtype=np.uint8), plans(schedule)
     cut = schedule.cut(len(data[0]) if schedule.collective not in COMPACT else max(map(len, data)))
 
     def one(rank: int) -> None:
         state, part, checked = states[rank], parts[rank], np.zeros(p, dtype=np.int64)
         own = compact(schedule, rank, np.diff(cut)) if schedule.collective in COMPACT else cut
-        state[run.TENSOR_AT], state[run.SIZE], state[run.AGREED] = data[rank].ctypes.data, size, 1
+        state[run.TENSOR_AT], state[run.AGREED] = data[rank].ctypes.data, 1
         state[run.LENGTH] = length = slice_length(part, size)
         found = kernels(op, torch.from_numpy(data[rank]).dtype)
         assert found
-        state[run.KERNEL], state[run.DIVIDE] = found
-        state[run.OWN_SIGNATURE], state[run.ASIDE] = signature.ctypes.data, sums[rank].ctypes.data
+        state[run.KERNELS : run.KERNELS + len(found)] = found
+        state[run.OWN_SIGNATURE] = signature.ctypes.data
         state[run.BLOCKS], state[run.BLOCK], state[run.ROW], state[run.AT] = (
             max(1, -(-int(np.diff(cut).max(initial=0)) // length)),
             0,

@@ -16,7 +16,7 @@ from collectives.backends.p2p.communicator import Membership
 from collectives.backends.p2p.compile import compact, completed, is_straight, plan
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.publish import Published, publish
-from collectives.backends.p2p.reduce import HALF, refusal
+from collectives.backends.p2p.reduce import refusal
 from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
 from collectives.machine import Machine
@@ -105,7 +105,6 @@ def _is_published(us: Membership, wanted: CallKey, machine: Machine) -> bool:
         and wanted.algorithm == "auto"
         and wanted.segments is None
         and wanted.splits is None
-        and (wanted.op is None or wanted.kind.dtype not in HALF)
         and machine.name == MEASURED
     )
 

@@ -16,7 +16,7 @@ from collectives.backends.p2p.connection import HEADER
 from collectives.backends.p2p.executor_state import ExecutorState
 from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.loop.hand_over import InBytes, hand_over
-from collectives.backends.p2p.loop.kernels import kernels
+from collectives.backends.p2p.loop.kernels import Kernels, kernels
 from collectives.backends.p2p.loop.state import CALL, PLACES, LoopState, new_state
 from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.backends.p2p.loop.tasks import FINISHED, LISTENER_READY, PAUSE, run
@@ -26,14 +26,12 @@ from collectives.backends.p2p.program import Flat, Plan
 from collectives.backends.p2p.reduce import as_array
 from collectives.schedule import Ints
 
-Kernels = tuple[int, int]
-
 
 def takes(made: Plan, tensor: torch.Tensor, mesh: Mesh, op: Any) -> Kernels | None:
     """The addresses of the kernels for this call; None where Python has to execute it.
 
-    That are half types that are reduced, and exchanges over a network of messages so long that one is to leave before
-    the next.
+    That are exchanges over a network of messages so long that one is to leave before the next, and float16 on a
+    processor that does not convert it.
     """
     is_long = made.exchanges and made.flat.longest * tensor.element_size() > BANDWIDTH_DELAY
     if not mesh.is_quiet or (is_long and mesh.has_network):
@@ -47,17 +45,15 @@ def execute(
     """Execute the program with these kernels; returns how far it is where Python has to go on, None if it is done."""
     state = _state(made.flat, mesh)
     HEADER.pack_into(state.header.data, 0, mesh.call, 0, 0, mesh.signature)
-    size, by_step = tensor.element_size(), made.exchanges
     CALL.pack_into(
         state.numbers.data,
         0,
         tensor.data_ptr(),
         scratch.data_ptr(),
         *found,
-        size,
         mesh.size,
         *mesh.listeners,
-        by_step,
+        made.exchanges,
         mesh.spins,
         0,
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from numba import cfunc, types
 from torch import distributed as dist
 
-from collectives.backends.p2p.reduce import HALF
+from collectives.backends.p2p.loop.halves import CONVERSIONS, converts_float16
 
 Array = Any
 
@@ -90,31 +90,50 @@ OF_BOOLS: dict[Kernel, Kernel] = {
     multiply: bitwise_and,
     minimum: bitwise_and,
 }
-NONE = 0, 0
+
+
+class Kernels(NamedTuple):
+    """Addresses of what combines two arrays, divides a sum, widens and rounds; 0 for what is not needed.
+
+    ``size`` are the bytes of an element.
+    """
+
+    combine: int
+    divide: int
+    widen: int
+    narrow: int
+    size: int
 
 
 @cache
-def kernels(op: Any, dtype: torch.dtype) -> tuple[int, int] | None:
-    """The addresses of what reduces this dtype by this op, and of what divides its sum; 0 for what is not needed.
+def kernels(op: Any, dtype: torch.dtype) -> Kernels | None:
+    """What reduces this dtype by this op. None for float16 where the processor does not convert it.
 
-    None for half types, which torch reduces. What is only moved needs neither.
+    What is only moved needs none.
     """
     if op is None:
-        return NONE
-    if dtype in HALF:
-        return None
+        return Kernels(0, 0, 0, 0, dtype.itemsize)
     kernel = KERNELS[op]
     if dtype == torch.bool:
-        return _address(OF_BOOLS.get(kernel, kernel), types.uint8, types.uint8), 0
-    kind = getattr(types, str(dtype).removeprefix("torch."))
-    if op != dist.ReduceOp.AVG:
-        return _address(kernel, kind, kind), 0
+        return Kernels(_address(OF_BOOLS.get(kernel, kernel), types.uint8, types.uint8), 0, 0, 0, 1)
+    if dtype == torch.float16 and not converts_float16():
+        return None
+    widen, narrow = CONVERSIONS.get(dtype, (None, None))
+    kind = getattr(types, str(torch.float32 if widen else dtype).removeprefix("torch."))
     by = divide if dtype.is_floating_point else divide_whole
-    return _address(kernel, kind, kind), _address(by, kind, types.int64)
+    return Kernels(
+        _address(kernel, kind, kind),
+        _address(by, kind, types.int64) if op == dist.ReduceOp.AVG else 0,
+        _address(widen, kind, types.uint16) if widen else 0,
+        _address(narrow, types.uint16, kind) if narrow else 0,
+        dtype.itemsize,
+    )
 
 
 def _address(kernel: Kernel, kind: Any, other: Any) -> int:
-    pointers: list[Any] = [types.CPointer(each) for each in (kind, kind, other)]  # type: ignore[no-untyped-call]
+    """Of a kernel from and to arrays of one kind; the other is that of a converted array, or of what divides."""
+    one = kind if other == types.int64 else other
+    pointers: list[Any] = [types.CPointer(each) for each in (kind, one, other)]  # type: ignore[no-untyped-call]
     signature = types.void(*pointers, types.int64)
     made: Any = cfunc(signature, cache=True, error_model="numpy")(kernel)
     _kept.append(made)

@@ -1,46 +1,73 @@
-"""Reducing, compiled: operands into a place in their order, by a kernel for the op and dtype."""
+"""Reducing, compiled: operands into a place in their order, by the kernels of an op and a dtype."""
 
 import numpy as np
 
-from collectives.backends.p2p.loop.messages import address, length
-from collectives.backends.p2p.loop.state import DIVIDE, KERNEL, RANKS, SIZE, LoopState
 from collectives.backends.p2p.loop.system import call_kernel, memmove
-from collectives.backends.p2p.program import Flat
 from collectives.compiled import compiled
+from collectives.schedule import Ints
 
-BLOCK = 32 << 10  # bytes of a sum of more than two that is kept aside, in the cache, until it is whole
+# What `kernels` returns: addresses, 0 for what is not needed, and bytes of an element.
+COMBINE, DIVIDE, WIDEN, NARROW, SIZE = range(5)
+BLOCK = 512  # elements of a sum that is kept aside, in the cache, until it is whole
+WIDEST = 8  # bytes
 
 
 @compiled
-def reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
-    """Combine the operands behind the first of these spans into that one; one operand alone is copied there."""
-    into, one, size = address(program, state, first), address(program, state, first + 1), state.numbers[SIZE]
-    if last - first == 2:
-        memmove(into, one, length(program, state, first))
-    elif last - first == 3:
-        count = length(program, state, first) // size
-        call_kernel(state.numbers[KERNEL], into, one, address(program, state, first + 2), count)
+def combine(kernels: Ints, into: int, operands: Ints, count: int) -> None:
+    """Combine what is at these addresses, in their order, into a place, which may be one of them.
+
+    Half types are widened to float32, and rounded once.
+    """
+    if len(operands) == 1:
+        memmove(into, operands[0], count * kernels[SIZE])
+    elif len(operands) == 2 and not kernels[WIDEN] and into not in (operands[0], operands[1]):
+        call_kernel(kernels[COMBINE], into, operands[0], operands[1], count)
     else:
-        _reduce_many(program, state, first, last)
+        aside = np.empty(4 * BLOCK * WIDEST, np.uint8).ctypes.data
+        for done in range(0, count, BLOCK):
+            _combine_block(kernels, into, operands, done * kernels[SIZE], min(BLOCK, count - done), aside)
 
 
 @compiled
-def _reduce_many(program: Flat, state: LoopState, first: int, last: int) -> None:
-    """Block by block, because the place may be one of the operands, and not the first."""
-    block, whole, size = np.empty(BLOCK, np.uint8), length(program, state, first), state.numbers[SIZE]
-    for done in range(0, whole, BLOCK):
-        some, total = min(BLOCK, whole - done), block.ctypes.data
-        memmove(total, address(program, state, first + 1) + done, some)
-        for operand in range(first + 2, last):
-            other = address(program, state, operand) + done
-            call_kernel(state.numbers[KERNEL], total, total, other, some // size)
-        memmove(address(program, state, first) + done, total, some)
+def _combine_block(kernels: Ints, into: int, operands: Ints, at: int, count: int, aside: int) -> None:
+    """Combine aside, in the cache, because the place may be an operand that is needed later.
+
+    No kernel writes what it reads: it would go element by element.
+    """
+    each = BLOCK * WIDEST
+    total = _wide(kernels, operands[0] + at, aside, count)
+    for nth in range(1, len(operands)):
+        other = _wide(kernels, operands[nth] + at, aside + each, count)
+        place = aside + (2 + nth % 2) * each
+        call_kernel(kernels[COMBINE], place, total, other, count)
+        total = place
+    if kernels[NARROW]:
+        call_kernel(kernels[NARROW], into + at, total, 0, count)
+    else:
+        memmove(into + at, total, count * kernels[SIZE])
 
 
 @compiled
-def divide(program: Flat, state: LoopState, span: int) -> None:
+def _wide(kernels: Ints, operand: int, aside: int, count: int) -> int:
+    """Where an operand is in the type in which it is combined: there, or aside."""
+    if not kernels[WIDEN]:
+        return operand
+    call_kernel(kernels[WIDEN], aside, operand, 0, count)
+    return aside
+
+
+@compiled
+def divide(kernels: Ints, at: int, count: int, ranks: int) -> None:
     """Make an average of a sum, if the op is one."""
-    if state.numbers[DIVIDE]:
-        at, count = address(program, state, span), length(program, state, span) // state.numbers[SIZE]
-        state.times[0] = state.numbers[RANKS]
-        call_kernel(state.numbers[DIVIDE], at, at, state.times.ctypes.data, count)
+    if not kernels[DIVIDE]:
+        return
+    by = np.full(1, ranks, np.int64)
+    if not kernels[WIDEN]:
+        call_kernel(kernels[DIVIDE], at, at, by.ctypes.data, count)
+        return
+    aside = np.empty(BLOCK * WIDEST, np.uint8)
+    for done in range(0, count, BLOCK):
+        some, wide, place = min(BLOCK, count - done), aside.ctypes.data, at + done * kernels[SIZE]
+        call_kernel(kernels[WIDEN], wide, place, 0, some)
+        call_kernel(kernels[DIVIDE], wide, wide, by.ctypes.data, some)
+        call_kernel(kernels[NARROW], place, wide, 0, some)

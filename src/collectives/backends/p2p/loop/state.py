@@ -27,12 +27,13 @@ UNDONE, AT, DONE, READY, BLOCKED = range(5)
 # many bytes wake us. Two more have lists: of those for which something waits to be sent, and of those to be read from.
 OUT, INTO, OUT_RING, INTO_RING, OUT_FIRST, OUT_LAST, INTO_FIRST, INTO_LAST, LOW_WATER, UNSENT, SOURCE = range(11)
 PLACES = INTO_RING + 1  # columns that the mesh knows
-# Numbers of the call, which `CALL` packs: addresses of the tensor, of scratch memory and of kernels; bytes of an
-# element; ranks; the sockets that listen; whether a step's messages leave before a later one's; how many times a rank
-# polls its rings before it sleeps; whether the loop has begun. Then its own: how many tasks and peers the lists have;
-# the first task that is not done; what failed: on whose connection, which way, the system's reason or one of those
-# below, and how many bytes came behind another header.
-TENSOR, SCRATCH_MEMORY, KERNEL, DIVIDE, SIZE, RANKS, LISTENER, LOCAL_LISTENER, BY_STEP, SPINS, BEGUN = range(11)
+# Numbers of the call, which `CALL` packs: addresses of the tensor and of scratch memory; the kernels of `reducing`, the
+# last of which is the bytes of an element; ranks; the sockets that listen; whether a step's messages leave before a
+# later one's; how many times a rank polls its rings before it sleeps; whether the loop has begun. Then its own: how
+# many tasks and peers the lists have; the first task that is not done; what failed: on whose connection, which way,
+# the system's reason or one of those below, and how many bytes came behind another header.
+TENSOR, SCRATCH_MEMORY, KERNELS = range(3)
+SIZE, RANKS, LISTENER, LOCAL_LISTENER, BY_STEP, SPINS, BEGUN = range(KERNELS + 4, KERNELS + 11)
 (
     READIES,
     BLOCKED_TASKS,
@@ -44,8 +45,8 @@ TENSOR, SCRATCH_MEMORY, KERNEL, DIVIDE, SIZE, RANKS, LISTENER, LOCAL_LISTENER, B
     FAILED_SENDING,
     FAILED_WHY,
     FAILED_BEGUN,
-) = range(11, 21)
-CALL, NUMBERS = struct.Struct("=11q"), 21
+) = range(13, 23)
+CALL, NUMBERS = struct.Struct("=13q"), 23
 # Reasons that are not the system's: the peer has closed; another header came than was expected, which is kept.
 CLOSED, DIFFERENT = 0, -1
 

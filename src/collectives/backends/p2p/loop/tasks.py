@@ -1,5 +1,7 @@
 """The loop, compiled: run the tasks whose inputs are there, and wait for messages, as `execute` does in Python."""
 
+import numpy as np
+
 from collectives.backends.p2p.loop.flat import (
     AVERAGE,
     FIRST,
@@ -15,9 +17,9 @@ from collectives.backends.p2p.loop.flat import (
     TIES,
     WAIT,
 )
-from collectives.backends.p2p.loop.messages import left, queue, send, take
+from collectives.backends.p2p.loop.messages import address, left, length, queue, send, take
 from collectives.backends.p2p.loop.ready import pop, push
-from collectives.backends.p2p.loop.reducing import divide, reduce
+from collectives.backends.p2p.loop.reducing import combine, divide
 from collectives.backends.p2p.loop.state import (
     AT,
     BEGUN,
@@ -29,10 +31,12 @@ from collectives.backends.p2p.loop.state import (
     INSTRUCTION,
     INTO,
     INTO_FIRST,
+    KERNELS,
     LOW_WATER,
     NONE,
     OUT,
     PLACES,
+    RANKS,
     READIES,
     READY,
     SIZE,
@@ -137,10 +141,21 @@ def _do(program: Flat, state: LoopState, instruction: int) -> int:
             return HAND_OVER
         queue(program, state, instruction, INTO_FIRST)
     elif kind == REDUCE:
-        reduce(program, state, do[FIRST], do[LAST])
+        _reduce(program, state, do[FIRST], do[LAST])
     elif kind == AVERAGE:
-        divide(program, state, do[FIRST])
+        count = length(program, state, do[FIRST]) // state.numbers[SIZE]
+        divide(state.numbers[KERNELS:], address(program, state, do[FIRST]), count, state.numbers[RANKS])
     return GOING
+
+
+@compiled
+def _reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
+    """Combine what is at the spans behind the first into that one."""
+    operands = np.empty(last - first - 1, np.int64)
+    for nth in range(len(operands)):
+        operands[nth] = address(program, state, first + 1 + nth)
+    count = length(program, state, first) // state.numbers[SIZE]
+    combine(state.numbers[KERNELS:], address(program, state, first), operands, count)
 
 
 @compiled

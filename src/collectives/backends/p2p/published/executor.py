@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from collectives.backends.p2p.connection import need_expected
-from collectives.backends.p2p.loop.kernels import kernels
+from collectives.backends.p2p.loop.kernels import Kernels, kernels
 from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.publish import Published, nothing
@@ -20,12 +20,11 @@ from collectives.backends.p2p.published.run import (
     BLOCK,
     BLOCKS,
     DIFFERENT,
-    DIVIDE,
     EACH_SIGNATURE,
     EPOCH,
     FINISHED,
     HEADER,
-    KERNEL,
+    KERNELS,
     LENGTH,
     MARK,
     OWN_SIGNATURE,
@@ -54,8 +53,8 @@ def slice_length(plan: Published, itemsize: int) -> int:
     return most - most % (LINE // itemsize) if most * itemsize >= LINE and LINE % itemsize == 0 else most
 
 
-def takes(plan: Published, tensor: torch.Tensor, op: Any) -> tuple[int, int] | None:
-    """The addresses of the kernels for a call; None for half types that are reduced, and for too many chunks."""
+def takes(plan: Published, tensor: torch.Tensor, op: Any) -> Kernels | None:
+    """The addresses of the kernels for a call; None where there are none, and for too many chunks."""
     return kernels(op, tensor.dtype) if slice_length(plan, tensor.element_size()) else None
 
 
@@ -66,16 +65,15 @@ def execute(
     tensor: torch.Tensor,
     mesh: Mesh,
     segment: Segment,
-    found: tuple[int, int],
+    found: Kernels,
     agreed: bool,
 ) -> None:
     """Execute the plan on a tensor with chunks between ``edges``, the longest on any rank of ``longest`` elements.
 
     With ``agreed`` no rank returns before all have made the call. Raises MessageError where a peer fails or is late.
     """
-    state, length = segment.state, slice_length(plan, tensor.element_size())
-    state[TENSOR_AT], state[SIZE], state[LENGTH] = tensor.data_ptr(), tensor.element_size(), length
-    state[KERNEL], state[DIVIDE] = found
+    state, length = segment.state, slice_length(plan, found.size)
+    state[TENSOR_AT], state[LENGTH], state[KERNELS : KERNELS + len(found)] = tensor.data_ptr(), length, found
     state[BLOCKS], state[AGREED] = max(1, -(-longest // length)), agreed
     _run(plan, edges, mesh, segment)
 

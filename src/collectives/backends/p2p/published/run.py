@@ -7,7 +7,8 @@ halves of the slots in turn. A rank's count has the block's number, which goes u
 import numpy as np
 
 from collectives.backends.p2p.loop.atomics import load, store
-from collectives.backends.p2p.loop.system import BILLION, call_kernel, memmove, now, ppoll, sched_yield
+from collectives.backends.p2p.loop.reducing import combine, divide
+from collectives.backends.p2p.loop.system import BILLION, memmove, now, ppoll, sched_yield
 from collectives.backends.p2p.publish import ENTERED, TENSOR, Published
 from collectives.compiled import compiled
 from collectives.schedule import Ints
@@ -22,13 +23,12 @@ SIGNATURES, EACH_SIGNATURE = 128, 64
 SLOT = 1 << 20  # bytes of all chunks' slices
 REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
 STEP_BITS = 16
-KEPT_ASIDE = 32 << 10  # bytes of a sum of more than two, which is whole before it is written
 
-
-# Words of the state. The first are set for each call, the others by `run`.
-TENSOR_AT, SIZE, KERNEL, DIVIDE, RANKS, RANK, MEMORY, LENGTH, BLOCKS, SPINS, AGREED, ASIDE, OWN_SIGNATURE = range(13)
-EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(13, 20)  # the last: whose count is awaited, and how high
-TIMES, WORDS = 20, 24  # two times for the system, a number of ranks to divide by
+# Words of the state. The first are set for each call, `reducing`'s kernels among them; the others by `run`.
+TENSOR_AT, RANKS, RANK, MEMORY, LENGTH, BLOCKS, SPINS, AGREED, OWN_SIGNATURE, KERNELS = range(10)
+SIZE = KERNELS + 4
+EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(15, 22)  # the last: whose count is awaited, and how high
+TIMES, WORDS = 22, 24  # two times for the system
 
 
 @compiled
@@ -153,34 +153,15 @@ def _do(plan: Published, edges: Ints, state: Ints, op: int) -> None:
     if begin == end:
         return
     into, count = _place(state, state[RANK], slot, chunk, begin), end - begin
-    if last - first == 1:
-        memmove(into, _operand(plan, state, first, chunk, begin), count * state[SIZE])
-    elif last - first == 2:
-        one, other = _operand(plan, state, first, chunk, begin), _operand(plan, state, first + 1, chunk, begin)
-        call_kernel(state[KERNEL], into, one, other, count)
-    else:
-        _do_many(plan, state, first, last, into, chunk, begin, count)
-    if is_complete and state[DIVIDE]:
-        state[TIMES + 2] = state[RANKS]
-        call_kernel(state[DIVIDE], into, into, state[TIMES + 2 :].ctypes.data, count)
+    operands = np.empty(last - first, np.int64)
+    for nth in range(last - first):
+        rank, its_slot = plan.operands[first + nth]
+        operands[nth] = _place(state, rank, its_slot, chunk, begin)
+    combine(state[KERNELS:], into, operands, count)
+    if is_complete:
+        divide(state[KERNELS:], into, count, state[RANKS])
     if is_wanted:
         memmove(_place(state, state[RANK], TENSOR, chunk, begin), into, count * state[SIZE])
-
-
-@compiled
-def _do_many(
-    plan: Published, state: Ints, first: int, last: int, into: int, chunk: int, begin: int, count: int
-) -> None:
-    """Piece by piece, because the place may be one of the operands, and not the first."""
-    size = state[SIZE]
-    most = KEPT_ASIDE // size
-    for done in range(0, count, most):
-        some, total = min(most, count - done), state[ASIDE]
-        one = _operand(plan, state, first, chunk, begin) + done * size
-        for nth in range(first + 1, last):
-            other = _operand(plan, state, nth, chunk, begin) + done * size
-            call_kernel(state[KERNEL], into + done * size if nth == last - 1 else total, one, other, some)
-            one = total
 
 
 @compiled
@@ -188,11 +169,6 @@ def _slice(edges: Ints, state: Ints, chunk: int) -> tuple[int, int]:
     """The elements of a chunk that belong to this block."""
     begin = min(edges[chunk] + state[BLOCK] * state[LENGTH], edges[chunk + 1])
     return begin, min(begin + state[LENGTH], edges[chunk + 1])
-
-
-@compiled
-def _operand(plan: Published, state: Ints, operand: int, chunk: int, begin: int) -> int:
-    return _place(state, plan.operands[operand, 0], plan.operands[operand, 1], chunk, begin)
 
 
 @compiled

@@ -20,7 +20,7 @@ from collectives.backends.exchange import everyones
 from collectives.backends.p2p import local
 from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.published.run import ASIDE, HEADER, KEPT_ASIDE, REGION, SPINS, new_state
+from collectives.backends.p2p.published.run import HEADER, REGION, SPINS, new_state
 from collectives.backends.p2p.rings import SEALS, mapped, unmap
 from collectives.processes import is_ours
 
@@ -38,8 +38,6 @@ class Segment:
         self.address = mapped(descriptor, nbytes)
         finalize(self, unmap, self.address, nbytes).atexit = False  # a thread may still use it
         self.state, self.checked = new_state(self.address, mesh.size, mesh.rank), np.zeros(mesh.size, dtype=np.int64)
-        self._aside = np.empty(KEPT_ASIDE, dtype=np.uint8)
-        self.state[ASIDE] = self._aside.ctypes.data
         self.state[SPINS] = SPINS_ALONE if mesh.spins == local.MANY_SPINS else 0
 
 
