@@ -59,4 +59,5 @@ _LATER = {"Machine": "collectives.machine", "simulate": "collectives.simulator.s
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER.get(name, "collectives.api")), name)
+    found = globals()[name] = getattr(importlib.import_module(_LATER.get(name, "collectives.api")), name)
+    return found

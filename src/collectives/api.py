@@ -56,6 +56,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -280,7 +281,8 @@ def all_to_all_single(
 
 def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | None:
     """Now, or in the background; the list ``into`` gets what was received, where there is one."""
-    if dist.get_rank(call.group) < 0:
+    group: Any = call.group
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
         warnings.warn(
             f"{call.collective}: this process is not a member of the group; the call does nothing", stacklevel=3
         )

@@ -31,7 +31,9 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return {event["case"]: event["seen"] for event in events}
 
 
-@pytest.mark.parametrize("case", ["splits_of_very_different_sizes", "splits_alike_on_one_rank_only"])
+@pytest.mark.parametrize(
+    "case", ["splits_of_very_different_sizes", "splits_alike_on_one_rank_only", "splits_longer_than_a_block"]
+)
 def test_an_all_to_all_with_any_splits_is_right(seen: dict[str, list[Any]], case: str) -> None:
     assert all(right is True for right in seen[case]), seen[case]
 

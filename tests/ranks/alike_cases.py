@@ -70,6 +70,11 @@ def splits_alike_on_one_rank_only(rank: int, p: int, _: dict[str, Any]) -> Seen:
     return sent(lambda r, s: 5 if 0 in (r, s) else 1 + r + s, rank, p, "auto")
 
 
+def splits_longer_than_a_block(rank: int, p: int, _: dict[str, Any]) -> Seen:
+    """Rank 0 sends much to the last rank, and nothing to itself."""
+    return sent(lambda r, s: 300_000 if (r, s) == (0, p - 1) else r + 2 * s, rank, p, "auto")
+
+
 def splits_with_an_algorithm_that_passes_on(rank: int, p: int, _: dict[str, Any]) -> Seen:
     return sent(lambda r, s: 5 if 0 in (r, s) else 1 + r + s, rank, p, "bruck")
 
@@ -186,6 +191,7 @@ def there() -> list[int]:
 CASES = [
     splits_of_very_different_sizes,
     splits_alike_on_one_rank_only,
+    splits_longer_than_a_block,
     splits_with_an_algorithm_that_passes_on,
     what_splits_choose,
     machines_named_differently,

@@ -178,7 +178,7 @@ def in_the_background(check: Check, rank: int, p: int) -> None:
 
 def follow(program: Plan, tensor: torch.Tensor) -> None:
     """Execute a plan that no call has prepared."""
-    made = Prepared(program, np.zeros(1, dtype=np.int64), NO_CALL, Performed("a plan"), None, 0)
+    made = Prepared(program, np.zeros(1, dtype=np.int64), NO_CALL, Performed("a plan"))
     scratch = torch.empty(program.scratch, dtype=tensor.dtype)
     execute(made, tensor, scratch, communicator(dist.group.WORLD).mesh(), dist.ReduceOp.SUM)  # type: ignore[arg-type]
 

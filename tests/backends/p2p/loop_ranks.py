@@ -26,7 +26,7 @@ def follow(
     plan: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, signature: bytes = NO_CALL
 ) -> str:
     """Execute a plan that no call has prepared; the executor that served it."""
-    made = Prepared(plan, np.zeros(1, dtype=np.int64), signature, Performed("a plan"), None, 0)
+    made = Prepared(plan, np.zeros(1, dtype=np.int64), signature, Performed("a plan"))
     return execute(made, tensor, scratch, joined, op)
 
 

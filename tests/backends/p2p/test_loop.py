@@ -102,7 +102,7 @@ def test_both_give_the_same_bits(p: int, monkeypatch: pytest.MonkeyPatch) -> Non
     for ranks in (shared, mixed, tcp):
         ranks.close()
     assert {name for letter, name in used if letter == "p"} == {"python"}
-    assert {name for letter, name in used if letter == "c"} == {"compiled"}
+    assert {name for letter, name in used if letter == "c"} >= {"compiled"}
 
 
 def test_without_the_loop_python_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from collectives.backends import Call, Performed
 from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.buffers import fill, hand_over
-from collectives.backends.p2p.communicator import SHARED, Communicator, communicator, group_of
+from collectives.backends.p2p.communicator import Communicator, communicator, group_of
 from collectives.backends.p2p.connection import MessageError
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.mesh import Mesh
@@ -35,11 +35,7 @@ def perform(call: Call) -> Performed:
     """
     group = group_of(call)
     me = communicator(group)
-    callers = me.callers[call.background]
-    if not callers.begin():
-        me.close(call.background)
-        raise RuntimeError(SHARED)
-    with callers:
+    with me.callers[call.background]:
         return _perform(call, group, me)
 
 

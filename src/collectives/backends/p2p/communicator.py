@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, finalize, ref
@@ -40,16 +41,14 @@ class Membership(NamedTuple):
 class Exclusive:
     """Lets one thread at a time call; two at once fail both, because ranks may take them in different orders."""
 
-    def __init__(self) -> None:
-        self._lock, self._is_shared = threading.Lock(), False
-
-    def begin(self) -> bool:
-        """Whether this thread may call, within a ``with``."""
-        self._is_shared |= not self._lock.acquire(blocking=False)
-        return not self._is_shared
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        self._lock, self._is_shared, self._give_up = threading.Lock(), False, give_up
 
     def __enter__(self) -> None:
-        pass
+        self._is_shared |= not self._lock.acquire(blocking=False)
+        if self._is_shared:
+            self._give_up()
+            raise RuntimeError(SHARED)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._lock.release()
@@ -63,7 +62,8 @@ class Communicator:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.p, self.over = group.rank(), group.size(), group.name()
         self._group = ref(group)
-        self.callers = Exclusive(), Exclusive()  # of calls in the foreground, and in the background
+        # Of calls in the foreground, and in the background.
+        self.callers = [Exclusive(partial(self.close, background)) for background in (False, True)]
         self.membership: Membership | None = None  # not before the group is first used
         self._meshes: dict[bool, Mesh] = {}
         finalize(group, self.close).atexit = False  # a group that was destroyed leaves no connection behind

@@ -2,7 +2,7 @@
 
 The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
 reference. `loop` does the same in compiled code, and leaves to this one what is rare: it makes connections, reports
-errors, waits for more than a second, paces exchanges of long messages, and reduces half types.
+errors, waits for more than a second, and paces exchanges of long messages.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ def execute(
     """
     joined.begin(step_by_step=made.plan.exchanges, signature=made.signature)
     try:
-        if joined.segment and _execute_published(made, tensor, joined, op, finish is not None):
+        if made.published and joined.segment:
+            local.published().execute(made.published, tensor, joined, finish is not None)
             return COMPILED
+        if joined.segment:
+            local.published().enter(joined)
         used = _execute(made.plan, tensor, scratch, joined, op)
         if finish:
             finish(joined)
@@ -60,16 +63,6 @@ def execute(
     finally:
         joined.end()
     return used
-
-
-def _execute_published(made: Prepared, tensor: torch.Tensor, joined: Mesh, op: Any, agreed: bool) -> bool:
-    """Execute on published buffers if the plan fits; whether it did."""
-    plan, module = made.published, local.published()
-    if plan is None or (found := module.takes(plan, tensor, op)) is None:
-        module.enter(joined, joined.segment)
-        return False
-    module.execute(plan, made.longest, made.edges, tensor, joined, joined.segment, found, agreed)
-    return True
 
 
 def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any) -> str:

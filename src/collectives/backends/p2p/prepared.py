@@ -1,7 +1,7 @@
 """What a call needs that is worked out once and kept: the algorithm, one rank's plan, chunk edges and a signature."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -86,16 +86,14 @@ def _length(call: Call, p: int) -> int:
 class Prepared(NamedTuple):
     """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice.
 
-    ``published`` is what the rank does if all ranks share memory, None if it sends messages then, too; ``longest`` are
-    the elements of the longest chunk on any rank.
+    ``published`` is what the rank does if all ranks share memory, None if it sends messages.
     """
 
     plan: Plan
     edges: Ints
     signature: bytes
     performed: Performed
-    published: Published | None
-    longest: int
+    published: Any | None = None  # a `published.Ready`
 
 
 def _is_published(us: Membership, wanted: CallKey, machine: Machine) -> bool:
@@ -134,15 +132,15 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
             collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
         )
     averages = wanted.op == dist.ReduceOp.AVG
-    what = collective, name, p, wanted.root, segments, rank, n, splits, averages
-    compiled = _plans.get(what, partial(_compile, *what))
-    shared = partial(_publish, *what[:5], rank, averages)
-    published = _published.get((*what[:5], rank, averages), shared) if us.shares and splits is None else None
+    what = collective, name, p, wanted.root, segments, rank, averages
+    compiled = _plans.get((*what, n, splits), partial(_compile, *what, n, splits))
     same = signature(
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
-    by = machine if wanted.algorithm == "auto" else None
-    return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), published, compiled.longest)
+    by, published = machine if wanted.algorithm == "auto" else None, None
+    if us.shares and (shared := _published.get(what, partial(_publish, *what))):
+        published = local.published().ready(shared, *compiled[1:], wanted.op, wanted.kind.dtype, same, splits or ())
+    return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), published)
 
 
 def _compile(
@@ -152,9 +150,9 @@ def _compile(
     root: int | None,
     segments: int,
     rank: int,
+    averages: bool,
     n: int,
     splits: Splits | None,
-    averages: bool,
 ) -> Compiled:
     """The plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
     schedule = build(collective, name, p, root=root, segments=segments)

@@ -16,10 +16,10 @@ from torch import distributed as dist
 
 from collectives.algorithms import build
 from collectives.autotune import candidates
-from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.publish import publish
-from collectives.backends.p2p.published.executor import execute
+from collectives.backends.p2p.published.executor import execute, ready
+from collectives.backends.p2p.signature import NO_CALL
 from collectives.contracts import ROOTED
 from collectives.traffic import traffic
 
@@ -63,15 +63,16 @@ def measure(mesh: Mesh) -> tuple[float, float]:
 
 def _seconds(mesh: Mesh, name: str, nbytes: int) -> float:
     schedule, tensor = build("all_reduce", name, mesh.size), torch.zeros(nbytes // 4)
-    plan, found = publish(schedule, mesh.rank, {}), kernels(dist.ReduceOp.SUM, tensor.dtype)
-    if plan is None or found is None:
+    plan, edges, times = publish(schedule, mesh.rank, {}), schedule.cut(tensor.numel()), list[float]()
+    longest = int(np.diff(edges).max())
+    made = plan and ready(plan, edges, longest, dist.ReduceOp.SUM, tensor.dtype, NO_CALL)
+    if made is None:
         raise RuntimeError(f"{name} is not for published buffers")
-    edges, times = schedule.cut(tensor.numel()), []
     for _ in range(REPEATS):
         begin = time.perf_counter()
         mesh.begin(step_by_step=False)
         try:
-            execute(plan, int(np.diff(edges).max()), edges, tensor, mesh, mesh.segment, found, agreed=False)
+            execute(made, tensor, mesh, agreed=False)
         except BaseException as error:
             mesh.fail(error)
             raise

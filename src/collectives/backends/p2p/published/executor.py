@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from collectives.backends.p2p.connection import need_expected
 from collectives.backends.p2p.loop.kernels import Kernels, kernels
@@ -21,21 +22,24 @@ from collectives.backends.p2p.published.run import (
     BLOCKS,
     DIFFERENT,
     EACH_SIGNATURE,
+    EACH_SPLITS,
     EPOCH,
     FINISHED,
     HEADER,
-    KERNELS,
     LENGTH,
     MARK,
     OWN_SIGNATURE,
     PEER,
+    RANKS,
     REGION,
     ROW,
     SIGNATURES,
     SIZE,
     SLOT,
+    SPLITS,
     STEP,
     TENSOR_AT,
+    UNEVEN,
     new_state,
     run,
 )
@@ -44,7 +48,8 @@ from collectives.backends.p2p.signature import NO_CALL
 from collectives.schedule import Ints
 
 LINE = 64  # bytes of a line of the cache
-NOTHING, NO_EDGES = nothing(), np.zeros(2, dtype=np.int64)
+NOTHING, NO_EDGES, NO_KERNELS = nothing(), np.zeros(2, dtype=np.int64), Kernels(0, 0, 0, 0, 1)
+WORDS_OF_CALL = slice(LENGTH, SIZE + 1)
 
 
 def slice_length(plan: Published, itemsize: int) -> int:
@@ -53,47 +58,85 @@ def slice_length(plan: Published, itemsize: int) -> int:
     return most - most % (LINE // itemsize) if most * itemsize >= LINE and LINE % itemsize == 0 else most
 
 
-def takes(plan: Published, tensor: torch.Tensor, op: Any) -> Kernels | None:
-    """The addresses of the kernels for a call; None where there are none, and for too many chunks."""
-    return kernels(op, tensor.dtype) if slice_length(plan, tensor.element_size()) else None
+class Ready(NamedTuple):
+    """A plan for calls of one size, op and dtype: ``words`` are what the state gets beside the tensor's address.
 
-
-def execute(
-    plan: Published,
-    longest: int,
-    edges: Ints,
-    tensor: torch.Tensor,
-    mesh: Mesh,
-    segment: Segment,
-    found: Kernels,
-    agreed: bool,
-) -> None:
-    """Execute the plan on a tensor with chunks between ``edges``, the longest on any rank of ``longest`` elements.
-
-    With ``agreed`` no rank returns before all have made the call. Raises MessageError where a peer fails or is late.
+    They have the addresses of ``signature`` and ``splits``.
     """
-    state, length = segment.state, slice_length(plan, found.size)
-    state[TENSOR_AT], state[LENGTH], state[KERNELS : KERNELS + len(found)] = tensor.data_ptr(), length, found
-    state[BLOCKS], state[AGREED] = max(1, -(-longest // length)), agreed
-    _run(plan, edges, mesh, segment)
+
+    plan: Published
+    edges: Ints
+    words: Ints
+    signature: NDArray[np.uint8]
+    splits: Ints  # elements to each rank, then from each; empty if all are alike
 
 
-def enter(mesh: Mesh, segment: Segment) -> None:
+def ready(
+    plan: Published,
+    edges: Ints,
+    longest: int,
+    op: Any,
+    dtype: torch.dtype,
+    signature: bytes,
+    splits: tuple[tuple[int, ...], ...] = (),
+) -> Ready | None:
+    """The plan for tensors with chunks between ``edges``, the longest on any rank of ``longest`` elements.
+
+    With ``splits`` (elements to each rank, and from each) the ranks tell each other what is the longest. None where
+    there is no kernel for the op and dtype, and for too many chunks.
+    """
+    found = kernels(op, dtype)
+    length = slice_length(plan, found.size) if found else 0
+    if not found or not length:
+        return None
+    return _ready(plan, edges, length, max(1, -(-longest // length)), found, signature, splits)
+
+
+def _ready(
+    plan: Published,
+    edges: Ints,
+    length: int,
+    blocks: int,
+    found: Kernels,
+    signature: bytes,
+    splits: tuple[tuple[int, ...], ...] = (),
+) -> Ready:
+    kept = np.frombuffer(signature.ljust(EACH_SIGNATURE, b"\0"), dtype=np.uint8)
+    lengths = np.array(splits, dtype=np.int64).ravel()
+    addresses = kept.ctypes.data, lengths.ctypes.data if splits else 0
+    return Ready(plan, edges, np.array([length, blocks, *addresses, *found], dtype=np.int64), kept, lengths)
+
+
+def execute(made: Ready, tensor: torch.Tensor, mesh: Mesh, agreed: bool) -> None:
+    """Execute a plan on this rank's tensor; with ``agreed`` no rank returns before all have made the call.
+
+    Raises MessageError where a peer fails or is late.
+    """
+    state = mesh.segment.state
+    state[TENSOR_AT], state[AGREED], state[WORDS_OF_CALL] = tensor.data_ptr(), agreed, made.words
+    _run(made.plan, made.edges, mesh, mesh.segment)
+
+
+def enter(mesh: Mesh) -> None:
     """Publish what this rank calls, and no data: a call that sends messages. Peers that call differently notice."""
-    segment.state[BLOCKS], segment.state[AGREED] = 1, False
-    _run(NOTHING, NO_EDGES, mesh, segment)
+    made, state = _ready(NOTHING, NO_EDGES, 1, 1, NO_KERNELS, mesh.signature), mesh.segment.state
+    state[AGREED], state[WORDS_OF_CALL] = False, made.words
+    _run(NOTHING, NO_EDGES, mesh, mesh.segment)
 
 
 def _run(plan: Published, edges: Ints, mesh: Mesh, segment: Segment) -> None:
     state = segment.state
-    signature = np.frombuffer(mesh.signature.ljust(EACH_SIGNATURE, b"\0"), dtype=np.uint8)
-    state[BLOCK], state[ROW], state[AT], state[OWN_SIGNATURE] = 0, -1, 0, signature.ctypes.data
+    state[BLOCK], state[ROW], state[AT] = 0, -1, 0
     while (status := run(plan, edges, state, segment.checked)) != FINISHED:
         peer, step = int(state[PEER]), int(state[STEP])
         if status == DIFFERENT:
             theirs = _signature(segment, peer)
             with mesh.explaining(peer, step):
                 need_expected((mesh.call, step, 0, theirs), (mesh.call, step, 0, mesh.signature))
+        if status == UNEVEN:
+            receiver = int(state[MARK])
+            with mesh.explaining(receiver if peer == mesh.rank else peer, step):
+                raise OSError(f"splits of rank {peer} and rank {receiver} do not fit: {_said(segment, peer, receiver)}")
         mesh.check(peer, step, partial(_has_come, segment))
 
 
@@ -106,6 +149,16 @@ def _has_come(segment: Segment) -> bool:
 def _signature(segment: Segment, peer: int) -> bytes:
     at = segment.address + peer * HEADER + SIGNATURES + int(segment.state[EPOCH] & 1) * EACH_SIGNATURE
     return ctypes.string_at(at, len(NO_CALL))
+
+
+def _said(segment: Segment, sender: int, receiver: int) -> str:
+    """What the two ranks send and expect."""
+    ranks, parity = int(segment.state[RANKS]), int(segment.state[EPOCH] & 1)
+    sent, expected = (
+        ctypes.c_int64.from_address(segment.address + rank * HEADER + SPLITS + parity * EACH_SPLITS + 8 * at).value
+        for rank, at in ((sender, receiver), (receiver, ranks + sender))
+    )
+    return f"got {sent} elements, expected {expected}"
 
 
 def _compile() -> None:

@@ -13,22 +13,23 @@ from collectives.backends.p2p.publish import ENTERED, TENSOR, Published
 from collectives.compiled import compiled
 from collectives.schedule import Ints
 
-# What `run` returns: the call is done; a peer lets it wait; a peer makes another call.
-FINISHED, PAUSE, DIFFERENT = range(3)
+# What `run` returns: the call is done; a peer lets it wait; it makes another call; splits of two ranks do not fit.
+FINISHED, PAUSE, DIFFERENT, UNEVEN = range(4)
 PAUSE_AFTER = BILLION // 20  # nanoseconds
 SLEEP_AFTER, SLEEP = BILLION // 1000, 50_000  # nanoseconds of yielding before a rank sleeps, and of its sleep
 
-HEADER = 4096  # bytes of each rank before the slots: its count, and the signatures of its last two calls
+HEADER = 4096  # bytes of each rank before the slots: its count, and of its last two calls the signatures and the splits
 SIGNATURES, EACH_SIGNATURE = 128, 64
+SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `local.MOST_RANKS`
 SLOT = 1 << 20  # bytes of all chunks' slices
 REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
 STEP_BITS = 16
 
-# Words of the state. The first are set for each call, `reducing`'s kernels among them; the others by `run`.
-TENSOR_AT, RANKS, RANK, MEMORY, LENGTH, BLOCKS, SPINS, AGREED, OWN_SIGNATURE, KERNELS = range(10)
+# Words of the state: the group's, then the call's, the last of them `reducing`'s kernels, then those of `run`.
+RANKS, RANK, MEMORY, SPINS, TENSOR_AT, AGREED, LENGTH, BLOCKS, OWN_SIGNATURE, OWN_SPLITS, KERNELS = range(11)
 SIZE = KERNELS + 4
-EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(15, 22)  # the last: whose count is awaited, and how high
-TIMES, WORDS = 22, 24  # two times for the system
+EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(16, 23)  # the last: whose count is awaited, and how high
+TIMES, WORDS = 23, 25  # two times for the system
 
 
 @compiled
@@ -37,6 +38,8 @@ def run(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
     while state[BLOCK] < state[BLOCKS]:
         if state[ROW] < 0:
             status = _enter(plan, edges, state, checked)
+            if not status and state[OWN_SPLITS] and state[BLOCK] == 0:
+                status = _need_splits(state, checked)
             if status:
                 return status
             state[ROW], state[AT] = 0, 0
@@ -70,7 +73,29 @@ def _enter(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
             (end - begin) * state[SIZE],
         )
     memmove(_signature(state, state[RANK]), state[OWN_SIGNATURE], EACH_SIGNATURE)
+    if state[OWN_SPLITS]:
+        memmove(_splits(state, state[RANK]), state[OWN_SPLITS], 16 * state[RANKS])
     store(_header(state, state[RANK]), (state[EPOCH] << STEP_BITS) + ENTERED)
+    return FINISHED
+
+
+@compiled
+def _need_splits(state: Ints, checked: Ints) -> int:
+    """Wait for all ranks' splits: UNEVEN where one sends what another does not expect. The longest sets the blocks.
+
+    If it is entered again after PAUSE, this rank publishes the same data once more.
+    """
+    status, ranks, longest = _await_all(state, checked, (state[EPOCH] << STEP_BITS) + ENTERED), state[RANKS], 0
+    if status:
+        return status
+    for sender in range(ranks):
+        for receiver in range(ranks):
+            sent = load(_splits(state, sender) + 8 * receiver)
+            if sent != load(_splits(state, receiver) + 8 * (ranks + sender)):
+                state[PEER], state[MARK] = sender, receiver
+                return UNEVEN
+            longest = max(longest, 0 if sender == receiver else sent)
+    state[BLOCKS] = max(1, (longest + state[LENGTH] - 1) // state[LENGTH])
     return FINISHED
 
 
@@ -189,6 +214,12 @@ def _header(state: Ints, rank: int) -> int:
 @compiled
 def _signature(state: Ints, rank: int) -> int:
     return int(_header(state, rank) + SIGNATURES + (state[EPOCH] & 1) * EACH_SIGNATURE)
+
+
+@compiled
+def _splits(state: Ints, rank: int) -> int:
+    """Where a rank publishes how many elements it sends to each, and expects from each."""
+    return int(_header(state, rank) + SPLITS + (state[EPOCH] & 1) * EACH_SPLITS)
 
 
 def new_state(memory: int, ranks: int, rank: int) -> Ints:
