@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import build, executable, names
-from collectives.backends import Performed
+from collectives.backends import Call, Performed, backend
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.compile import plan
@@ -57,6 +57,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     half_types(check, rank, p)
     same_bits(check, rank, p)
     shapes(check, rank, p)
+    overlapping(check, rank, p)
     groups(check, rank, p)
     refusals(check, p)
     everywhere = torch.tensor([int(ok) for _, ok in checked])
@@ -257,6 +258,31 @@ def shapes(check: Check, rank: int, p: int) -> None:
     view = torch.ones(10)
     collectives.all_reduce(view[2:5])
     check("a view, and nothing beside it", torch.equal(view, torch.tensor([1.0] * 2 + [float(p)] * 3 + [1.0] * 5)))
+
+
+def overlapping(check: Check, rank: int, p: int) -> None:
+    """An input and an output that share memory, in several blocks: the result is that of two tensors."""
+    n = 300_000
+    own = slice(rank * n, (rank + 1) * n)
+    whole = torch.full((p * n,), -1.0)
+    whole[own] = torch.arange(n) + rank
+    collectives.all_gather_into_tensor(whole, whole[own])
+    gathered = torch.cat([torch.arange(n) + float(r) for r in range(p)])
+    check("all_gather from a part of its output", torch.equal(whole, gathered))
+    collectives.reduce_scatter_tensor(whole[own], whole)
+    check("reduce_scatter into a part of its input", torch.equal(whole[own], gathered[own] * p))
+    sizes = [n + (r + rank) % p for r in range(p)]  # as many from each rank as to it
+    exchanged = torch.arange(sum(sizes)) + float(rank)
+    expected, given = torch.empty_like(exchanged), exchanged.clone()
+    dist.all_to_all_single(expected, given, sizes, sizes)
+    collectives.all_to_all_single(exchanged, exchanged, sizes, sizes)
+    check("all_to_all into its input", torch.equal(exchanged, expected))
+    try:
+        backend("p2p").perform(Call("all_gather", torch.empty(p + 1), torch.ones(1)))
+    except ValueError as error:
+        check("an output of another size", f"got {p + 1} elements, expected {p} elements" in str(error))
+    else:
+        check("an output of another size", p == 1)
 
 
 def groups(check: Check, rank: int, p: int) -> None:

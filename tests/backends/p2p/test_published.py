@@ -12,13 +12,14 @@ from torch import distributed as dist
 from collectives.algorithms import build, executable
 from collectives.backends.p2p.compile import compact, completed
 from collectives.backends.p2p.loop.kernels import kernels
-from collectives.backends.p2p.publish import ENTERED, TENSOR, Published, publish
+from collectives.backends.p2p.publish import ENTERED, FIRST_SLOT, SLOTS, Published, publish
 from collectives.backends.p2p.published import run
 from collectives.backends.p2p.published.executor import slice_length
-from collectives.contracts import COMPACT, CONTRACTS, REDUCING
+from collectives.contracts import COMPACT, CONTRACTS, IN_PLACE, REDUCING
 from collectives.schedule import Schedule
 
 ROOTED = {name for name, each in CONTRACTS.items() if each.rooted}
+READABLE = range(FIRST_SLOT, FIRST_SLOT + SLOTS)  # places that peers read
 BEGIN = -1  # the row in which a rank publishes what it has
 Cell = tuple[int, int, int]  # rank, slot, chunk
 
@@ -44,8 +45,9 @@ def races(parts: list[Published]) -> list[str]:
     newest: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # (rank, chunk) -> (step, slot)
     for rank, part in enumerate(parts):
         for chunk, slot in part.copies.tolist():
-            writes[rank, slot, chunk].append((BEGIN, BEGIN))
-            newest[rank, chunk].append((BEGIN, slot))
+            if slot in READABLE:
+                writes[rank, slot, chunk].append((BEGIN, BEGIN))
+                newest[rank, chunk].append((BEGIN, slot))
     for step, rank, row in sorted((step, rank, row) for rank, each in enumerate(rows) for row, step in enumerate(each)):
         part, clock = parts[rank], clocks[rank][row]
         clock[:] = [*(clocks[rank][row - 1] if row else clock)]
@@ -59,9 +61,9 @@ def races(parts: list[Published]) -> list[str]:
         for op in range(part.steps[row, 2], part.steps[row + 1, 2]):
             chunk, slot, *_, first = part.ops[op].tolist()
             for owner, where in part.operands[first : part.ops[op + 1, 4]].tolist():
-                if where != TENSOR:
+                if where in READABLE:
                     reads[owner, where, chunk].append((rank, row, step))
-            if slot != TENSOR:
+            if slot in READABLE:
                 writes[rank, slot, chunk].append((row, step))
             newest[rank, chunk].append((step, slot))
     return list(_wrong(reads, writes, newest, clocks))
@@ -121,21 +123,26 @@ def played(schedule: Schedule, data: list[np.ndarray], op: object = dist.ReduceO
 
     def one(rank: int) -> None:
         state, part, checked = states[rank], parts[rank], np.zeros(p, dtype=np.int64)
-        own = compact(schedule, rank, np.diff(cut)) if schedule.collective in COMPACT else cut
-        state[run.TENSOR_AT], state[run.AGREED] = data[rank].ctypes.data, 1
+        edges = compact(schedule, rank, np.diff(cut)) if schedule.collective in COMPACT else cut
+        in_place = schedule.collective in IN_PLACE
+        own, target = (data[rank] if in_place else np.zeros_like(data[rank]) for _ in range(2))
+        addresses = own.ctypes.data, data[rank].ctypes.data, target.ctypes.data
+        state[run.OWN_AT], state[run.SOURCE_AT], state[run.TARGET_AT] = addresses
+        state[run.AGREED] = 1
         state[run.LENGTH] = length = slice_length(part, size)
         found = kernels(op, torch.from_numpy(data[rank]).dtype)
         assert found
         state[run.KERNELS : run.KERNELS + len(found)] = found
-        state[run.OWN_SIGNATURE] = signature.ctypes.data
+        state[run.SIGNATURE] = signature.ctypes.data
         state[run.BLOCKS], state[run.BLOCK], state[run.ROW], state[run.AT] = (
             max(1, -(-int(np.diff(cut).max(initial=0)) // length)),
             0,
             -1,
             0,
         )
-        while run.run(part, own, state, checked) != run.FINISHED:
+        while run.run(part, part.layout(edges), state, checked) != run.FINISHED:
             pass
+        data[rank][: len(target)] = target
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(p)]
     for thread in threads:

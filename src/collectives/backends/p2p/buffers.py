@@ -31,6 +31,32 @@ def fill(call: Call, made: Prepared, rank: int, p: int, kind: TensorKind) -> tup
     return work, scratch
 
 
+Tensor = torch.Tensor | None
+
+
+def tensors(call: Call, made: Prepared, rank: int, kind: TensorKind) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory of the rank's own, if published buffers need it, its data, and where its result goes.
+
+    Where torch works in place the three are one. Otherwise data that the result would overwrite are copied.
+    """
+    source, target = call.input, call.output
+    if source is target and not (call.collective == "reduce" and rank != call.root):
+        return target, source, target
+    ready = made.published
+    for tensor, n, what in zip((source, target), ready.elements, ("an input", "an output"), strict=True):
+        if n and (tensor is None or tensor.numel() != n):
+            got = "none" if tensor is None else f"{tensor.numel()} elements"
+            raise ValueError(f"{call.collective} needs {what} on this rank: got {got}, expected {n} elements")
+    if source is not None and target is not None and source is not target and _overlap(source, target):
+        source = source.detach().clone()
+    return _memory(int(made.edges[-1]), kind) if ready.plan.needs_own else None, source, target
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    begin, end = max(one.data_ptr(), other.data_ptr()), min(each.data_ptr() + each.nbytes for each in (one, other))
+    return begin < end
+
+
 def hand_over(call: Call, work: torch.Tensor, edges: Ints, rank: int, p: int) -> None:
     """Copy the result into the caller's output, where it was not made in place."""
     match call.collective:

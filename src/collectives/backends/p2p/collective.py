@@ -11,12 +11,12 @@ from torch import distributed as dist
 from collectives.backends import Call, Performed
 from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
-from collectives.backends.p2p.buffers import fill, hand_over
+from collectives.backends.p2p.buffers import fill, hand_over, tensors
 from collectives.backends.p2p.communicator import Communicator, communicator, group_of
 from collectives.backends.p2p.connection import MessageError
-from collectives.backends.p2p.execute import execute
+from collectives.backends.p2p.execute import execute, execute_published
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.prepared import DEVICES, call_key, check, prepare
+from collectives.backends.p2p.prepared import DEVICES, CallKey, Prepared, call_key, check, prepare
 from collectives.backends.p2p.program import PYTHON
 
 
@@ -53,23 +53,34 @@ def connect(group: dist.ProcessGroup) -> None:
 
 
 def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performed:
-    rank, p, wanted = me.rank, me.p, call_key(call, me.p)
+    rank, wanted = me.rank, call_key(call, me.p)
     if me.membership is None:
         check(me.over, wanted)  # before ranks talk
     made = prepare(me.membership or me.meet(wanted.kind.device), wanted)
-    work, scratch = fill(call, made, rank, p, wanted.kind)
+    mesh = me.mesh(call.background) if wanted.kind.device.type == "cpu" else None
     try:
-        if wanted.kind.device.type == "cuda":
-            execute_in_batches(made.plan, work, scratch, group, call.op, p)
-            executor, over = PYTHON, None
+        if mesh and mesh.segment and made.published:
+            agreed = call.agreed and _agreement(call, wanted.n) is not None
+            executor = execute_published(made, tensors(call, made, rank, wanted.kind), mesh, agreed)
         else:
-            finish = _agreement(call, wanted.n) if call.agreed else None
-            mesh = me.mesh(call.background)
-            executor, over = execute(made, work, scratch, mesh, call.op, finish), mesh.over
+            executor = _send_and_receive(call, made, wanted, group, me, mesh)
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
-    hand_over(call, work, made.edges, rank, p)
-    return Performed(*made.performed[:3], executor, over)
+    return Performed(*made.performed[:3], executor, mesh.over if mesh else None)
+
+
+def _send_and_receive(
+    call: Call, made: Prepared, wanted: CallKey, group: dist.ProcessGroup, me: Communicator, mesh: Mesh | None
+) -> str:
+    """By messages, over a mesh or over NCCL; the executor's name."""
+    work, scratch = fill(call, made, me.rank, me.p, wanted.kind)
+    if mesh:
+        executor = execute(made, work, scratch, mesh, call.op, _agreement(call, wanted.n) if call.agreed else None)
+    else:
+        execute_in_batches(made.plan, work, scratch, group, call.op, me.p)
+        executor = PYTHON
+    hand_over(call, work, made.edges, me.rank, me.p)
+    return executor
 
 
 def _agreement(call: Call, n: int) -> Callable[[Mesh], None] | None:

@@ -42,27 +42,25 @@ def execute(
     op: Any,
     finish: Callable[[Mesh], None] | None = None,
 ) -> str:
-    """Execute what is prepared, each task as soon as its inputs are there; its signature goes with every message.
+    """Send and receive what is prepared, each task as soon as its inputs are there; its signature goes with all of it.
 
     ``finish`` sends and receives what ends the call, over the same connections. Returns the executor's name, COMPILED
     also where a call that the loop has begun was ended in Python.
     """
-    joined.begin(step_by_step=made.plan.exchanges, signature=made.signature)
-    try:
-        if made.published and joined.segment:
-            local.published().execute(made.published, tensor, joined, finish is not None)
-            return COMPILED
+    with joined.begin(made.plan.exchanges, made.signature):
         if joined.segment:
             local.published().enter(joined)
         used = _execute(made.plan, tensor, scratch, joined, op)
         if finish:
             finish(joined)
-    except BaseException as error:
-        joined.fail(error)  # others may still send what this call has asked for: no later one may take it
-        raise
-    finally:
-        joined.end()
     return used
+
+
+def execute_published(made: Prepared, tensors: Any, joined: Mesh, agreed: bool) -> str:
+    """Execute what is prepared on published buffers; with ``agreed`` no rank returns before all have made the call."""
+    with joined.begin(False, made.signature):
+        local.published().execute(made.published, tensors, joined, agreed)
+    return COMPILED
 
 
 def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any) -> str:

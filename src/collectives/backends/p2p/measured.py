@@ -39,17 +39,11 @@ def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
         source = f"rank 0 of {joined.size} that share memory"
         return Machine(name=MEASURED, source=source, network=Link(latency=step, overhead=0.0, rate=1 / byte))
     half, found = joined.size // 2, b""
-    joined.begin(step_by_step=False)
-    try:
+    with joined.begin(step_by_step=False):
         if joined.rank < half:
             found = _LINK.pack(*_asked(_Pair(joined, joined.rank + half)))
         elif joined.rank < 2 * half:
             _answer(_Pair(joined, joined.rank - half))
-    except BaseException as error:
-        joined.fail(error)
-        raise
-    finally:
-        joined.end()
     links = [_LINK.unpack(each) for each in everyones(found, group) if each]
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
     source = f"{len(links)} of the group's pairs of ranks"

@@ -11,6 +11,8 @@ rank does not take it away from itself stands in `outgoing`.) A rank asks for a 
 they are sent.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import secrets
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -90,10 +93,11 @@ class Mesh:
         if self._local:
             self._watch(self._local, select.POLLIN, partial(self._accept_local, self._local))
 
-    def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> None:
+    def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> Mesh:
         """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.
 
-        Raises RuntimeError if a call of the group has failed before.
+        It ends with a ``with``. An error within is told to the others, who may still send what the call has asked for:
+        no later call may take it. Raises RuntimeError if a call of the group has failed before.
         """
         options = self._options  # before the question: `close` takes them from any thread
         if not self.is_open:
@@ -107,6 +111,15 @@ class Mesh:
             self.progress(0.0)
         self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
         self.deadline = self._listened + self.seconds
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error:
+            self.fail(error)
+        self.end()
 
     def fail(self, error: BaseException) -> None:
         """Tell others why this rank gives up, as far as they listen; its connections are for no later call.

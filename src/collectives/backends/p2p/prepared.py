@@ -93,7 +93,7 @@ class Prepared(NamedTuple):
     edges: Ints
     signature: bytes
     performed: Performed
-    published: Any | None = None  # a `published.Ready`
+    published: Any = None  # a `published.Ready`
 
 
 def _is_published(us: Membership, wanted: CallKey, machine: Machine) -> bool:

@@ -1,6 +1,6 @@
 """Compile a schedule, once, into what one rank reads from its peers' published buffers, and for whom it waits.
 
-Every rank has two places for each chunk, beside its tensor, in memory that its peers read: its *slots*. A chunk has a
+Every rank has two places for each chunk, beside its tensors, in memory that its peers read: its *slots*. A chunk has a
 new *version* after each step that writes it. A version that peers read lies in a slot, and the versions in turn use
 both. A rank counts its steps where its peers see it. So it waits for two things, and both are a peer's count:
 
@@ -20,9 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.contracts import cells, contract
-from collectives.schedule import Ints, Schedule
+from collectives.schedule import Bools, Ints, Schedule
 
-TENSOR, FIRST_SLOT, SLOTS = 0, 1, 2
+# Places of a chunk: memory of the rank's own, for what nobody reads; two slots; its data, and where its result goes.
+OWN, FIRST_SLOT, SLOTS, SOURCE, TARGET = 0, 1, 2, 3, 4
 ENTERED = 1  # a rank's count when its own data are published; after step t it is t + 1 higher
 MOST_STEPS = (1 << 16) - 2
 MOST_MOVES = 1 << 16  # chunks that all ranks move together: more would take a second to compile
@@ -46,20 +47,36 @@ class Published(NamedTuple):
 
     steps: Ints  # step, first wait, first op
     waits: Ints  # rank, its count
-    ops: Ints  # chunk, slot, whether the tensor gets it too, whether it is divided, first operand
-    operands: Ints  # rank, slot
-    copies: Ints  # chunk, slot: own data that peers read
-    k: int
+    ops: Ints  # chunk, place, whether the target gets it too, whether it is divided, first operand
+    operands: Ints  # rank, place
+    copies: Ints  # chunk, place: own data that peers read, in a slot; or that the target gets
+    held: Ints  # of each chunk: whether the source has it, and the target gets it
+
+    @property
+    def needs_own(self) -> bool:
+        """Whether anything is kept in memory of the rank's own."""
+        return bool((self.ops[:-1, 1] == OWN).any())
 
     @property
     def nbytes(self) -> int:
         """Memory of the arrays."""
-        return sum(each.nbytes for each in (self.steps, self.waits, self.ops, self.operands, self.copies))
+        return sum(each.nbytes for each in self)
+
+    def layout(self, edges: Ints) -> Ints:
+        """Of each chunk between ``edges``: its length, and where it begins in own memory, in source and in target.
+
+        A source or a target has the chunks that are held, one after the other.
+        """
+        lengths = np.diff(edges)
+        sizes = np.stack([lengths, lengths, *(lengths * self.held.T)])
+        sizes[1:] = np.cumsum(sizes[1:], axis=1) - sizes[1:]
+        return np.ascontiguousarray(sizes.T)
 
 
 def nothing() -> Published:
     """A part without a step, of one chunk."""
-    return Published(_table([(0, 0, 0)], 3), _table([], 2), _table([(0,) * 5], 5), _table([], 2), _table([], 2), 1)
+    ends = _table([(0, 0, 0)], 3), _table([], 2), _table([(0,) * 5], 5)
+    return Published(*ends, _table([], 2), _table([], 2), _table([(0, 0)], 2))
 
 
 History = dict[tuple[int, int], list[Version]]  # (rank, chunk) -> its versions
@@ -81,19 +98,22 @@ def publish(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> Pu
             for nth in range(1, len(each)):
                 steps[each[nth].step].append((chunk, nth))
     rows, waits, ops, operands = (list[tuple[int, ...]]() for _ in range(4))
-    wanted = _wanted(schedule, rank)
+    has, wanted = _held(schedule, rank)
+    written = {chunk for each in steps.values() for chunk, _ in each}
+    copies += [(chunk, TARGET) for chunk in range(schedule.k) if has[chunk] and wanted[chunk] and chunk not in written]
     for step in sorted(steps):
         rows.append((step, len(waits), len(ops)))
         needed: dict[int, int] = {}
         for chunk, nth in sorted(steps[step]):
             own = versions[rank, chunk]
             version, before = own[nth], own[nth - 1]
-            is_last = nth == len(own) - 1 and version.slot != TENSOR and wanted[chunk]
-            ops.append((chunk, version.slot, is_last, chunk in finished.get(step, []), len(operands)))
+            is_result = nth == len(own) - 1 and wanted[chunk]
+            place = TARGET if is_result and version.slot == OWN else version.slot
+            ops.append((chunk, place, is_result and place != TARGET, chunk in finished.get(step, []), len(operands)))
             for source in version.operands:
                 read = before if source == rank else _read(versions[source, chunk], step)
                 is_first = source == rank and before.step < 0
-                operands.append((source, TENSOR if is_first else read.slot))
+                operands.append((source, SOURCE if is_first else read.slot))
                 if source != rank:
                     needed[source] = max(needed.get(source, 0), ENTERED + read.step + 1)
             for at, reader in version.replaced:
@@ -102,7 +122,7 @@ def publish(schedule: Schedule, rank: int, finished: dict[int, list[int]]) -> Pu
     rows.append((schedule.nsteps, len(waits), len(ops)))
     ops.append((0, 0, 0, 0, len(operands)))
     tables = _table(rows, 3), _table(waits, 2), _table(ops, 5), _table(operands, 2), _table(copies, 2)
-    return Published(*tables, schedule.k)
+    return Published(*tables, np.stack([has, wanted], axis=1).astype(np.int64))
 
 
 def history(schedule: Schedule) -> History | None:
@@ -139,7 +159,7 @@ def _versions(rank: int, writes: dict[int, list[tuple[int, bool]]], reads: list[
         readers = tuple(each for each in reads if step < each[0] <= until)
         sources = writes.get(step, [])
         operands = sorted([src for src, _ in sources] + [rank] * any(add for _, add in sources))
-        slot, replaced = TENSOR, tuple[tuple[int, int], ...]()
+        slot, replaced = OWN, tuple[tuple[int, int], ...]()
         if readers:
             slot = FIRST_SLOT + len(in_slot) % SLOTS
             replaced = in_slot[-SLOTS] if len(in_slot) >= SLOTS else ()
@@ -153,10 +173,10 @@ def _read(versions: list[Version], step: int) -> Version:
     return next(each for each in reversed(versions) if each.step < step)
 
 
-def _wanted(schedule: Schedule, rank: int) -> list[bool]:
-    """Of each chunk whether the rank must hold its result."""
-    where = np.broadcast_to(contract(schedule).where(cells(schedule, rank)), (schedule.p, schedule.k))
-    return [bool(each) for each in where[rank]]
+def _held(schedule: Schedule, rank: int) -> list[Bools]:
+    """Of each chunk whether the rank has it before, and whether it must have its result."""
+    promised, cell, shape = contract(schedule), cells(schedule, rank), (schedule.p, schedule.k)
+    return [np.broadcast_to(each(cell), shape)[rank] for each in (promised.before, promised.where)]
 
 
 def _table(rows: list[tuple[int, ...]], width: int) -> Ints:

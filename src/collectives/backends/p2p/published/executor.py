@@ -28,17 +28,19 @@ from collectives.backends.p2p.published.run import (
     HEADER,
     LENGTH,
     MARK,
-    OWN_SIGNATURE,
+    OWN_AT,
     PEER,
     RANKS,
     REGION,
     ROW,
+    SIGNATURE,
     SIGNATURES,
     SIZE,
     SLOT,
+    SOURCE_AT,
     SPLITS,
     STEP,
-    TENSOR_AT,
+    TARGET_AT,
     UNEVEN,
     new_state,
     run,
@@ -47,6 +49,7 @@ from collectives.backends.p2p.published.segment import Segment
 from collectives.backends.p2p.signature import NO_CALL
 from collectives.schedule import Ints
 
+Tensors = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]  # own memory, source, target
 LINE = 64  # bytes of a line of the cache
 NOTHING, NO_EDGES, NO_KERNELS = nothing(), np.zeros(2, dtype=np.int64), Kernels(0, 0, 0, 0, 1)
 WORDS_OF_CALL = slice(LENGTH, SIZE + 1)
@@ -54,18 +57,19 @@ WORDS_OF_CALL = slice(LENGTH, SIZE + 1)
 
 def slice_length(plan: Published, itemsize: int) -> int:
     """Elements of each chunk in a block: whole lines of the cache if there is room; 0 if there is none."""
-    most = SLOT // plan.k // itemsize
+    most = SLOT // len(plan.held) // itemsize
     return most - most % (LINE // itemsize) if most * itemsize >= LINE and LINE % itemsize == 0 else most
 
 
 class Ready(NamedTuple):
-    """A plan for calls of one size, op and dtype: ``words`` are what the state gets beside the tensor's address.
+    """A plan for calls of one size, op and dtype: ``words`` are what the state gets beside the tensors' addresses.
 
-    They have the addresses of ``signature`` and ``splits``.
+    They have the addresses of ``signature`` and ``splits``. ``chunks`` are the plan's layout.
     """
 
     plan: Published
-    edges: Ints
+    chunks: Ints
+    elements: tuple[int, ...]  # of the source and of the target
     words: Ints
     signature: NDArray[np.uint8]
     splits: Ints  # elements to each rank, then from each; empty if all are alike
@@ -104,30 +108,34 @@ def _ready(
     kept = np.frombuffer(signature.ljust(EACH_SIGNATURE, b"\0"), dtype=np.uint8)
     lengths = np.array(splits, dtype=np.int64).ravel()
     addresses = kept.ctypes.data, lengths.ctypes.data if splits else 0
-    return Ready(plan, edges, np.array([length, blocks, *addresses, *found], dtype=np.int64), kept, lengths)
+    words = np.array([length, blocks, *addresses, *found], dtype=np.int64)
+    chunks = plan.layout(edges)
+    elements = tuple((chunks[:, 0] @ plan.held).tolist())
+    return Ready(plan, chunks, elements, words, kept, lengths)
 
 
-def execute(made: Ready, tensor: torch.Tensor, mesh: Mesh, agreed: bool) -> None:
-    """Execute a plan on this rank's tensor; with ``agreed`` no rank returns before all have made the call.
+def execute(made: Ready, tensors: Tensors, mesh: Mesh, agreed: bool) -> None:
+    """Execute a plan on this rank's tensors; with ``agreed`` no rank returns before all have made the call.
 
     Raises MessageError where a peer fails or is late.
     """
     state = mesh.segment.state
-    state[TENSOR_AT], state[AGREED], state[WORDS_OF_CALL] = tensor.data_ptr(), agreed, made.words
-    _run(made.plan, made.edges, mesh, mesh.segment)
+    state[OWN_AT], state[SOURCE_AT], state[TARGET_AT] = (each.data_ptr() if each is not None else 0 for each in tensors)
+    state[AGREED], state[WORDS_OF_CALL] = agreed, made.words
+    _run(made, mesh, mesh.segment)
 
 
 def enter(mesh: Mesh) -> None:
     """Publish what this rank calls, and no data: a call that sends messages. Peers that call differently notice."""
     made, state = _ready(NOTHING, NO_EDGES, 1, 1, NO_KERNELS, mesh.signature), mesh.segment.state
     state[AGREED], state[WORDS_OF_CALL] = False, made.words
-    _run(NOTHING, NO_EDGES, mesh, mesh.segment)
+    _run(made, mesh, mesh.segment)
 
 
-def _run(plan: Published, edges: Ints, mesh: Mesh, segment: Segment) -> None:
-    state = segment.state
+def _run(made: Ready, mesh: Mesh, segment: Segment) -> None:
+    plan, chunks, state = made.plan, made.chunks, segment.state
     state[BLOCK], state[ROW], state[AT] = 0, -1, 0
-    while (status := run(plan, edges, state, segment.checked)) != FINISHED:
+    while (status := run(plan, chunks, state, segment.checked)) != FINISHED:
         peer, step = int(state[PEER]), int(state[STEP])
         if status == DIFFERENT:
             theirs = _signature(segment, peer)
@@ -166,9 +174,9 @@ def _compile() -> None:
     with one_at_a_time(__file__):
         memory, signature = np.zeros(HEADER + REGION, dtype=np.uint8), np.zeros(EACH_SIGNATURE, dtype=np.uint8)
         state = new_state(memory.ctypes.data, 1, 0)
-        state[OWN_SIGNATURE], state[SIZE], state[LENGTH], state[ROW] = signature.ctypes.data, 1, 1, -1
+        state[SIGNATURE], state[SIZE], state[LENGTH], state[ROW] = signature.ctypes.data, 1, 1, -1
         state[BLOCKS] = 1
-        run(NOTHING, NO_EDGES, state, np.zeros(1, dtype=np.int64))
+        run(NOTHING, NOTHING.layout(NO_EDGES), state, np.zeros(1, dtype=np.int64))
 
 
 _compile()

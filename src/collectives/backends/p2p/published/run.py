@@ -9,7 +9,7 @@ import numpy as np
 from collectives.backends.p2p.loop.atomics import load, store
 from collectives.backends.p2p.loop.reducing import combine, divide
 from collectives.backends.p2p.loop.system import BILLION, memmove, now, ppoll, sched_yield
-from collectives.backends.p2p.publish import ENTERED, TENSOR, Published
+from collectives.backends.p2p.publish import ENTERED, OWN, SLOTS, SOURCE, TARGET, Published
 from collectives.compiled import compiled
 from collectives.schedule import Ints
 
@@ -26,25 +26,25 @@ REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
 STEP_BITS = 16
 
 # Words of the state: the group's, then the call's, the last of them `reducing`'s kernels, then those of `run`.
-RANKS, RANK, MEMORY, SPINS, TENSOR_AT, AGREED, LENGTH, BLOCKS, OWN_SIGNATURE, OWN_SPLITS, KERNELS = range(11)
+RANKS, RANK, MEMORY, SPINS, OWN_AT, SOURCE_AT, TARGET_AT, AGREED, LENGTH, BLOCKS, SIGNATURE, SPLIT, KERNELS = range(13)
 SIZE = KERNELS + 4
-EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(16, 23)  # the last: whose count is awaited, and how high
-TIMES, WORDS = 23, 25  # two times for the system
+EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(18, 25)  # the last: whose count is awaited, and how high
+TIMES, WORDS = 25, 27  # two times for the system
 
 
 @compiled
-def run(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
+def run(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
     """Run to the end of the call; after PAUSE call it again. ``checked`` has the last block for which a peer was."""
     while state[BLOCK] < state[BLOCKS]:
         if state[ROW] < 0:
-            status = _enter(plan, edges, state, checked)
-            if not status and state[OWN_SPLITS] and state[BLOCK] == 0:
+            status = _enter(plan, chunks, state, checked)
+            if not status and state[SPLIT] and state[BLOCK] == 0:
                 status = _need_splits(state, checked)
             if status:
                 return status
             state[ROW], state[AT] = 0, 0
         while state[ROW] < len(plan.steps) - 1:
-            status = _step(plan, edges, state, checked)
+            status = _step(plan, chunks, state, checked)
             if status:
                 return status
             state[ROW] += 1
@@ -58,23 +58,23 @@ def run(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
 
 
 @compiled
-def _enter(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
+def _enter(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
     """Publish what this rank has, once no peer reads what it has published two blocks ago."""
     state[STEP] = 0
     status = _await_all(state, checked, (state[EPOCH] - 1) << STEP_BITS)
     if status:
         return status
     for row in range(len(plan.copies)):
-        chunk, slot = plan.copies[row]
-        begin, end = _slice(edges, state, chunk)
-        memmove(
-            _place(state, state[RANK], slot, chunk, begin),
-            state[TENSOR_AT] + begin * state[SIZE],
-            (end - begin) * state[SIZE],
-        )
-    memmove(_signature(state, state[RANK]), state[OWN_SIGNATURE], EACH_SIGNATURE)
-    if state[OWN_SPLITS]:
-        memmove(_splits(state, state[RANK]), state[OWN_SPLITS], 16 * state[RANKS])
+        chunk, place = plan.copies[row]
+        source = _place(state, chunks, state[RANK], SOURCE, chunk)
+        into = _place(state, chunks, state[RANK], place, chunk)
+        if place != TARGET:
+            memmove(into, source, _count(chunks, state, chunk) * state[SIZE])
+        elif state[BLOCK] == 0 and into != source:  # whole, because the others may need fewer blocks
+            memmove(into, source, chunks[chunk, 0] * state[SIZE])
+    memmove(_signature(state, state[RANK]), state[SIGNATURE], EACH_SIGNATURE)
+    if state[SPLIT]:
+        memmove(_splits(state, state[RANK]), state[SPLIT], 16 * state[RANKS])
     store(_header(state, state[RANK]), (state[EPOCH] << STEP_BITS) + ENTERED)
     return FINISHED
 
@@ -111,7 +111,7 @@ def _await_all(state: Ints, checked: Ints, mark: int) -> int:
 
 
 @compiled
-def _step(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
+def _step(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
     """Wait for what a step reads and overwrites, do it, and say so."""
     step, wait, op = plan.steps[state[ROW]]
     state[STEP] = step
@@ -124,7 +124,7 @@ def _step(plan: Published, edges: Ints, state: Ints, checked: Ints) -> int:
         state[AT] += 1
     state[AT] = 0
     for each in range(op, last_op):
-        _do(plan, edges, state, each)
+        _do(plan, chunks, state, each)
     store(_header(state, state[RANK]), (state[EPOCH] << STEP_BITS) + ENTERED + step + 1)
     return FINISHED
 
@@ -164,44 +164,42 @@ def _is_there(header: int, mark: int, spins: int) -> bool:
 def _differs(state: Ints, peer: int) -> bool:
     theirs = _signature(state, peer)
     for at in range(0, EACH_SIGNATURE, 8):  # noqa: SIM110
-        if load(theirs + at) != load(state[OWN_SIGNATURE] + at):
+        if load(theirs + at) != load(state[SIGNATURE] + at):
             return True
     return False
 
 
 @compiled
-def _do(plan: Published, edges: Ints, state: Ints, op: int) -> None:
-    """Combine the operands of one chunk, in their order, into its slot or the tensor."""
-    chunk, slot, is_wanted, is_complete, first = plan.ops[op]
-    last = plan.ops[op + 1, 4]
-    begin, end = _slice(edges, state, chunk)
-    if begin == end:
+def _do(plan: Published, chunks: Ints, state: Ints, op: int) -> None:
+    """Combine the operands of one chunk, in their order, into its place."""
+    chunk, place, is_result, is_complete, first = plan.ops[op]
+    last, count = plan.ops[op + 1, 4], _count(chunks, state, chunk)
+    if not count:
         return
-    into, count = _place(state, state[RANK], slot, chunk, begin), end - begin
-    operands = np.empty(last - first, np.int64)
+    into, operands = _place(state, chunks, state[RANK], place, chunk), np.empty(last - first, np.int64)
     for nth in range(last - first):
-        rank, its_slot = plan.operands[first + nth]
-        operands[nth] = _place(state, rank, its_slot, chunk, begin)
+        rank, where = plan.operands[first + nth]
+        operands[nth] = _place(state, chunks, rank, where, chunk)
     combine(state[KERNELS:], into, operands, count)
     if is_complete:
         divide(state[KERNELS:], into, count, state[RANKS])
-    if is_wanted:
-        memmove(_place(state, state[RANK], TENSOR, chunk, begin), into, count * state[SIZE])
+    if is_result:
+        memmove(_place(state, chunks, state[RANK], TARGET, chunk), into, count * state[SIZE])
 
 
 @compiled
-def _slice(edges: Ints, state: Ints, chunk: int) -> tuple[int, int]:
+def _count(chunks: Ints, state: Ints, chunk: int) -> int:
     """The elements of a chunk that belong to this block."""
-    begin = min(edges[chunk] + state[BLOCK] * state[LENGTH], edges[chunk + 1])
-    return begin, min(begin + state[LENGTH], edges[chunk + 1])
+    return int(min(max(chunks[chunk, 0] - state[BLOCK] * state[LENGTH], 0), state[LENGTH]))
 
 
 @compiled
-def _place(state: Ints, rank: int, slot: int, chunk: int, begin: int) -> int:
-    """Where a rank's slice of a chunk is: in a slot, or from the element ``begin`` of this rank's tensor on."""
-    if slot == TENSOR:
-        return int(state[TENSOR_AT] + begin * state[SIZE])
-    half = (state[EPOCH] & 1) * 2 + slot - 1
+def _place(state: Ints, chunks: Ints, rank: int, place: int, chunk: int) -> int:
+    """Where a rank's slice of a chunk is: in a slot, or in a tensor of this rank's."""
+    if place == OWN or place > SLOTS:
+        tensor = 0 if place == OWN else place - SLOTS
+        return int(state[OWN_AT + tensor] + (chunks[chunk, 1 + tensor] + state[BLOCK] * state[LENGTH]) * state[SIZE])
+    half = (state[EPOCH] & 1) * 2 + place - 1
     slots = state[MEMORY] + state[RANKS] * HEADER + rank * REGION
     return int(slots + half * SLOT + chunk * state[LENGTH] * state[SIZE])
 

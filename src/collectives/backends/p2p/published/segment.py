@@ -62,14 +62,8 @@ def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
 def _connect(mesh: Mesh) -> None:
     """Connect with every rank, both ways; the program's own calls are numbered from 1."""
     mesh.call -= 1
-    mesh.begin(step_by_step=False)
-    try:
+    with mesh.begin(step_by_step=False):
         agree(mesh, pairs=True)
-    except BaseException as error:
-        mesh.fail(error)
-        raise
-    finally:
-        mesh.end()
 
 
 def _listener(stack: contextlib.ExitStack) -> tuple[bytes, socket.socket | None]:
