@@ -107,6 +107,7 @@ def one_by_one(p: int, root: int, k: int) -> Schedule:
     return Schedule("all_reduce", p, k, 2 * k * len(others), step)
 
 
+@pytest.mark.integration  # seconds
 def test_the_check_of_roots_grows_with_what_moves_not_with_steps_times_chunks() -> None:
     submission = Submission(TREES.folder / "reference", TREES.facts.files[0], TREES.variant(3), limit=60)
     root = submission.variant["root"]
