@@ -4,7 +4,7 @@ import pytest
 import torch_tests
 from torch_tests import cause, outcomes, table
 
-# Which of them run in every tier, a second or two each.
+# Which of them run: each kind of call once, and DistributedDataParallel.
 CHOSEN = (
     "test_DistributedDataParallelCPU",
     "test_all_reduce_coalesced_max",
@@ -14,6 +14,12 @@ CHOSEN = (
     "test_gather_full_group",
     "test_isend",
     "test_sparse_all_reduce_sum",
+)
+MORE = (
+    "test_all_gather_coalesced_simple",
+    "test_all_reduce_sum_complex",
+    "test_reduce_product",
+    "test_scatter_object_list",
 )
 
 
@@ -27,10 +33,11 @@ def test_the_table_is_of_all_tests_and_explains_every_failure() -> None:
 
 
 @pytest.mark.integration
-def test_those_chosen_end_as_the_table_says() -> None:
+@pytest.mark.parametrize("tests", [CHOSEN, pytest.param(MORE, marks=pytest.mark.extended)], ids=["chosen", "more"])
+def test_those_chosen_end_as_the_table_says(tests: tuple[str, ...]) -> None:
     known = {row["test"]: row["collectives"] for row in table()}
-    found = {outcome.test: outcome for outcome in outcomes("collectives", CHOSEN)}
-    assert {test: found[test].outcome for test in CHOSEN} == {test: known[test] for test in CHOSEN}, found
+    found = {outcome.test: outcome for outcome in outcomes("collectives", tests)}
+    assert {test: found[test].outcome for test in tests} == {test: known[test] for test in tests}, found
 
 
 def test_a_failure_is_known_by_what_a_rank_raised() -> None:
