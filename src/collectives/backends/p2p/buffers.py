@@ -31,10 +31,7 @@ def fill(call: Call, made: Prepared, rank: int, p: int, kind: TensorKind) -> tup
     return work, scratch
 
 
-Tensor = torch.Tensor | None
-
-
-def tensors(call: Call, made: Prepared, rank: int, kind: TensorKind) -> tuple[Tensor, Tensor, Tensor]:
+def tensors(call: Call, made: Prepared, rank: int, kind: TensorKind) -> tuple[torch.Tensor | None, ...]:
     """Memory of the rank's own, if published buffers need it, its data, and where its result goes.
 
     Where torch works in place the three are one. Otherwise data that the result would overwrite are copied.

@@ -57,7 +57,7 @@ class Exclusive:
 
 
 class Communicator:
-    """One process of one group."""
+    """What one process keeps of a process group: its rank, its connections and the machine of "auto"."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.p, self.over = group.rank(), group.size(), group.name()
@@ -108,7 +108,7 @@ _communicators: WeakKeyDictionary[dist.ProcessGroup, Communicator] = WeakKeyDict
 
 
 def communicator(group: dist.ProcessGroup) -> Communicator:
-    """That of this process in the group."""
+    """The communicator of this process in the group."""
     return _communicators.get(group) or _communicators.setdefault(group, Communicator(group))
 
 

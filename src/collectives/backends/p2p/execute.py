@@ -42,10 +42,10 @@ def execute(
     op: Any,
     finish: Callable[[Mesh], None] | None = None,
 ) -> str:
-    """Send and receive what is prepared, each task as soon as its inputs are there; its signature goes with all of it.
+    """Send and receive what is prepared, each task as soon as its inputs are there.
 
-    ``finish`` sends and receives what ends the call, over the same connections. Returns the executor's name, COMPILED
-    also where a call that the loop has begun was ended in Python.
+    Every message carries the call's signature. ``finish`` sends and receives what ends the call, over the same
+    connections. Returns the executor's name, COMPILED also where a call that the loop has begun was ended in Python.
     """
     with joined.begin(made.plan.exchanges, made.signature):
         if joined.segment:

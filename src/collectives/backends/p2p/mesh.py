@@ -96,8 +96,9 @@ class Mesh:
     def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> Mesh:
         """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.
 
-        It ends with a ``with``. An error within is told to the others, who may still send what the call has asked for:
-        no later call may take it. Raises RuntimeError if a call of the group has failed before.
+        Use it in a ``with``, where the call ends. An error there closes the connections, because peers may still send
+        what the call has asked for, and the peers are told the reason. Raises RuntimeError if a call of the group has
+        failed before.
         """
         options = self._options  # before the question: `close` takes them from any thread
         if not self.is_open:

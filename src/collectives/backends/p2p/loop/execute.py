@@ -30,8 +30,8 @@ from collectives.schedule import Ints
 def takes(made: Plan, tensor: torch.Tensor, mesh: Mesh, op: Any) -> Kernels | None:
     """The addresses of the kernels for this call; None where Python has to execute it.
 
-    That are exchanges over a network of messages so long that one is to leave before the next, and float16 on a
-    processor that does not convert it.
+    Python executes exchanges over a network whose messages are so long that one is to leave before the next. It also
+    reduces float16 on a processor that does not convert it.
     """
     is_long = made.exchanges and made.flat.longest * tensor.element_size() > BANDWIDTH_DELAY
     if not mesh.is_quiet or (is_long and mesh.has_network):

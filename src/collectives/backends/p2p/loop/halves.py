@@ -1,4 +1,4 @@
-"""Half types, compiled: as float32, in which they are combined, and rounded back, as torch rounds them."""
+"""Conversions of half types, compiled: float16 and bfloat16 to float32, and back, rounded as torch rounds them."""
 
 from __future__ import annotations
 

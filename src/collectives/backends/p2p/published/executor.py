@@ -49,7 +49,7 @@ from collectives.backends.p2p.published.segment import Segment
 from collectives.backends.p2p.signature import NO_CALL
 from collectives.schedule import Ints
 
-Tensors = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]  # own memory, source, target
+Tensors = tuple[torch.Tensor | None, ...]  # memory of the rank's own, its data, and where its result goes
 LINE = 64  # bytes of a line of the cache
 NOTHING, NO_EDGES, NO_KERNELS = nothing(), np.zeros(2, dtype=np.int64), Kernels(0, 0, 0, 0, 1)
 WORDS_OF_CALL = slice(LENGTH, SIZE + 1)
@@ -86,8 +86,8 @@ def ready(
 ) -> Ready | None:
     """The plan for tensors with chunks between ``edges``, the longest on any rank of ``longest`` elements.
 
-    With ``splits`` (elements to each rank, and from each) the ranks tell each other what is the longest. None where
-    there is no kernel for the op and dtype, and for too many chunks.
+    With ``splits`` (elements to each rank, and from each) the ranks exchange their splits to find the longest. Returns
+    None if no kernel reduces this dtype by this op, or if a slot is too small for one element of each chunk.
     """
     found = kernels(op, dtype)
     length = slice_length(plan, found.size) if found else 0

@@ -81,9 +81,9 @@ def _enter(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
 
 @compiled
 def _need_splits(state: Ints, checked: Ints) -> int:
-    """Wait for all ranks' splits: UNEVEN where one sends what another does not expect. The longest sets the blocks.
+    """Wait for all ranks' splits: UNEVEN where one sends what another does not expect.
 
-    If it is entered again after PAUSE, this rank publishes the same data once more.
+    The longest split sets the number of blocks. After PAUSE this rank publishes the same data once more.
     """
     status, ranks, longest = _await_all(state, checked, (state[EPOCH] << STEP_BITS) + ENTERED), state[RANKS], 0
     if status:
