@@ -89,9 +89,9 @@ def test_protocols_are_taken_in_order_and_the_links_come_last():
     small = Protocol(name="small", up_to="1K")
     trees = Protocol(name="trees", algorithms=("tree",))
     of = Machine(name="x", network=Link(latency=1e-6, rate=1e9), protocols=(trees, small))
-    assert [protocol.name for protocol in of.protocols_for("tree")] == ["trees", "small", ""]
-    assert [protocol.name for protocol in of.protocols_for(None)] == ["small", ""]
-    assert of.protocols_for("ring")[-1].network.latency == 1e-6
+    assert [protocol.name for protocol in of.protocols_for("tree", 1)] == ["trees", "small", ""]
+    assert [protocol.name for protocol in of.protocols_for(None, 1)] == ["small", ""]
+    assert of.protocols_for("ring", 1)[-1].network.latency == 1e-6
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ A machine is a YAML file. The presets in ``machines/`` are such files, with thei
       - name: LL
         algorithms: [ring]        # left out: all algorithms
         up_to: 64K                # bytes of a message; left out: any
+        buffer_up_to: 1M          # bytes of the whole buffer; left out: any
         startup: 10us             # once, before anything is sent
         share: 0.5                # of every link's rate
         inside: {latency: 0.5us, overhead: 0us}
@@ -84,14 +85,16 @@ class Protocol(StrictModel):
     name: str
     algorithms: tuple[str, ...] | None = None
     up_to: Bytes | None = None
+    buffer_up_to: Bytes | None = None
     startup: Seconds = 0.0
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     inside: Delay = Delay()
     network: Delay = Delay()
 
-    def fits(self, algorithm: str | None) -> bool:
-        """Whether the protocol is for this algorithm; for None, whether it is for all algorithms."""
-        return self.algorithms is None or algorithm in self.algorithms
+    def fits(self, algorithm: str | None, n: int) -> bool:
+        """Whether the protocol is for this algorithm and a buffer of n bytes; None needs one for all algorithms."""
+        is_named = self.algorithms is None or algorithm in self.algorithms
+        return is_named and (self.buffer_up_to is None or n <= self.buffer_up_to)
 
 
 class Machine(StrictModel):
@@ -130,10 +133,10 @@ class Machine(StrictModel):
         """Network ports of a node."""
         return self.ports_per_node or self.ranks_per_node
 
-    def protocols_for(self, algorithm: str | None) -> tuple[Protocol, ...]:
-        """The protocols for one algorithm, in their order; the last one is the plain links, which fit every message."""
+    def protocols_for(self, algorithm: str | None, n: int) -> tuple[Protocol, ...]:
+        """The protocols for one algorithm and a buffer of n bytes, in their order; the last is the plain links."""
         plain = Protocol(name="", inside=_delay(self.inside or self.network), network=_delay(self.network))
-        return (*(protocol for protocol in self.protocols if protocol.fits(algorithm)), plain)
+        return (*(protocol for protocol in self.protocols if protocol.fits(algorithm, n)), plain)
 
 
 def _delay(link: Link) -> Delay:

@@ -60,7 +60,7 @@ class Busy:
 
 def plain(schedule, on, n, algorithm=None):
     """What `simulation` says, message by message and in the order in which it says it; the last rank's finish."""
-    g, edges, protocols = on.ranks_per_node, schedule.cut(n).tolist(), on.protocols_for(algorithm)
+    g, edges, protocols = on.ranks_per_node, schedule.cut(n).tolist(), on.protocols_for(algorithm, n)
     p = schedule.p
     ready, busy, finish, largest = defaultdict(float), defaultdict(Busy), 0.0, 0
 

@@ -136,7 +136,9 @@ def _protocol(row: dict[str, Any], on: Any) -> str:
 
     made = schedule(Case(row["collective"], row["algorithm"], row["ranks"], row["bytes"], on, row["segments"]))
     largest = int(np.diff(made.cut(row["bytes"])).max())
-    fits = (each for each in on.protocols_for(row["algorithm"]) if each.up_to is None or largest <= each.up_to)
+    fits = (
+        each for each in on.protocols_for(row["algorithm"], row["bytes"]) if each.up_to is None or largest <= each.up_to
+    )
     return str(next(fits).name)
 
 

@@ -135,7 +135,7 @@ def _setting(schedule: Schedule, machine: Machine, n: int, algorithm: str | None
     node = np.arange(schedule.p) // machine.ranks_per_node
     if schedule.switches:
         node = np.append(node, _beyond(machine, schedule))
-    protocols = machine.protocols_for(algorithm)
+    protocols = machine.protocols_for(algorithm, n)
     links = links_of(machine, node, protocols, schedule.switches)
     return _Setting(schedule, machine, protocols, schedule.cut(n), node, links)
 
