@@ -15,40 +15,72 @@ from collectives.machine import machine
 from collectives.simulator.scaling import Case, rows
 
 
+class Series(NamedTuple):
+    """A collective and an algorithm, as the tool names it by library and label, and as we do."""
+
+    collective: str
+    library: str
+    algorithm: str
+    simulated: str
+
+
 class Held(NamedTuple):
-    """What is predicted for a machine: ranks that its file was fitted on, ranks held out, sizes, algorithms."""
+    """What is predicted for a machine: ranks that its file was fitted on, ranks held out, sizes, series."""
 
     fitted: tuple[int, ...]
     held_out: tuple[int, ...]
     bytes: tuple[int, ...]
-    algorithms: dict[str, str]  # the tool's name of an algorithm, and ours
+    series: tuple[Series, ...]
 
 
-# The tree of NCCL is a pair of trees between the nodes and a chain inside each.
 PREDICTED = {
     "marenostrum5": Held(
         fitted=(16, 64),
         held_out=(32, 128, 256),
         bytes=(256, 2 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20, 128 << 20, 512 << 20),
-        algorithms={"ring": "ring", "tree": "hierarchical_tree"},
-    )
+        # NCCL's tree is a pair of trees between the nodes and a chain inside each.
+        series=(
+            Series("all_reduce", "nccl", "ring", "ring"),
+            Series("all_reduce", "nccl", "tree", "hierarchical_tree"),
+        ),
+    ),
+    "leonardo": Held(
+        fitted=(128,),
+        held_out=(200, 256, 512, 1024, 2048),
+        bytes=(32, 256, 2 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20),
+        series=(
+            Series("all_reduce", "ompi", "ring", "ring"),
+            Series("all_reduce", "ompi", "recursive_doubling", "recursive_doubling"),
+        ),
+    ),
+    "lumi": Held(
+        fitted=(100,),
+        held_out=(1000,),
+        bytes=(2 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20, 512 << 20),
+        series=(
+            Series("all_gather", "over", "ring", "ring"),
+            Series("all_gather", "mpich", "brucks", "bruck"),
+            Series("reduce_scatter", "over", "ring", "ring"),
+        ),
+    ),
 }
-COLUMNS = "machine", "algorithm", "ranks", "bytes", "simulated", "segments", "us"
+COLUMNS = "machine", "collective", "library", "algorithm", "ranks", "bytes", "simulated", "segments", "us"
 
 
 def predict(name: str) -> list[dict[str, object]]:
-    """Rows of a machine by algorithm, ranks and bytes, fitted and held-out ones: simulated microseconds."""
+    """Rows of a machine by series, ranks and bytes, fitted and held-out ones: simulated microseconds."""
     held, on = PREDICTED[name], machine(name)
     cells = [
-        (label, ranks, nbytes)
-        for label in held.algorithms
+        (series, ranks, nbytes)
+        for series in held.series
         for ranks in sorted(held.fitted + held.held_out)
         for nbytes in held.bytes
     ]
-    cases = [Case("all_reduce", held.algorithms[label], ranks, nbytes, on) for label, ranks, nbytes in cells]
+    cases = [Case(series.collective, series.simulated, ranks, nbytes, on) for series, ranks, nbytes in cells]
     return [
-        dict(zip(COLUMNS, (name, *cell, case.algorithm, row["segments"], round(row["seconds"] * 1e6, 3)), strict=True))
-        for cell, case, row in zip(cells, cases, rows(cases), strict=True)
+        {"machine": name, **series._asdict(), "ranks": ranks, "bytes": nbytes, "segments": row["segments"]}
+        | {"us": round(row["seconds"] * 1e6, 3)}
+        for (series, ranks, nbytes), row in zip(cells, rows(cases), strict=True)
     ]
 
 

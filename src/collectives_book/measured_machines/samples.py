@@ -3,7 +3,7 @@
 ``python -m collectives_book.measured_machines.samples FOLDER`` makes the committed table again, FOLDER being a checkout
 of that repository. An archive is a ``.tar.gz``; a member of it, such as ``…/0/256_allreduce_nccl_ring.csv``, holds the
 samples of one algorithm and size: the heading ``highest``, then a whole number of nanoseconds a line, the time of the
-slowest rank. The tool's runs with NCCL begin with a 0 and end with a summary; neither is a sample. Nothing is unpacked
+slowest rank. Files of NCCL begin with a 0 and end with a summary; neither is a sample. Nothing is unpacked
 to disk, and nothing in an archive is executed.
 """
 
@@ -16,7 +16,7 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -29,13 +29,15 @@ TABLE = Path(__file__).resolve().parents[3] / "experiments" / "results" / "refer
 
 
 class Run(NamedTuple):
-    """One archive of all-reduces: its machine's folder, its time stamp, and the ranks that its metadata say."""
+    """One test in an archive: its machine's folder, its time stamp and number, and what its metadata say of it."""
 
     machine: str
     folder: str
     stamp: str
     nodes: int
-    ranks_per_node: int
+    ranks_per_node: int = 1
+    collective: str = "all_reduce"
+    test: int = 0
 
     @property
     def path(self) -> str:
@@ -45,7 +47,13 @@ class Run(NamedTuple):
 
 RUNS = (
     Run("marenostrum5", "mare_nostrum", "2025_04_14___02_15_10", 4, 4),
+    Run("marenostrum5", "mare_nostrum", "2025_04_14___01_21_26", 8, 4),
     Run("marenostrum5", "mare_nostrum", "2025_04_14___00_47_08", 16, 4),
+    Run("marenostrum5", "mare_nostrum", "2025_04_14___02_33_44", 32, 4),
+    Run("marenostrum5", "mare_nostrum", "2025_04_14___04_39_29", 64, 4),
+    Run("leonardo", "leonardo", "2025_03_19___20_04_47", 128),
+    Run("lumi", "lumi", "2025_04_11___19_57_44", 100, collective="all_gather"),
+    Run("lumi", "lumi", "2025_04_11___19_57_44", 100, collective="reduce_scatter", test=1),
 )
 
 
@@ -53,6 +61,7 @@ class Cell(NamedTuple):
     """The samples of one algorithm and size, as the table has them; times in microseconds."""
 
     machine: str
+    collective: str
     library: str
     algorithm: str  # as the tool calls it
     nodes: int
@@ -69,12 +78,12 @@ class Cell(NamedTuple):
 
 # NCCL's files say bytes, those of MPI say how many numbers of which type.
 OF_NCCL = re.compile(r"(?P<size>\d+)_allreduce_(?P<library>nccl)_(?P<algorithm>[a-z]+)\.csv")
-OF_MPI = re.compile(r"(?P<size>\d+)_(?P<algorithm>[a-z0-9_]+?)_(?P<library>ompi|mpi|bine)_(?P<dtype>[a-z]+\d+)\.csv")
+OF_MPI = re.compile(r"(?P<size>\d+)_(?P<algorithm>[a-z0-9_]+)_(?P<library>ompi|mpich|over)_(?P<dtype>int32)\.csv")
 HEADING, SUMMARY = "highest", "-> Buffer"
 
 
 def read_archive(path: Path, run: Run) -> list[Cell]:
-    """The cells of one archive, by library, algorithm and size; other members, such as the list of nodes, are skipped.
+    """The cells of one test, by library, algorithm and size; other members, such as the list of nodes, are skipped.
 
     Raises ValueError for an archive that is truncated or holds no samples, and for a member that is not as the module
     describes it; the message names the file, and what was found and expected.
@@ -93,9 +102,9 @@ def read_archive(path: Path, run: Run) -> list[Cell]:
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, run: Run) -> Iterator[Cell]:
-    name = Path(member.name).name
-    found = OF_NCCL.fullmatch(name) or OF_MPI.fullmatch(name)
-    file = archive.extractfile(member) if found else None
+    at = PurePosixPath(member.name)
+    name, found = at.name, OF_NCCL.fullmatch(at.name) or OF_MPI.fullmatch(at.name)
+    file = archive.extractfile(member) if found and at.parent.name == str(run.test) else None
     if found is None or file is None:
         return
     us = [one / 1e3 for one in nanoseconds(file.read().decode("utf8", "replace"), name)]
@@ -103,7 +112,7 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, run: Run) -> Iter
     parts = found.groupdict()
     nbytes = int(parts["size"]) * (np.dtype(parts["dtype"]).itemsize if "dtype" in parts else 1)
     ranks = run.nodes * run.ranks_per_node
-    names = run.machine, parts["library"], parts["algorithm"]
+    names = run.machine, run.collective, parts["library"], parts["algorithm"]
     yield Cell(*names, run.nodes, ranks, nbytes, len(us), median, low, high, round(covered(len(us)), 4), "", "")
 
 
@@ -133,7 +142,7 @@ def _sample(line: str, where: str) -> int:
 
 
 def write(cells: Iterable[Cell], path: Path) -> None:
-    """Write the table, whole or not at all, in the order of machine, library, algorithm, ranks and bytes."""
+    """Write the table, sorted by its columns, whole or not at all."""
     lines = [Cell._fields, *sorted(cells)]
 
     def fill(partial: Path) -> None:
@@ -146,14 +155,14 @@ def write(cells: Iterable[Cell], path: Path) -> None:
 
 def main(folder: Path, to: Path = TABLE / "samples.csv") -> None:
     """Read every archive of `RUNS` below a checkout and write the table; SystemExit names what is missing or odd."""
-    if absent := [run.path for run in RUNS if not (folder / run.path).is_file()]:
+    if absent := sorted({run.path for run in RUNS if not (folder / run.path).is_file()}):
         raise SystemExit(f"archives missing in {folder}: {', '.join(absent)}; got no such files, expected {REPOSITORY}")
     try:
         cells = [cell for run in RUNS for cell in read_archive(folder / run.path, run)]
     except ValueError as error:
         raise SystemExit(str(error)) from None
     write(cells, to)
-    print(f"{len(cells)} rows from {len(RUNS)} archives: {to}")
+    print(f"{len(cells)} rows from {len(RUNS)} tests: {to}")
 
 
 if __name__ == "__main__":
