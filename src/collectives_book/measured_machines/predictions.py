@@ -46,8 +46,9 @@ PREDICTED = {
     ),
     "leonardo": Held(
         fitted=(128,),
-        held_out=(200, 256, 512, 1024, 2048),
-        bytes=(32, 256, 2 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20),
+        held_out=(200, 512, 1024, 2048),
+        # The larger runs used other sizes than the one of 128 nodes; the machine file was not changed for them.
+        bytes=(32, 256, *(2 << 10 << 3 * i for i in range(7)), *(8 << 10 << 3 * i for i in range(6))),
         series=(
             Series("all_reduce", "ompi", "ring", "ring"),
             Series("all_reduce", "ompi", "recursive_doubling", "recursive_doubling"),

@@ -52,8 +52,14 @@ RUNS = (
     Run("marenostrum5", "mare_nostrum", "2025_04_14___02_33_44", 32, 4),
     Run("marenostrum5", "mare_nostrum", "2025_04_14___04_39_29", 64, 4),
     Run("leonardo", "leonardo", "2025_03_19___20_04_47", 128),
+    Run("leonardo", "leonardo", "2025_06_04___15_12_34", 200),
+    Run("leonardo", "leonardo", "2025_03_28___18_19_43", 512),
+    Run("leonardo", "leonardo", "2025_03_28___17_42_08", 1024),
+    Run("leonardo", "leonardo", "2025_03_28___16_48_20", 2048),
     Run("lumi", "lumi", "2025_04_11___19_57_44", 100, collective="all_gather"),
     Run("lumi", "lumi", "2025_04_11___19_57_44", 100, collective="reduce_scatter", test=1),
+    Run("lumi", "lumi", "2025_04_12___00_29_36", 1000, collective="all_gather"),
+    Run("lumi", "lumi", "2025_04_12___00_29_36", 1000, collective="reduce_scatter", test=1),
 )
 
 
