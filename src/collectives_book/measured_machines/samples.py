@@ -56,6 +56,8 @@ RUNS = (
     Run("leonardo", "leonardo", "2025_03_28___18_19_43", 512),
     Run("leonardo", "leonardo", "2025_03_28___17_42_08", 1024),
     Run("leonardo", "leonardo", "2025_03_28___16_48_20", 2048),
+    Run("lumi", "lumi", "2025_03_16___14_58_59", 16),
+    Run("lumi", "lumi", "2025_03_16___15_34_44", 32),
     Run("lumi", "lumi", "2025_04_11___19_57_44", 100, collective="all_gather"),
     Run("lumi", "lumi", "2025_04_11___19_57_44", 100, collective="reduce_scatter", test=1),
     Run("lumi", "lumi", "2025_04_12___00_29_36", 1000, collective="all_gather"),
@@ -73,18 +75,21 @@ class Cell(NamedTuple):
     nodes: int
     ranks: int
     bytes: int
-    samples: int
+    sample_count: int
     median_us: float
     low_us: float
     high_us: float
-    confidence: float  # that the true median is between low and high
-    source: str  # repository, commit and path of the archive
-    sha256: str  # of the archive
+    confidence: float  # that the true median is between low and high, if samples are independent
+    least_us: float  # the medians of ten parts of the run, one after another: far apart, they are not independent
+    most_us: float
+    source: str = ""  # repository, commit and path of the archive
+    sha256: str = ""  # of the archive
 
 
 # NCCL's files say bytes, those of MPI say how many numbers of which type.
 OF_NCCL = re.compile(r"(?P<size>\d+)_allreduce_(?P<library>nccl)_(?P<algorithm>[a-z]+)\.csv")
 OF_MPI = re.compile(r"(?P<size>\d+)_(?P<algorithm>[a-z0-9_]+)_(?P<library>ompi|mpich|over)_(?P<dtype>int32)\.csv")
+PARTS = 10
 HEADING, SUMMARY = "highest", "-> Buffer"
 
 
@@ -114,12 +119,14 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, run: Run) -> Iter
     if found is None or file is None:
         return
     us = [one / 1e3 for one in nanoseconds(file.read().decode("utf8", "replace"), name)]
-    low, median, high = median_interval(us)
+    low, median, high = (round(time, 4) for time in median_interval(us))
+    parts_us = [round(float(np.median(part)), 4) for part in np.array_split(us, min(PARTS, len(us)))]
     parts = found.groupdict()
     nbytes = int(parts["size"]) * (np.dtype(parts["dtype"]).itemsize if "dtype" in parts else 1)
     ranks = run.nodes * run.ranks_per_node
+    least, most, sure = min(parts_us), max(parts_us), round(covered(len(us)), 4)
     names = run.machine, run.collective, parts["library"], parts["algorithm"]
-    yield Cell(*names, run.nodes, ranks, nbytes, len(us), median, low, high, round(covered(len(us)), 4), "", "")
+    yield Cell(*names, run.nodes, ranks, nbytes, len(us), median, low, high, sure, least, most)
 
 
 def nanoseconds(text: str, name: str) -> list[int]:

@@ -1,0 +1,133 @@
+"""The measured rows beside the predicted ones: errors, winners, and which algorithm a label of NCCL really ran."""
+
+from __future__ import annotations
+
+from math import comb, isclose, log
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from collectives_book.figures.statements import Rows
+from collectives_book.measured_machines.predictions import PREDICTED
+from collectives_book.measured_machines.samples import TABLE
+
+# What names a cell, apart from its machine.
+NAMES = ["collective", "library", "algorithm", "ranks", "bytes"]
+# Our name of an algorithm that is measured, by the names that the tool gives it.
+OURS = {"rabenseifner": "halving_doubling", "ring_segmented": "segmented_ring", "tree": "hierarchical_tree"}
+
+
+def measured(machine: str) -> Rows:
+    """The measured rows of a machine, as `samples.Cell` has them."""
+    rows = pd.read_csv(TABLE / "samples.csv")
+    return rows[rows.machine == machine].reset_index(drop=True)
+
+
+def compared(machine: str) -> Rows:
+    """Measured rows that are predicted, with ``us`` predicted, ``error`` (a share of the measured) and ``held_out``."""
+    rows = pd.read_csv(TABLE / f"{machine}-predicted.csv").merge(measured(machine), on=["machine", *NAMES])
+    return rows.assign(error=rows.us / rows.median_us - 1, held_out=rows.ranks.isin(PREDICTED[machine].held_out))
+
+
+class Score(NamedTuple):
+    """How good predictions are: cells, errors without their sign, and winners where measured intervals are apart."""
+
+    cells: int
+    median_error: float
+    worst_error: float
+    decided: int
+    right: int
+    wrong: tuple[tuple[int, int], ...]  # ranks and bytes of every wrong winner
+
+
+def score(rows: Rows) -> Score:
+    """Judge rows of `compared`: the errors, and of each decided cell whether the fastest is the one predicted.
+
+    A cell is a collective on a number of ranks with a size; it is decided where the fastest row's interval ends before
+    every other's begins.
+    """
+    decided, wrong = 0, []
+    for (_, ranks, nbytes), cell in rows.groupby(["collective", "ranks", "bytes"]):
+        first, *others = cell.sort_values("median_us").itertuples()
+        if not others or first.high_us >= min(other.low_us for other in others):
+            continue
+        decided += 1
+        if cell.us.idxmin() != first.Index:
+            wrong.append((int(ranks), int(nbytes)))
+    errors = rows.error.abs()
+    return Score(len(rows), errors.median(), errors.max(), decided, decided - len(wrong), tuple(wrong))
+
+
+class Behaviour(NamedTuple):
+    """Which of two algorithms a label's times are near, counted in cells where the two are far apart."""
+
+    label: str
+    ring: int
+    tree: int
+    neither: int
+    expected: int  # near the one that is expected: the ring for nvlstree, what most other labels are near for IGNORED
+    chance: float  # that fair coins say so as often: the sign test, one side
+    switches: dict[int, int | None]  # by ranks: the largest size near the tree, None if there is none
+
+
+NEAR = 0.03  # of the label's time from an algorithm's
+# The labels that NCCL cannot take in these runs and answers with its own choice of ring or tree.
+IGNORED = ("pat", "nvls", "collnet", "collnetchain", "collnetdirect")
+
+
+def sides(rows: Rows, near: float = NEAR) -> Rows:
+    """For each label "ring", "tree" or "neither", by ranks and bytes: the one whose median is so near to its own.
+
+    Near is within a share ``near``. Only cells where ring and tree differ by more than four times ``near``.
+    """
+    wide = rows.pivot(index=["ranks", "bytes"], columns="algorithm", values="median_us")
+    far = wide[(wide.ring / wide.tree).map(lambda ratio: abs(log(ratio)) > 4 * near)]
+
+    def side(cell: Any, label: str) -> str:
+        return next((one for one in ("ring", "tree") if isclose(cell[label], cell[one], rel_tol=near)), "neither")
+
+    return pd.DataFrame({label: far.apply(side, axis=1, label=label) for label in ("nvlstree", *IGNORED)})
+
+
+def behaviour(found: Rows, label: str) -> Behaviour:
+    """Count what `sides` found for a label, and test whether it is the expected side more often than by chance."""
+    others = found[[each for each in IGNORED if each != label]]
+    most = others.mode(axis=1)[0] if label in IGNORED else "ring"
+    near = found[label] != "neither"
+    expected = int((near & (found[label] == most)).sum())
+    ring, tree, neither = (int((found[label] == side).sum()) for side in ("ring", "tree", "neither"))
+    trees = found.index[found[label] == "tree"]
+    switches = {
+        ranks: max((n for p, n in trees if p == ranks), default=None)
+        for ranks in found.index.get_level_values("ranks").unique()
+    }
+    return Behaviour(label, ring, tree, neither, expected, sign_test(expected, int(near.sum())), switches)
+
+
+def sign_test(k: int, n: int) -> float:
+    """The chance that of n fair coins k or more show heads.
+
+    >>> sign_test(10, 10) == 2**-10, sign_test(0, 4)
+    (True, 1.0)
+    """
+    return float(sum(comb(n, i) for i in range(k, n + 1)) / 2**n)
+
+
+def by_default(rows: Rows) -> list[dict[str, Any]]:
+    """Where NCCL's own choice is slower than the better of ring and tree, and by how much; the largest loss first.
+
+    Its own choice is the fastest of the labels in `IGNORED`, five measurements of one thing, so that a disturbed one
+    does not count. Only cells where its interval begins after that of the better one ends.
+    """
+    found = []
+    for (ranks, nbytes), cell in rows.groupby(["ranks", "bytes"]):
+        own, best = (_least(cell, labels) for labels in (IGNORED, ("ring", "tree")))
+        if own.low_us > best.high_us:
+            loss = float(own.median_us / best.median_us - 1)
+            found.append({"ranks": int(ranks), "bytes": int(nbytes), "better": best.algorithm, "loss": loss})
+    return sorted(found, key=lambda cell: -cell["loss"])
+
+
+def _least(cell: Rows, labels: tuple[str, ...]) -> Any:
+    rows = cell[cell.algorithm.isin(labels)]
+    return rows.loc[rows.median_us.idxmin()]
