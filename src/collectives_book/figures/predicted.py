@@ -117,10 +117,11 @@ class Fastest(NamedTuple):
     names: Mapping[int, Sequence[str]]
 
 
-def fastest(panels: Sequence[Fastest], message: str, bucket: int) -> Picture:
+def fastest(panels: Sequence[Fastest], message: str, bucket: int | None = None, how: str = "Simulated") -> Picture:
     """A panel for each machine: a coloured field for each size and number of ranks, each area with its name in it.
 
-    ``message`` is above the figure. The row of ``bucket`` bytes has a dotted frame. A name that does not fit into its
+    ``message`` is above the figure. The row of ``bucket`` bytes has a dotted frame. ``how`` begins the alternative
+    text. An empty name is a field without a winner; it has the colour of the ground. A name that does not fit into its
     area is left out: its colour has a name in another panel or area, or in the alternative text.
     """
 
@@ -128,22 +129,22 @@ def fastest(panels: Sequence[Fastest], message: str, bucket: int) -> Picture:
         rows = figure.subplots(len(panels), 1, squeeze=False)
         for axes, panel in zip(rows[:, 0], panels, strict=True):
             _fields(axes, panel, theme)
-            y = list(panel.names).index(bucket)
             look: dict[str, Any] = {"fill": False, "ec": theme.ink, "lw": 1.4, "ls": (0, (1, 1.5))}
-            axes.add_patch(mpl.patches.Rectangle((-0.5, y - 0.5), len(panel.ranks), 1, **look))
+            for y in (y for y, nbytes in enumerate(panel.names) if nbytes == bucket):
+                axes.add_patch(mpl.patches.Rectangle((-0.5, y - 0.5), len(panel.ranks), 1, **look))
         kit.message(figure, theme, message)
 
-    alt = f"Simulated, the fastest all-reduce. {' '.join(map(_fastest_alt, panels))}"
+    alt = f"{how}, the fastest all-reduce. {' '.join(map(_fastest_alt, panels))}"
     return picture(paint, alt, kit.WIDTH, sum(AROUND + ROW * len(panel.names) for panel in panels) + 0.4)
 
 
 def _fields(axes: Axes, panel: Fastest, theme: Theme) -> None:
     for y, names in enumerate(panel.names.values()):
-        for name in dict.fromkeys(names):
+        for name in filter(None, dict.fromkeys(names)):
             look: dict[str, Any] = {"fc": mark(name).colour, "ec": theme.ground, "lw": 1}
             for length, x, _ in _runs(names, name, y):
                 axes.add_patch(mpl.patches.Rectangle((x - 0.5, y - 0.5), length, 1, **look))
-    for name in dict.fromkeys(name for names in panel.names.values() for name in names):
+    for name in filter(None, dict.fromkeys(name for names in panel.names.values() for name in names)):
         _name_area(axes, name, panel)
     axes.set(xlim=(-0.5, len(panel.ranks) - 0.5), ylim=(-0.5, len(panel.names) - 0.5))
     axes.set_xticks(range(len(panel.ranks)), [f"{ranks:,}" for ranks in panel.ranks])
@@ -175,7 +176,7 @@ def _fastest_alt(panel: Fastest) -> str:
     columns = []
     for x, ranks in enumerate(panel.ranks):
         runs = groupby(panel.names, lambda nbytes, x=x: panel.names[nbytes][x])  # type: ignore[misc]
-        from_sizes = ", ".join(f"{name} from {format_bytes(next(sizes))}" for name, sizes in runs)
+        from_sizes = ", ".join(f"{name or 'no winner'} from {format_bytes(next(sizes))}" for name, sizes in runs)
         columns.append(f"on {ranks:,} ranks {from_sizes}")
     return f"{panel.title}: {'; '.join(columns)}."
 

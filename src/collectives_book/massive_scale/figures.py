@@ -18,6 +18,7 @@ from collectives.units import duration, format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 from collectives_book.massive_scale import published
+from collectives_book.measured_machines import comparison
 
 Points = Callable[[str], Mapping[int, float]]
 
@@ -170,7 +171,8 @@ def _stretches(column: Rows) -> str:
 def curve(rows: Rows) -> Picture:
     """The book's first page: 8 bytes on up to 24,576 GPUs, by a ring and by trees.
 
-    Lines are simulated, hollow markers published; at the right end, how far the published ones are apart.
+    Lines are simulated, hollow markers published; at the right end, how far the published ones are apart. The caption
+    adds the same comparison as others measured it on MareNostrum 5.
 
     ``rows`` are those of the experiment ``massive-scale`` on the machine ``summit``.
     """
@@ -200,5 +202,5 @@ def curve(rows: Rows) -> Picture:
         for algorithm, name in FIRST_PAGE.items()
     )
     alt = f"All-reduce of 8 bytes, time against GPUs. Published on {last.ranks:,} GPUs: {last_values}."
-    caption = "All-reduce of 8 bytes on Summit. Lines: simulated. Hollow markers: published."
+    caption = f"All-reduce of 8 bytes on Summit. Lines: simulated. Hollow markers: published. {comparison.headline()}"
     return replace(picture(paint, alt, kit.WIDTH, 2.3), caption=caption)

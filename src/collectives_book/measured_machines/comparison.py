@@ -7,14 +7,22 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from collectives.units import duration, format_bytes
+from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
 from collectives_book.measured_machines.predictions import PREDICTED
 from collectives_book.measured_machines.samples import TABLE
 
 # What names a cell, apart from its machine.
 NAMES = ["collective", "library", "algorithm", "ranks", "bytes"]
-# Our name of an algorithm that is measured, by the names that the tool gives it.
-OURS = {"rabenseifner": "halving_doubling", "ring_segmented": "segmented_ring", "tree": "hierarchical_tree"}
+# All-reduces of this library by what the tool calls them, and whose they are on each machine.
+OURS = {
+    "ring": "ring",
+    "tree": "hierarchical_tree",
+    "recursive_doubling": "recursive_doubling",
+    "rabenseifner": "halving_doubling",
+}
+LIBRARY = {"marenostrum5": "nccl", "leonardo": "ompi", "lumi": "over"}
 
 
 def measured(machine: str) -> Rows:
@@ -27,6 +35,24 @@ def compared(machine: str) -> Rows:
     """Measured rows that are predicted, with ``us`` predicted, ``error`` (a share of the measured) and ``held_out``."""
     rows = pd.read_csv(TABLE / f"{machine}-predicted.csv").merge(measured(machine), on=["machine", *NAMES])
     return rows.assign(error=rows.us / rows.median_us - 1, held_out=rows.ranks.isin(PREDICTED[machine].held_out))
+
+
+def ours(machine: str) -> Rows:
+    """The measured all-reduces of a machine that are algorithms of this library, with our names of them."""
+    rows = measured(machine)
+    known = (rows.collective == "all_reduce") & (rows.library == LIBRARY[machine]) & rows.algorithm.isin(OURS)
+    return rows[known].assign(algorithm=rows.algorithm.map(OURS))
+
+
+def winners(rows: Rows) -> dict[int, list[str]]:
+    """By size, the algorithm of the lowest median for each number of ranks; "" for a tie and for a cell without rows.
+
+    A tie: the interval of the lowest median meets another's.
+    """
+    ranks = sorted(rows.ranks.unique())
+    cells = {at: statements.leaders(cell) for at, cell in rows.groupby(["bytes", "ranks"])}
+    found = {at: leading[0].algorithm if len(leading) == 1 else "" for at, leading in cells.items()}
+    return {int(n): [found.get((n, p), "") for p in ranks] for n in sorted(rows.bytes.unique())}
 
 
 class Score(NamedTuple):
@@ -111,6 +137,14 @@ def sign_test(k: int, n: int) -> float:
     (True, 1.0)
     """
     return float(sum(comb(n, i) for i in range(k, n + 1)) / 2**n)
+
+
+def headline(nbytes: int = 256) -> str:
+    """A sentence: ring and two trees on the most GPUs that were measured, for a small buffer."""
+    rows = measured("marenostrum5")
+    most = rows[(rows.ranks == rows.ranks.max()) & (rows.bytes == nbytes)].set_index("algorithm").median_us / 1e6
+    times = f"ring {duration(most.ring)}, two trees {duration(most.tree)}"
+    return f"Measured on {rows.ranks.max()} GPUs of MareNostrum 5 (HLC-Lab/pico), {format_bytes(nbytes)}: {times}."
 
 
 def by_default(rows: Rows) -> list[dict[str, Any]]:
