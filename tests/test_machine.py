@@ -94,10 +94,18 @@ def test_protocols_are_taken_in_order_and_the_links_come_last():
     assert of.protocols_for("ring", 1)[-1].network.latency == 1e-6
 
 
+def test_a_protocol_may_be_for_small_buffers_only():
+    few = Protocol(name="few", buffer_up_to="1K", up_to="64K")
+    of = Machine(name="x", network=Link(latency=1e-6, rate=1e9), protocols=(few,))
+    assert [protocol.name for protocol in of.protocols_for("ring", 1024)] == ["few", ""]
+    assert [protocol.name for protocol in of.protocols_for("ring", 1025)] == [""]
+
+
 @pytest.mark.parametrize(
     ("field", "least", "below"),
     [
         ("protocols", ({"name": "LL", "up_to": 0},), ({"name": "LL", "up_to": -1},)),
+        ("protocols", ({"name": "LL", "buffer_up_to": 0},), ({"name": "LL", "buffer_up_to": -1},)),
         ("slower", {0: 1.0}, {0: 0.999}),
         ("slower", {0: 16.0}, {-1: 16.0}),
         ("gamma", 0.0, -1e-12),

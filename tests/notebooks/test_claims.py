@@ -59,6 +59,7 @@ def test_the_count_of_each_source() -> None:
         "padmanabhan2023": 50,
         "subonis": 42,
         "jeaugey2019": 22,
+        "pico2025": 9,
     }
 
 

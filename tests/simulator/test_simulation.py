@@ -433,6 +433,15 @@ def test_protocols_go_by_the_size_of_the_message():
     assert simulate(swap, only, 1000, "ring").seconds == pytest.approx(1.003e-3)
 
 
+def test_protocols_may_go_by_the_size_of_the_buffer():
+    """A ring of four cuts 4,000 bytes into messages of 1,000: the protocol's limit is the buffer, not the message."""
+    slow = Protocol(name="few", buffer_up_to=3999, network=Delay(overhead=100e-6))
+    on = Machine(name="x", network=Link(rate=1e9), protocols=(slow,))
+    ring = build("all_reduce", "ring", 4)
+    assert simulate(ring, on, 4000).seconds == pytest.approx(6e-6)
+    assert simulate(ring, on, 3996).seconds == pytest.approx(6 * (100e-6 + 0.999e-6))
+
+
 def test_empty_messages_are_neither_sent_nor_charged():
     ring = build("all_reduce", "ring", 64)
     assert simulate(ring, TEXTBOOK, 0).seconds == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from collectives_book.claims import baidu, introductions, lecture, nccl, subonis
+from collectives_book.claims import baidu, introductions, lecture, nccl, pico, subonis
 from collectives_book.claims.ledger import (
     EQUAL,
     EXCLUDED,
@@ -32,6 +32,7 @@ SOURCES = (
     lecture.SOURCE,
     subonis.SOURCE,
     nccl.SOURCE,
+    pico.SOURCE,
 )
 
 # Narrow enough for a phone.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import csv
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
-from collectives.machine import machine
+from collectives.machine import Machine, machine, presets
 from collectives.simulator.scaling import Case, rows
+from collectives_book.measured_machines.samples import TABLE
 
 
 class Series(NamedTuple):
@@ -68,9 +68,18 @@ PREDICTED = {
 COLUMNS = "machine", "collective", "library", "algorithm", "ranks", "bytes", "simulated", "segments", "us"
 
 
+def fitted(name: str) -> Machine:
+    """The machine of that name: the preset, or the file beside the tables of one that is only predicted with.
+
+    >>> fitted("marenostrum5").ranks_per_node, fitted("lumi").gamma
+    (4, 1.8e-10)
+    """
+    return machine(name if name in presets() else str(TABLE / f"{name}.yaml"))
+
+
 def predict(name: str) -> list[dict[str, object]]:
     """Rows of a machine by series, ranks and bytes, fitted and held-out ones: simulated microseconds."""
-    held, on = PREDICTED[name], machine(name)
+    held, on = PREDICTED[name], fitted(name)
     cells = [
         (series, ranks, nbytes)
         for series in held.series
@@ -83,12 +92,6 @@ def predict(name: str) -> list[dict[str, object]]:
         | {"us": round(row["seconds"] * 1e6, 3)}
         for (series, ranks, nbytes), row in zip(cells, rows(cases), strict=True)
     ]
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a table in CSV, as text."""
-    with path.open(encoding="utf8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":
