@@ -169,7 +169,8 @@ def write(cells: Iterable[Cell], path: Path) -> None:
 def main(folder: Path, to: Path = TABLE / "samples.csv") -> None:
     """Read every archive of `RUNS` below a checkout and write the table; SystemExit names what is missing or odd."""
     if absent := sorted({run.path for run in RUNS if not (folder / run.path).is_file()}):
-        raise SystemExit(f"archives missing in {folder}: {', '.join(absent)}; got no such files, expected {REPOSITORY}")
+        there = f"got no {absent[0]}" + (f" and {len(absent) - 1} others" if absent[1:] else "")
+        raise SystemExit(f"archives missing in {folder}: {there}, expected a clone of {REPOSITORY}")
     try:
         cells = [cell for run in RUNS for cell in read_archive(folder / run.path, run)]
     except ValueError as error:
