@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.algorithms import build, names
-from collectives.interpret import apply, is_alike
+from collectives.interpret import apply
 from collectives.schedule import ScheduleError, Step
 
 
@@ -18,17 +17,6 @@ def plainly(step: Step, state: np.ndarray) -> np.ndarray:
         src, dst = step.src[i], step.dst[i]
         result[dst, c] = result[dst, c] + moved[src, c] if step.add[i] else moved[src, c]
     return result
-
-
-def test_every_all_reduce_but_swings_doubling_adds_in_one_order() -> None:
-    sizes = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 32)
-    differ = {
-        (name, p)
-        for name in names("all_reduce")
-        for p in sizes
-        if not is_alike(build("all_reduce", name, p, segments=3))
-    }
-    assert differ == {("swing_doubling", p) for p in sizes if p >= 8}
 
 
 @given(

@@ -86,23 +86,3 @@ def run(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
     for step in schedule.steps():
         apply(step, state, combine)
     return state
-
-
-def is_alike(schedule: Schedule) -> bool:
-    """Whether all ranks of an all-reduce add in one order, so that sums of floats have the same bits on every rank.
-
-    Two operands may change places, because a + b and b + a have the same bits; three may not. Runs the schedule on
-    random 64-bit numbers with an operation that is commutative, but not associative.
-
-    >>> from collectives.algorithms import build
-    >>> is_alike(build("all_reduce", "recursive_doubling", 8)), is_alike(build("all_reduce", "swing_doubling", 8))
-    (True, False)
-    """
-    state = np.random.default_rng(0).integers(2**63, size=(schedule.participants, schedule.k), dtype=np.uint64)
-    return bool((run(schedule, state, _mix)[: schedule.p] == state[0]).all())
-
-
-def _mix(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of two operands in either order; sums and products wrap."""
-    both = a + b
-    return (both ^ (both >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)

@@ -28,10 +28,13 @@ from collectives.backends.p2p.signature import NO_CALL
 from collectives.bench import DTYPES
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
-from collectives.interpret import apply, is_alike
+from collectives.interpret import apply
+from collectives.schedule import Schedule
+from collectives.summation import is_alike, summation
 
 Check = Callable[[str, bool], None]
 LENGTHS = (0, 1, 2, 3, 7, 64, 1000)
+ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 RANDOM_BOUND = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
@@ -56,6 +59,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     in_batches(check, rank, p)
     half_types(check, rank, p)
     same_bits(check, rank, p)
+    predicted_bits(check, rank, p)
     shapes(check, rank, p)
     overlapping(check, rank, p)
     groups(check, rank, p)
@@ -233,7 +237,7 @@ def half_types(check: Check, rank: int, p: int) -> None:
 def same_bits(check: Check, rank: int, p: int) -> None:
     """Random floats: sums depend on the order of addition, so equal bits mean equal order."""
     alike = [name for name in names("all_reduce", executable()) if is_alike(build("all_reduce", name, p))]
-    for dtype, algorithm in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), alike):
+    for dtype, algorithm in itertools.product(ADDED, alike):
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT):
             tensor = torch.randn(501, generator=torch.Generator().manual_seed(rank)).to(dtype)
             collectives.all_reduce(tensor, op, algorithm=algorithm, segments=2)
@@ -241,6 +245,33 @@ def same_bits(check: Check, rank: int, p: int) -> None:
             dist.all_gather(everyones, tensor)
             same = all(torch.equal(everyones[0], other) for other in everyones)
             check(f"all_reduce {algorithm} {dtype} {op} has the same bits everywhere", same)
+
+
+def predicted_bits(check: Check, rank: int, p: int) -> None:
+    """Ranks compute the bits that `summation` predicts, in more than 10,000 random sums of each dtype."""
+    for dtype, algorithm, segments in itertools.product(ADDED, names("all_reduce", executable()), (1, 3)):
+        x = torch.stack([torch.randn(331, generator=torch.Generator().manual_seed(r)) for r in range(p)]).to(dtype)
+        tensor = x[rank].clone()
+        collectives.all_reduce(tensor, algorithm=algorithm, segments=segments)
+        schedule = build("all_reduce", algorithm, p, segments=segments)
+        equal = torch.equal(tensor, predicted(schedule, rank, x))
+        check(f"all_reduce {algorithm} {dtype} in {segments} segments has the predicted bits", equal)
+
+
+def predicted(schedule: Schedule, rank: int, x: torch.Tensor) -> torch.Tensor:
+    """The sums that a rank ends with, by the terms of each chunk; half types are added in float32 and rounded once."""
+    half, edges = x.dtype in RANDOM_BOUND, schedule.cut(x.shape[1])
+    found = summation(schedule, once=half)
+    wide = (x.float() if half else x).numpy()
+
+    def rounded(sums: Any) -> Any:
+        return torch.from_numpy(sums).to(x.dtype).float().numpy() if half else sums
+
+    pieces = [
+        found.terms.evaluate(int(found.held[rank, c]), wide[:, edges[c] : edges[c + 1]], rounded)
+        for c in range(schedule.k)
+    ]
+    return torch.from_numpy(np.concatenate(pieces)).to(x.dtype)
 
 
 def shapes(check: Check, rank: int, p: int) -> None:

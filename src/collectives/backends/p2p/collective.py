@@ -28,7 +28,7 @@ def perform(call: Call) -> Performed:
     a time; RuntimeError where two use it at once. ValueError for tensors, an op or an algorithm that we do not have.
 
     Floating-point sums are taken in the order that the schedule gives. Where that is one order for all ranks
-    (`interpret.is_alike`: every all-reduce but swing_doubling), all ranks end with the same bits. float16 and bfloat16
+    (`summation.is_alike`: every all-reduce but swing_doubling), all ranks end with the same bits. float16 and bfloat16
     are added in float32 and rounded once per step: after h steps of adding, the result is within
     ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
     AVG is the sum, divided once by the rank that completes it (integers towards zero).

@@ -1,0 +1,128 @@
+"""How wrong a sum of floats is: a schedule's additions on random data, against the exactly rounded sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import fsum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.bench.statistics import median_interval
+from collectives.errors import unknown
+from collectives.schedule import Schedule, owner
+from collectives.summation import ROUNDINGS, Summation, bound, summation
+
+Floats = NDArray[Any]
+
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+HALF = ("float16", "bfloat16")
+DATA = ("normal", "positive")
+ELEMENTS = 1000  # in a sample of random data
+
+
+class Measured(NamedTuple):
+    """Errors as shares of the RMS (root mean square) of the exact sums: RMS in the median sample, and the worst."""
+
+    depth: int
+    bound: float
+    rms: float
+    rms_low: float
+    rms_high: float
+    worst: float
+
+
+def measure(schedule: Schedule, dtype: str, samples: list[Floats], *, wide: bool = False) -> Measured:
+    """The errors of a schedule's sums of ``samples``, arrays of shape (p, elements), rounded to ``dtype`` first.
+
+    Float16 and bfloat16 are added in float32 and rounded once a step, as `collectives.all_reduce` does; with ``wide``
+    sums also travel in float32 and are rounded once at the end. Errors are those of the first chunk and the last, on
+    the rank that ends with them. ``bound`` is for a sum without cancellation: a share of the sum of absolute values.
+
+    Raises ValueError for a collective that does not add, an unknown dtype, ``wide`` without a half type, and samples of
+    another shape. Source of the exact sums: `math.fsum`. Cost: p * elements additions a sample and chunk.
+
+    >>> from collectives.algorithms import build
+    >>> found = measure(build("all_reduce", "ring", 64), "bfloat16", list(samples("normal", 64, seeds=3)))
+    >>> found.depth, 0.008 < found.rms < 0.012
+    (63, True)
+    """
+    _need_fitting(schedule, dtype, samples, wide)
+    half = dtype in HALF
+    sums = [summation(schedule, chunk, once=half and not wide) for chunk in sorted({0, schedule.k - 1})]
+    depth = max(int(each.depth[_rank(schedule, each), 0]) for each in sums)
+    most = (1 + bound(depth, "float32")) * (1 + bound(1, dtype)) - 1 if wide else bound(depth, dtype)
+    errors, scales = zip(*(_errors(schedule, sums, dtype, sample, wide) for sample in samples), strict=True)
+    relative = [float(np.sqrt((error**2).mean())) / scale for error, scale in zip(errors, scales, strict=True)]
+    low, median, high = median_interval(relative)
+    worst = max(float(np.abs(error).max()) / scale for error, scale in zip(errors, scales, strict=True))
+    return Measured(depth, most, median, low, high, worst)
+
+
+def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator[Floats]:
+    """Samples of shape (p, elements): ``normal`` is N(0, 1), ``positive`` its absolute values; or one from a file.
+
+    A file NAME.npy holds one sample. Raises ValueError for other data, and for a file that is no such array.
+    """
+    if data.endswith(".npy"):
+        try:
+            yield np.load(Path(data), allow_pickle=False).astype(np.float64)
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"data {data}: got {' '.join(str(error).split())[:80]}, expected an array of numbers"
+            ) from None
+        return
+    if data not in DATA:
+        raise ValueError(f"{unknown('data', data, DATA)}, and NAME.npy")
+    for seed in range(seeds):
+        values = np.random.default_rng(seed).normal(size=(p, elements))
+        yield values if data == "normal" else np.abs(values)
+
+
+def rounded(values: Floats, dtype: str) -> Floats:
+    """The values as a dtype has them, to the nearest, ties to even; held in float32, or float64 for float64.
+
+    >>> rounded(np.array([1.00390625, 1.01171875]), "bfloat16").tolist()  # both are half way
+    [1.0, 1.015625]
+    """
+    if dtype != "bfloat16":
+        return values.astype(dtype).astype(np.float64 if dtype == "float64" else np.float32)
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    up = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return np.where(np.isfinite(values), (up & np.uint32(0xFFFF0000)).view(np.float32), values).astype(np.float32)
+
+
+def _need_fitting(schedule: Schedule, dtype: str, samples: list[Floats], wide: bool) -> None:
+    if schedule.collective not in REDUCING:
+        raise ValueError(f"errors of sums: got {schedule.collective}, expected one of {', '.join(REDUCING)}")
+    if dtype not in ROUNDINGS:
+        raise ValueError(unknown("dtype", dtype, list(ROUNDINGS)))
+    if wide and dtype not in HALF:
+        raise ValueError(f"sums in float32: got {dtype}, expected {' or '.join(HALF)}")
+    for sample in samples:
+        if sample.ndim != 2 or len(sample) != schedule.p or not sample.size:
+            raise ValueError(f"data of {schedule.p} ranks: got shape {sample.shape}, expected ({schedule.p}, elements)")
+
+
+def _rank(schedule: Schedule, of: Summation) -> int:
+    """A rank that ends with the sum of a chunk."""
+    if schedule.collective == "reduce_scatter":
+        return int(owner(of.chunks.start, schedule.p, schedule.k))
+    return schedule.root or 0
+
+
+def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Floats, wide: bool) -> tuple[Floats, float]:
+    """Errors of all chunks' sums of one sample, and the RMS of the exact ones."""
+    values = rounded(sample, dtype)
+    exact = np.array([fsum(column) for column in values.T.tolist()])
+    found = []
+    for each in sums:
+        term = int(each.held[_rank(schedule, each), 0])
+        if dtype in HALF and not wide:
+            total = each.terms.evaluate(term, values, lambda total: rounded(total, dtype))
+        else:
+            total = rounded(each.terms.evaluate(term, values), dtype)
+        found.append(total.astype(np.float64) - exact)
+    return np.concatenate(found), float(np.sqrt((exact**2).mean()))
