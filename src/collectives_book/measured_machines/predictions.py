@@ -1,7 +1,8 @@
-"""What the simulator predicts for the measured all-reduces, written down before the held-out ones were read.
+"""What the simulator predicts for the measured collectives, written down before the held-out ones were read.
 
-``python -m collectives_book.measured_machines.predictions MACHINE`` prints the table of one machine; the committed
-``MACHINE-predicted.csv`` is older in the history than the rows that it is compared with.
+``python -m collectives_book.measured_machines.predictions MACHINE`` prints the table of one machine. The machine's file
+and the committed ``MACHINE-predicted.csv`` are older in the history than the rows that they are compared with; only
+sizes were added to Leonardo's table later.
 """
 
 from __future__ import annotations
