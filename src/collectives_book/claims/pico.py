@@ -32,7 +32,13 @@ def ratios(column: str) -> tuple[float, ...]:
     """The ring's time over the trees' on the most GPUs: measured (``median_us``) or simulated (``us``)."""
     rows = compared(MACHINE)
     rows = rows[rows.ranks == GPUS].pivot(index="bytes", columns="algorithm", values=column)
-    return tuple(round(float(rows.ring[nbytes] / rows.tree[nbytes]), 2) for nbytes in COMPARED)
+    return tuple(float(rows.ring[nbytes] / rows.tree[nbytes]) for nbytes in COMPARED)
+
+
+def predicted_over_measured() -> tuple[float, ...]:
+    """How well the two ratios of times were predicted."""
+    pairs = zip(ratios("us"), ratios("median_us"), strict=True)
+    return tuple(round(said / seen, 3) for said, seen in pairs)
 
 
 # fmt: off
@@ -62,8 +68,8 @@ ENTRIES = (
     ),
     Claim(
         "figure.1", "ring over tree", "Measured on 256 GPUs, the ring's time over the trees', with 256 B and 64 MiB.",
-        ratios("median_us"), lambda: ratios("us"), within(0.1),
-        "The prediction, which is older than our look at these runs: {}.", PAGE,
+        (1.0, 1.0), predicted_over_measured, within(0.1),
+        "The predicted ratios, which are older than our look at these runs, over the measured ones: {}.", PAGE,
     ),
 )
 # fmt: on
