@@ -61,15 +61,15 @@ class Terms:
         Cost: the additions, and memory for every term below this one.
         """
         known: dict[int, Any] = {}
-        for term in self._below(number):
+        for term in self.sums_below(number):
             first, *others = (values[each] if each not in known else known[each] for each in self.operands[term])
             for other in others:
                 first = first + other
             known[term] = rounded(first)
         return known[number] if number in known else values[number]
 
-    def _below(self, number: int) -> list[int]:
-        """The sums that a term needs, itself last; a term's operands have smaller numbers."""
+    def sums_below(self, number: int) -> list[int]:
+        """The sums that a term consists of, itself last: each after its operands, which have smaller numbers."""
         needed, found = [number], set[int]()
         while needed:
             term = needed.pop()

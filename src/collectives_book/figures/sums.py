@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.summation import Summation, Terms
@@ -22,7 +22,7 @@ def trees(sums: Mapping[str, Summation]) -> Picture:
         for axes, (name, found) in zip(panels, sums.items(), strict=True):
             _tree(axes, found, theme)
             depth = int(found.depth[0, 0])
-            kit.headline(axes, f"{name.replace('_', ' ')}: {depth} additions deep")
+            kit.headline(axes, f"{name.replace('_', ' ')}: depth {depth}")
         panels[0].set_ylabel("additions")
 
     alt = "; ".join(f"{name} {written(found.terms, int(found.held[0, 0]))}" for name, found in sums.items())
@@ -30,15 +30,14 @@ def trees(sums: Mapping[str, Summation]) -> Picture:
 
 
 def _tree(axes: Axes, found: Summation, theme: Theme) -> None:
-    terms, at = found.terms, dict[int, float]()
-    order = leaves(terms, int(found.held[0, 0]))
-    at.update({rank: float(x) for x, rank in enumerate(order)})
-    for number in range(len(order), len(terms.operands)):
+    terms, top = found.terms, int(found.held[0, 0])
+    order = leaves(terms, top)
+    at = {rank: float(x) for x, rank in enumerate(order)}
+    for number in terms.sums_below(top):
         operands = terms.operands[number]
-        if all(term in at for term in operands):
-            at[number] = sum(at[term] for term in operands) / len(operands)
-            for term in operands:
-                axes.plot([at[term], at[number]], [terms.depths[term], terms.depths[number]], color=theme.ink, lw=1.2)
+        at[number] = sum(at[term] for term in operands) / len(operands)
+        for term in operands:
+            axes.plot([at[term], at[number]], [terms.depths[term], terms.depths[number]], color=theme.ink, lw=1.2)
     sizes = [(at[number], terms.depths[number]) for number in at]
     axes.plot(*zip(*sizes, strict=True), ls="", marker="o", ms=5, color=mark("ring").colour)
     axes.set_xticks(range(len(order)), [str(rank) for rank in order])
@@ -87,7 +86,9 @@ def errors(ranks: Sequence[int], curves: Mapping[str, Sequence[float]]) -> Pictu
             axes.plot(ranks, values, color=look.colour, marker=look.marker, ms=5, lw=1.6, label=name)
         kit.binary_axis(axes, ranks, "ranks", "{:,.0f}".format)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.1%}"))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.set_ylabel("relative RMS error")
         kit.message(figure, theme, said)
         kit.labels(figure)
