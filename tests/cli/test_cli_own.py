@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.algorithms import build
+from collectives.algorithms import build, from_file
 from collectives.schedule import ScheduleError, Step
 from command import Capture, run
 
@@ -137,3 +137,10 @@ def test_a_file_may_import_what_is_beside_it(capsys: Capture, tmp_path: Path) ->
     ]
     (tmp_path / "mine.py").write_text("\n".join(lines))
     assert run(capsys, "verify", "broadcast", f"{tmp_path}/mine.py:down", "-p", "3")[0] == 0
+
+
+def test_a_signal_before_the_function_runs_leaves_no_error_behind() -> None:
+    """Then the context manager's generator is closed where it waits."""
+    waiting = from_file._blamed.__wrapped__("own.py:f", "in step 0")  # type: ignore[attr-defined]
+    next(waiting)
+    waiting.close()

@@ -160,16 +160,24 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
             supervise(*watched)
 
 
-def test_a_killed_rank_is_named_although_its_peer_ends_first() -> None:
-    commands = [
-        ["sh", "-c", "echo in step 0, receiving from rank 1: it has gone; exit 1"],
-        ["sh", "-c", "sleep 0.4; kill -9 $$"],
-    ]
+@pytest.mark.parametrize(
+    ("peer", "failing", "said"),
+    [
+        ("in step 0, receiving from rank 1: it has gone", "kill -9 $$", "^rank 1 of 2 was killed by SIGKILL;"),
+        (
+            "Connection closed by peer [127.0.0.1]",
+            "echo ValueError; exit 1",
+            "^rank 1 of 2 ended with exit code 1;.*\\n +V",
+        ),
+    ],
+)
+def test_the_rank_that_failed_is_named_although_its_peer_ends_first(peer: str, failing: str, said: str) -> None:
+    commands = [["sh", "-c", f"echo '{peer}'; exit 1"], ["sh", "-c", f"sleep 0.4; {failing}"]]
     with ExitStack() as stack:
         logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in commands]
         processes = [start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)]
         stack.callback(end, processes)
-        with pytest.raises(RankError, match=r"^rank 1 of 2 was killed by SIGKILL; its last lines:"):
+        with pytest.raises(RankError, match=said):
             supervise(["rank 0 of 2", "rank 1 of 2"], processes, logs, lambda _: None, 10, lambda _: None)
 
 

@@ -96,6 +96,8 @@ def _blamed(name: str, when: str) -> Iterator[None]:
     except KeyboardInterrupt as ended:  # also when its time is up
         ended.add_note(f"schedule {name} was stopped {when}")
         raise
+    except GeneratorExit:  # a signal came before the block began
+        raise
     except BaseException as error:  # sys.exit() too
         path, trace = name.rpartition(":")[0], traceback.walk_tb(error.__traceback__)
         lines = [line for frame, line in trace if frame.f_code.co_filename == path]

@@ -35,8 +35,9 @@ STDERR = 2
 
 PEER_CREDENTIALS = struct.Struct("3i")  # process, user, group; Linux
 
-# How a rank names the peer that did not answer.
+# How a rank names the peer that did not answer, and how gloo says that a peer has gone.
 WAITED = re.compile(r"in step \d+, (?:sending to|receiving from) rank (\d+): ")
+LOST = re.compile(r"Connection (?:closed|reset) by peer")
 
 
 class RankError(RuntimeError):
@@ -122,13 +123,15 @@ def _need_time(names: list[str], processes: list[ChildProcess], logs: list[Log],
 def _first_failure(names: list[str], processes: list[ChildProcess], logs: list[Log]) -> str:
     """The first to fail is the rank that printed its last line first, because its failure makes the others fail.
 
-    If it failed because a running rank did not answer, the message begins with that rank.
+    Before it come the ranks that did not lose a peer: a kernel may close a rank's connections before it has ended, and
+    it notes times of files by the tick only. If it failed because a running rank did not answer, the message begins
+    with that rank.
     """
     until = time.monotonic() + DYING_SECONDS
-    while _silent(processes, logs) and time.monotonic() < until:
+    while (_silent(processes, logs) or _lost(processes, logs)) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     failed = [which for which, process in enumerate(processes) if process.poll()]
-    which = min(failed, key=lambda which: os.fstat(logs[which].fileno()).st_mtime_ns)
+    which = min(failed, key=lambda which: (_has_lost(logs[which]), os.fstat(logs[which].fileno()).st_mtime_ns))
     code = processes[which].poll() or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     silent = "".join(f"{names[which]} did not answer the others\n" for which in _silent(processes, logs))
@@ -144,6 +147,16 @@ def _silent(processes: list[ChildProcess], logs: list[Log]) -> list[int]:
     failed = [peers for process, peers in zip(processes, waited_for, strict=True) if process.poll()]
     silent = {w for w, process in enumerate(processes) if process.poll() is None and not waited_for[w]}
     return sorted(silent & {int(peer) for peers in waited_for for peer in peers}) if all(failed) else []
+
+
+def _lost(processes: list[ChildProcess], logs: list[Log]) -> bool:
+    """Whether all failed ranks lost a peer, and a rank has not ended: it may be that peer, on its way out."""
+    failed = [_has_lost(log) for process, log in zip(processes, logs, strict=True) if process.poll()]
+    return all(failed) and any(process.poll() is None for process in processes)
+
+
+def _has_lost(log: Log) -> bool:
+    return bool(LOST.search(text(log)))
 
 
 def _stopped(logs: list[Log]) -> list[int]:
