@@ -7,7 +7,7 @@ import pytest
 
 from collectives.algorithms import build, names
 from collectives.interpret import run
-from collectives.schedule import Schedule, ScheduleError, Step
+from collectives.schedule import Schedule, Step
 from collectives.summation import NOTHING, Terms, bound, is_alike, summation
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 32, 33)
@@ -128,10 +128,3 @@ def test_a_bound_needs_a_dtype_that_rounds() -> None:
     assert bound(1, "float32") == pytest.approx(2.0**-24)
     with pytest.raises(ValueError, match="dtype"):
         bound(3, "int32")
-
-
-def test_a_step_that_replaces_and_adds_is_for_verify() -> None:
-    """`summation` computes terms and proves nothing; `run` refuses such a step."""
-    both = Schedule("reduce", 3, 1, 1, lambda _: Step([1, 2], 0, 0, add=[False, True]), root=0)
-    with pytest.raises(ScheduleError, match="replaced and written again"):
-        run(both, np.zeros((3, 1)))

@@ -124,6 +124,10 @@ def test_data_come_from_a_file_that_is_not_executed(capsys: Capture, tmp_path: P
         assert (code, out) == (2, "")
         assert f"{name}.npy: got" in err
         assert "expected an array of numbers" in err
+    for name, value in (("zeros", 0.0), ("not-a-number", np.nan)):
+        np.save(tmp_path / f"{name}.npy", np.full((4, 3), value))
+        code, out, err = run(capsys, "error", "all_reduce", "ring", "-p", "4", "--data", f"{tmp_path}/{name}.npy")
+        assert (code, out, "RMS of the exact sums: got" in err) == (2, "", True)
     code, _, err = run(capsys, "error", "all_reduce", "ring", "--data", "uniform")
     assert (code, "normal, positive, and NAME.npy" in err) == (2, True)
     assert run(capsys, "error", "all_gather", "ring")[0] == 2

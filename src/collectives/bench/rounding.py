@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import fsum
+from math import fsum, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +41,9 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats], *, wide: bool
     sums also travel in float32 and are rounded once at the end. Errors are those of the first chunk and the last, on
     the rank that ends with them. ``bound`` is for a sum without cancellation: a share of the sum of absolute values.
 
-    Raises ValueError for a collective that does not add, an unknown dtype, ``wide`` without a half type, and samples of
-    another shape. Source of the exact sums: `math.fsum`. Cost: p * elements additions a sample and chunk.
+    Raises ValueError for a collective that does not add, an unknown dtype, ``wide`` without a half type, samples of
+    another shape, and samples whose exact sums are all zero or not finite. Source of the exact sums: `math.fsum`. Cost:
+    p * elements additions a sample and chunk.
 
     >>> from collectives.algorithms import build
     >>> found = measure(build("all_reduce", "ring", 64), "bfloat16", list(samples("normal", 64, seeds=3)))
@@ -55,6 +56,8 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats], *, wide: bool
     depth = max(int(each.depth[_rank(schedule, each), 0]) for each in sums)
     most = (1 + bound(depth, "float32")) * (1 + bound(1, dtype)) - 1 if wide else bound(depth, dtype)
     errors, scales = zip(*(_errors(schedule, sums, dtype, sample, wide) for sample in samples), strict=True)
+    if not all(0 < scale < inf for scale in scales):
+        raise ValueError(f"RMS of the exact sums: got {min(scales)}, expected more than 0 and finite")
     relative = [float(np.sqrt((error**2).mean())) / scale for error, scale in zip(errors, scales, strict=True)]
     low, median, high = median_interval(relative)
     worst = max(float(np.abs(error).max()) / scale for error, scale in zip(errors, scales, strict=True))
@@ -64,7 +67,7 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats], *, wide: bool
 def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator[Floats]:
     """Samples of shape (p, elements): ``normal`` is N(0, 1), ``positive`` its absolute values; or one from a file.
 
-    A file NAME.npy holds one sample. Raises ValueError for other data, and for a file that is no such array.
+    NAME.npy holds one sample. Raises ValueError for other data, and for a file that does not hold numbers.
     """
     if data.endswith(".npy"):
         try:

@@ -130,7 +130,7 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, run: Run) -> Iter
 
 
 def nanoseconds(text: str, name: str) -> list[int]:
-    r"""The samples in a file's text; ValueError names the first line that is none.
+    r"""The samples in a file's text; ValueError names the first line that is not a sample.
 
     >>> nanoseconds("highest\n0\n44000\n41481\n", "256_allreduce_nccl_ring.csv")
     [44000, 41481]
@@ -144,7 +144,7 @@ def nanoseconds(text: str, name: str) -> list[int]:
     samples = [_sample(line, f"line {at} of {name}") for at, line in enumerate(lines, 2)]
     samples = samples[1:] if samples[:1] == [0] else samples
     if not samples or 0 in samples:
-        raise ValueError(f"samples of {name}: got {len(samples)}, with 0 among them, expected times above 0")
+        raise ValueError(f"samples of {name}: got {min(samples, default='none')}, expected times above 0")
     return samples
 
 
