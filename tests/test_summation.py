@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import build, names
-from collectives.interpret import run
+from collectives.interpret import apply, run
 from collectives.schedule import Schedule, Step
 from collectives.summation import NOTHING, Terms, bound, is_alike, summation
 
@@ -58,6 +58,28 @@ def test_a_term_s_value_has_the_bits_of_the_schedule_s_run(name: str) -> None:
         for rank, c in np.ndindex(found.held.shape):
             value = found.terms.evaluate(int(found.held[rank, c]), x)
             assert value.tobytes() == expected[rank, c].tobytes()
+
+
+def sent_and_run(schedule: Schedule) -> np.ndarray:
+    """What every rank holds at the end as text, R(x) for what was sent: rounded again it is the same."""
+    state = np.full((schedule.p, schedule.k), "", dtype=object)
+    state[:] = np.array([[str(r)] for r in range(schedule.p)], dtype=object)
+    for step in schedule.steps():
+        row, chunk = step.cells()
+        for src, c in set(zip(step.src[row].tolist(), chunk.tolist(), strict=True)):
+            state[src, c] = state[src, c] if state[src, c].startswith("R") else f"R{state[src, c]}."
+        apply(step, state, np.frompyfunc(written, 2, 1))
+    return np.frompyfunc(lambda text: text if text.startswith("R") else f"R{text}.", 1, 1)(state)
+
+
+@pytest.mark.parametrize("name", [each for each in names("all_reduce") if each != "in_network"])
+def test_with_a_wire_every_term_that_is_sent_is_rounded_at_its_sender_too(name: str) -> None:
+    for p in (1, 2, 5, 8, 13):
+        schedule = build("all_reduce", f"{name}/bfloat16", p, segments=2)
+        expected, found = sent_and_run(schedule), summation(schedule)
+        pairs = set(zip(expected.ravel(), found.held.ravel().tolist(), strict=True))
+        assert len(pairs) == len({text for text, _ in pairs}) == len({term for _, term in pairs})
+        assert is_alike(schedule) or (name, p) in {("swing_doubling", 8), ("swing_doubling", 13)}
 
 
 def test_the_depths_that_the_book_states() -> None:

@@ -29,8 +29,9 @@ NOTHING = -1
 class Terms:
     """Contributions and sums by number: r for the contribution of rank r, and p or more for a sum.
 
-    ``operands[number]`` are the terms of a sum, added from left to right, and () for a contribution; ``depths[number]``
-    is the most additions on the way from a contribution to it. One object may serve several schedules on p ranks: then
+    ``operands[number]`` are the terms of a sum, added from left to right, and () for a contribution; a single operand
+    is rounded to the schedule's wire. ``depths[number]`` is the most additions on the way from a contribution to it.
+    One object may serve several schedules on p ranks: then
     equal numbers mean equal bits across them, too.
 
     >>> terms = Terms(4)
@@ -55,21 +56,43 @@ class Terms:
             self.depths.append(1 + max(self.depths[term] for term in key))
         return number
 
-    def evaluate(self, number: int, values: NDArray[Any], rounded: Callable[[Any], Any] = lambda sums: sums) -> Any:
+    def send(self, term: int) -> int:
+        """The number of a term rounded to the wire: itself if it is that already, because rounding again is exact.
+
+        >>> terms = Terms(2)
+        >>> terms.send(0), terms.send(terms.send(0))
+        (2, 2)
+        """
+        if term == NOTHING or len(self.operands[term]) == 1:
+            return term
+        number = self._numbers.setdefault((term,), len(self.operands))
+        if number == len(self.operands):
+            self.operands.append((term,))
+            self.depths.append(self.depths[term])
+        return number
+
+    def evaluate(
+        self,
+        number: int,
+        values: NDArray[Any],
+        rounded: Callable[[Any], Any] = lambda sums: sums,
+        sent: Callable[[Any], Any] = lambda sums: sums,
+    ) -> Any:
         """The term's value for contributions ``values[rank]``: each sum is taken in their dtype and then ``rounded``.
 
-        Cost: the additions, and memory for every term below this one.
+        ``sent`` rounds what is sent to the schedule's wire. Cost: the additions, and memory for every term below this
+        one.
         """
         known: dict[int, Any] = {}
         for term in self.sums_below(number):
             first, *others = (values[each] if each not in known else known[each] for each in self.operands[term])
             for other in others:
                 first = first + other
-            known[term] = rounded(first)
+            known[term] = rounded(first) if others else sent(first)
         return known[number] if number in known else values[number]
 
     def sums_below(self, number: int) -> list[int]:
-        """The sums that a term consists of, itself last: each after its operands, which have smaller numbers."""
+        """What a term is computed from, contributions left out, itself last: each after its operands."""
         needed, found = [number], set[int]()
         while needed:
             term = needed.pop()
@@ -99,7 +122,8 @@ def summation(
 
     Equals the plain program: run the schedule, with a new number for every sum of numbers that is new. What arrives in
     one step for one cell is added in rank order, the cell's own value in its place, as `interpret.apply` does: by
-    additions of two, or, with ``once``, by one sum that is rounded at its end, as float16 and bfloat16 are.
+    additions of two, or, with ``once``, by one sum that is rounded at its end, as float16 and bfloat16 are. In a
+    schedule with a wire a cell that is sent is rounded to it first, also at its sender, and so is every result.
 
     Raises ValueError for more than 8,388,608 cells (name a chunk then), and for a chunk that the schedule lacks. Cost:
     about 1 us for each chunk that a row moves.
@@ -118,8 +142,12 @@ def summation(
     terms = terms or Terms(p)
     held = [[*range(p), *[NOTHING] * schedule.switches] for _ in chunks]
     for step in schedule.steps():
+        if schedule.wire:
+            _round_sent(step, chunks, held, terms)
         for (at, dst), arrived in _arriving(step, chunks, held).items():
             held[at][dst] = _combined(terms, arrived, (dst, held[at][dst]), once)
+    if schedule.wire:
+        held = [[terms.send(term) for term in cells] for cells in held]
     return Summation(terms, np.array([row[:p] for row in held]).T, chunks)
 
 
@@ -133,6 +161,12 @@ def _arriving(step: Step, chunks: range, held: list[list[int]]) -> dict[tuple[in
         src, at = int(step.src[row]), chunk - chunks.start
         found.setdefault((at, int(step.dst[row])), []).append((src, held[at][src], bool(step.add[row])))
     return found
+
+
+def _round_sent(step: Step, chunks: range, held: list[list[int]], terms: Terms) -> None:
+    for row, chunk in _moved(step, chunks):
+        cells, src = held[chunk - chunks.start], int(step.src[row])
+        cells[src] = terms.send(cells[src])
 
 
 def _moved(step: Step, chunks: range) -> Iterator[tuple[int, int]]:

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from collectives.algorithms import build
-from collectives.bench.rounding import measure, rounded, samples
+from collectives.bench.rounding import measure, rounded, samples, total
+from collectives.wire import WIRES
 from command import Capture, run
 
 RANKS = (16, 32, 64, 128, 256, 512, 1024)
 
 
-def rms(name: str, p: int, **options: bool) -> float:
+def rms(name: str, p: int) -> float:
     """The RMS error of bf16 sums of normal data."""
-    return measure(build("all_reduce", name, p), "bfloat16", list(samples("normal", p, 5)), **options).rms
+    return measure(build("all_reduce", name, p), "bfloat16", list(samples("normal", p, 5))).rms
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -65,9 +66,31 @@ def test_a_ring_s_error_grows_with_the_root_of_p_and_doubling_s_with_its_logarit
 
 
 def test_sums_that_travel_in_float32_are_rounded_once() -> None:
-    wide = rms("ring", 256, wide=True)
+    wide = rms("ring/float32", 256)
     assert wide == pytest.approx(rms("exchange", 256), rel=0.02)
     assert wide < rms("recursive_doubling", 256) < rms("ring", 256)
+
+
+def test_coarser_wires_are_less_exact_and_a_chain_that_encodes_often_more_so() -> None:
+    errors = [rms(f"parameter_server/{wire}", 64) for wire in ("float32", "mxint8", "mxfp8", "mxfp4")]
+    assert errors == sorted(errors)
+    assert rms("ring/mxint8", 64) > 3 * rms("parameter_server/mxint8", 64)
+    assert rms("ring/bfloat16", 64) == rms("ring", 64)
+
+
+def test_a_bound_is_stated_for_the_wire_float32_only() -> None:
+    data = list(samples("normal", 8, 1))
+    found = {wire: measure(build("all_reduce", f"ring/{wire}", 8), "float32", data).bound for wire in WIRES}
+    assert [wire for wire, bound in found.items() if bound is not None] == ["float32"]
+    assert found["float32"] == pytest.approx(8 * 2.0**-24, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_totals_of_whole_numbers_are_exact(dtype: str) -> None:
+    """Each element of each rank is another number, and the elements are not a multiple of the ranks."""
+    values = np.arange(5 * 33.0).reshape(5, 33) % 17
+    for name in ("ring", "two_tree", "exchange"):
+        assert total(build("all_reduce", name, 5), values, dtype).tolist() == values.sum(axis=0).tolist()
 
 
 def test_a_better_dtype_is_more_exact() -> None:
@@ -78,27 +101,26 @@ def test_a_better_dtype_is_more_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("collective", "name", "dtype", "wide", "shape", "said"),
+    ("collective", "name", "dtype", "shape", "said"),
     [
-        ("all_gather", "ring", "bfloat16", False, (4, 3), "errors of sums: got all_gather, expected one of all_reduce"),
-        ("all_reduce", "ring", "int8", False, (4, 3), "unknown dtype 'int8'"),
-        ("all_reduce", "ring", "float32", True, (4, 3), "sums in float32: got float32, expected float16 or bfloat16"),
+        ("all_gather", "ring", "bfloat16", (4, 3), "errors of sums: got all_gather, expected one of all_reduce"),
+        ("all_reduce", "ring", "int8", (4, 3), "unknown dtype 'int8'"),
+        ("all_reduce", "ring/mxint8", "float64", (4, 3), "dtype of a sum with the wire mxint8: got float64"),
         (
             "all_reduce",
             "ring",
             "float32",
-            False,
             (3, 3),
             r"data of 4 ranks: got shape \(3, 3\), expected \(4, elements\)",
         ),
-        ("all_reduce", "ring", "float32", False, (4, 0), r"data of 4 ranks: got shape \(4, 0\)"),
+        ("all_reduce", "ring", "float32", (4, 0), r"data of 4 ranks: got shape \(4, 0\)"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(
-    collective: str, name: str, dtype: str, wide: bool, shape: tuple[int, int], said: str
+    collective: str, name: str, dtype: str, shape: tuple[int, int], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        measure(build(collective, name, 4), dtype, [np.ones(shape)], wide=wide)
+        measure(build(collective, name, 4), dtype, [np.ones(shape)])
 
 
 def test_the_command_prints_a_row_for_each_algorithm(capsys: Capture) -> None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -24,9 +24,10 @@ from collectives.algorithms import (
 from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
 from collectives.bounds import Cost, Pipeline, height, share
-from collectives.errors import meant
+from collectives.errors import meant, unknown
 from collectives.schedule import Schedule
 from collectives.units import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
+from collectives.wire import WIRES, split
 
 
 class Mark(NamedTuple):
@@ -190,7 +191,8 @@ PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
-    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`). Raises ValueError for an
+    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`). After either may follow
+    a wire, as in ``ring/mxint8`` (`collectives.wire`). Raises ValueError for an
     unknown name, saying which are known, for more ranks or chunks than memory allows (`collectives.units`), and where
     the file's schedule is one for another collective or number of ranks. Raises ScheduleError where your function
     fails, or the program is wrong.
@@ -198,7 +200,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
     """
-    make = _function(collective, algorithm)
+    make, wire = _function(collective, algorithm), split(algorithm)[1]
     _need_at_most("ranks", p, MOST_RANKS)
     if p > MOST_RANKS_IN_PAIRS and _is_in_pairs(make):
         _need_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MOST_RANKS_IN_PAIRS)
@@ -207,7 +209,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     if (schedule.collective, schedule.p) != (collective, p):
         raise ValueError(f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}")
     _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MOST_CHUNKS)
-    return schedule
+    return replace(schedule, wire=wire) if wire else schedule
 
 
 def takes(collective: str, algorithm: str, option: str) -> bool:
@@ -221,14 +223,20 @@ def takes(collective: str, algorithm: str, option: str) -> bool:
 
 def is_own(algorithm: str) -> bool:
     """Whether this names a schedule of your own, as ``file.py:function`` or ``file.xml``, and none of ours."""
-    return ".py:" in algorithm or algorithm.endswith(".py") or is_program(algorithm)
+    name = split(algorithm)[0]
+    return ".py:" in name or name.endswith(".py") or is_program(name)
 
 
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
-    make = own(algorithm) if is_own(algorithm) else ALGORITHMS.get((collective, algorithm))
+    name, wire = split(algorithm)
+    if wire and collective != "all_reduce":
+        raise ValueError(f"wire of {collective}: got {wire}, expected none: only an all_reduce has one")
+    make = own(name) if is_own(name) else ALGORITHMS.get((collective, name))
     if make is None:
-        near = meant(algorithm, (name for each, name in ALGORITHMS if each == collective))
-        raise ValueError(f"no algorithm {algorithm!r} for {collective!r}; {_known(collective)}{near}")
+        if "/" in name:
+            raise ValueError(unknown("wire", name.rpartition("/")[2], WIRES))
+        near = meant(name, (each for of, each in ALGORITHMS if of == collective))
+        raise ValueError(f"no algorithm {name!r} for {collective!r}; {_known(collective)}{near}")
     return make
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from math import fsum, inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,25 +25,29 @@ ELEMENTS = 1000  # in a sample of random data
 
 
 class Measured(NamedTuple):
-    """Errors as shares of the RMS (root mean square) of the exact sums: RMS in the median sample, and the worst."""
+    """Errors as shares of the RMS (root mean square) of the exact sums: RMS in the median sample, and the worst.
+
+    There is no ``bound`` for a wire other than float32.
+    """
 
     depth: int
-    bound: float
+    bound: float | None
     rms: float
     rms_low: float
     rms_high: float
     worst: float
 
 
-def measure(schedule: Schedule, dtype: str, samples: list[Floats], *, wide: bool = False) -> Measured:
+def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     """The errors of a schedule's sums of ``samples``, arrays of shape (p, elements), rounded to ``dtype`` first.
 
-    Float16 and bfloat16 are added in float32 and rounded once a step, as `collectives.all_reduce` does; with ``wide``
-    sums also travel in float32 and are rounded once at the end. Errors are those of the first chunk and the last, on
-    the rank that ends with them. ``bound`` is for a sum without cancellation: a share of the sum of absolute values.
+    Float16 and bfloat16 are added in float32 and rounded once a step, as `collectives.all_reduce` does. In a schedule
+    with a wire what is sent is rounded to that, sums are float32, and the result is rounded to both at the end.
+    Errors are those of the first chunk and the last, on the rank that ends with them. ``bound`` is for a sum without
+    cancellation: a share of the sum of absolute values.
 
-    Raises ValueError for a collective that does not add, an unknown dtype, ``wide`` without a half type, samples of
-    another shape, and samples whose exact sums are all zero or not finite. Source of the exact sums: `math.fsum`. Cost:
+    Raises ValueError for a collective that does not add, an unknown dtype, float64 with a wire, samples of another
+    shape, and samples whose exact sums are all zero or not finite. Source of the exact sums: `math.fsum`. Cost:
     p * elements additions a sample and chunk.
 
     >>> from collectives.algorithms import build
@@ -50,18 +55,42 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats], *, wide: bool
     >>> found.depth, 0.008 < found.rms < 0.012
     (63, True)
     """
-    _need_fitting(schedule, dtype, samples, wide)
-    half = dtype in HALF
-    sums = [summation(schedule, chunk, once=half and not wide) for chunk in sorted({0, schedule.k - 1})]
+    _need_fitting(schedule, dtype, samples)
+    sums = [summation(schedule, chunk, once=_once(schedule, dtype)) for chunk in sorted({0, schedule.k - 1})]
     depth = max(int(each.depth[_rank(schedule, each), 0]) for each in sums)
-    most = (1 + bound(depth, "float32")) * (1 + bound(1, dtype)) - 1 if wide else bound(depth, dtype)
-    errors, scales = zip(*(_errors(schedule, sums, dtype, sample, wide) for sample in samples), strict=True)
+    errors, scales = zip(*(_errors(schedule, sums, dtype, sample) for sample in samples), strict=True)
     if not all(0 < scale < inf for scale in scales):
         raise ValueError(f"RMS of the exact sums: got {min(scales)}, expected more than 0 and finite")
     relative = [float(np.sqrt((error**2).mean())) / scale for error, scale in zip(errors, scales, strict=True)]
     low, median, high = median_interval(relative)
     worst = max(float(np.abs(error).max()) / scale for error, scale in zip(errors, scales, strict=True))
-    return Measured(depth, most, median, low, high, worst)
+    return Measured(depth, _bound(schedule.wire, depth, dtype), median, low, high, worst)
+
+
+def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
+    """The sums that p ranks compute by an all-reduce of ``values``, shape (p, n), rounded to ``dtype`` first.
+
+    Equals `collectives.all_reduce` bit for bit on rank 0, in one process; shape (n,), float32 (float64 of float64).
+    Raises ValueError for what `measure` refuses. Cost: (p - 1) n additions, and once a schedule its terms.
+
+    >>> from collectives.algorithms import build
+    >>> total(build("all_reduce", "ring/mxint8", 2), np.array([[1.0, 2.0], [1.0, 1.0]]), "float32").tolist()
+    [2.0, 3.0]
+    """
+    _need_fitting(schedule, dtype, [values])
+    found, edges, n = _terms(schedule, _once(schedule, dtype)), schedule.cut(values.shape[1]), values.shape[1]
+    given = np.pad(rounded(values, dtype), ((0, 0), (0, int(edges[-1]) - n)))
+    pieces = [
+        _value(schedule, found, int(term), dtype, given[:, edges[c] : edges[c + 1]])
+        for c, term in enumerate(found.held[0].tolist())
+        if edges[c] < edges[c + 1]
+    ]
+    return np.concatenate(pieces)[:n]
+
+
+@lru_cache(maxsize=16)
+def _terms(schedule: Schedule, once: bool) -> Summation:
+    return summation(schedule, once=once)
 
 
 def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator[Floats]:
@@ -97,13 +126,24 @@ def rounded(values: Floats, dtype: str) -> Floats:
     return np.where(np.isfinite(values), (up & np.uint32(0xFFFF0000)).view(np.float32), values).astype(np.float32)
 
 
-def _need_fitting(schedule: Schedule, dtype: str, samples: list[Floats], wide: bool) -> None:
+def _once(schedule: Schedule, dtype: str) -> bool:
+    """Whether a sum of several is rounded once a step."""
+    return dtype in HALF and not schedule.wire
+
+
+def _bound(wire: str | None, depth: int, dtype: str) -> float | None:
+    if wire is None:
+        return bound(depth, dtype)
+    return (1 + bound(depth, wire)) * (1 + bound(1, dtype)) - 1 if wire == "float32" else None
+
+
+def _need_fitting(schedule: Schedule, dtype: str, samples: list[Floats]) -> None:
     if schedule.collective not in REDUCING:
         raise ValueError(f"errors of sums: got {schedule.collective}, expected one of {', '.join(REDUCING)}")
     if dtype not in ROUNDINGS:
         raise ValueError(unknown("dtype", dtype, list(ROUNDINGS)))
-    if wide and dtype not in HALF:
-        raise ValueError(f"sums in float32: got {dtype}, expected {' or '.join(HALF)}")
+    if schedule.wire and dtype == "float64":
+        raise ValueError(f"dtype of a sum with the wire {schedule.wire}: got float64, expected float32 or a half type")
     for sample in samples:
         if sample.ndim != 2 or len(sample) != schedule.p or not sample.size:
             raise ValueError(f"data of {schedule.p} ranks: got shape {sample.shape}, expected ({schedule.p}, elements)")
@@ -116,16 +156,30 @@ def _rank(schedule: Schedule, of: Summation) -> int:
     return schedule.root or 0
 
 
-def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Floats, wide: bool) -> tuple[Floats, float]:
+def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Floats) -> tuple[Floats, float]:
     """Errors of all chunks' sums of one sample, and the RMS of the exact ones."""
     values = rounded(sample, dtype)
     exact = np.array([fsum(column) for column in values.T.tolist()])
     found = []
     for each in sums:
         term = int(each.held[_rank(schedule, each), 0])
-        if dtype in HALF and not wide:
-            total = each.terms.evaluate(term, values, lambda total: rounded(total, dtype))
-        else:
-            total = rounded(each.terms.evaluate(term, values), dtype)
-        found.append(total.astype(np.float64) - exact)
+        found.append(_value(schedule, each, term, dtype, values).astype(np.float64) - exact)
     return np.concatenate(found), float(np.sqrt((exact**2).mean()))
+
+
+def _value(schedule: Schedule, of: Summation, term: int, dtype: str, values: Floats) -> Floats:
+    """A term's value as a rank ends with it."""
+    if _once(schedule, dtype):
+        sums: Floats = of.terms.evaluate(term, values, lambda each: rounded(each, dtype))
+        return sums
+    sent = _sent(schedule.wire) if schedule.wire else lambda each: each
+    return rounded(of.terms.evaluate(term, values, sent=sent), dtype)
+
+
+def _sent(wire: str) -> Callable[[Floats], Floats]:
+    """What a wire makes of numbers."""
+    import torch
+
+    from collectives.backends import coding
+
+    return lambda values: coding.rounded(wire, torch.from_numpy(np.ascontiguousarray(values))).numpy()

@@ -8,9 +8,10 @@ from collectives.cli.options import UsageError, add_json, whole, wrong_input
 from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited, need_options
 from collectives.cli.signals import out, out_row
 from collectives.schedule import Schedule
+from collectives.wire import split
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
-HEAD = f"{'algorithm':<20} {'ranks':>6} {'dtype':>8} {'depth':>6} {'bound':>9} {'rms':>9} {'worst':>9}"
+HEAD = f"{'algorithm':<28} {'ranks':>6} {'dtype':>8} {'depth':>6} {'bound':>9} {'rms':>9} {'worst':>9}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser, units.MOST_RANKS)
     known = f"{', '.join(DTYPES)} (default bf16), or its whole name"
     parser.add_argument("--dtype", default="bf16", help=known)
-    text = "of a half type: sums travel in float32 and are rounded once, at the end"
+    text = "sums travel in float32 and are rounded once, at the end: short for the wire float32, as in ring/float32"
     parser.add_argument("--accumulate", choices=["fp32"], help=text)
     parser.add_argument(
         "--data", default="normal", help="normal, positive, or NAME.npy (ranks x elements; default normal)"
@@ -44,13 +45,16 @@ def _measure(arguments: argparse.Namespace) -> None:
     p, dtype = arguments.ranks or RANKS, DTYPES.get(arguments.dtype, arguments.dtype)
     data = list(samples(arguments.data, p, arguments.seeds))
     chosen = [arguments.algorithm] if arguments.algorithm else names(arguments.collective)
-    for number, name in enumerate(chosen):
-        found = measure(_built(arguments, name, p), dtype, data, wide=arguments.accumulate is not None)
+    if arguments.accumulate and split(chosen[0])[1]:
+        raise UsageError(f"--accumulate with a wire: got {chosen[0]}, expected {split(chosen[0])[0]}")
+    for number, name in enumerate(f"{each}/float32" if arguments.accumulate else each for each in chosen):
+        found = measure(_built(arguments, name, p), dtype, data)
         if not number and not arguments.json:
             out(HEAD)
         row = {"collective": arguments.collective, "algorithm": name, "ranks": p, "dtype": dtype} | found._asdict()
-        shares = f"{found.bound:>9.2%} {found.rms:>9.3%} {found.worst:>9.3%}"
-        out_row(row, f"{name:<20} {p:>6,} {dtype:>8} {found.depth:>6,} {shares}", arguments.json)
+        most = "-" if found.bound is None else f"{found.bound:.2%}"
+        shares = f"{most:>9} {found.rms:>9.3%} {found.worst:>9.3%}"
+        out_row(row, f"{name:<28} {p:>6,} {dtype:>8} {found.depth:>6,} {shares}", arguments.json)
 
 
 def _built(arguments: argparse.Namespace, name: str, p: int) -> Schedule:

@@ -137,7 +137,7 @@ def _setting(schedule: Schedule, machine: Machine, n: int, algorithm: str | None
         node = np.append(node, _beyond(machine, schedule))
     protocols = machine.protocols_for(algorithm, n)
     links = links_of(machine, node, protocols, schedule.switches)
-    return _Setting(schedule, machine, protocols, schedule.cut(n), node, links)
+    return _Setting(schedule, machine, protocols, schedule.cut_bytes(n), node, links)
 
 
 def _beyond(machine: Machine, schedule: Schedule) -> Ints:

@@ -9,6 +9,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends import Call, Performed
+from collectives.backends.coding import decode, encode, whole_blocks
 from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.buffers import fill, hand_over, tensors
@@ -32,6 +33,11 @@ def perform(call: Call) -> Performed:
     are added in float32 and rounded once per step: after h steps of adding, the result is within
     ``((1 + u)**h - 1) * sum(abs(x))`` of the exact sum, u = 2**-11 or 2**-8, and h <= p - 1 always.
     AVG is the sum, divided once by the rank that completes it (integers towards zero).
+
+    With a wire (``ring/mxint8``, `collectives.wire`) all sums are taken in float32. What a rank sends it rounds to the
+    wire first, in its own buffer, too, and the result at the end. So all ranks end with the same bits where they do
+    without a wire. A half type is rounded to last. SUM and AVG of float32, float16 and bfloat16, over gloo; in Python,
+    and always by messages.
     """
     group = group_of(call)
     me = communicator(group)
@@ -73,6 +79,8 @@ def _send_and_receive(
     call: Call, made: Prepared, wanted: CallKey, group: dist.ProcessGroup, me: Communicator, mesh: Mesh | None
 ) -> str:
     """By messages, over a mesh or over NCCL; the executor's name."""
+    if mesh and made.wire:
+        return _send_and_receive_coded(call, made, made.wire, mesh)
     work, scratch = fill(call, made, me.rank, me.p, wanted.kind)
     if mesh:
         executor = execute(made, work, scratch, mesh, call.op, _agreement(call, wanted.n) if call.agreed else None)
@@ -80,6 +88,16 @@ def _send_and_receive(
         execute_in_batches(made.plan, work, scratch, group, call.op, me.p)
         executor = PYTHON
     hand_over(call, work, made.edges, me.rank, me.p)
+    return executor
+
+
+def _send_and_receive_coded(call: Call, made: Prepared, wire: str, mesh: Mesh) -> str:
+    """An all-reduce of the tensor as float32 in whole blocks."""
+    tensor = call.flat_output()
+    work = whole_blocks(wire, tensor)
+    agreed = _agreement(call, tensor.numel()) if call.agreed else None
+    executor = execute(made, work, work.new_empty(made.plan.scratch), mesh, call.op, agreed)
+    tensor.copy_(decode(wire, encode(wire, work))[: len(tensor)])
     return executor
 
 

@@ -2,7 +2,7 @@
 
 The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
 reference. `loop` does the same in compiled code, and leaves to this one what is rare: it makes connections, reports
-errors, waits for more than a second, and paces exchanges of long messages.
+errors, waits for more than a second, paces exchanges of long messages, and encodes messages (`coded`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from collectives.backends.p2p import local
+from collectives.backends.p2p.coded import coded_executor
 from collectives.backends.p2p.connection import Message
 from collectives.backends.p2p.executor_state import ExecutorState, initial_state
 from collectives.backends.p2p.mesh import Mesh
@@ -50,7 +51,7 @@ def execute(
     with joined.begin(made.plan.exchanges, made.signature):
         if joined.segment:
             local.published().enter(joined)
-        used = _execute(made.plan, tensor, scratch, joined, op)
+        used = _execute(made, tensor, scratch, joined, op)
         if finish:
             finish(joined)
     return used
@@ -63,17 +64,17 @@ def execute_published(made: Prepared, tensors: Any, joined: Mesh, agreed: bool) 
     return COMPILED
 
 
-def _execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any) -> str:
+def _execute(made: Prepared, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any) -> str:
     """In compiled code if it is there and takes this call; what that leaves, in Python. Returns the one that began."""
-    if not made.scratch:
+    plan, compiled = made.plan, local.loop()
+    if not plan.scratch:
         scratch = tensor
-    compiled = local.loop()
-    kernels = compiled and compiled.takes(made, tensor, joined, op)
+    kernels = not made.wire and compiled and compiled.takes(plan, tensor, joined, op)
     if not kernels:
-        _go_on(made, tensor, scratch, joined, op, initial_state(made))
+        _go_on(plan, tensor, scratch, joined, op, initial_state(plan), made.wire)
         return PYTHON
-    if left := compiled.execute(made, tensor, scratch, joined, kernels):
-        _go_on(made, tensor, scratch, joined, op, left)
+    if left := compiled.execute(plan, tensor, scratch, joined, kernels):
+        _go_on(plan, tensor, scratch, joined, op, left)
     return COMPILED
 
 
@@ -84,11 +85,14 @@ def _go_on(
     joined: Mesh,
     op: Any,
     progress: ExecutorState,
+    wire: str | None = None,
 ) -> None:
     """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
     first, ties, ready, at, done, messages = progress
     blocked: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
     execute_instruction = _executor_of(tensor, scratch, joined, op, messages)
+    if wire:
+        execute_instruction = coded_executor(wire, tensor, scratch, joined, messages, execute_instruction)
     while ready or blocked:
         while ready and ready[0] < first + AHEAD:
             i = heappop(ready)

@@ -21,6 +21,7 @@ from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, need_ranks_only
+from collectives.wire import WIRES, split
 
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -86,7 +87,8 @@ def _length(call: Call, p: int) -> int:
 class Prepared(NamedTuple):
     """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice.
 
-    ``published`` is what the rank does if all ranks share memory, None if it sends messages.
+    ``published`` is what the rank does if all ranks share memory, None if it sends messages. With a ``wire`` the
+    buffer is float32, in whole blocks.
     """
 
     plan: Plan
@@ -94,6 +96,7 @@ class Prepared(NamedTuple):
     signature: bytes
     performed: Performed
     published: Any = None  # a `published.Ready`
+    wire: str | None = None
 
 
 def _is_published(us: Membership, wanted: CallKey, machine: Machine) -> bool:
@@ -123,24 +126,34 @@ def prepare(us: Membership, wanted: CallKey) -> Prepared:
 def _prepare(us: Membership, wanted: CallKey) -> Prepared:
     check(us.over, wanted)
     collective, rank, p, n, splits = wanted.collective, us.rank, us.p, wanted.n, wanted.splits
-    nbytes, machine = n * wanted.kind.dtype.itemsize, decode_machine(us.machine)
+    algorithm, wire = split(wanted.algorithm)
+    nbytes, machine = _travelling(wanted, wire), decode_machine(us.machine)
     if machine and _is_published(us, wanted, machine):
         link = machine.network
         name, segments = local.published().choose(collective, p, nbytes, link.alpha, link.beta), 1
     else:
         name, segments, _ = choose(
-            collective, p, nbytes, wanted.algorithm, wanted.segments, machine, splits=splits is not None
+            collective, p, nbytes, algorithm, wanted.segments, machine, splits=splits is not None
         )
+    name = f"{name}/{wire}" if wire else name
     averages = wanted.op == dist.ReduceOp.AVG
     what = collective, name, p, wanted.root, segments, rank, averages
     compiled = _plans.get((*what, n, splits), partial(_compile, *what, n, splits))
     same = signature(
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
-    by, published = machine if wanted.algorithm == "auto" else None, None
-    if us.shares and (shared := _published.get(what, partial(_publish, *what))):
+    by, published = machine if algorithm == "auto" else None, None
+    if us.shares and not wire and (shared := _published.get(what, partial(_publish, *what))):
         published = local.published().ready(shared, *compiled[1:], wanted.op, wanted.kind.dtype, same, splits or ())
-    return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), published)
+    return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), published, wire)
+
+
+def _travelling(wanted: CallKey, wire: str | None) -> int:
+    """Bytes of the buffer as it travels."""
+    if wire is None:
+        return wanted.n * wanted.kind.dtype.itemsize
+    each = WIRES[wire]
+    return int(each.nbytes(each.blocks(wanted.n) * each.block))
 
 
 def _compile(
@@ -198,8 +211,22 @@ def check(over: str, wanted: CallKey) -> None:
         raise ValueError(f"tensors are alike in dtype, not {' and '.join(sorted(map(str, dtypes)))}")
     if why := refusal(wanted.op, wanted.kind.dtype):
         raise ValueError(why)
+    if wire := split(wanted.algorithm)[1]:
+        _check_wire(wire, over, wanted)
     if not all(kind.contiguous for kind in kinds):
         raise ValueError("tensors must be contiguous")
+
+
+def _check_wire(wire: str, over: str, wanted: CallKey) -> None:
+    op, dtype = str(wanted.op).rpartition(".")[2], str(wanted.kind.dtype).removeprefix("torch.")
+    for what, got, known in (
+        ("process group", over, ("gloo",)),
+        ("collective", wanted.collective, ("all_reduce",)),
+        ("op", op, ("SUM", "AVG")),
+        ("dtype", dtype, ("float32", "float16", "bfloat16")),
+    ):
+        if got not in known:
+            raise ValueError(f"{what} of a call with the wire {wire}: got {got}, expected {' or '.join(known)}")
 
 
 def _sizes(splits: Splits, schedule: Schedule, rank: int, algorithm: str) -> Ints:

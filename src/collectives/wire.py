@@ -1,0 +1,56 @@
+"""Wires: the formats in which a schedule's messages may travel, and how an algorithm's name says which.
+
+``ring/bfloat16`` is the ring whose messages are bfloat16: what a rank sends is rounded to it, in its own buffer too,
+and so is the result. Every sum is taken in float32. The mx formats are those of the OCP Microscaling Formats
+Specification 1.0 (2023): 32 numbers in a row share a scale, which is a power of two in one byte.
+"""
+
+from typing import Any, NamedTuple
+
+FLOAT = 4  # bytes of a number of the buffer, which is float32
+
+
+class Wire(NamedTuple):
+    """A format: the bits of a number, how many in a row share a scale (1: none), the integers it carries exactly.
+
+    ``exact`` says so of every integer up to it, in both signs, beside any others of that range.
+    """
+
+    bits: int
+    block: int
+    exact: int
+
+    def nbytes(self, elements: Any) -> Any:
+        """The bytes of so many elements (a number or an array), which are whole blocks.
+
+        >>> WIRES["mxint8"].nbytes(64), WIRES["bfloat16"].nbytes(3)
+        (66, 6)
+        """
+        return elements * self.bits // 8 + (elements // self.block if self.block > 1 else 0)
+
+    def blocks(self, elements: int) -> int:
+        """The blocks of so many elements; the last may be filled up with zeros."""
+        return -(-elements // self.block)
+
+
+BLOCK = 32
+WIRES = {
+    "float32": Wire(32, 1, 1 << 24),
+    "float16": Wire(16, 1, 1 << 11),
+    "bfloat16": Wire(16, 1, 1 << 8),
+    "mxint8": Wire(8, BLOCK, 127),
+    "mxfp8": Wire(8, BLOCK, 14),  # E4M3
+    "mxfp4": Wire(4, BLOCK, 4),  # E2M1
+}
+
+
+def split(algorithm: str) -> tuple[str, str | None]:
+    """The algorithm's own name, and its wire's, None where messages travel in the tensor's dtype.
+
+    What follows a slash and is no wire belongs to the name.
+
+    >>> split("ring/mxint8"), split("ring"), split("my/file.py:ring"), split("my/file.py:ring/mxfp4")
+    (('ring', 'mxint8'), ('ring', None), ('my/file.py:ring', None), ('my/file.py:ring', 'mxfp4'))
+    """
+    name, _, wire = algorithm.rpartition("/")
+    return (name, wire) if wire in WIRES else (algorithm, None)
