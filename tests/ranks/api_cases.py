@@ -25,12 +25,13 @@ from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.prepared import Prepared
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.signature import NO_CALL
-from collectives.bench import DTYPES
+from collectives.bench import DTYPES, rounding
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
 from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.summation import is_alike, summation
+from collectives.wire import WIRES
 
 Check = Callable[[str, bool], None]
 LENGTHS = (0, 1, 2, 3, 7, 64, 1000)
@@ -60,6 +61,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
     half_types(check, rank, p)
     same_bits(check, rank, p)
     predicted_bits(check, rank, p)
+    over_wires(check, rank, p)
     shapes(check, rank, p)
     overlapping(check, rank, p)
     groups(check, rank, p)
@@ -258,6 +260,28 @@ def predicted_bits(check: Check, rank: int, p: int) -> None:
         check(f"all_reduce {algorithm} {dtype} in {segments} segments has the predicted bits", equal)
 
 
+def over_wires(check: Check, rank: int, p: int) -> None:
+    """Every wire: the predicted bits, averages alike on all ranks, and nothing but the tensor is written."""
+    for wire, algorithm in itertools.product(WIRES, names("all_reduce", executable())):
+        schedule = build("all_reduce", f"{algorithm}/{wire}", p, segments=2)
+        for dtype, n in ((torch.float32, 331), (torch.bfloat16, 64), (torch.float16, 1)):
+            x = torch.stack([torch.randn(n, generator=torch.Generator().manual_seed(r)) for r in range(p)]).to(dtype)
+            beside = torch.full((n + 2,), 7.0, dtype=dtype)
+            beside[1:-1] = x[rank]
+            collectives.all_reduce(beside[1:-1], algorithm=f"{algorithm}/{wire}", segments=2)
+            expected = torch.from_numpy(rounding.total(schedule, x.float().numpy(), str(dtype).removeprefix("torch.")))
+            same = torch.equal(beside[1:-1].float(), expected) or (rank > 0 and not is_alike(schedule))
+            check(f"all_reduce {algorithm}/{wire} {dtype} has the predicted bits", same)
+            check(f"all_reduce {algorithm}/{wire} {dtype} writes nothing else", beside[[0, -1]].tolist() == [7.0, 7.0])
+    for wire in WIRES:
+        mean = torch.randn(100, generator=torch.Generator().manual_seed(rank))
+        work = collectives.all_reduce(mean, dist.ReduceOp.AVG, async_op=True, algorithm=f"auto/{wire}")
+        check(f"auto/{wire} in the background", bool(work and work.wait()))
+        everyones = [torch.empty_like(mean) for _ in range(p)]
+        dist.all_gather(everyones, mean)
+        check(f"averages over {wire} are alike", all(torch.equal(mean, other) for other in everyones))
+
+
 def predicted(schedule: Schedule, rank: int, x: torch.Tensor) -> torch.Tensor:
     """The sums that a rank ends with, by the terms of each chunk; half types are added in float32 and rounded once."""
     half, edges = x.dtype in RANDOM_BOUND, schedule.cut(x.shape[1])
@@ -355,6 +379,15 @@ def refusals(check: Check, p: int) -> None:
     refuses("BAND does not reduce torch.float32", lambda: collectives.all_reduce(x, dist.ReduceOp.BAND))
     refuses("AVG does not reduce torch.bool", lambda: collectives.all_reduce(x > 0, dist.ReduceOp.AVG))
     refuses("one of float16, bfloat16", lambda: collectives.all_reduce(x.to(torch.complex64)))
+    refuses("unknown wire 'int8'", lambda: collectives.all_reduce(x, algorithm="ring/int8"))
+    refuses(
+        "got MAX of torch.float32, expected SUM or AVG",
+        lambda: collectives.all_reduce(x, dist.ReduceOp.MAX, algorithm="ring/mxint8"),
+    )
+    refuses("got SUM of torch.float64", lambda: collectives.all_reduce(x.double(), algorithm="ring/mxint8"))
+    refuses(
+        "wire of broadcast: got mxint8, expected none", lambda: collectives.broadcast(x, algorithm="binomial/mxint8")
+    )
     refuses("must be contiguous", lambda: collectives.all_reduce(torch.ones(4, 4).T))
     refuses(f"joins {p} parts of 6 elements", lambda: collectives.all_gather_into_tensor(torch.ones(6 * p + 1), x))
     refuses("split sizes: got", lambda: collectives.all_to_all_single(x, x, [6] * p, [1] * (p + 1)))

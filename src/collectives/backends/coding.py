@@ -1,7 +1,7 @@
 """Numbers as a wire carries them: float32 to bytes and back (`collectives.wire` says which formats there are).
 
-A number's code is the nearest there is, ties to even. Encoding what was decoded gives the same bytes again: so a rank
-that passes numbers on adds no error, and all ranks can hold the same bits.
+A number's code is the nearest there is, ties to even. Encoding what was decoded gives the same numbers again: so a
+rank that passes them on adds no error, and all ranks can hold the same bits.
 """
 
 from __future__ import annotations

@@ -8,29 +8,41 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, which mypy does not find there
 
 from collectives.api import all_reduce
+from collectives.backends.coding import rounded
+from collectives.wire import split
 
 Gradients = torch.futures.Future[torch.Tensor]
 
 
 def hook(
-    algorithm: str = "auto", segments: int | None = None
+    algorithm: str = "auto", segments: int | None = None, *, error_feedback: bool = False
 ) -> Callable[[dist.ProcessGroup | None, GradBucket], Gradients]:
     """A hook for `torch.nn.parallel.DistributedDataParallel.register_comm_hook`.
 
     ::
 
         ddp.register_comm_hook(None, hook("two_tree"))
+        ddp.register_comm_hook(None, hook("parameter_server/mxfp4", error_feedback=True))
 
     The state is the process group, None for the default one: the model's own. Each bucket of gradients is averaged by
     `collectives.all_reduce`, in the background while the backward pass goes on: it equals
     ``for r in ranks: bucket[r][:] = sum(bucket) / p``. Over NCCL the current stream does it.
 
+    With ``error_feedback`` a rank adds to its gradients what rounding them to the algorithm's wire has left out of
+    those before (Seide et al. 2014; Karimireddy et al. 2019, algorithm 2). It keeps that in float32: the memory of the
+    gradients once more. Errors of later roundings, those of sums, are not fed back.
+
     A collective that fails raises RuntimeError in ``backward()``, which names the bucket. An algorithm that
-    `collectives list` does not have raises ValueError there.
+    `collectives list` does not have raises ValueError there. Error feedback without a wire raises ValueError here.
     """
+    wire, left_out = split(algorithm)[1], Residuals()
+    if error_feedback and wire is None:
+        raise ValueError(f"algorithm with error feedback: got {algorithm}, expected one with a wire, as in ring/mxint8")
 
     def average(state: dist.ProcessGroup | None, bucket: GradBucket) -> Gradients:
         gradients, which = bucket.buffer(), bucket.index()
+        if error_feedback and wire:
+            left_out.add(which, [each.data_ptr() for each in bucket.parameters()], gradients, wire)
         if gradients.is_cuda:
             all_reduce(gradients, dist.ReduceOp.AVG, state, algorithm=algorithm, segments=segments)
             return _done(gradients)
@@ -40,6 +52,23 @@ def hook(
         return work.get_future().then(lambda future: _gradients(future, which))
 
     return average
+
+
+class Residuals:
+    """What rounding has left out of each bucket's gradients so far, on this rank."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[list[int], torch.Tensor]] = {}
+
+    def add(self, which: int, parameters: list[int], gradients: torch.Tensor, wire: str) -> None:
+        """Make the gradients what the wire carries of them and the bucket's residual, and keep the rest.
+
+        A bucket whose parameters have changed begins anew: DistributedDataParallel sorts them after the first step.
+        """
+        before, residual = self._kept.get(which, ([], gradients))
+        wanted = gradients.float() + residual if before == parameters else gradients.float().clone()
+        gradients.copy_(rounded(wire, wanted))
+        self._kept[which] = parameters, wanted - gradients.float()
 
 
 def _gradients(future: torch.futures.Future[list[torch.Tensor]], which: int) -> torch.Tensor:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from collectives.algorithms import ALGORITHMS, executable, is_own
 from collectives.algorithms.from_file import own
+from collectives.wire import split
 
 VARIABLE = "COLLECTIVES_ALGORITHM"
 AUTO = "auto"
@@ -19,6 +20,7 @@ class Options:
     """An algorithm for all collectives that have one of that name; the others take "auto".
 
     It may be one of your own, as ``file.py:function`` or ``file.xml``: that of the collective that its schedule is for.
+    Sums of floats by all-reduce travel by its wire, if it has one, as in ``ring/mxint8`` (`collectives.wire`).
     ``segments`` says into how many pieces a pipelined algorithm cuts its buffer, by default from the size. Raises
     ValueError for a name that no collective has, and for one that ranks cannot execute.
     """
@@ -28,25 +30,34 @@ class Options:
 
     def __post_init__(self) -> None:
         if is_own(str(self.algorithm)):
-            own(self.algorithm)  # raises where there is none
-        elif self.algorithm not in (AUTO, *NAMES):
+            own(split(self.algorithm)[0])  # raises where there is none
+        elif split(str(self.algorithm))[0] not in (AUTO, *NAMES):
             raise ValueError(
                 f"algorithm: got {self.algorithm!r}, expected {AUTO} or one of {', '.join(NAMES)}, "
                 "or one of your own as FILE.py:FUNCTION or FILE.xml"
             )
 
-    def of(self, collective: str, p: int, splits: bool = False) -> str:
+    def of(self, collective: str, p: int, splits: bool = False, floats: bool = False) -> str:
         """The algorithm of a collective on p ranks; an all-to-all with split sizes takes those alone that can do it.
+
+        ``floats`` says that it is a sum that may travel by a wire.
 
         >>> [Options("bruck").of("all_to_all", 4, splits) for splits in (False, True)]
         ['bruck', 'auto']
         >>> Options("ring").of("broadcast", 4)
         'auto'
+        >>> [Options("ring/mxint8").of("all_reduce", 4, floats=floats) for floats in (True, False)]
+        ['ring/mxint8', 'ring']
         """
-        if is_own(self.algorithm):
-            return self.algorithm if not splits and _collective(self.algorithm, p) == collective else AUTO
-        known = ALGORITHMS.get((collective, self.algorithm))
-        return AUTO if known is None or (splits and not known.splits) else self.algorithm
+        name, wire = split(self.algorithm)
+        chosen = self._named(name, collective, p, splits)
+        return f"{chosen}/{wire}" if wire and floats and collective == "all_reduce" else chosen
+
+    def _named(self, name: str, collective: str, p: int, splits: bool) -> str:
+        if is_own(name):
+            return name if not splits and _collective(name, p) == collective else AUTO
+        known = ALGORITHMS.get((collective, name))
+        return AUTO if known is None or (splits and not known.splits) else name
 
 
 @lru_cache

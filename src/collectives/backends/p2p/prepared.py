@@ -16,7 +16,7 @@ from collectives.backends.p2p.communicator import Membership
 from collectives.backends.p2p.compile import compact, completed, is_straight, plan
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.publish import Published, publish
-from collectives.backends.p2p.reduce import refusal
+from collectives.backends.p2p.reduce import refusal, travels
 from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
 from collectives.machine import Machine
@@ -218,15 +218,11 @@ def check(over: str, wanted: CallKey) -> None:
 
 
 def _check_wire(wire: str, over: str, wanted: CallKey) -> None:
-    op, dtype = str(wanted.op).rpartition(".")[2], str(wanted.kind.dtype).removeprefix("torch.")
-    for what, got, known in (
-        ("process group", over, ("gloo",)),
-        ("collective", wanted.collective, ("all_reduce",)),
-        ("op", op, ("SUM", "AVG")),
-        ("dtype", dtype, ("float32", "float16", "bfloat16")),
-    ):
-        if got not in known:
-            raise ValueError(f"{what} of a call with the wire {wire}: got {got}, expected {' or '.join(known)}")
+    if over != "gloo":
+        raise ValueError(f"process group of a call with the wire {wire}: got {over}, expected gloo")
+    if wanted.collective == "all_reduce" and not travels(wanted.op, wanted.kind.dtype):
+        op, dtypes = str(wanted.op).rpartition(".")[2], "float32, float16 or bfloat16"
+        raise ValueError(f"call with the wire {wire}: got {op} of {wanted.kind.dtype}, expected SUM or AVG of {dtypes}")
 
 
 def _sizes(splits: Splits, schedule: Schedule, rank: int, algorithm: str) -> Ints:

@@ -52,6 +52,11 @@ def refusal(op: Any, dtype: torch.dtype) -> str | None:
     return None
 
 
+def travels(op: Any, dtype: torch.dtype) -> bool:
+    """Whether a reduction may travel by a wire: sums and averages of float32 and the half types."""
+    return op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) and dtype in (*HALF, torch.float32)
+
+
 def as_array(tensor: torch.Tensor) -> Any:
     """The same memory as an array of numpy, which finds and adds a few elements in a fifth of torch's time.
 
