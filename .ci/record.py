@@ -87,6 +87,24 @@ SWEEPS = {
         ],
         {},
     ),
+    # The same elements in float32 and in bfloat16.
+    "slow-motion/wires": Run(
+        [
+            Settings(algorithms=algorithms, dtype=dtype, ranks=8, where=LINKS, bytes=sizes, repetitions=7, warmups=1)
+            for dtype, sizes, algorithms in (
+                (
+                    "float32",
+                    [64 << 10, 1 << 20, 4 << 20, 16 << 20],
+                    [
+                        *("ring", "ring/bfloat16", "ring/mxint8"),
+                        *("parameter_server", "parameter_server/bfloat16", "parameter_server/mxint8"),
+                    ],
+                ),
+                ("bfloat16", [32 << 10, 512 << 10, 2 << 20, 8 << 20], ["ring", "ring/float32", "parameter_server"]),
+            )
+        ],
+        {},
+    ),
     "loopback/all-reduce": on_this_machine({}),
     "loopback/all-reduce-tcp": on_this_machine({"COLLECTIVES_TRANSPORT": "tcp", "OMPI_MCA_btl": "tcp,self"}),
 }

@@ -44,6 +44,19 @@ WIRES = {
 }
 
 
+def travelling(elements: int, nbytes: int, algorithm: str) -> int:
+    """The bytes of a buffer as it travels, which without a wire are ``nbytes``.
+
+    >>> travelling(1000, 4000, "ring/mxint8"), travelling(1000, 4000, "ring")
+    (1056, 4000)
+    """
+    wire = split(algorithm)[1]
+    if wire is None:
+        return nbytes
+    each = WIRES[wire]
+    return int(each.nbytes(each.blocks(elements) * each.block))
+
+
 def split(algorithm: str) -> tuple[str, str | None]:
     """The algorithm's own name, and its wire's, None where messages travel in the tensor's dtype.
 

@@ -261,10 +261,11 @@ def predicted_bits(check: Check, rank: int, p: int) -> None:
 
 
 def over_wires(check: Check, rank: int, p: int) -> None:
-    """Every wire: the predicted bits, averages alike on all ranks, and nothing but the tensor is written."""
-    for wire, algorithm in itertools.product(WIRES, names("all_reduce", executable())):
-        schedule = build("all_reduce", f"{algorithm}/{wire}", p, segments=2)
-        for dtype, n in ((torch.float32, 331), (torch.bfloat16, 64), (torch.float16, 1)):
+    """Two wires of each algorithm: the predicted bits, averages alike on all ranks, and nothing else is written."""
+    known = [*WIRES]
+    for i, algorithm in enumerate(names("all_reduce", executable())):
+        for wire, dtype, n in ((known[i % 6], torch.float32, 331), (known[(i + 3) % 6], torch.bfloat16, 97)):
+            schedule = build("all_reduce", f"{algorithm}/{wire}", p, segments=2)
             x = torch.stack([torch.randn(n, generator=torch.Generator().manual_seed(r)) for r in range(p)]).to(dtype)
             beside = torch.full((n + 2,), 7.0, dtype=dtype)
             beside[1:-1] = x[rank]

@@ -17,6 +17,7 @@ from collectives.bench.task import report_rows
 from collectives.bounds import algbw, busbw
 from collectives.contracts import CONTRACTS
 from collectives.schedule import parts
+from collectives.wire import split, travelling
 
 OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -66,7 +67,7 @@ class _Buffers(NamedTuple):
 
 def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
     """N elements of the whole buffer, as nccl-tests counts them, on a device."""
-    rank, p, dtype, exact = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype), DTYPES[wanted.dtype][1]
+    rank, p, dtype, exact = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype), wanted.exact()
 
     def given(of: int, length: int, first: int) -> torch.Tensor:
         return torch.from_numpy(values(of, length, wanted.op, p, exact, first)).to(device, dtype)
@@ -211,7 +212,7 @@ def _on_the_gpu_s_clock(act: Callable[[], None], flush: Callable[[], None]) -> f
 def _row(
     wanted: Settings, n: int, configuration: tuple[str, str], did: Performed, seconds: list[float], wrong: int
 ) -> Row:
-    name, _ = configuration
+    name, algorithm = configuration
     nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
     _, median, _ = median_interval(seconds)
     on = environment_machine()
@@ -221,7 +222,7 @@ def _row(
         "segments": did.segments,
         "executor": did.executor,
         "transport": did.transport,
-        "auto": configuration == (name, "auto"),
+        "auto": split(algorithm)[0] == "auto",
         "auto_by": did.machine and {"machine": did.machine.name} | slowest_link(did.machine, p).model_dump(),
         "backend": name,
         "where": wanted.where,
@@ -234,6 +235,6 @@ def _row(
         **interval_us(seconds),
         "algbw": algbw(nbytes, median),
         "busbw": busbw(wanted.collective, wanted.ranks, nbytes, median),
-        "bound_us": on and round(bound(on, wanted.collective, p, nbytes) * 1e6, 3),
+        "bound_us": on and round(bound(on, wanted.collective, p, travelling(n, nbytes, algorithm)) * 1e6, 3),
         "wrong": wrong,
     }

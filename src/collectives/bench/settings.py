@@ -12,6 +12,7 @@ from collectives.launch import links, need_where
 from collectives.machine import machine
 from collectives.schedule import need_ranks_only, parts
 from collectives.verify import need_cells, verify
+from collectives.wire import WIRES, split
 
 Row = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, strict=True)]
@@ -74,7 +75,7 @@ class Settings(BaseModel):
         for typed in self.backends:
             variables_for(typed, self.collective)
         for algorithm in self.algorithms:
-            if algorithm != "auto":
+            if split(algorithm)[0] != "auto":
                 schedule = build(self.collective, algorithm, self.ranks, root=self.root, segments=self.segments)
                 need_ranks_only(schedule, "bench, which runs on ranks")
                 need_cells(schedule.p, schedule.k)
@@ -83,18 +84,29 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        size, exact = DTYPES[self.dtype]
+        size, exact = DTYPES[self.dtype][0], self.exact()
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
         for name in dict(map(named, self.backends)):
             if missing := backend(name).unsupported(self.collective, self.op, self.dtype):
                 raise ValueError(missing)
+        if self.wires() and (self.op != "sum" or self.dtype not in ("float32", "float16", "bfloat16")):
+            raise ValueError(f"measurement with a wire: got {self.op} of {self.dtype}, expected sum of floats")
         if self.ranks > exact:
-            raise ValueError(f"{self.dtype} counts exactly to {exact} only, too few to check {self.ranks} ranks")
+            of = " or ".join([self.dtype, *self.wires()])
+            raise ValueError(f"{of} counts exactly to {exact} only, too few to check {self.ranks} ranks")
         for nbytes in self.bytes:
             if nbytes % size:
                 raise ValueError(f"{nbytes} bytes are no whole number of {self.dtype} ({size} bytes each)")
         return self
+
+    def wires(self) -> list[str]:
+        """The wires of the algorithms."""
+        return [wire for wire in (split(algorithm)[1] for algorithm in self.algorithms) if wire]
+
+    def exact(self) -> int:
+        """Up to which whole number the dtype and all wires count without rounding."""
+        return min([DTYPES[self.dtype][1], *(WIRES[wire].exact for wire in self.wires())])
 
     def configurations(self) -> list[tuple[str, str]]:
         """(backend, algorithm) in the rows' order: ours with each algorithm; a library's own choice is "default"."""

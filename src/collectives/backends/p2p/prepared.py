@@ -21,7 +21,7 @@ from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, need_ranks_only
-from collectives.wire import WIRES, split
+from collectives.wire import split, travelling
 
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -127,7 +127,8 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
     check(us.over, wanted)
     collective, rank, p, n, splits = wanted.collective, us.rank, us.p, wanted.n, wanted.splits
     algorithm, wire = split(wanted.algorithm)
-    nbytes, machine = _travelling(wanted, wire), decode_machine(us.machine)
+    machine = decode_machine(us.machine)
+    nbytes = travelling(n, n * wanted.kind.dtype.itemsize, wanted.algorithm)
     if machine and _is_published(us, wanted, machine):
         link = machine.network
         name, segments = local.published().choose(collective, p, nbytes, link.alpha, link.beta), 1
@@ -146,14 +147,6 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
     if us.shares and not wire and (shared := _published.get(what, partial(_publish, *what))):
         published = local.published().ready(shared, *compiled[1:], wanted.op, wanted.kind.dtype, same, splits or ())
     return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), published, wire)
-
-
-def _travelling(wanted: CallKey, wire: str | None) -> int:
-    """Bytes of the buffer as it travels."""
-    if wire is None:
-        return wanted.n * wanted.kind.dtype.itemsize
-    each = WIRES[wire]
-    return int(each.nbytes(each.blocks(wanted.n) * each.block))
 
 
 def _compile(
