@@ -1,0 +1,149 @@
+"""What is trained: the perceptron that reads digits, and a small transformer that continues Python's help texts.
+
+Both draw their weights and their batches from a seed alone, so that two runs with one seed differ in nothing but the
+way in which gradients are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from collectives_book.digits import accuracy, batches, digits, perceptron
+
+# Samples in a batch of digits, and windows of text in a batch of text.
+DIGITS, WINDOWS = 128, 64
+# Symbols of the text: the printable ones of ASCII, and the line break as the last.
+SYMBOLS = 96
+# Symbols that the transformer sees, and how large it is.
+CONTEXT, WIDTH, HEADS, LAYERS = 32, 48, 4, 2
+# The share of the text to learn from; the rest says how well that went.
+LEARNED = 0.9
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Task(NamedTuple):
+    """A model for a seed, its batches without end, what says how good it is, and how it is trained."""
+
+    model: Callable[[int], nn.Module]
+    batches: Callable[[int], Iterator[Batch]]
+    quality: Callable[[nn.Module], float]
+    steps: int
+    rate: float
+    momentum: float = 0.9
+
+
+def of_digits(seed: int) -> Iterator[Batch]:
+    """Batches of images and their digits, all of one size: the last images of an epoch's order are left out.
+
+    >>> [images.shape[0] for (images, _), _ in zip(of_digits(0), range(12))] == [DIGITS] * 12
+    True
+    """
+    learned = digits()[0]
+    whole = len(learned.labels) // DIGITS * DIGITS
+    for which in batches(whole, DIGITS, seed):
+        yield learned.images[which], learned.labels[which]
+
+
+@cache
+def text() -> tuple[torch.Tensor, torch.Tensor]:
+    """Python's help texts as numbers of symbols, to learn from and to test with; other characters are left out.
+
+    The texts come with Python (``pydoc_data.topics``), in the order of their names; another Python has others.
+
+    >>> learned, tested = text()
+    >>> len(learned) > 8 * len(tested) > 200_000, "".join(chr(32 + symbol) for symbol in learned[4:24])
+    (True, '"assert" statement**')
+    """
+    from pydoc_data.topics import topics
+
+    letters = "\n".join(topics[name] for name in sorted(topics)).encode("ascii", "ignore")
+    codes = np.frombuffer(letters.replace(b"\n", b"\x7f"), np.uint8)
+    symbols = torch.from_numpy(codes[codes >= 32].astype(np.int64) - 32)
+    held_out = round(len(symbols) * LEARNED)
+    return symbols[:held_out], symbols[held_out:]
+
+
+def of_text(seed: int) -> Iterator[Batch]:
+    """Batches of windows at random places in the text, and of the same windows one symbol further on."""
+    learned, places = text()[0], torch.Generator().manual_seed(seed)
+    while True:
+        yield _windows(learned, torch.randint(len(learned) - CONTEXT, (WINDOWS,), generator=places))
+
+
+def _windows(symbols: torch.Tensor, starts: torch.Tensor) -> Batch:
+    at = starts[:, None] + torch.arange(CONTEXT)
+    return symbols[at], symbols[at + 1]
+
+
+class Block(nn.Module):
+    """A layer of the transformer: every symbol looks at those before it, then is transformed by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.asked, self.answered = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.each = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, held: torch.Tensor) -> torch.Tensor:
+        """The next values of shape (windows, CONTEXT, WIDTH)."""
+        three = self.asked(self.before(held)).unflatten(-1, (3, HEADS, WIDTH // HEADS))
+        query, key, value = three.permute(2, 0, 3, 1, 4)
+        later = torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1)
+        weights = (query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5 + later).softmax(-1)
+        held = held + self.answered((weights @ value).transpose(1, 2).flatten(2))
+        return held + self.each(self.between(held))
+
+
+class Transformer(nn.Module):
+    """Symbols of shape (windows, CONTEXT) to scores of the symbol after each, (windows, CONTEXT, SYMBOLS)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.symbols = nn.Embedding(SYMBOLS, WIDTH)
+        self.places = nn.Parameter(0.02 * torch.randn(CONTEXT, WIDTH))
+        self.layers = nn.Sequential(*(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, SYMBOLS))
+
+    def forward(self, symbols: torch.Tensor) -> torch.Tensor:
+        """The scores; those of a place depend on the symbols up to there."""
+        scores: torch.Tensor = self.layers(self.symbols(symbols) + self.places)
+        return scores
+
+
+def transformer(seed: int) -> nn.Module:
+    """A new model; the same numbers for the same seed.
+
+    >>> sum(parameter.numel() for parameter in transformer(0).parameters())
+    67488
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Transformer()
+
+
+def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean cross entropy of scores, one row a target."""
+    return cross_entropy(scores.flatten(0, -2), targets.flatten())
+
+
+def held_out_loss(model: nn.Module) -> float:
+    """The loss on the text that was not learned from, in windows side by side."""
+    tested = text()[1]
+    symbols, following = _windows(tested, torch.arange(0, len(tested) - CONTEXT, CONTEXT))
+    with torch.no_grad():
+        return float(loss(model(symbols), following))
+
+
+TASKS = {
+    "perceptron": Task(
+        partial(perceptron, 128), of_digits, lambda model: accuracy(model, digits()[1]), steps=150, rate=0.1
+    ),
+    "transformer": Task(transformer, of_text, held_out_loss, steps=250, rate=0.3),
+}
