@@ -19,30 +19,14 @@ import torch
 
 from collectives.bench.results import replace
 from collectives_book.rounded_training.models import TASKS
-from collectives_book.rounded_training.training import WAYS, Way, train
-
-TABLE = (
-    Path(__file__).resolve().parents[3] / "experiments" / "results" / "reference" / "rounded-training" / "trainings.csv"
-)
+from collectives_book.rounded_training.table import TABLE, Trained, read
+from collectives_book.rounded_training.training import train
+from collectives_book.rounded_training.ways import WAYS, Way
 
 WORKERS = (8, 64)
 SEEDS = {"perceptron": 10, "transformer": 5}
 # Steps whose mean loss is one value of a curve, and the last ones, whose mean is the final loss.
 EVERY, LAST = 10, 20
-
-
-class Trained(NamedTuple):
-    """One training: what it was, and its loss in the end, on what was not learned from, and on the way."""
-
-    model: str
-    workers: int
-    algorithm: str
-    dtype: str
-    feedback: int  # whether errors are fed back: 1 or 0
-    seed: int
-    loss: float  # the mean of the last steps
-    quality: float  # of the perceptron the share of test images read right, of the transformer the held-out loss
-    curve: str  # the mean loss of every ten steps, with spaces between
 
 
 class Case(NamedTuple):
@@ -67,35 +51,13 @@ def trained(case: Case, steps: int | None = None) -> Trained:
     losses, model = train(task._replace(steps=steps or task.steps), case.seed, case.way, case.workers)
     curve = " ".join(f"{np.mean(losses[at : at + EVERY]):.5f}" for at in range(0, len(losses), EVERY))
     found = round(float(np.mean(losses[-LAST:])), 6), round(task.quality(model), 6)
-    return Trained(case.model, case.workers, *_written(case.way), case.seed, *found, curve)
-
-
-def _written(way: Way) -> tuple[str, str, int]:
-    return way.algorithm, way.dtype, int(way.feedback)
-
-
-def read(path: Path = TABLE) -> list[Trained]:
-    """The rows of a table. Raises ValueError where its heading is another, and names the first line that is no row."""
-    with path.open(encoding="utf8", newline="") as file:
-        heading, *lines = csv.reader(file)
-    if tuple(heading) != Trained._fields:
-        raise ValueError(f"heading of {path.name}: got {','.join(heading)[:60]}, expected {','.join(Trained._fields)}")
-    return [_row(line, f"line {at} of {path.name}") for at, line in enumerate(lines, 2)]
-
-
-def _row(line: list[str], where: str) -> Trained:
-    try:
-        model, workers, algorithm, dtype, feedback, seed, loss, quality, curve = line
-        numbers = int(workers), algorithm, dtype, int(feedback), int(seed), float(loss), float(quality)
-    except ValueError:
-        raise ValueError(f"{where}: got {','.join(line)[:60]!r}, expected {','.join(Trained._fields)}") from None
-    return Trained(model, *numbers, curve)
+    return Trained(case.model, case.workers, *case.way.columns, case.seed, *found, curve)
 
 
 def missing(rows: Iterable[Trained]) -> list[Case]:
     """The trainings that have no row yet."""
     there = {row[:6] for row in rows}
-    return [case for case in cases() if (case.model, case.workers, *_written(case.way), case.seed) not in there]
+    return [case for case in cases() if (case.model, case.workers, *case.way.columns, case.seed) not in there]
 
 
 def main(to: Path = TABLE) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -25,47 +24,24 @@ from collectives.backends.coding import rounded
 from collectives.bench.rounding import total
 from collectives_book.digits import shard
 from collectives_book.rounded_training.models import Batch, Task, loss
+from collectives_book.rounded_training.ways import Way
 
 # Elements that share a scale on a wire. Buffers are padded so that each chunk is a number of whole blocks.
 BLOCK = 32
-
-
-class Way(NamedTuple):
-    """How gradients are summed: the algorithm, after a slash the wire, the dtype that adds, and feedback of errors."""
-
-    algorithm: str
-    dtype: str = "float32"
-    feedback: bool = False
-
-    @property
-    def wire(self) -> str:
-        """The format of messages; the dtype itself where none is named.
-
-        >>> Way("ring/mxint8").wire, Way("ring", "bfloat16").wire
-        ('mxint8', 'bfloat16')
-        """
-        return self.algorithm.partition("/")[2] or self.dtype
-
-
-# One rank adds all contributions to a chunk at once in float32: as good as exact.
-BASELINE = Way("parameter_server")
-WAYS = (
-    BASELINE,
-    *(Way(algorithm, "bfloat16") for algorithm in ("ring", "two_tree", "parameter_server")),
-    *(Way(f"parameter_server/{wire}", feedback=fed) for wire in ("mxint8", "mxfp4") for fed in (False, True)),
-)
 
 Mean = Callable[[torch.Tensor], torch.Tensor]
 Feed = Callable[[str, torch.Tensor, torch.Tensor], Batch]
 
 
-def train(task: Task, seed: int, way: Way, p: int) -> tuple[list[float], nn.Module]:
+def train(
+    task: Task, seed: int, way: Way, p: int, feed: Feed | None = None
+) -> tuple[list[float], nn.Module]:
     """The loss of every step of p workers, each on its whole batch before the step, and the model they end with.
 
     Raises ValueError where a batch cannot be cut into p shards of one size. Cost: on one core about 10 ms a step of the
     perceptron and 50 ms of the transformer.
 
-    >>> from collectives_book.rounded_training.models import TASKS
+        >>> from collectives_book.rounded_training.models import TASKS
     >>> losses, _ = train(TASKS["perceptron"]._replace(steps=20), 0, Way("ring", "bfloat16"), 8)
     >>> losses[-1] < losses[0] / 2
     True
@@ -74,7 +50,7 @@ def train(task: Task, seed: int, way: Way, p: int) -> tuple[list[float], nn.Modu
     parameters = [*model.parameters()]
     sizes = [parameter.numel() for parameter in parameters]
     optimizer = SGD(parameters, lr=task.rate, momentum=task.momentum)
-    mean, losses = averaging(way, p), []
+    mean, losses = averaging(way, p, feed or fed_back), []
     for batch in islice(task.batches(seed), task.steps):
         each, gradients = of_shards(model, batch, p)
         for parameter, part in zip(parameters, mean(gradients).split(sizes), strict=True):

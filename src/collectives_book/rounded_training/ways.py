@@ -1,0 +1,52 @@
+"""The ways of summing that are compared: an algorithm, a wire, a dtype, and whether errors are fed back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NAMES = {"ring": "ring", "two_tree": "two trees", "parameter_server": "two-shot"}
+SHORT = {"bfloat16": "bf16", "float32": "fp32"}
+
+
+class Way(NamedTuple):
+    """How gradients are summed: the algorithm, after a slash the wire, the dtype that adds, and feedback of errors."""
+
+    algorithm: str
+    dtype: str = "float32"
+    feedback: bool = False
+
+    @property
+    def wire(self) -> str:
+        """The format of messages; the dtype itself where none is named.
+
+        >>> Way("ring/mxint8").wire, Way("ring", "bfloat16").wire
+        ('mxint8', 'bfloat16')
+        """
+        return self.algorithm.partition("/")[2] or self.dtype
+
+    @property
+    def columns(self) -> tuple[str, str, int]:
+        """As a row has it; the last is 1 with feedback and 0 without."""
+        return self.algorithm, self.dtype, int(self.feedback)
+
+
+# One rank adds all contributions to a chunk at once in float32: as good as exact.
+BASELINE = Way("parameter_server")
+# In the same dtype in another order: what the last bits alone change.
+REORDERED = Way("ring")
+WAYS = (
+    BASELINE,
+    REORDERED,
+    *(Way(algorithm, "bfloat16") for algorithm in ("ring", "two_tree", "parameter_server")),
+    *(Way(f"parameter_server/{wire}", feedback=fed) for wire in ("mxint8", "mxfp4") for fed in (False, True)),
+)
+
+
+def name(way: Way) -> str:
+    """What a way is called.
+
+    >>> name(Way("ring", "bfloat16")), name(Way("parameter_server/mxfp4", feedback=True))
+    ('ring, bf16', 'two-shot, mxfp4, feedback')
+    """
+    parts = [NAMES[way.algorithm.partition("/")[0]], SHORT.get(way.wire, way.wire), *["feedback"] * way.feedback]
+    return ", ".join(parts)
