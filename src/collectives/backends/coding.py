@@ -27,9 +27,7 @@ def encode(wire: str, values: torch.Tensor) -> torch.Tensor:
         return values.to(DTYPES[wire]).view(torch.uint8)
     blocks = values.view(-1, BLOCK)
     scales = _scales(wire, blocks)
-    largest = LARGEST[wire][1]
-    scaled = torch.ldexp(blocks, BIAS - scales[:, None].int()).nan_to_num().clamp(-largest, largest)
-    return torch.cat([_codes(wire, scaled).view(-1), scales])
+    return torch.cat([_codes(wire, _scaled(wire, blocks, scales)).view(-1), scales])
 
 
 def decode(wire: str, coded: torch.Tensor) -> torch.Tensor:
@@ -39,9 +37,7 @@ def decode(wire: str, coded: torch.Tensor) -> torch.Tensor:
     bits = WIRES[wire].bits
     blocks = 8 * len(coded) // (bits * BLOCK + 8)
     codes, scales = coded[:-blocks], coded[-blocks:]
-    powers = torch.ldexp(torch.ones(blocks), scales.int() - BIAS)
-    powers[scales == NAN] = torch.nan
-    return (_numbers(wire, codes).view(-1, BLOCK) * powers[:, None]).view(-1)
+    return (_numbers(wire, codes).view(-1, BLOCK) * _powers(scales)[:, None]).view(-1)
 
 
 def rounded(wire: str, values: torch.Tensor) -> torch.Tensor:
@@ -51,7 +47,22 @@ def rounded(wire: str, values: torch.Tensor) -> torch.Tensor:
     [1.0, 1.0, 100.0]
     """
     padded = whole_blocks(wire, values)
-    return decode(wire, encode(wire, padded))[: len(values)]
+    if wire in DTYPES:
+        return padded.to(DTYPES[wire]).to(torch.float32)
+    blocks = padded.view(-1, BLOCK)
+    scales = _scales(wire, blocks)
+    return (_nearest(wire, _scaled(wire, blocks, scales)) * _powers(scales)[:, None]).view(-1)[: len(values)]
+
+
+def _nearest(wire: str, scaled: torch.Tensor) -> torch.Tensor:
+    """The nearest numbers of an mx format, without their codes: several times as fast as to encode and decode."""
+    if wire == "mxint8":
+        return (scaled * 64).round() / 64 + 0.0  # which has no -0
+    if wire == "mxfp8":
+        return scaled.to(torch.float8_e4m3fn).to(torch.float32)
+    size = scaled.abs()
+    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+    return (scaled / step).round() * step
 
 
 def whole_blocks(wire: str, values: torch.Tensor) -> torch.Tensor:
@@ -66,6 +77,19 @@ def _scales(wire: str, blocks: torch.Tensor) -> torch.Tensor:
     exponents = torch.frexp(most).exponent - 1 - LARGEST[wire][0]
     scales = (exponents + BIAS).clamp(0, NAN - 1)
     return torch.where(torch.isfinite(most), scales, NAN).to(torch.uint8)
+
+
+def _scaled(wire: str, blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Blocks divided by their scales, within the numbers of the format."""
+    largest, powers = LARGEST[wire][1], torch.ldexp(torch.ones(len(scales)), BIAS - scales.int())
+    return (blocks * powers[:, None]).nan_to_num().clamp(-largest, largest)
+
+
+def _powers(scales: torch.Tensor) -> torch.Tensor:
+    """The scales that these bytes mean."""
+    powers = torch.ldexp(torch.ones(len(scales)), scales.int() - BIAS)
+    powers[scales == NAN] = torch.nan
+    return powers
 
 
 def _codes(wire: str, scaled: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from collectives.bench.statistics import median_interval
 from collectives.errors import unknown
 from collectives.schedule import Schedule, owner
-from collectives.summation import ROUNDINGS, Summation, bound, summation
+from collectives.summation import ROUNDINGS, Summation, Terms, bound, summation
 
 Floats = NDArray[Any]
 
@@ -78,19 +78,58 @@ def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
     [2.0, 3.0]
     """
     _need_fitting(schedule, dtype, [values])
-    found, edges, n = _terms(schedule, _once(schedule, dtype)), schedule.cut(values.shape[1]), values.shape[1]
+    edges, n = schedule.cut(values.shape[1]), values.shape[1]
     given = np.pad(rounded(values, dtype), ((0, 0), (0, int(edges[-1]) - n)))
-    pieces = [
-        _value(schedule, found, int(term), dtype, given[:, edges[c] : edges[c + 1]])
-        for c, term in enumerate(found.held[0].tolist())
-        if edges[c] < edges[c + 1]
-    ]
-    return np.concatenate(pieces)[:n]
+    rows = np.concatenate([given, *([_each_sent(schedule.wire, given)] if schedule.wire else [])])
+    sums: Floats = np.empty_like(given[0])
+    for terms, chunks in _shapes(schedule, _once(schedule, dtype)):
+        pieces = [rows[leaves, edges[c] : edges[c + 1]] for c, leaves in chunks.items()]
+        added = _value(schedule, terms, len(terms.operands) - 1, dtype, np.concatenate(pieces, axis=1))
+        ends = np.cumsum([piece.shape[1] for piece in pieces])[:-1]
+        for c, part in zip(chunks, np.split(added, ends), strict=True):
+            sums[edges[c] : edges[c + 1]] = part
+    whole: Floats = sums[:n]
+    return whole
+
+
+def _each_sent(wire: str, values: Floats) -> Floats:
+    """Every rank's values as it sends them."""
+    return np.stack([_sent(wire)(each) for each in values])
 
 
 @lru_cache(maxsize=16)
-def _terms(schedule: Schedule, once: bool) -> Summation:
-    return summation(schedule, once=once)
+def _shapes(schedule: Schedule, once: bool) -> list[tuple[Terms, dict[int, list[int]]]]:
+    """Rank 0's sums: trees that differ in nothing but their leaves once, with the leaves of each chunk that has one.
+
+    A leaf is r for what rank r contributes, and p + r for that as it is sent.
+    """
+    found: dict[tuple[tuple[int, ...], ...], tuple[Terms, dict[int, list[int]]]] = {}
+    whole = summation(schedule, once=once)
+    for chunk, term in enumerate(whole.held[0].tolist()):
+        terms, leaves = _relabelled(whole.terms, term, schedule.p)
+        found.setdefault(tuple(terms.operands), (terms, {}))[1][chunk] = leaves
+    return list(found.values())
+
+
+def _relabelled(terms: Terms, top: int, p: int) -> tuple[Terms, list[int]]:
+    """The same tree with its leaves numbered in the order in which they are added, and what they were."""
+    inner = [number for number in terms.sums_below(top) if _leaf(terms, number, p) is None]
+    below = [_leaf(terms, term, p) for number in inner for term in terms.operands[number]] or [_leaf(terms, top, p)]
+    leaves = [*dict.fromkeys(leaf for leaf in below if leaf is not None)]
+    new, names = Terms(len(leaves)), dict[int, int]()
+    for number in inner:
+        found = [(_leaf(terms, term, p), term) for term in terms.operands[number]]
+        operands = [names[term] if leaf is None else leaves.index(leaf) for leaf, term in found]
+        names[number] = new.add(operands) if len(operands) > 1 else new.send(operands[0])
+    return new, leaves
+
+
+def _leaf(terms: Terms, term: int, p: int) -> int | None:
+    """Which leaf a term is, None for a sum."""
+    operands = terms.operands[term]
+    if not operands:
+        return term
+    return p + operands[0] if len(operands) == 1 and operands[0] < p else None
 
 
 def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator[Floats]:
@@ -163,17 +202,17 @@ def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Float
     found = []
     for each in sums:
         term = int(each.held[_rank(schedule, each), 0])
-        found.append(_value(schedule, each, term, dtype, values).astype(np.float64) - exact)
+        found.append(_value(schedule, each.terms, term, dtype, values).astype(np.float64) - exact)
     return np.concatenate(found), float(np.sqrt((exact**2).mean()))
 
 
-def _value(schedule: Schedule, of: Summation, term: int, dtype: str, values: Floats) -> Floats:
+def _value(schedule: Schedule, terms: Terms, term: int, dtype: str, values: Floats) -> Floats:
     """A term's value as a rank ends with it."""
     if _once(schedule, dtype):
-        sums: Floats = of.terms.evaluate(term, values, lambda each: rounded(each, dtype))
+        sums: Floats = terms.evaluate(term, values, lambda each: rounded(each, dtype))
         return sums
     sent = _sent(schedule.wire) if schedule.wire else lambda each: each
-    return rounded(of.terms.evaluate(term, values, sent=sent), dtype)
+    return rounded(terms.evaluate(term, values, sent=sent), dtype)
 
 
 def _sent(wire: str) -> Callable[[Floats], Floats]:
