@@ -1,6 +1,6 @@
 """Training with rounded sums: workers add up to one process, feedback loses nothing, and the rows are all there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +16,15 @@ from collectives_book.rounded_training.training import averaging, fed_back, of_s
 from collectives_book.rounded_training.ways import BASELINE, REORDERED, WAYS, Way
 
 RING, FED = Way("ring", "bfloat16"), Way("parameter_server/mxfp4", feedback=True)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As the rows are made: on several threads sums inside a worker are taken in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def alone(task: Task, seed: int) -> list[float]:
@@ -57,7 +66,9 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused() -> None:
 def test_a_rounded_mean_differs_and_is_near() -> None:
     gradients = torch.randn(8, 1000, generator=torch.Generator().manual_seed(0))
     means = {way: averaging(way, 8)(gradients) for way in WAYS}
-    error = {way: float((mean - gradients.double().mean(0)).norm() / means[BASELINE].norm()) for way, mean in means.items()}
+    error = {
+        way: float((mean - gradients.double().mean(0)).norm() / means[BASELINE].norm()) for way, mean in means.items()
+    }
     assert error[BASELINE] < 1e-6
     assert 0 < error[REORDERED] < 1e-6
     assert all(1e-3 < error[way] < 0.02 for way in WAYS if way.wire in ("bfloat16", "mxint8")), error
@@ -101,9 +112,10 @@ def test_feedback_sends_everything_in_the_end_and_with_the_sign_reversed_it_does
 
 
 def test_feedback_with_the_sign_reversed_trains_worse() -> None:
-    task = TASKS["perceptron"]._replace(steps=60)
-    right, wrong = (sum(train(task, 0, FED, 8, feed)[0][-20:]) for feed in (fed_back, backwards))
-    assert wrong > 1.05 * right
+    task = TASKS["perceptron"]._replace(steps=30)
+    for seed in range(3):
+        right, wrong = (sum(train(task, seed, FED, 8, feed)[0][-20:]) / 20 for feed in (fed_back, backwards))
+        assert wrong > right + 0.02
 
 
 def test_scores_do_not_depend_on_later_symbols() -> None:
@@ -192,11 +204,10 @@ def test_a_way_that_changes_the_loss_is_named_with_its_change() -> None:
     table = invented(lambda way, seed: 0.22 + 0.001 * seed if way.wire == "mxfp4" and not way.feedback else 0.0)
     found = differences(table)
     said = comparison.verdict(found)
-    assert "two-shot, mxfp4" in said
-    assert "+10.1%" in said
-    assert "By chance" in said
+    assert said.startswith("*two-shot, mxfp4* raises the final loss by 10.1% (perceptron) and 10.1% (transformer).")
+    assert said.endswith("all 28 intervals contain 0.")
     assert "two-shot, mxfp4" in figures.message(found)
-    assert "−9.2%" in comparison.feedback(table)
+    assert comparison.feedback(table).startswith("With mxfp4, feedback lowers the final loss by 9.2%")
 
 
 def test_a_difference_is_paired_by_seed() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from collectives.errors import unknown
-from collectives_book.figures.statements import listed
+from collectives_book.figures.statements import listed, span
 from collectives_book.rounded_training.table import Trained
 from collectives_book.rounded_training.ways import BASELINE, WAYS, Way, name
 
@@ -38,12 +38,17 @@ class Difference(NamedTuple):
         """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def share(self) -> float:
+        """The mean difference as a share of the other way's mean."""
+        return self.mean / self.of
+
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """(low, mean, high): Student's 95% interval of the mean. Raises ValueError for fewer than two values.
 
     >>> interval([1.0, 2.0, 3.0])
-    (-0.484, 2.0, 4.484)
+    (-0.484138, 2.0, 4.484138)
     """
     if len(values) < 2:
         raise ValueError(f"values for an interval: got {len(values)}, expected at least 2")
@@ -78,46 +83,60 @@ def differences(rows: Sequence[Trained], of: str = "loss") -> list[Difference]:
 
 
 def verdict(found: Sequence[Difference]) -> str:
-    """Which ways change the final loss, by how much, and for which no difference is seen; true for a tie of all."""
-    seen = [one for one in found if one.is_seen]
-    chance = f"By chance, {(1 - CONFIDENCE) * len(found):.1f} of {len(found)} intervals would exclude 0."
-    if not seen:
-        return f"No difference is seen: all {len(found)} intervals contain 0."
-    ways = [way for way in dict.fromkeys(one.way for one in found) if any(one.way == way for one in seen)]
-    never = [name(way) for way in dict.fromkeys(one.way for one in found) if way not in ways]
-    said = [_of_way([one for one in found if one.way == way]) for way in ways]
-    none = f"No difference is seen for {listed([f'*{each}*' for each in never])}. " if never else ""
-    return f"{' '.join(said)} {none}{chance}"
+    """Which ways change the final loss, by how much, and for which no difference is seen; true for a tie of all.
 
-
-def _of_way(found: Sequence[Difference]) -> str:
-    """What one way changes, and in how many of its intervals no difference is seen."""
-    parts = [
-        f"the {one.model}'s loss on {one.workers} workers {'up' if one.mean > 0 else 'down'} by {abs(one.mean):.3g}"
-        f" ({percent(one)})"
-        for one in found
-        if one.is_seen
-    ]
-    ties = sum(not one.is_seen for one in found)
-    rest = f"; {ties} of its {len(found)} intervals contain{'s' * (ties == 1)} 0" if ties else ""
-    return f"*{name(found[0].way)}* takes {listed(parts)}{rest}."
-
-
-def percent(one: Difference) -> str:
-    """A difference as a share of the other way's mean.
-
-    >>> percent(Difference("perceptron", 8, BASELINE, 10, -0.002, -0.003, -0.001, 0.05))
-    '−4.0%'
+    A way changes the loss where all its intervals are on one side of 0. Others are named with how many exclude it.
     """
-    return f"{100 * one.mean / one.of:+.1f}%".replace("-", "−")
+    if not any(one.is_seen for one in found):
+        return f"No difference is seen: all {len(found)} intervals contain 0."
+    groups = [[one for one in found if one.way == way] for way in dict.fromkeys(one.way for one in found)]
+    said = [_always(group) for group in groups if _is_everywhere(group)]
+    rest = [group for group in groups if not _is_everywhere(group)]
+    return " ".join([*said, *([_elsewhere(rest, after=bool(said))] if rest else [])])
+
+
+def _is_everywhere(group: Sequence[Difference]) -> bool:
+    return all(one.is_seen for one in group) and len({one.mean > 0 for one in group}) == 1
+
+
+def _always(group: Sequence[Difference]) -> str:
+    """By how much one way changes each model's loss."""
+    models = [*dict.fromkeys(one.model for one in group)]
+    shares = [span((abs(one.share) for one in group if one.model == model), "{:.1%}".format) for model in models]
+    sides = listed([f"{share} ({model})" for share, model in zip(shares, models, strict=True)])
+    return f"*{name(group[0].way)}* {'raises' if group[0].mean > 0 else 'lowers'} the final loss by {sides}."
+
+
+def _elsewhere(groups: Sequence[Sequence[Difference]], *, after: bool) -> str:
+    """Of ways without a difference everywhere: which intervals exclude 0, and how many would by chance."""
+    ones = [one for group in groups for one in group]
+    seen = [one for one in ones if one.is_seen]
+    others = "other " if after else ""
+    if not seen:
+        return f"For the other ways no difference is seen: all {len(ones)} intervals contain 0."
+    which = listed([f"*{name(one.way)}*, {one.model}, {one.workers} workers ({signed(one.share)})" for one in seen])
+    chance = f"by chance {(1 - CONFIDENCE) * len(ones):.1f} would"
+    return f"Of {len(ones)} {others}intervals {len(seen)} exclude{'s' * (len(seen) == 1)} 0, {chance}: {which}."
+
+
+def signed(share: float) -> str:
+    """A share in per cent with its sign, to a tenth.
+
+    >>> signed(-0.0123), signed(0.0), signed(0.5)
+    ('−1.2%', '0.0%', '+50.0%')
+    """
+    said = f"{abs(share):.1%}"
+    return said if said == "0.0%" else f"{'+' if share > 0 else '−'}{said}"
 
 
 def feedback(rows: Sequence[Trained], wire: str = "mxfp4") -> str:
-    """Whether feedback changes the final loss of a wire: paired, with and without."""
+    """Whether feedback changes the final loss of a wire: trainings with it against those without, seed by seed."""
     way = Way(f"parameter_server/{wire}")
     places = dict.fromkeys((row.model, row.workers) for row in rows)
     found = [difference(rows, *place, way._replace(feedback=True), way) for place in places]
-    seen = [one for one in found if one.is_seen]
+    if _is_everywhere(found):
+        return _always(found).replace(f"*{name(found[0].way)}*", f"With {wire}, feedback")
+    seen = [f"{one.model}, {one.workers} workers ({signed(one.share)})" for one in found if one.is_seen]
     if not seen:
         return f"Feedback changes nothing that is seen with {wire}: all {len(found)} intervals contain 0."
-    return _of_way(found).replace(f"*{name(found[0].way)}*", f"With {wire}, feedback")
+    return f"With {wire}, feedback changes the final loss in {len(seen)} of {len(found)} cases: {listed(seen)}."

@@ -44,8 +44,8 @@ def _panel(axes: Axes, theme: Theme, found: Sequence[Difference], places: dict[W
     for nth, workers in enumerate(dict.fromkeys(one.workers for one in found)):
         group = [one for one in found if one.workers == workers]
         heights = [places[one.way] + ASIDE * (1 - 2 * nth) for one in group]
-        columns = [[getattr(one, column) / one.of for one in group] for column in ("mean", "low", "high")]
-        kit.measured_across(axes, LOOKS[nth], None, *columns, heights)
+        means, lows, highs = ([getattr(one, column) / one.of for one in group] for column in ("mean", "low", "high"))
+        kit.measured_across(axes, LOOKS[nth], None, means, lows, highs, heights)
         _beside(axes, theme, f"{workers} workers", group, heights)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: signed(share)))

@@ -59,8 +59,8 @@ def text() -> tuple[torch.Tensor, torch.Tensor]:
     The texts come with Python (``pydoc_data.topics``), in the order of their names; another Python has others.
 
     >>> learned, tested = text()
-    >>> len(learned) > 8 * len(tested) > 200_000, "".join(chr(32 + symbol) for symbol in learned[4:24])
-    (True, '"assert" statement**')
+    >>> len(learned) > 8 * len(tested) > 200_000, "".join(chr(32 + symbol) for symbol in learned[4:22])
+    (True, '"assert" statement')
     """
     from pydoc_data.topics import topics
 
@@ -99,7 +99,8 @@ class Block(nn.Module):
         later = torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1)
         weights = (query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5 + later).softmax(-1)
         held = held + self.answered((weights @ value).transpose(1, 2).flatten(2))
-        return held + self.each(self.between(held))
+        after: torch.Tensor = held + self.each(self.between(held))
+        return after
 
 
 class Transformer(nn.Module):
