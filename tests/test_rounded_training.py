@@ -204,9 +204,9 @@ def test_a_way_that_changes_the_loss_is_named_with_its_change() -> None:
     table = invented(lambda way, seed: 0.22 + 0.001 * seed if way.wire == "mxfp4" and not way.feedback else 0.0)
     found = differences(table)
     said = comparison.verdict(found)
-    assert said.startswith("*two-shot, mxfp4* raises the final loss by 10.1% (perceptron) and 10.1% (transformer).")
+    assert said.startswith("*two-shot mxfp4* raises the final loss by 10.1% (perceptron) and 10.1% (transformer).")
     assert said.endswith("all 28 intervals contain 0.")
-    assert "two-shot, mxfp4" in figures.message(found)
+    assert "two-shot mxfp4" in figures.message(found)
     assert comparison.feedback(table).startswith("With mxfp4, feedback lowers the final loss by 9.2%")
 
 
@@ -214,7 +214,7 @@ def test_a_difference_is_paired_by_seed() -> None:
     table = invented(lambda way, _: 0.001 if way == RING else 0.0)
     found = difference(table, "perceptron", 8, RING)
     assert (found.low, found.mean, found.high) == pytest.approx((0.001, 0.001, 0.001))
-    with pytest.raises(ValueError, match=r"seeds of ring, bf16: got \[0, 1, 2, 3\], expected \[0, 1, 2, 3, 4\]"):
+    with pytest.raises(ValueError, match=r"seeds of ring bf16: got \[0, 1, 2, 3\], expected \[0, 1, 2, 3, 4\]"):
         difference([row for row in table if row[2:6] != ("ring", "bfloat16", 0, 4)], "perceptron", 8, RING)
     with pytest.raises(ValueError, match="column"):
         difference(table, "perceptron", 8, RING, of="speed")

@@ -82,41 +82,46 @@ def differences(rows: Sequence[Trained], of: str = "loss") -> list[Difference]:
     return [difference(rows, *place, way, of=of) for place in places for way in WAYS if way != BASELINE]
 
 
-def verdict(found: Sequence[Difference]) -> str:
-    """Which ways change the final loss, by how much, and for which no difference is seen; true for a tie of all.
+def verdict(found: Sequence[Difference], what: str = "the final loss") -> str:
+    """Which ways change something, by how much, and for which no difference is seen; true for a tie of all.
 
-    A way changes the loss where all its intervals are on one side of 0. Others are named with how many exclude it.
+    A way changes it where all its intervals are on one side of 0. Of the others the intervals that exclude 0 are named.
     """
     if not any(one.is_seen for one in found):
         return f"No difference is seen: all {len(found)} intervals contain 0."
-    groups = [[one for one in found if one.way == way] for way in dict.fromkeys(one.way for one in found)]
-    said = [_always(group) for group in groups if _is_everywhere(group)]
-    rest = [group for group in groups if not _is_everywhere(group)]
-    return " ".join([*said, *([_elsewhere(rest, after=bool(said))] if rest else [])])
+    changing = changed(found)
+    said = [_always([one for one in found if one.way == way], what) for way in changing]
+    rest = [one for one in found if one.way not in changing]
+    return " ".join([*said, *([_elsewhere(rest, "other " if said else "")] if rest else [])])
 
 
-def _is_everywhere(group: Sequence[Difference]) -> bool:
-    return all(one.is_seen for one in group) and len({one.mean > 0 for one in group}) == 1
+def changed(found: Sequence[Difference]) -> list[Way]:
+    """The ways whose intervals are all above 0, or all below."""
+    ways = dict.fromkeys(one.way for one in found)
+    sides = {way: {(one.low > 0) - (one.high < 0) for one in found if one.way == way} for way in ways}
+    return [way for way, side in sides.items() if side in ({1}, {-1})]
 
 
-def _always(group: Sequence[Difference]) -> str:
+def _always(group: Sequence[Difference], what: str) -> str:
     """By how much one way changes each model's loss."""
     models = [*dict.fromkeys(one.model for one in group)]
     shares = [span((abs(one.share) for one in group if one.model == model), "{:.1%}".format) for model in models]
     sides = listed([f"{share} ({model})" for share, model in zip(shares, models, strict=True)])
-    return f"*{name(group[0].way)}* {'raises' if group[0].mean > 0 else 'lowers'} the final loss by {sides}."
+    return f"*{name(group[0].way)}* {'raises' if group[0].mean > 0 else 'lowers'} {what} by {sides}."
 
 
-def _elsewhere(groups: Sequence[Sequence[Difference]], *, after: bool) -> str:
-    """Of ways without a difference everywhere: which intervals exclude 0, and how many would by chance."""
-    ones = [one for group in groups for one in group]
+def _elsewhere(ones: Sequence[Difference], others: str) -> str:
+    """Which of the intervals exclude 0, and how many would by chance."""
     seen = [one for one in ones if one.is_seen]
-    others = "other " if after else ""
     if not seen:
         return f"For the other ways no difference is seen: all {len(ones)} intervals contain 0."
-    which = listed([f"*{name(one.way)}*, {one.model}, {one.workers} workers ({signed(one.share)})" for one in seen])
+    which = listed([f"*{name(one.way)}* ({_where(one)})" for one in seen])
     chance = f"by chance {(1 - CONFIDENCE) * len(ones):.1f} would"
     return f"Of {len(ones)} {others}intervals {len(seen)} exclude{'s' * (len(seen) == 1)} 0, {chance}: {which}."
+
+
+def _where(one: Difference) -> str:
+    return f"{one.model}, {one.workers} workers: {signed(one.share)}"
 
 
 def signed(share: float) -> str:
@@ -134,9 +139,9 @@ def feedback(rows: Sequence[Trained], wire: str = "mxfp4") -> str:
     way = Way(f"parameter_server/{wire}")
     places = dict.fromkeys((row.model, row.workers) for row in rows)
     found = [difference(rows, *place, way._replace(feedback=True), way) for place in places]
-    if _is_everywhere(found):
-        return _always(found).replace(f"*{name(found[0].way)}*", f"With {wire}, feedback")
-    seen = [f"{one.model}, {one.workers} workers ({signed(one.share)})" for one in found if one.is_seen]
+    if changed(found):
+        return _always(found, "the final loss").replace(f"*{name(found[0].way)}*", f"With {wire}, feedback")
+    seen = [_where(one) for one in found if one.is_seen]
     if not seen:
         return f"Feedback changes nothing that is seen with {wire}: all {len(found)} intervals contain 0."
-    return f"With {wire}, feedback changes the final loss in {len(seen)} of {len(found)} cases: {listed(seen)}."
+    return f"With {wire}, feedback changes the final loss in {len(seen)} of {len(found)} cases ({'; '.join(seen)})."

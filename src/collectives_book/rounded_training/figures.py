@@ -13,7 +13,7 @@ from collectives.algorithms import Mark
 from collectives.figures.style import Picture, Theme, picture
 from collectives_book.figures import kit
 from collectives_book.figures.statements import listed
-from collectives_book.rounded_training.comparison import Difference, signed
+from collectives_book.rounded_training.comparison import Difference, changed, signed
 from collectives_book.rounded_training.ways import Way, name
 
 # Of the first number of workers, and of the second.
@@ -61,14 +61,13 @@ def _beside(axes: Axes, theme: Theme, label: str, group: Sequence[Difference], h
 
 
 def message(found: Sequence[Difference]) -> str:
-    """What the figure says: the ways whose intervals all exclude 0, or that none does so everywhere."""
-    ways = [*dict.fromkeys(one.way for one in found)]
-    always = [way for way in ways if all(one.is_seen for one in found if one.way == way)]
+    """What the figure says: the ways whose intervals all exclude 0, or that there are none."""
     if not any(one.is_seen for one in found):
         return f"No way of summing changes the final loss: all {len(found)} intervals contain 0"
-    if not always:
+    ways = changed(found)
+    if not ways:
         return "No way of summing changes the final loss of every model"
-    return f"The final loss changes for both models with {listed([name(way) for way in always])}"
+    return f"The final loss changes for every model with {listed([name(way) for way in ways])}"
 
 
 def _alt(found: Sequence[Difference]) -> str:

@@ -46,7 +46,7 @@ def name(way: Way) -> str:
     """What a way is called.
 
     >>> name(Way("ring", "bfloat16")), name(Way("parameter_server/mxfp4", feedback=True))
-    ('ring, bf16', 'two-shot, mxfp4, feedback')
+    ('ring bf16', 'two-shot mxfp4 + feedback')
     """
-    parts = [NAMES[way.algorithm.partition("/")[0]], SHORT.get(way.wire, way.wire), *["feedback"] * way.feedback]
-    return ", ".join(parts)
+    said = f"{NAMES[way.algorithm.partition('/')[0]]} {SHORT.get(way.wire, way.wire)}"
+    return f"{said} + feedback" if way.feedback else said
