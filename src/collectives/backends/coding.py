@@ -25,19 +25,17 @@ def encode(wire: str, values: torch.Tensor) -> torch.Tensor:
     """
     if wire in DTYPES:
         return values.to(DTYPES[wire]).view(torch.uint8)
-    blocks = values.view(-1, BLOCK)
-    scales = _scales(wire, blocks)
-    return torch.cat([_codes(wire, _scaled(wire, blocks, scales)).view(-1), scales])
+    scales, units = _in_units(wire, values)
+    return torch.cat([_codes(wire, units).view(-1), scales])
 
 
 def decode(wire: str, coded: torch.Tensor) -> torch.Tensor:
     """The numbers that these bytes encode, as float32 on one axis."""
     if wire in DTYPES:
         return coded.view(DTYPES[wire]).to(torch.float32)
-    bits = WIRES[wire].bits
-    blocks = 8 * len(coded) // (bits * BLOCK + 8)
+    blocks = 8 * len(coded) // (WIRES[wire].bits * BLOCK + 8)
     codes, scales = coded[:-blocks], coded[-blocks:]
-    return (_numbers(wire, codes).view(-1, BLOCK) * _powers(scales)[:, None]).view(-1)
+    return _times(_numbers(wire, codes).view(-1, BLOCK), _unit(wire, scales))
 
 
 def rounded(wire: str, values: torch.Tensor) -> torch.Tensor:
@@ -49,20 +47,9 @@ def rounded(wire: str, values: torch.Tensor) -> torch.Tensor:
     padded = whole_blocks(wire, values)
     if wire in DTYPES:
         return padded.to(DTYPES[wire]).to(torch.float32)
-    blocks = padded.view(-1, BLOCK)
-    scales = _scales(wire, blocks)
-    return (_nearest(wire, _scaled(wire, blocks, scales)) * _powers(scales)[:, None]).view(-1)[: len(values)]
-
-
-def _nearest(wire: str, scaled: torch.Tensor) -> torch.Tensor:
-    """The nearest numbers of an mx format, without their codes: several times as fast as to encode and decode."""
-    if wire == "mxint8":
-        return (scaled * 64).round() / 64 + 0.0  # which has no -0
-    if wire == "mxfp8":
-        return scaled.to(torch.float8_e4m3fn).to(torch.float32)
-    size = scaled.abs()
-    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
-    return (scaled / step).round() * step
+    scales, units = _in_units(wire, padded)
+    numbers = units if wire == "mxint8" else _numbers(wire, _codes(wire, units)).view(-1, BLOCK)
+    return _times(numbers, _unit(wire, scales))[: len(values)]
 
 
 def whole_blocks(wire: str, values: torch.Tensor) -> torch.Tensor:
@@ -71,46 +58,52 @@ def whole_blocks(wire: str, values: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(values.float(), (0, missing)) if missing else values.float()
 
 
-def _scales(wire: str, blocks: torch.Tensor) -> torch.Tensor:
-    """One byte a block: the exponent that brings its largest number to the format's largest exponent."""
+def _in_units(wire: str, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scales' bytes, and the blocks in units of the format: whole ones of mxint8, of no number beyond its largest.
+
+    A scale brings a block's largest number to the format's largest exponent.
+    """
+    blocks = values.view(-1, BLOCK)
     most = blocks.abs().amax(1) if len(blocks) else blocks.new_zeros(0)
     exponents = torch.frexp(most).exponent - 1 - LARGEST[wire][0]
-    scales = (exponents + BIAS).clamp(0, NAN - 1)
-    return torch.where(torch.isfinite(most), scales, NAN).to(torch.uint8)
-
-
-def _scaled(wire: str, blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Blocks divided by their scales, within the numbers of the format."""
-    largest, powers = LARGEST[wire][1], torch.ldexp(torch.ones(len(scales)), BIAS - scales.int())
-    return (blocks * powers[:, None]).nan_to_num().clamp(-largest, largest)
-
-
-def _powers(scales: torch.Tensor) -> torch.Tensor:
-    """The scales that these bytes mean."""
-    powers = torch.ldexp(torch.ones(len(scales)), scales.int() - BIAS)
-    powers[scales == NAN] = torch.nan
-    return powers
-
-
-def _codes(wire: str, scaled: torch.Tensor) -> torch.Tensor:
+    finite = torch.isfinite(most)
+    least = 6 if wire == "mxint8" else 0  # a unit below 2**-127 could not be divided by
+    scales = torch.where(finite, (exponents + BIAS).clamp_(least, NAN - 1), NAN).to(torch.uint8)
+    units = blocks * (1 / _unit(wire, torch.where(finite, scales, BIAS)))[:, None]
+    if not finite.all():
+        units[~finite] = 0.0
     if wire == "mxint8":
-        return (scaled * 64).round().to(torch.int8).view(torch.uint8)
-    if wire == "mxfp8":
-        return scaled.to(torch.float8_e4m3fn).view(torch.uint8)
-    return _packed(scaled)
+        return scales, units.round_().clamp_(-127, 127).add_(0.0)  # an integer has no -0
+    return scales, units.clamp_(-LARGEST[wire][1], LARGEST[wire][1])
+
+
+def _unit(wire: str, scales: torch.Tensor) -> torch.Tensor:
+    """What one unit of each block is worth, NaN in a block that is not finite."""
+    units = torch.ldexp(torch.ones(len(scales)), scales.int() - BIAS - (6 if wire == "mxint8" else 0))
+    return units.masked_fill_(scales == NAN, torch.nan)
+
+
+def _times(numbers: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
+    return numbers.mul_(units[:, None]).view(-1)
+
+
+def _codes(wire: str, units: torch.Tensor) -> torch.Tensor:
+    if wire == "mxint8":
+        return units.to(torch.int8).view(torch.uint8)
+    return units.to(torch.float8_e4m3fn).view(torch.uint8) if wire == "mxfp8" else _packed(units)
 
 
 def _numbers(wire: str, codes: torch.Tensor) -> torch.Tensor:
     if wire == "mxint8":
-        return codes.view(torch.int8).float() / 64
+        return codes.view(torch.int8).float()
     if wire == "mxfp8":
         return codes.view(torch.float8_e4m3fn).float()
     return FP4[torch.stack([codes & 15, codes >> 4], 1).view(-1).int()]
 
 
-def _packed(scaled: torch.Tensor) -> torch.Tensor:
+def _packed(units: torch.Tensor) -> torch.Tensor:
     """Two codes of E2M1 a byte, the first in its lower half; each is a place in FP4."""
-    size = scaled.abs()
+    size = units.abs()
     below = torch.where(size < 2, (2 * size).round(), torch.where(size < 4, size.round() + 2, (size / 2).round() + 4))
-    low, high = (below + 8 * scaled.signbit()).to(torch.uint8).view(-1, 2).unbind(1)
+    low, high = (below + 8 * units.signbit()).to(torch.uint8).view(-1, 2).unbind(1)
     return low | high << 4

@@ -170,14 +170,20 @@ def _notebooks(stem: str | Path, name: str) -> Path | None:
 
 
 def _bench(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
-    """For settings that differ in their number of ranks only."""
+    """A command for all settings that differ in their number of ranks only, and another for each other dtype."""
+    dtypes = dict.fromkeys(each["dtype"] for each in wanted)
+    return " && ".join(_bench_once([each for each in wanted if each["dtype"] == dtype], variables) for dtype in dtypes)
+
+
+def _bench_once(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
     several = {"algorithm": "algorithms", "backend": "backends", "bytes": "bytes"}
     ranks = " ".join(str(each["ranks"]) for each in wanted)
     settings = wanted[0] | {"ranks": ranks, "bytes": [_typed(nbytes) for nbytes in wanted[0]["bytes"]]}
     lists = [f"--{option} {' '.join(settings[name])}" for option, name in several.items()]
     single = ("collective", "ranks", "where", "repetitions", "warmups")
     begin = [f"{name}={value}" for name, value in variables.items()]
-    return " ".join([*begin, "collectives bench", *(f"--{each} {settings[each]}" for each in single), *lists])
+    dtype = [] if settings["dtype"] == "float32" else [f"--dtype {settings['dtype']}"]
+    return " ".join([*begin, "collectives bench", *(f"--{each} {settings[each]}" for each in single), *dtype, *lists])
 
 
 def _typed(nbytes: int) -> str:

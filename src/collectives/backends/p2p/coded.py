@@ -23,16 +23,22 @@ def coded_executor(
     The tensors are float32, and every span has whole blocks. What is sent is rounded in the sender's tensor, too.
     """
     arriving: dict[int, tuple[torch.Tensor, Span]] = {}
+    encoded: dict[tuple[Span, ...], torch.Tensor] = {}  # what was sent since the tensor was last written
 
     def view(span: Span) -> torch.Tensor:
         return (scratch if span.scratch else tensor)[span.start : span.stop]
 
+    def encode_spans(spans: tuple[Span, ...]) -> torch.Tensor:
+        values = [view(span) for span in spans]
+        coded = encode(wire, torch.cat(values))
+        for value, kept in zip(values, torch.split(decode(wire, coded), [*map(len, values)]), strict=True):
+            value.copy_(kept)
+        return coded
+
     def send(do: Send) -> None:
-        spans = [view(span) for span in do.spans]
-        coded = encode(wire, torch.cat(spans))
-        for span, kept in zip(spans, torch.split(decode(wire, coded), [len(span) for span in spans]), strict=True):
-            span.copy_(kept)
-        messages[do.number] = joined.send(do.peer, do.step, [coded.numpy().data])
+        if do.spans not in encoded:
+            encoded[do.spans] = encode_spans(do.spans)
+        messages[do.number] = joined.send(do.peer, do.step, [encoded[do.spans].numpy().data])
 
     def receive(do: Recv) -> None:
         coded = torch.empty(WIRES[wire].nbytes(do.into.stop - do.into.start), dtype=torch.uint8)
@@ -45,6 +51,7 @@ def coded_executor(
         if do.number in arriving:
             coded, into = arriving.pop(do.number)
             view(into).copy_(decode(wire, coded))
+            encoded.clear()
         return None
 
     def execute_instruction(instruction: Instruction) -> tuple[Message, int] | None:
@@ -56,6 +63,7 @@ def coded_executor(
             receive(instruction)
         else:
             plain(instruction)
+            encoded.clear()
         return None
 
     return execute_instruction
