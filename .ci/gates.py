@@ -123,6 +123,7 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
     import yaml
 
     from collectives.algorithms import ALGORITHMS
+    from collectives.wire import split
     from collectives_book import load
 
     text = path.read_text(encoding="utf8")
@@ -133,7 +134,7 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
         given.pop("ranks", None)  # the job's number of tasks decides
     names = {"auto", *(name for _, name in ALGORITHMS)}
     for each in settings:
-        for gone in sorted({*each.get("algorithms", ())} - names):
+        for gone in sorted({split(name)[0] for name in each.get("algorithms", ())} - names):
             yield Fault(path, line_of(text, gone), f"stale: measured with {gone!r}, and no algorithm has this name")
     for name in given.keys() & {key for each in settings for key in each}:
         field = load(path.stem).Parameters.model_fields[name]

@@ -52,9 +52,14 @@ def _measure(arguments: argparse.Namespace) -> None:
         if not number and not arguments.json:
             out(HEAD)
         row = {"collective": arguments.collective, "algorithm": name, "ranks": p, "dtype": dtype} | found._asdict()
-        most = "-" if found.bound is None else f"{found.bound:.2%}"
-        shares = f"{most:>9} {found.rms:>9.3%} {found.worst:>9.3%}"
+        most = "-" if found.bound is None else _share(found.bound)
+        shares = f"{most:>9} {_share(found.rms):>9} {_share(found.worst):>9}"
         out_row(row, f"{name:<28} {p:>6,} {dtype:>8} {found.depth:>6,} {shares}", arguments.json)
+
+
+def _share(value: float) -> str:
+    """In per cent; a value that would have no digits left as a power of ten."""
+    return f"{value:.3%}" if value == 0 or value >= 1e-4 else f"{value:.1e}"
 
 
 def _built(arguments: argparse.Namespace, name: str, p: int) -> Schedule:

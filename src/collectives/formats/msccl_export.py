@@ -90,6 +90,8 @@ def _need_supported(schedule: Schedule, of: Dialect) -> None:
         raise ValueError(f"collective: got {schedule.collective}, expected {', '.join(of.collectives)}; {why}")
     if schedule.root:
         raise ValueError(f"root: got {schedule.root}, expected 0, because MSCCL XML names no root")
+    if schedule.wire:
+        raise ValueError(f"wire: got {schedule.wire}, expected none, because MSCCL XML names no format of messages")
 
 
 def _blocks(lowered: Lowered) -> dict[BlockPeers, list[int]]:

@@ -28,16 +28,9 @@ def coded_executor(
     def view(span: Span) -> torch.Tensor:
         return (scratch if span.scratch else tensor)[span.start : span.stop]
 
-    def encode_spans(spans: tuple[Span, ...]) -> torch.Tensor:
-        values = [view(span) for span in spans]
-        coded = encode(wire, torch.cat(values))
-        for value, kept in zip(values, torch.split(decode(wire, coded), [*map(len, values)]), strict=True):
-            value.copy_(kept)
-        return coded
-
     def send(do: Send) -> None:
         if do.spans not in encoded:
-            encoded[do.spans] = encode_spans(do.spans)
+            encoded[do.spans] = _encoded(wire, [view(span) for span in do.spans])
         messages[do.number] = joined.send(do.peer, do.step, [encoded[do.spans].numpy().data])
 
     def receive(do: Recv) -> None:
@@ -67,3 +60,11 @@ def coded_executor(
         return None
 
     return execute_instruction
+
+
+def _encoded(wire: str, values: list[torch.Tensor]) -> torch.Tensor:
+    """One message of these values, which become what it carries of them."""
+    coded = encode(wire, torch.cat(values))
+    for value, kept in zip(values, torch.split(decode(wire, coded), [*map(len, values)]), strict=True):
+        value.copy_(kept)
+    return coded
