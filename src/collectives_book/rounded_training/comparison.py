@@ -85,36 +85,36 @@ def differences(rows: Sequence[Trained], of: str = "loss") -> list[Difference]:
 def verdict(found: Sequence[Difference], what: str = "the final loss") -> str:
     """Which ways change something, by how much, and for which no difference is seen; true for a tie of all.
 
-    A way changes it where all its intervals are on one side of 0. Of the others the intervals that exclude 0 are named.
+    A way changes a model where its intervals for all numbers of workers are on one side of 0. Of the others the
+    intervals that exclude 0 are named.
     """
     if not any(one.is_seen for one in found):
         return f"No difference is seen: all {len(found)} intervals contain 0."
-    changing = changed(found)
-    said = [_always([one for one in found if one.way == way], what) for way in changing]
-    rest = [one for one in found if one.way not in changing]
+    groups = changed(found)
+    said = [_always(group, what) for group in groups]
+    rest = [one for one in found if not any(one in group for group in groups)]
     return " ".join([*said, *([_elsewhere(rest, "other " if said else "")] if rest else [])])
 
 
-def changed(found: Sequence[Difference]) -> list[Way]:
-    """The ways whose intervals are all above 0, or all below."""
-    ways = dict.fromkeys(one.way for one in found)
-    sides = {way: {(one.low > 0) - (one.high < 0) for one in found if one.way == way} for way in ways}
-    return [way for way, side in sides.items() if side in ({1}, {-1})]
+def changed(found: Sequence[Difference]) -> list[list[Difference]]:
+    """The differences of a model and a way whose intervals are all above 0, or all below."""
+    places = dict.fromkeys((one.model, one.way) for one in found)
+    groups = [[one for one in found if (one.model, one.way) == place] for place in places]
+    return [group for group in groups if {(one.low > 0) - (one.high < 0) for one in group} in ({1}, {-1})]
 
 
 def _always(group: Sequence[Difference], what: str) -> str:
-    """By how much one way changes each model's loss."""
-    models = [*dict.fromkeys(one.model for one in group)]
-    shares = [span((abs(one.share) for one in group if one.model == model), "{:.1%}".format) for model in models]
-    sides = listed([f"{share} ({model})" for share, model in zip(shares, models, strict=True)])
-    return f"*{name(group[0].way)}* {'raises' if group[0].mean > 0 else 'lowers'} {what} by {sides}."
+    """By how much one way changes a model."""
+    share = span((abs(one.share) for one in group), "{:.1%}".format)
+    one, verb = group[0], "raises" if group[0].mean > 0 else "lowers"
+    return f"*{name(one.way)}* {verb} {what} of the {one.model} by {share}."
 
 
 def _elsewhere(ones: Sequence[Difference], others: str) -> str:
     """Which of the intervals exclude 0, and how many would by chance."""
     seen = [one for one in ones if one.is_seen]
     if not seen:
-        return f"For the other ways no difference is seen: all {len(ones)} intervals contain 0."
+        return f"Otherwise no difference is seen: all {len(ones)} intervals contain 0."
     which = listed([f"*{name(one.way)}* ({_where(one)})" for one in seen])
     chance = f"by chance {(1 - CONFIDENCE) * len(ones):.1f} would"
     return f"Of {len(ones)} {others}intervals {len(seen)} exclude{'s' * (len(seen) == 1)} 0, {chance}: {which}."
@@ -125,13 +125,13 @@ def _where(one: Difference) -> str:
 
 
 def signed(share: float) -> str:
-    """A share in per cent with its sign, to a tenth.
+    """A share in per cent with its sign, to a tenth; a smaller one to a hundredth.
 
-    >>> signed(-0.0123), signed(0.0), signed(0.5)
-    ('−1.2%', '0.0%', '+50.0%')
+    >>> signed(-0.0123), signed(0.0), signed(0.0002)
+    ('−1.2%', '0%', '+0.02%')
     """
-    said = f"{abs(share):.1%}"
-    return said if said == "0.0%" else f"{'+' if share > 0 else '−'}{said}"
+    said = f"{abs(share):.1%}" if abs(share) >= 0.001 else f"{abs(share):.2%}"
+    return "0%" if said == "0.00%" else f"{'+' if share > 0 else '−'}{said}"
 
 
 def feedback(rows: Sequence[Trained], wire: str = "mxfp4") -> str:
@@ -139,9 +139,10 @@ def feedback(rows: Sequence[Trained], wire: str = "mxfp4") -> str:
     way = Way(f"parameter_server/{wire}")
     places = dict.fromkeys((row.model, row.workers) for row in rows)
     found = [difference(rows, *place, way._replace(feedback=True), way) for place in places]
-    if changed(found):
-        return _always(found, "the final loss").replace(f"*{name(found[0].way)}*", f"With {wire}, feedback")
     seen = [_where(one) for one in found if one.is_seen]
     if not seen:
-        return f"Feedback changes nothing that is seen with {wire}: all {len(found)} intervals contain 0."
+        wide = max(found, key=lambda one: (one.high - one.low) / one.of)
+        ends = f"{signed(wide.low / wide.of)} to {signed(wide.high / wide.of)}"
+        none = f"With {wire}, no difference is seen between feedback and none: all {len(found)} intervals contain 0."
+        return f"{none} The widest ({wide.model}, {wide.workers} workers) goes from {ends}."
     return f"With {wire}, feedback changes the final loss in {len(seen)} of {len(found)} cases ({'; '.join(seen)})."

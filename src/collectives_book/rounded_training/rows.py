@@ -1,6 +1,6 @@
 """A row for each training: its model, workers, way of summing and seed, and what came of it.
 
-``python -m collectives_book.rounded_training.rows`` trains all of them on one core in about twenty minutes and writes
+``python -m collectives_book.rounded_training.rows`` trains all of them on one core in about half an hour and writes
 the committed table again. A run that was cut off goes on where it ended. The same versions of Python, PyTorch and NumPy
 on the same kind of processor give the same rows.
 """
@@ -54,31 +54,36 @@ def trained(case: Case, steps: int | None = None) -> Trained:
     return Trained(case.model, case.workers, *case.way.columns, case.seed, *found, curve)
 
 
+def key(case: Case) -> tuple[str, int, str, str, int, int]:
+    """The first columns of a training's row, by which it is found."""
+    return case.model, case.workers, *case.way.columns, case.seed
+
+
 def missing(rows: Iterable[Trained]) -> list[Case]:
     """The trainings that have no row yet."""
     there = {row[:6] for row in rows}
-    return [case for case in cases() if (case.model, case.workers, *case.way.columns, case.seed) not in there]
+    return [case for case in cases() if key(case) not in there]
 
 
 def main(to: Path = TABLE) -> None:
-    """Train what the unfinished table lacks, a row at a time, then give the table its name."""
+    """Train what the unfinished table lacks, a row at a time, then write the whole table in order."""
     torch.set_num_threads(1)
     unfinished = to.with_name(f"unfinished-{to.name}")
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     if not unfinished.exists():
-        _append(unfinished, Trained._fields)
+        _write(unfinished, [Trained._fields])
     for case in missing(read(unfinished)):
         row = trained(case)
-        _append(unfinished, row)
+        _write(unfinished, [row], "a")
         print(*row[:8], file=sys.stderr, flush=True)
-    whole = unfinished.read_text(encoding="utf8")
-    replace(to, lambda partial: partial.write_text(whole, encoding="utf8"))
+    found = {row[:6]: row for row in read(unfinished)}
+    replace(to, lambda partial: _write(partial, [Trained._fields, *(found[key(case)] for case in cases())]))
     unfinished.unlink()
 
 
-def _append(to: Path, row: Iterable[object]) -> None:
-    with to.open("a", encoding="utf8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerow(row)
+def _write(to: Path, rows: Iterable[Iterable[object]], mode: str = "w") -> None:
+    with to.open(mode, encoding="utf8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":
