@@ -205,7 +205,7 @@ def test_a_way_that_changes_the_loss_is_named_with_its_change() -> None:
     table = invented(lambda way, seed: 0.22 + 0.001 * seed if way.wire == "mxfp4" and not way.feedback else 0.0)
     found = differences(table)
     said = comparison.verdict(found)
-    assert said.startswith("*two-shot mxfp4* raises the final loss of the perceptron by 10.1%. *two-shot mxfp4* raises")
+    assert said.startswith("With *two-shot mxfp4*, the final loss of the perceptron rises by 10.1%. With *two-shot")
     assert said.endswith("all 28 intervals contain 0.")
     assert "two-shot mxfp4" in figures.message(found)
     assert comparison.feedback(table).startswith(

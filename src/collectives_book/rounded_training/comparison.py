@@ -1,8 +1,8 @@
-"""What a way of summing changes: paired differences to the baseline, with 95% intervals, and sentences about them.
+"""What a way of summing changes: paired differences to the baseline with their intervals, and sentences about them.
 
 Two trainings with one seed begin with the same weights and see the same batches. So their difference is not blurred by
-what differs between seeds. The interval of its mean is Student's, over seeds. One interval in twenty excludes 0 by
-chance.
+what differs between seeds. The interval of its mean is Student's (95%), over seeds. One interval in twenty excludes 0
+by chance.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Difference(NamedTuple):
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """(low, mean, high): Student's 95% interval of the mean. Raises ValueError for fewer than two values.
+    """(low, mean, high): Student's interval of the mean, at 95%. Raises ValueError for fewer than two values.
 
     >>> interval([1.0, 2.0, 3.0])
     (-0.484138, 2.0, 4.484138)
@@ -106,8 +106,8 @@ def changed(found: Sequence[Difference]) -> list[list[Difference]]:
 def _always(group: Sequence[Difference], what: str) -> str:
     """By how much one way changes a model."""
     share = span((abs(one.share) for one in group), "{:.1%}".format)
-    one, verb = group[0], "raises" if group[0].mean > 0 else "lowers"
-    return f"*{name(one.way)}* {verb} {what} of the {one.model} by {share}."
+    one, verb = group[0], "rises" if group[0].mean > 0 else "falls"
+    return f"With *{name(one.way)}*, {what} of the {one.model} {verb} by {share}."
 
 
 def _elsewhere(ones: Sequence[Difference], others: str) -> str:

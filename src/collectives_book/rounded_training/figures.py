@@ -72,4 +72,4 @@ def _alt(found: Sequence[Difference]) -> str:
         f"{one.model}, {one.workers} workers, {name(one.way)}: {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})"
         for one in found
     ]
-    return f"Change in the final loss to float32 sums, mean and 95% interval. {'; '.join(parts)}."
+    return f"Change in the final loss to float32 sums, mean and interval (Student, 95%). {'; '.join(parts)}."
