@@ -10,12 +10,12 @@ from torch.optim import SGD
 
 from collectives_book.rounded_training import comparison, figures, rows
 from collectives_book.rounded_training.comparison import difference, differences
-from collectives_book.rounded_training.models import CONTEXT, SYMBOLS, TASKS, Batch, Task, loss, transformer
+from collectives_book.rounded_training.models import CONTEXT, TOKENS, TASKS, Batch, Task, loss, transformer
 from collectives_book.rounded_training.table import Trained, read
 from collectives_book.rounded_training.training import averaging, fed_back, of_shards, train
-from collectives_book.rounded_training.ways import BASELINE, REORDERED, WAYS, Way
+from collectives_book.rounded_training.variants import BASELINE, REORDERED, VARIANTS, Variant
 
-RING, FED = Way("ring", "bfloat16"), Way("parameter_server/mxfp4", feedback=True)
+RING, FED = Variant("ring", "bfloat16"), Variant("parameter_server/mxfp4", feedback=True)
 
 
 @pytest.fixture(autouse=True)
@@ -65,14 +65,15 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused() -> None:
 
 def test_a_rounded_mean_differs_and_is_near() -> None:
     gradients = torch.randn(8, 1000, generator=torch.Generator().manual_seed(0))
-    means = {way: averaging(way, 8)(gradients) for way in WAYS}
+    means = {variant: averaging(variant, 8)(gradients) for variant in VARIANTS}
     error = {
-        way: float((mean - gradients.double().mean(0)).norm() / means[BASELINE].norm()) for way, mean in means.items()
+        variant: float((mean - gradients.double().mean(0)).norm() / means[BASELINE].norm())
+        for variant, mean in means.items()
     }
     assert error[BASELINE] < 1e-6
     assert 0 < error[REORDERED] < 1e-6
-    assert all(1e-3 < error[way] < 0.02 for way in WAYS if way.wire in ("bfloat16", "mxint8")), error
-    assert all(0.03 < error[way] < 0.3 for way in WAYS if way.wire == "mxfp4"), error
+    assert all(1e-3 < error[variant] < 0.02 for variant in VARIANTS if variant.wire in ("bfloat16", "mxint8")), error
+    assert all(0.03 < error[variant] < 0.3 for variant in VARIANTS if variant.wire == "mxfp4"), error
 
 
 def gradients_of_all_sizes(seed: int) -> torch.Tensor:
@@ -119,9 +120,9 @@ def test_feedback_with_the_sign_reversed_trains_worse() -> None:
 
 
 def test_scores_do_not_depend_on_later_symbols() -> None:
-    symbols = torch.randint(SYMBOLS, (2, CONTEXT), generator=torch.Generator().manual_seed(0))
+    symbols = torch.randint(TOKENS, (2, CONTEXT), generator=torch.Generator().manual_seed(0))
     other = symbols.clone()
-    other[:, 20:] = (other[:, 20:] + 1) % SYMBOLS
+    other[:, 20:] = (other[:, 20:] + 1) % TOKENS
     first, second = (transformer(0)(each).detach() for each in (symbols, other))
     assert torch.allclose(first[:, :20], second[:, :20], atol=1e-6)
     assert not torch.allclose(first[:, 20:], second[:, 20:], atol=1e-3)
@@ -141,7 +142,7 @@ def test_the_committed_table_begins_as_training_does_here() -> None:
     """Another processor may round otherwise: ten steps are few enough for that not to matter."""
     for row in read():
         if row.model == "perceptron" and row.seed == 7:
-            case = rows.Case(row.model, row.workers, Way(row.algorithm, row.dtype, bool(row.feedback)), row.seed)
+            case = rows.Case(row.model, row.workers, Variant(row.algorithm, row.dtype, bool(row.feedback)), row.seed)
             assert float(rows.trained(case, steps=10).curve) == pytest.approx(float(row.curve.split()[0]), rel=1e-3)
 
 
@@ -152,7 +153,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         made.append(case)
         if len(made) == 3:
             raise KeyboardInterrupt
-        return Trained(case.model, case.workers, *case.way.columns, case.seed, 0.5, 0.9, "0.5")
+        return Trained(case.model, case.workers, *case.variant.columns, case.seed, 0.5, 0.9, "0.5")
 
     monkeypatch.setattr(rows, "SEEDS", {"perceptron": 1})
     monkeypatch.setattr(rows, "trained", quick)
@@ -179,30 +180,32 @@ def test_an_odd_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
         read(tmp_path / "odd.csv")
 
 
-def invented(change: Callable[[Way, int], float]) -> list[Trained]:
-    """A table of five seeds, in which a way adds this to the loss of a seed."""
+def invented(change: Callable[[Variant, int], float]) -> list[Trained]:
+    """A table of five seeds, in which a variant adds this to the loss of a seed."""
     return [
-        Trained(model, workers, *way.columns, seed, 2.0 + 0.1 * seed + change(way, seed), 0.9, "")
+        Trained(model, workers, *variant.columns, seed, 2.0 + 0.1 * seed + change(variant, seed), 0.9, "")
         for model in TASKS
         for workers in rows.WORKERS
-        for way in WAYS
+        for variant in VARIANTS
         for seed in range(5)
     ]
 
 
 def test_a_tie_is_called_a_tie() -> None:
-    for change in (lambda *_: 0.0, lambda way, seed: 0.01 * (-1) ** seed if way != BASELINE else 0.0):
+    for change in (lambda *_: 0.0, lambda variant, seed: 0.01 * (-1) ** seed if variant != BASELINE else 0.0):
         table = invented(change)
         found = differences(table)
         assert not any(one.is_seen for one in found)
         assert comparison.verdict(found) == f"No difference is seen: all {len(found)} intervals contain 0."
         assert comparison.feedback(table).startswith("With mxfp4, no difference is seen between feedback")
-        assert figures.message(found) == "The final loss of no model changes with the way of summing"
+        assert figures.message(found) == "The final loss of no model changes with the summation variant"
         assert "perceptron, 8 workers, ring bf16" in figures.changes(found).alt
 
 
 def test_a_way_that_changes_the_loss_is_named_with_its_change() -> None:
-    table = invented(lambda way, seed: 0.22 + 0.001 * seed if way.wire == "mxfp4" and not way.feedback else 0.0)
+    table = invented(
+        lambda variant, seed: 0.22 + 0.001 * seed if variant.wire == "mxfp4" and not variant.feedback else 0.0
+    )
     found = differences(table)
     said = comparison.verdict(found)
     assert said.startswith("With *two-shot mxfp4*, the final loss of the perceptron rises by 10.1%. With *two-shot")
@@ -214,7 +217,7 @@ def test_a_way_that_changes_the_loss_is_named_with_its_change() -> None:
 
 
 def test_a_difference_is_paired_by_seed() -> None:
-    table = invented(lambda way, _: 0.001 if way == RING else 0.0)
+    table = invented(lambda variant, _: 0.001 if variant == RING else 0.0)
     found = difference(table, "perceptron", 8, RING)
     assert (found.low, found.mean, found.high) == pytest.approx((0.001, 0.001, 0.001))
     with pytest.raises(ValueError, match=r"seeds of ring bf16: got \[0, 1, 2, 3\], expected \[0, 1, 2, 3, 4\]"):

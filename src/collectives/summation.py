@@ -30,9 +30,8 @@ class Terms:
     """Contributions and sums by number: r for the contribution of rank r, and p or more for a sum.
 
     ``operands[number]`` are the terms of a sum, added from left to right, and () for a contribution; a single operand
-    is rounded to the schedule's wire. ``depths[number]`` is the most additions on the way from a contribution to it.
-    One object may serve several schedules on p ranks: then
-    equal numbers mean equal bits across them, too.
+    is rounded to the schedule's wire format. ``depths[number]`` is the most additions on the way from a contribution to
+    it. One object may serve several schedules on p ranks: then equal numbers mean equal bits across them, too.
 
     >>> terms = Terms(4)
     >>> terms.add([0, 1]) == terms.add([1, 0]), terms.add([4, 2]) == terms.add([4, 3])

@@ -1,7 +1,7 @@
-"""Wires: the formats in which a schedule's messages may travel, and how an algorithm's name says which.
+"""Wire formats: the format of a schedule's messages, and how an algorithm's name selects it.
 
-``ring/bfloat16`` is the ring whose messages are bfloat16: what a rank sends is rounded to it, in its own buffer too,
-and so is the result. Every sum is taken in float32. The mx formats are those of the OCP Microscaling Formats
+``ring/bfloat16`` is the ring with bfloat16 messages. A rank rounds what it sends in its own buffer, too, and rounds the
+result. Every sum is computed in float32. The mx formats are those of the OCP Microscaling Formats
 Specification 1.0 (2023): 32 numbers in a row share a scale, which is a power of two in one byte.
 """
 
@@ -11,9 +11,9 @@ FLOAT = 4  # bytes of a number of the buffer, which is float32
 
 
 class Wire(NamedTuple):
-    """A format: the bits of a number, how many in a row share a scale (1: none), the integers it carries exactly.
+    """A format: bits of an element, elements that share a scale (1: no scale), the largest exact integer.
 
-    ``exact`` says so of every integer up to it, in both signs, beside any others of that range.
+    A block whose integers lie between ``-exact`` and ``exact`` is encoded without error.
     """
 
     bits: int
@@ -44,10 +44,10 @@ WIRES = {
 }
 
 
-def travelling(elements: int, nbytes: int, algorithm: str) -> int:
-    """The bytes of a buffer as it travels, which without a wire are ``nbytes``.
+def bytes_on_wire(elements: int, nbytes: int, algorithm: str) -> int:
+    """The encoded size of a buffer in bytes; without a wire format it is ``nbytes``.
 
-    >>> travelling(1000, 4000, "ring/mxint8"), travelling(1000, 4000, "ring")
+    >>> bytes_on_wire(1000, 4000, "ring/mxint8"), bytes_on_wire(1000, 4000, "ring")
     (1056, 4000)
     """
     wire = split(algorithm)[1]
@@ -58,9 +58,9 @@ def travelling(elements: int, nbytes: int, algorithm: str) -> int:
 
 
 def split(algorithm: str) -> tuple[str, str | None]:
-    """The algorithm's own name, and its wire's, None where messages travel in the tensor's dtype.
+    """The algorithm's name and its wire format, None if messages have the tensor's dtype.
 
-    What follows a slash and is no wire belongs to the name.
+    A suffix that names no wire format stays in the name: it may be part of a path.
 
     >>> split("ring/mxint8"), split("ring"), split("my/file.py:ring"), split("my/file.py:ring/mxfp4")
     (('ring', 'mxint8'), ('ring', None), ('my/file.py:ring', None), ('my/file.py:ring', 'mxfp4'))

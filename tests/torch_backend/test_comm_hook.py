@@ -34,17 +34,17 @@ def test_error_feedback_leads_nearer_to_what_one_process_learns(seen: dict[str, 
 
 
 def test_what_is_sent_and_what_is_left_out_are_the_gradients() -> None:
-    left_out, sent, gradients = (
+    residuals, sent, gradients = (
         Residuals(),
         torch.zeros(70),
         torch.randn(70, generator=torch.Generator().manual_seed(1)),
     )
     for _ in range(64):
         bucket = gradients.clone()
-        left_out.add(0, [1], bucket, "mxfp4")
+        residuals.add(0, [1], bucket, "mxfp4")
         sent += bucket
     assert torch.allclose(sent / 64, gradients, atol=0.02)
-    left_out.add(0, [2], bucket := gradients.clone(), "mxfp4")  # other parameters: nothing is left of the first ones
+    residuals.add(0, [2], bucket := gradients.clone(), "mxfp4")  # other parameters: nothing is left of the first ones
     assert torch.equal(bucket, rounded("mxfp4", gradients))
     assert not torch.allclose(bucket, gradients, atol=0.02)
 

@@ -191,11 +191,10 @@ PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
-    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`). After either may follow
-    a wire, as in ``ring/mxint8`` (`collectives.wire`). Raises ValueError for an
-    unknown name, saying which are known, for more ranks or chunks than memory allows (`collectives.units`), and where
-    the file's schedule is one for another collective or number of ranks. Raises ScheduleError where your function
-    fails, or the program is wrong.
+    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`). A wire format may follow
+    either, as in ``ring/mxint8`` (`collectives.wire`). Raises ValueError for an unknown name, saying which are known,
+    for more ranks or chunks than memory allows (`collectives.units`), and where the file's schedule is one for another
+    collective or number of ranks. Raises ScheduleError where your function fails, or the program is wrong.
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6

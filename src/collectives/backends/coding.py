@@ -1,7 +1,7 @@
-"""Numbers as a wire carries them: float32 to bytes and back (`collectives.wire` says which formats there are).
+"""Encode float32 in a wire format and decode it again (`collectives.wire` lists the formats).
 
-A number's code is the nearest there is, ties to even. Encoding what was decoded gives the same numbers again: so a
-rank that passes them on adds no error, and all ranks can hold the same bits.
+Elements are rounded to nearest, ties to even. Encoding is idempotent: a rank that forwards decoded values adds no
+error, so all ranks can hold the same bits.
 """
 
 from __future__ import annotations
@@ -11,35 +11,34 @@ import torch
 from collectives.wire import BLOCK, WIRES
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-# Of each mx format: the largest exponent of a number, and the largest number.
+# The largest exponent and the largest value of each mx format.
 LARGEST = {"mxint8": (0, 127 / 64), "mxfp8": (8, 448.0), "mxfp4": (2, 6.0)}
 BIAS, NAN = 127, 255  # of a scale's byte: the exponent 0, and a block that is not finite
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 def encode(wire: str, values: torch.Tensor) -> torch.Tensor:
-    """Float32, one axis of whole blocks, as bytes (uint8): all numbers, then the scales of all blocks.
+    """Encode float32 values of whole blocks, shape (n,), as bytes (uint8): all elements, then the blocks' scales.
 
-    A block that holds an infinity or a NaN decodes to NaNs. Numbers beyond a format's largest become that. Cost: a few
-    passes over the values.
+    A block with an infinity or a NaN decodes to NaN. Larger values saturate. Cost: a few passes over the values.
     """
     if wire in DTYPES:
         return values.to(DTYPES[wire]).view(torch.uint8)
-    scales, units = _in_units(wire, values)
+    scales, units = _scaled(wire, values)
     return torch.cat([_codes(wire, units).view(-1), scales])
 
 
 def decode(wire: str, coded: torch.Tensor) -> torch.Tensor:
-    """The numbers that these bytes encode, as float32 on one axis."""
+    """Decode bytes that `encode` returned, to float32 of shape (n,)."""
     if wire in DTYPES:
         return coded.view(DTYPES[wire]).to(torch.float32)
     blocks = 8 * len(coded) // (WIRES[wire].bits * BLOCK + 8)
     codes, scales = coded[:-blocks], coded[-blocks:]
-    return _times(_numbers(wire, codes).view(-1, BLOCK), _unit(wire, scales))
+    return _multiplied(_numbers(wire, codes).view(-1, BLOCK), _scale(wire, scales))
 
 
 def rounded(wire: str, values: torch.Tensor) -> torch.Tensor:
-    """Float32 values, of any number on one axis, as ranks receive them over a wire.
+    """Round float32 values, shape (n,), to a wire format: ``decode(wire, encode(wire, values))``, for any n.
 
     >>> rounded("mxint8", torch.tensor([1.0, 0.51, 100.0])).tolist()
     [1.0, 1.0, 100.0]
@@ -47,9 +46,9 @@ def rounded(wire: str, values: torch.Tensor) -> torch.Tensor:
     padded = whole_blocks(wire, values)
     if wire in DTYPES:
         return padded.to(DTYPES[wire]).to(torch.float32)
-    scales, units = _in_units(wire, padded)
+    scales, units = _scaled(wire, padded)
     numbers = units if wire == "mxint8" else _numbers(wire, _codes(wire, units)).view(-1, BLOCK)
-    return _times(numbers, _unit(wire, scales))[: len(values)]
+    return _multiplied(numbers, _scale(wire, scales))[: len(values)]
 
 
 def whole_blocks(wire: str, values: torch.Tensor) -> torch.Tensor:
@@ -58,10 +57,10 @@ def whole_blocks(wire: str, values: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(values.float(), (0, missing)) if missing else values.float()
 
 
-def _in_units(wire: str, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scales' bytes, and the blocks in units of the format: whole ones of mxint8, of no number beyond its largest.
+def _scaled(wire: str, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scales' bytes, and the blocks divided by their scales, saturated; for mxint8 rounded to integers, too.
 
-    A scale brings a block's largest number to the format's largest exponent.
+    The scale moves the block's largest value to the format's largest exponent.
     """
     blocks = values.view(-1, BLOCK)
     most = blocks.abs().amax(1) if len(blocks) else blocks.new_zeros(0)
@@ -69,7 +68,7 @@ def _in_units(wire: str, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     finite = torch.isfinite(most)
     least = 6 if wire == "mxint8" else 0  # a unit below 2**-127 could not be divided by
     scales = torch.where(finite, (exponents + BIAS).clamp_(least, NAN - 1), NAN).to(torch.uint8)
-    units = blocks * (1 / _unit(wire, torch.where(finite, scales, BIAS)))[:, None]
+    units = blocks * (1 / _scale(wire, torch.where(finite, scales, BIAS)))[:, None]
     if not finite.all():
         units[~finite] = 0.0
     if wire == "mxint8":
@@ -77,13 +76,13 @@ def _in_units(wire: str, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return scales, units.clamp_(-LARGEST[wire][1], LARGEST[wire][1])
 
 
-def _unit(wire: str, scales: torch.Tensor) -> torch.Tensor:
-    """What one unit of each block is worth, NaN in a block that is not finite."""
+def _scale(wire: str, scales: torch.Tensor) -> torch.Tensor:
+    """The factor of each block that its scale byte encodes; NaN for a block that is not finite."""
     units = torch.ldexp(torch.ones(len(scales)), scales.int() - BIAS - (6 if wire == "mxint8" else 0))
     return units.masked_fill_(scales == NAN, torch.nan)
 
 
-def _times(numbers: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
+def _multiplied(numbers: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
     return numbers.mul_(units[:, None]).view(-1)
 
 

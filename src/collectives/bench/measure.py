@@ -17,7 +17,7 @@ from collectives.bench.task import report_rows
 from collectives.bounds import algbw, busbw
 from collectives.contracts import CONTRACTS
 from collectives.schedule import parts
-from collectives.wire import split, travelling
+from collectives.wire import bytes_on_wire, split
 
 OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -235,6 +235,6 @@ def _row(
         **interval_us(seconds),
         "algbw": algbw(nbytes, median),
         "busbw": busbw(wanted.collective, wanted.ranks, nbytes, median),
-        "bound_us": on and round(bound(on, wanted.collective, p, travelling(n, nbytes, algorithm)) * 1e6, 3),
+        "bound_us": on and round(bound(on, wanted.collective, p, bytes_on_wire(n, nbytes, algorithm)) * 1e6, 3),
         "wrong": wrong,
     }

@@ -28,24 +28,24 @@ def hook(
     `collectives.all_reduce`, in the background while the backward pass goes on: it equals
     ``for r in ranks: bucket[r][:] = sum(bucket) / p``. Over NCCL the current stream does it.
 
-    With ``error_feedback`` a rank adds to its gradients what rounding them to the algorithm's wire has left out of
-    those before (Seide et al. 2014; Karimireddy et al. 2019, algorithm 2). It keeps that in float32: the memory of the
-    gradients once more. Errors of later roundings, those of sums, are not fed back.
+    With ``error_feedback`` each rank adds the quantization error of its previous gradients to its next ones (Seide et
+    al. 2014; Karimireddy et al. 2019, algorithm 2). The residual is float32, as large as the gradients. Quantization
+    errors of sums are not fed back.
 
     A collective that fails raises RuntimeError in ``backward()``, which names the bucket. An algorithm that
     `collectives list` does not have raises ValueError there. Error feedback without a wire raises ValueError here.
     """
-    wire, left_out = split(algorithm)[1], Residuals()
+    wire, residuals = split(algorithm)[1], Residuals()
     if error_feedback and wire is None:
         raise ValueError(f"algorithm with error feedback: got {algorithm}, expected one with a wire, as in ring/mxint8")
 
     def average(state: dist.ProcessGroup | None, bucket: GradBucket) -> Gradients:
         gradients, which = bucket.buffer(), bucket.index()
-        if error_feedback and wire:
-            left_out.add(which, [each.data_ptr() for each in bucket.parameters()], gradients, wire)
         if gradients.is_cuda:
             all_reduce(gradients, dist.ReduceOp.AVG, state, algorithm=algorithm, segments=segments)
             return _done(gradients)
+        if error_feedback and wire:
+            residuals.add(which, [each.data_ptr() for each in bucket.parameters()], gradients, wire)
         work = all_reduce(gradients, dist.ReduceOp.AVG, state, True, algorithm=algorithm, segments=segments)
         if work is None:
             raise RuntimeError(f"bucket {which}: this process is not a member of the hook's process group")
@@ -55,15 +55,15 @@ def hook(
 
 
 class Residuals:
-    """What rounding has left out of each bucket's gradients so far, on this rank."""
+    """The quantization error of each bucket's gradients that this rank has not sent yet."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[list[int], torch.Tensor]] = {}
 
     def add(self, which: int, parameters: list[int], gradients: torch.Tensor, wire: str) -> None:
-        """Make the gradients what the wire carries of them and the bucket's residual, and keep the rest.
+        """Add the bucket's residual to the gradients, round the sum to the wire format, and keep the error.
 
-        A bucket whose parameters have changed begins anew: DistributedDataParallel sorts them after the first step.
+        The residual of a bucket is reset if its parameters change: DistributedDataParallel rebuilds buckets once.
         """
         before, residual = self._kept.get(which, ([], gradients))
         wanted = gradients.float() + residual if before == parameters else gradients.float().clone()

@@ -16,7 +16,7 @@ from torch import distributed as dist
 from collectives.backends.background import Work, end, put, start
 from collectives.backends.p2p import collective
 from collectives.backends.p2p.communicator import communicator
-from collectives.backends.p2p.reduce import travels
+from collectives.backends.p2p.reduce import takes_wire
 from collectives.torch_backend import calls
 from collectives.torch_backend.base import bases, beside, forget
 from collectives.torch_backend.calls import Job, Tensors
@@ -211,7 +211,7 @@ class Group(dist.ProcessGroup):
         return StreamWork(put(on_stream(run, stream, done, used), base), collective, done, device)
 
     def _perform(self, job: Job, base: dist.ProcessGroup, whose: str) -> None:
-        floats = travels(job.call.op, job.call.any_tensor().dtype)
+        floats = takes_wire(job.call.op, job.call.any_tensor().dtype)
         algorithm = self.algorithms.of(job.call.collective, self.size(), job.call.splits is not None, floats)
         segments = self.algorithms.segments
         call = job.call._replace(group=base, algorithm=algorithm, segments=segments, background=True, agreed=True)

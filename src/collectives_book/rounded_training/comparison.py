@@ -1,4 +1,4 @@
-"""What a way of summing changes: paired differences to the baseline with their intervals, and sentences about them.
+"""What a summation variant changes: paired differences to the baseline with their intervals, and sentences about them.
 
 Two trainings with one seed begin with the same weights and see the same batches. So their difference is not blurred by
 what differs between seeds. The interval of its mean is Student's (95%), over seeds. One interval in twenty excludes 0
@@ -16,22 +16,22 @@ from scipy.special import stdtrit
 from collectives.errors import unknown
 from collectives_book.figures.statements import listed, span
 from collectives_book.rounded_training.table import Trained
-from collectives_book.rounded_training.ways import BASELINE, WAYS, Way, name
+from collectives_book.rounded_training.variants import BASELINE, VARIANTS, Variant, name
 
 CONFIDENCE = 0.95
 
 
 class Difference(NamedTuple):
-    """By how much one way differs from another for a model and a number of workers: the mean and its interval."""
+    """By how much one variant differs from another for a model and a number of workers: the mean and its interval."""
 
     model: str
     workers: int
-    way: Way
+    variant: Variant
     seeds: int
     mean: float
     low: float
     high: float
-    of: float  # the mean of the other way
+    of: float  # the mean of the other variant
 
     @property
     def is_seen(self) -> bool:
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The mean difference as a share of the other way's mean."""
+        """The mean difference as a share of the other variant's mean."""
         return self.mean / self.of
 
 
@@ -58,9 +58,9 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def difference(
-    rows: Iterable[Trained], model: str, workers: int, way: Way, other: Way = BASELINE, of: str = "loss"
+    rows: Iterable[Trained], model: str, workers: int, variant: Variant, other: Variant = BASELINE, of: str = "loss"
 ) -> Difference:
-    """By how much a way's ``loss`` or ``quality`` differs from another's, seed by seed.
+    """By how much a variant's ``loss`` or ``quality`` differs from another's, seed by seed.
 
     Raises ValueError for another column, and where the two have different seeds.
     """
@@ -68,24 +68,24 @@ def difference(
         raise ValueError(unknown("column", of, ["loss", "quality"]))
     mine, theirs = (
         {row.seed: float(getattr(row, of)) for row in rows if row[:5] == (model, workers, *each.columns)}
-        for each in (way, other)
+        for each in (variant, other)
     )
     if mine.keys() != theirs.keys():
-        raise ValueError(f"seeds of {name(way)}: got {sorted(mine)}, expected {sorted(theirs)} as of {name(other)}")
+        raise ValueError(f"seeds of {name(variant)}: got {sorted(mine)}, expected {sorted(theirs)} as of {name(other)}")
     low, mean, high = interval([mine[seed] - theirs[seed] for seed in mine])
-    return Difference(model, workers, way, len(mine), mean, low, high, float(np.mean([*theirs.values()])))
+    return Difference(model, workers, variant, len(mine), mean, low, high, float(np.mean([*theirs.values()])))
 
 
 def differences(rows: Sequence[Trained], of: str = "loss") -> list[Difference]:
-    """Every way against the baseline, for each model and number of workers."""
+    """Every variant against the baseline, for each model and number of workers."""
     places = dict.fromkeys((row.model, row.workers) for row in rows)
-    return [difference(rows, *place, way, of=of) for place in places for way in WAYS if way != BASELINE]
+    return [difference(rows, *place, variant, of=of) for place in places for variant in VARIANTS if variant != BASELINE]
 
 
 def verdict(found: Sequence[Difference], what: str = "the final loss") -> str:
-    """Which ways change something, by how much, and for which no difference is seen; true for a tie of all.
+    """Which variants change something, by how much, and for which no difference is seen; true for a tie of all.
 
-    A way changes a model where its intervals for all numbers of workers are on one side of 0. Of the others the
+    A variant changes a model where its intervals for all numbers of workers are on one side of 0. Of the others the
     intervals that exclude 0 are named.
     """
     if not any(one.is_seen for one in found):
@@ -97,17 +97,17 @@ def verdict(found: Sequence[Difference], what: str = "the final loss") -> str:
 
 
 def changed(found: Sequence[Difference]) -> list[list[Difference]]:
-    """The differences of a model and a way whose intervals are all above 0, or all below."""
-    places = dict.fromkeys((one.model, one.way) for one in found)
-    groups = [[one for one in found if (one.model, one.way) == place] for place in places]
+    """The differences of a model and a variant whose intervals are all above 0, or all below."""
+    places = dict.fromkeys((one.model, one.variant) for one in found)
+    groups = [[one for one in found if (one.model, one.variant) == place] for place in places]
     return [group for group in groups if {(one.low > 0) - (one.high < 0) for one in group} in ({1}, {-1})]
 
 
 def _always(group: Sequence[Difference], what: str) -> str:
-    """By how much one way changes a model."""
+    """By how much one variant changes a model."""
     share = span((abs(one.share) for one in group), "{:.1%}".format)
     one, verb = group[0], "rises" if group[0].mean > 0 else "falls"
-    return f"With *{name(one.way)}*, {what} of the {one.model} {verb} by {share}."
+    return f"With *{name(one.variant)}*, {what} of the {one.model} {verb} by {share}."
 
 
 def _elsewhere(ones: Sequence[Difference], others: str) -> str:
@@ -115,7 +115,7 @@ def _elsewhere(ones: Sequence[Difference], others: str) -> str:
     seen = [one for one in ones if one.is_seen]
     if not seen:
         return f"Otherwise no difference is seen: all {len(ones)} intervals contain 0."
-    which = listed([f"*{name(one.way)}* ({_where(one)})" for one in seen])
+    which = listed([f"*{name(one.variant)}* ({_where(one)})" for one in seen])
     chance = f"by chance {(1 - CONFIDENCE) * len(ones):.1f} would"
     return f"Of {len(ones)} {others}intervals {len(seen)} exclude{'s' * (len(seen) == 1)} 0, {chance}: {which}."
 
@@ -136,9 +136,9 @@ def signed(share: float) -> str:
 
 def feedback(rows: Sequence[Trained], wire: str = "mxfp4") -> str:
     """Whether feedback changes the final loss of a wire: trainings with it against those without, seed by seed."""
-    way = Way(f"parameter_server/{wire}")
+    variant = Variant(f"parameter_server/{wire}")
     places = dict.fromkeys((row.model, row.workers) for row in rows)
-    found = [difference(rows, *place, way._replace(feedback=True), way) for place in places]
+    found = [difference(rows, *place, variant._replace(feedback=True), variant) for place in places]
     seen = [_where(one) for one in found if one.is_seen]
     if not seen:
         wide = max(found, key=lambda one: (one.high - one.low) / one.of)

@@ -1,4 +1,4 @@
-"""Differences in the final loss as a figure: a dot and an interval for each way of summing and number of workers."""
+"""Differences in the final loss as a figure: a dot and an interval for each summation variant and number of workers."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from collectives.figures.style import Picture, Theme, picture
 from collectives_book.figures import kit
 from collectives_book.figures.statements import listed
 from collectives_book.rounded_training.comparison import Difference, changed
-from collectives_book.rounded_training.ways import Way, name
+from collectives_book.rounded_training.variants import Variant, name
 
 # Of the first number of workers, and of the second.
 LOOKS = (Mark("#0072B2", "o"), Mark("#D55E00", "s"))
-# How far the two dots of a way are from its middle.
+# How far the two dots of a variant are from its middle.
 ASIDE = 0.17
 
 
 def changes(found: Sequence[Difference]) -> Picture:
-    """Each way's difference in the final loss to the baseline, a panel for each model; bars that meet 0 are ties."""
+    """Plot each variant's difference in the final loss from the baseline, with its interval; a panel for each model."""
     models = [*dict.fromkeys(one.model for one in found)]
-    places = {way: -nth for nth, way in enumerate(dict.fromkeys(one.way for one in found))}
+    places = {variant: -nth for nth, variant in enumerate(dict.fromkeys(one.variant for one in found))}
 
     def paint(figure: Figure, theme: Theme) -> None:
         panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
         for axes, model in zip(panels, models, strict=True):
             _panel(axes, theme, [one for one in found if one.model == model], places, is_first=axes is panels[0])
             kit.headline(axes, model)
-        panels[0].set_yticks([*places.values()], [name(way).replace(" + ", "\n+ ") for way in places])
+        panels[0].set_yticks([*places.values()], [name(variant).replace(" + ", "\n+ ") for variant in places])
         panels[0].set_ylim(0.6 - len(places), 0.6)
         kit.message(figure, theme, message(found))
 
     return picture(paint, _alt(found), kit.WIDTH, 1.5 + 0.34 * len(places))
 
 
-def _panel(axes: Axes, theme: Theme, found: Sequence[Difference], places: dict[Way, int], *, is_first: bool) -> None:
+def _panel(
+    axes: Axes, theme: Theme, found: Sequence[Difference], places: dict[Variant, int], *, is_first: bool
+) -> None:
     axes.axvline(0, color=theme.ink, lw=0.9)
     for nth, workers in enumerate(dict.fromkeys(one.workers for one in found)):
         group = [one for one in found if one.workers == workers]
-        heights = [places[one.way] + ASIDE * (1 - 2 * nth) for one in group]
+        heights = [places[one.variant] + ASIDE * (1 - 2 * nth) for one in group]
         means, lows, highs = ([getattr(one, column) / one.of for one in group] for column in ("mean", "low", "high"))
         kit.measured_across(axes, LOOKS[nth], None, means, lows, highs, heights)
         if is_first:
@@ -60,16 +62,16 @@ def _beside(axes: Axes, theme: Theme, label: str, at: tuple[float, float]) -> No
 
 
 def message(found: Sequence[Difference]) -> str:
-    """What the figure says: which ways change the loss of which model for any number of workers, or that none does."""
+    """The headline: which variants change the loss of which model, or that none does."""
     groups = changed(found)
     models = listed([*dict.fromkeys(group[0].model for group in groups)] or ["no model"])
-    ways = listed([*dict.fromkeys(name(group[0].way) for group in groups)] or ["the way of summing"])
-    return f"The final loss of {'the ' if groups else ''}{models} changes with {ways}"
+    variants = listed([*dict.fromkeys(name(group[0].variant) for group in groups)] or ["the summation variant"])
+    return f"The final loss of {'the ' if groups else ''}{models} changes with {variants}"
 
 
 def _alt(found: Sequence[Difference]) -> str:
     parts = [
-        f"{one.model}, {one.workers} workers, {name(one.way)}: {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})"
+        f"{one.model}, {one.workers} workers, {name(one.variant)}: {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})"
         for one in found
     ]
     return f"Change in the final loss to float32 sums, mean and interval (Student, 95%). {'; '.join(parts)}."

@@ -1,7 +1,7 @@
 """What is trained: the perceptron that reads digits, and a small transformer that continues Python's help texts.
 
 Both draw their weights and their batches from a seed alone, so that two runs with one seed differ in nothing but the
-way in which gradients are summed.
+variant in which gradients are summed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collectives_book.digits import accuracy, batches, digits, perceptron
 
 # Samples in a batch of digits, and windows of text in a batch of text.
 DIGITS, WINDOWS = 128, 64
-# Symbols of the text: the printable ones of ASCII, and the line break as the last.
-SYMBOLS = 96
-# Symbols that the transformer sees, and how large it is.
+# Tokens of the text: the printable ones of ASCII, and the line break as the last.
+TOKENS = 96
+# Length of the context, and the transformer's size.
 CONTEXT, WIDTH, HEADS, LAYERS = 32, 48, 4, 2
 # The share of the text to learn from; the rest says how well that went.
 LEARNED = 0.9
@@ -54,7 +54,7 @@ def of_digits(seed: int) -> Iterator[Batch]:
 
 @cache
 def text() -> tuple[torch.Tensor, torch.Tensor]:
-    """Python's help texts as numbers of symbols, to learn from and to test with; other characters are left out.
+    """Python's help texts as numbers of characters, to learn from and to test with; other characters are left out.
 
     The texts come with Python (``pydoc_data.topics``), in the order of their names; another Python has others.
 
@@ -84,38 +84,38 @@ def _windows(symbols: torch.Tensor, starts: torch.Tensor) -> Batch:
 
 
 class Block(nn.Module):
-    """A layer of the transformer: every symbol looks at those before it, then is transformed by itself."""
+    """A layer of the transformer: causal self-attention, then a perceptron, both with layer norm and a residual."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.asked, self.answered = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.each = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.projection = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
 
-    def forward(self, held: torch.Tensor) -> torch.Tensor:
-        """The next values of shape (windows, CONTEXT, WIDTH)."""
-        three = self.asked(self.before(held)).unflatten(-1, (3, HEADS, WIDTH // HEADS))
-        query, key, value = three.permute(2, 0, 3, 1, 4)
-        later = torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1)
-        weights = (query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5 + later).softmax(-1)
-        held = held + self.answered((weights @ value).transpose(1, 2).flatten(2))
-        after: torch.Tensor = held + self.each(self.between(held))
-        return after
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The output for input of shape (windows, CONTEXT, WIDTH)."""
+        qkv = self.qkv(self.norm1(hidden)).unflatten(-1, (3, HEADS, WIDTH // HEADS))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        mask = torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1)
+        weights = (query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5 + mask).softmax(-1)
+        hidden = hidden + self.projection((weights @ value).transpose(1, 2).flatten(2))
+        output: torch.Tensor = hidden + self.mlp(self.norm2(hidden))
+        return output
 
 
 class Transformer(nn.Module):
-    """Symbols of shape (windows, CONTEXT) to scores of the symbol after each, (windows, CONTEXT, SYMBOLS)."""
+    """Tokens, (windows, CONTEXT), to logits of each next token, (windows, CONTEXT, TOKENS)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.symbols = nn.Embedding(SYMBOLS, WIDTH)
-        self.places = nn.Parameter(0.02 * torch.randn(CONTEXT, WIDTH))
-        self.layers = nn.Sequential(*(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, SYMBOLS))
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.positions = nn.Parameter(0.02 * torch.randn(CONTEXT, WIDTH))
+        self.layers = nn.Sequential(*(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, TOKENS))
 
-    def forward(self, symbols: torch.Tensor) -> torch.Tensor:
-        """The scores; those of a place depend on the symbols up to there."""
-        scores: torch.Tensor = self.layers(self.symbols(symbols) + self.places)
-        return scores
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The logits; those of a position depend on the tokens up to it."""
+        logits: torch.Tensor = self.layers(self.embedding(tokens) + self.positions)
+        return logits
 
 
 def transformer(seed: int) -> nn.Module:
@@ -129,9 +129,9 @@ def transformer(seed: int) -> nn.Module:
         return Transformer()
 
 
-def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean cross entropy of scores, one row a target."""
-    return cross_entropy(scores.flatten(0, -2), targets.flatten())
+def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean cross entropy of logits and target classes."""
+    return cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
 def held_out_loss(model: nn.Module) -> float:

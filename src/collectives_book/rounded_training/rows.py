@@ -1,4 +1,4 @@
-"""A row for each training: its model, workers, way of summing and seed, and what came of it.
+"""A row for each training: model, workers, summation variant, seed, and results.
 
 ``python -m collectives_book.rounded_training.rows`` trains all of them on one core in about half an hour and writes
 the committed table again. A run that was cut off goes on where it ended. The same versions of Python, PyTorch and NumPy
@@ -21,7 +21,7 @@ from collectives.bench.results import replace
 from collectives_book.rounded_training.models import TASKS
 from collectives_book.rounded_training.table import TABLE, Trained, read
 from collectives_book.rounded_training.training import train
-from collectives_book.rounded_training.ways import WAYS, Way
+from collectives_book.rounded_training.variants import VARIANTS, Variant
 
 WORKERS = (8, 64)
 SEEDS = {"perceptron": 10, "transformer": 5}
@@ -34,29 +34,29 @@ class Case(NamedTuple):
 
     model: str
     workers: int
-    way: Way
+    variant: Variant
     seed: int
 
 
 def cases() -> Iterator[Case]:
     """All trainings; those of one seed follow each other, so that a table that is cut off has whole pairs."""
     for model, seeds in SEEDS.items():
-        for seed, workers, way in product(range(seeds), WORKERS, WAYS):
-            yield Case(model, workers, way, seed)
+        for seed, workers, variant in product(range(seeds), WORKERS, VARIANTS):
+            yield Case(model, workers, variant, seed)
 
 
 def trained(case: Case, steps: int | None = None) -> Trained:
     """The row of a training, with as many steps as its task has, or with these."""
     task = TASKS[case.model]
-    losses, model = train(task._replace(steps=steps or task.steps), case.seed, case.way, case.workers)
+    losses, model = train(task._replace(steps=steps or task.steps), case.seed, case.variant, case.workers)
     curve = " ".join(f"{np.mean(losses[at : at + EVERY]):.5f}" for at in range(0, len(losses), EVERY))
     found = round(float(np.mean(losses[-LAST:])), 6), round(task.quality(model), 6)
-    return Trained(case.model, case.workers, *case.way.columns, case.seed, *found, curve)
+    return Trained(case.model, case.workers, *case.variant.columns, case.seed, *found, curve)
 
 
 def key(case: Case) -> tuple[str, int, str, str, int, int]:
     """The first columns of a training's row, by which it is found."""
-    return case.model, case.workers, *case.way.columns, case.seed
+    return case.model, case.workers, *case.variant.columns, case.seed
 
 
 def missing(rows: Iterable[Trained]) -> list[Case]:

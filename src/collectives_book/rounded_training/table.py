@@ -12,7 +12,7 @@ TABLE = (
 
 
 class Trained(NamedTuple):
-    """One training: what it was, and its loss in the end, on what was not learned from, and on the way."""
+    """One training: its configuration, final loss, held-out result, and loss curve."""
 
     model: str
     workers: int
@@ -26,7 +26,7 @@ class Trained(NamedTuple):
 
 
 def read(path: Path = TABLE) -> list[Trained]:
-    """The rows of a table. Raises ValueError where its heading is another, and names the first line that is no row."""
+    """Read the rows of a table. Raises ValueError for an unexpected header or an invalid line, with its number."""
     with path.open(encoding="utf8", newline="") as file:
         heading, *lines = csv.reader(file)
     if tuple(heading) != Trained._fields:

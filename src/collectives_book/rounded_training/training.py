@@ -24,7 +24,7 @@ from collectives.backends.coding import rounded
 from collectives.bench.rounding import total
 from collectives_book.digits import shard
 from collectives_book.rounded_training.models import Batch, Task, loss
-from collectives_book.rounded_training.ways import Way
+from collectives_book.rounded_training.variants import Variant
 
 # Elements that share a scale on a wire. Buffers are padded so that each chunk is a number of whole blocks.
 BLOCK = 32
@@ -33,14 +33,14 @@ Mean = Callable[[torch.Tensor], torch.Tensor]
 Feed = Callable[[str, torch.Tensor, torch.Tensor], Batch]
 
 
-def train(task: Task, seed: int, way: Way, p: int, feed: Feed | None = None) -> tuple[list[float], nn.Module]:
+def train(task: Task, seed: int, variant: Variant, p: int, feed: Feed | None = None) -> tuple[list[float], nn.Module]:
     """The loss of every step of p workers, each on its whole batch before the step, and the model they end with.
 
     Raises ValueError where a batch cannot be cut into p shards of one size. Cost: on one core about 10 ms a step of the
     perceptron and 50 ms of the transformer.
 
     >>> from collectives_book.rounded_training.models import TASKS
-    >>> losses, _ = train(TASKS["perceptron"]._replace(steps=20), 0, Way("ring", "bfloat16"), 8)
+    >>> losses, _ = train(TASKS["perceptron"]._replace(steps=20), 0, Variant("ring", "bfloat16"), 8)
     >>> losses[-1] < losses[0]
     True
     """
@@ -48,7 +48,7 @@ def train(task: Task, seed: int, way: Way, p: int, feed: Feed | None = None) -> 
     parameters = [*model.parameters()]
     sizes = [parameter.numel() for parameter in parameters]
     optimizer = SGD(parameters, lr=task.rate, momentum=task.momentum)
-    mean, losses = averaging(way, p, feed or fed_back), []
+    mean, losses = averaging(variant, p, feed or fed_back), []
     for batch in islice(task.batches(seed), task.steps):
         each, gradients = of_shards(model, batch, p)
         for parameter, part in zip(parameters, torch.split(mean(gradients), sizes), strict=True):
@@ -84,19 +84,19 @@ def fed_back(wire: str, gradients: torch.Tensor, residual: torch.Tensor) -> Batc
     return sent, wanted - sent
 
 
-def averaging(way: Way, p: int, feed: Feed = fed_back) -> Mean:
+def averaging(variant: Variant, p: int, feed: Feed = fed_back) -> Mean:
     """A function from the gradients of p workers, (p, n), to their mean as the workers compute it, (n,).
 
     It remembers what each worker keeps back. Raises ValueError for an algorithm, a wire or a dtype that is unknown.
     """
-    schedule, residual = build("all_reduce", way.algorithm, p), torch.zeros(1)
+    schedule, residual = build("all_reduce", variant.algorithm, p), torch.zeros(1)
 
     def mean(gradients: torch.Tensor) -> torch.Tensor:
         nonlocal residual
         n = gradients.shape[1]
         sent = pad(gradients, (0, -n % (BLOCK * schedule.k)))
-        if way.feedback:
-            sent, residual = feed(way.wire, sent, residual)
-        return torch.from_numpy(total(schedule, sent.numpy(), way.dtype))[:n] / p
+        if variant.feedback:
+            sent, residual = feed(variant.wire, sent, residual)
+        return torch.from_numpy(total(schedule, sent.numpy(), variant.dtype))[:n] / p
 
     return mean

@@ -16,12 +16,12 @@ from collectives.backends.p2p.communicator import Membership
 from collectives.backends.p2p.compile import compact, completed, is_straight, plan
 from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.publish import Published, publish
-from collectives.backends.p2p.reduce import refusal, travels
+from collectives.backends.p2p.reduce import refusal, takes_wire
 from collectives.backends.p2p.signature import signature
 from collectives.contracts import COMPACT
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, need_ranks_only
-from collectives.wire import split, travelling
+from collectives.wire import bytes_on_wire, split
 
 # What each kind of process group moves.
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
@@ -128,7 +128,7 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
     collective, rank, p, n, splits = wanted.collective, us.rank, us.p, wanted.n, wanted.splits
     algorithm, wire = split(wanted.algorithm)
     machine = decode_machine(us.machine)
-    nbytes = travelling(n, n * wanted.kind.dtype.itemsize, wanted.algorithm)
+    nbytes = bytes_on_wire(n, n * wanted.kind.dtype.itemsize, wanted.algorithm)
     if machine and _is_published(us, wanted, machine):
         link = machine.network
         name, segments = local.published().choose(collective, p, nbytes, link.alpha, link.beta), 1
@@ -213,7 +213,7 @@ def check(over: str, wanted: CallKey) -> None:
 def _check_wire(wire: str, over: str, wanted: CallKey) -> None:
     if over != "gloo":
         raise ValueError(f"process group of a call with the wire {wire}: got {over}, expected gloo")
-    if wanted.collective == "all_reduce" and not travels(wanted.op, wanted.kind.dtype):
+    if wanted.collective == "all_reduce" and not takes_wire(wanted.op, wanted.kind.dtype):
         op, dtypes = str(wanted.op).rpartition(".")[2], "float32, float16 or bfloat16"
         raise ValueError(f"call with the wire {wire}: got {op} of {wanted.kind.dtype}, expected SUM or AVG of {dtypes}")
 

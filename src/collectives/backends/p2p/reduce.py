@@ -52,7 +52,7 @@ def refusal(op: Any, dtype: torch.dtype) -> str | None:
     return None
 
 
-def travels(op: Any, dtype: torch.dtype) -> bool:
+def takes_wire(op: Any, dtype: torch.dtype) -> bool:
     """Whether a reduction may travel by a wire: sums and averages of float32 and the half types."""
     return op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) and dtype in (*HALF, torch.float32)
 

@@ -1,4 +1,4 @@
-"""The ways of summing that are compared: an algorithm, a wire, a dtype, and whether errors are fed back."""
+"""The summation variants that are compared: an algorithm, a wire, a dtype, and whether errors are fed back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NAMES = {"ring": "ring", "two_tree": "two trees", "parameter_server": "two-shot"
 SHORT = {"bfloat16": "bf16", "float32": "fp32"}
 
 
-class Way(NamedTuple):
+class Variant(NamedTuple):
     """How gradients are summed: the algorithm, after a slash the wire, the dtype that adds, and feedback of errors."""
 
     algorithm: str
@@ -19,7 +19,7 @@ class Way(NamedTuple):
     def wire(self) -> str:
         """The format of messages; the dtype itself where none is named.
 
-        >>> Way("ring/mxint8").wire, Way("ring", "bfloat16").wire
+        >>> Variant("ring/mxint8").wire, Variant("ring", "bfloat16").wire
         ('mxint8', 'bfloat16')
         """
         return self.algorithm.partition("/")[2] or self.dtype
@@ -31,22 +31,22 @@ class Way(NamedTuple):
 
 
 # One rank adds all contributions to a chunk at once in float32: as good as exact.
-BASELINE = Way("parameter_server")
+BASELINE = Variant("parameter_server")
 # In the same dtype in another order: what the last bits alone change.
-REORDERED = Way("ring")
-WAYS = (
+REORDERED = Variant("ring")
+VARIANTS = (
     BASELINE,
     REORDERED,
-    *(Way(algorithm, "bfloat16") for algorithm in ("ring", "two_tree", "parameter_server")),
-    *(Way(f"parameter_server/{wire}", feedback=fed) for wire in ("mxint8", "mxfp4") for fed in (False, True)),
+    *(Variant(algorithm, "bfloat16") for algorithm in ("ring", "two_tree", "parameter_server")),
+    *(Variant(f"parameter_server/{wire}", feedback=fed) for wire in ("mxint8", "mxfp4") for fed in (False, True)),
 )
 
 
-def name(way: Way) -> str:
-    """What a way is called.
+def name(variant: Variant) -> str:
+    """What a variant is called.
 
-    >>> name(Way("ring", "bfloat16")), name(Way("parameter_server/mxfp4", feedback=True))
+    >>> name(Variant("ring", "bfloat16")), name(Variant("parameter_server/mxfp4", feedback=True))
     ('ring bf16', 'two-shot mxfp4 + feedback')
     """
-    said = f"{NAMES[way.algorithm.partition('/')[0]]} {SHORT.get(way.wire, way.wire)}"
-    return f"{said} + feedback" if way.feedback else said
+    said = f"{NAMES[variant.algorithm.partition('/')[0]]} {SHORT.get(variant.wire, variant.wire)}"
+    return f"{said} + feedback" if variant.feedback else said
