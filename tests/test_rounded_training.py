@@ -10,7 +10,7 @@ from torch.optim import SGD
 
 from collectives_book.rounded_training import comparison, figures, rows
 from collectives_book.rounded_training.comparison import difference, differences
-from collectives_book.rounded_training.models import CONTEXT, TOKENS, TASKS, Batch, Task, loss, transformer
+from collectives_book.rounded_training.models import CONTEXT, TASKS, TOKENS, Batch, Task, loss, transformer
 from collectives_book.rounded_training.table import Trained, read
 from collectives_book.rounded_training.training import averaging, fed_back, of_shards, train
 from collectives_book.rounded_training.variants import BASELINE, REORDERED, VARIANTS, Variant
