@@ -1,6 +1,7 @@
 """Machines: ranks on nodes, and links of several classes between them.
 
-A machine is a YAML file. The presets in ``machines/`` are such files, with their sources. All fields:
+A machine is a YAML file. With ``links``, ``inside`` is one link of a node, and ``network`` a port to the network's
+switches, which one node alone does not need; a message takes the shortest way. The presets in ``machines/`` are such files, with their sources. All fields:
 
     name: two-rooms
     source: where the numbers come from
@@ -27,6 +28,13 @@ A machine is a YAML file. The presets in ``machines/`` are such files, with thei
         inside: {latency: 0.5us, overhead: 0us}
         network: {latency: 2us, overhead: 1us}
     slower: {3: 16}               # nodes, if any, through whose network ports a byte takes so many times as long
+    links:                        # the links one by one, if the two classes are not enough (`collectives.link_table`)
+      matrix: [[0, 2], [2, 0]]    # links from each rank of a node to each other one; switches follow the ranks
+      pairs: [[0, 1, 2]]          # the same as [from, to, number], in place of a matrix
+      switches: 0                 # of a node
+      rails: 0                    # switches that join the nodes: rank r has a port to switch r % rails
+      egress: [1]                 # ranks of a node with a port to the network; left out: all
+      ingress: [0]                # ranks of a node with a port from it; left out: all
     gamma: 0                      # seconds to reduce a byte
     version: 1                    # of this format, `collectives.schemas`; left out: 1
 """
@@ -35,6 +43,7 @@ from __future__ import annotations
 
 from importlib import resources
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -43,7 +52,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from collectives.config import FILE, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
 from collectives.errors import explain, unknown
+from collectives.link_table import MOST_VERTICES, LinkTable, lattice
 from collectives.schemas import VERSION, version_of
+
+LATTICES = ("mesh:", "torus:")
 
 
 class Delay(StrictModel):
@@ -113,7 +125,27 @@ class Machine(StrictModel):
     levels: tuple[Level, ...] = ()
     protocols: tuple[Protocol, ...] = ()
     slower: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(default={})
+    links: LinkTable | None = None
     gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_node(cls, given: Any) -> Any:
+        """With links and no network there is one node: its links stand for the network."""
+        if isinstance(given, dict) and given.get("links") and "network" not in given and "inside" in given:
+            return given | {"network": given["inside"]}
+        return given
+
+    @model_validator(mode="after")
+    def _wired(self) -> Self:
+        if self.links:
+            other = [name for name in ("ports_per_node", "levels", "protocols", "slower") if getattr(self, name)]
+            if other:
+                raise ValueError(f"a machine with links: got {' and '.join(other)}, expected none")
+            if self.inside is None:
+                raise ValueError("the link 'inside' is missing: a machine with links needs one")
+            self.links.counted(self.ranks_per_node)
+        return self
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -155,13 +187,20 @@ def presets() -> list[str]:
 def machine(name: str) -> Machine:
     """A preset by name, a machine of your own by its file ``NAME.yaml``, or one link as "LATENCY,RATE".
 
+    A mesh or torus is ``mesh:5x5`` or ``torus:4x4x4``, of links of 1 us and 50 GB/s, or of others as
+    ``mesh:5x5,LATENCY,RATE``.
+
     Raises ValueError for an unknown name, a missing file and invalid fields; the message is one line.
 
     >>> machine("summit").ranks_per_node
     6
     >>> machine("5ms,25MB/s").network.alpha
     0.005
+    >>> machine("torus:4x4").ranks_per_node
+    16
     """
+    if name.startswith(LATTICES):
+        return _lattice(name)
     if name in presets():
         return _parse_machine(parse_yaml((_folder() / f"{name}.yaml").read_bytes(), name), name)
     if name.endswith((".yaml", ".yml")):
@@ -171,7 +210,23 @@ def machine(name: str) -> Machine:
     if "," in name:
         latency, _, rate = name.partition(",")
         return _parse_machine({"name": name, "network": {"latency": latency, "rate": rate}}, name)
-    raise ValueError(f"{unknown('machine', name, presets())}, files NAME.yaml, and LATENCY,RATE")
+    raise ValueError(f"{unknown('machine', name, presets())}, files NAME.yaml, LATENCY,RATE, mesh:5x5 and torus:4x4")
+
+
+def _lattice(name: str) -> Machine:
+    shape, _, link = name.partition(",")
+    kind, _, axes = shape.partition(":")
+    latency, _, rate = (link or "1us,50GB/s").partition(",")
+    sizes = tuple(int(size) for size in axes.split("x") if size.isdecimal())
+    if len(sizes) != 1 + axes.count("x") or min(sizes) < 1 or not 2 <= prod(sizes) <= MOST_VERTICES:
+        raise ValueError(f"size of a {kind}: got {axes!r}, expected such as 4x4, of 2 to {MOST_VERTICES:,} ranks")
+    given = {
+        "name": name,
+        "ranks_per_node": prod(sizes),
+        "inside": {"latency": latency, "rate": rate},
+        "links": lattice(sizes, wraps=kind == "torus"),
+    }
+    return _parse_machine(given, name)
 
 
 def _folder() -> Any:

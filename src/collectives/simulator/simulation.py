@@ -37,11 +37,13 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.machine import Machine, Protocol
-from collectives.schedule import Ints, Messages, Schedule, ScheduleError, Step
+from collectives.schedule import Ints, Messages, Schedule, ScheduleError, Step, need_ranks_only
 from collectives.simulator import clocks as inner
+from collectives.simulator import routed
 from collectives.simulator.clocks import Clocks, Scratch, UnsureError, new_clocks
 from collectives.simulator.links import Floats, Links, links_of, protocol_of, shared_links
 from collectives.simulator.ring_forwarding import RepeatedSteps
+from collectives.simulator.routed import routed_clocks, routed_links
 
 # Clocks by (rank, chunk) need 8 bytes each: 2 GiB.
 MOST_CELLS = 1 << 28
@@ -111,6 +113,8 @@ def simulate(
             f"no rank on node {unknown[0]}, which {machine.name} slows: "
             f"got {schedule.p} ranks, expected at least {least}"
         )
+    if machine.links:
+        return _routed(schedule, machine, n, on_step)
     setting = _setting(schedule, machine, n, algorithm)
     try:
         if on_step is None:
@@ -118,6 +122,32 @@ def simulate(
     except UnsureError:
         pass
     return _result(setting, *_run(setting, on_step, by_cell=True))
+
+
+def _routed(schedule: Schedule, machine: Machine, n: int, on_step: OnStep | None) -> Simulation:
+    """The same on a machine with links: `routed` describes what differs."""
+    need_ranks_only(schedule, f"a machine with links, as {machine.name}")
+    _need_memory(schedule, schedule.p * schedule.k)
+    of, links = routed_links(machine, schedule.p)
+    now, edges, count = routed_clocks(of, schedule.k), schedule.cut_bytes(n), 0
+    for t, step in enumerate(schedule.steps()):
+        sent = step.messages(edges)
+        count += len(sent.src)
+        routed.simulate_step(sent, step.chunk, step.count, step.add, edges, of.vertices, links, now)
+        if on_step is not None:
+            begin = sent.row[sent.first[:-1]]
+            times = (column[: len(sent.src)].copy() for column in (now.start, now.left, now.arrival))
+            end = step.chunk[begin] + step.count[begin]
+            on_step(t, TimedMessages(sent.src, sent.dst, step.chunk[begin], end, sent.size.astype(float), *times))
+    a, b = divmod(int(now.busy.argmax()), of.vertices)
+    names = zip(("inside", "network"), now.bytes, strict=True)
+    by_class = {name: int(nbytes) for name, nbytes in names if nbytes or name == "inside"}
+    busiest = f"link from {_vertex(a, of.p)} to {_vertex(b, of.p)}", float(now.busy.max())
+    return Simulation(float(now.finish.max(initial=0.0)), now.finish, count, by_class, busiest)
+
+
+def _vertex(a: int, p: int) -> str:
+    return f"rank {a}" if a < p else f"switch {a}"
 
 
 class _Setting(NamedTuple):
@@ -217,13 +247,16 @@ def _need_repeated(t: int, step: Step, before: Step) -> None:
 
 def _cells(schedule: Schedule, by_cell: bool) -> Floats:
     """A clock for every (chunk, rank), or none if a clock for every rank is enough."""
-    cells = schedule.participants * schedule.k if by_cell else 0
+    _need_memory(schedule, schedule.participants * schedule.k if by_cell else 0)
+    return np.zeros((schedule.k, schedule.participants) if by_cell else (0, 0))
+
+
+def _need_memory(schedule: Schedule, cells: int) -> None:
     if cells > MOST_CELLS:
         raise ValueError(
             f"too many clocks: got {schedule.p:,} ranks x {schedule.k:,} chunks, {8 * cells / 2**30:.0f} GiB, "
             f"expected at most {8 * MOST_CELLS / 2**30:.0f} GiB"
         )
-    return np.zeros((schedule.k, schedule.participants) if by_cell else (0, 0))
 
 
 def _messages(sent: Messages, now: Scratch) -> TimedMessages:

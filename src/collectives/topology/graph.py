@@ -1,0 +1,185 @@
+"""A machine's links as a directed graph of ranks and switches, the shortest ways in it, and its cuts."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import gcd, lcm
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+from collectives.link_table import MOST_VERTICES
+from collectives.machine import Machine
+from collectives.schedule import Ints
+
+# scipy's flows count in 32 bits.
+MOST_FLOW = (1 << 31) - 1
+
+
+class Graph(NamedTuple):
+    """Vertices are ranks, then switches; ``capacity[a, b]`` units of ``unit`` bytes per second lead from a to b."""
+
+    name: str
+    p: int
+    capacity: Ints
+    unit: Fraction
+    network: Ints  # the links between nodes, as (from, to); all others are inside a node
+
+    @property
+    def vertices(self) -> int:
+        """Ranks and switches."""
+        return len(self.capacity)
+
+    def transposed(self) -> Graph:
+        """Every link in the other direction."""
+        return self._replace(capacity=self.capacity.T.copy(), network=self.network[:, ::-1])
+
+    def leaving(self, cut: Ints) -> int:
+        """The units of all links that leave a set of vertices."""
+        inside = np.zeros(self.vertices, dtype=bool)
+        inside[cut] = True
+        return int(self.capacity[inside][:, ~inside].sum())
+
+
+def graph(machine: Machine, p: int | None = None) -> Graph:
+    """The graph of a machine with ``links`` for p ranks, those of one node if p is left out.
+
+    Raises ValueError for a machine without links, a number of ranks that does not fill nodes, several nodes that no
+    rail joins, and ranks without a way from one to another. Cost: about a millisecond.
+
+    >>> from collectives.machine import machine
+    >>> dgx1 = graph(machine("dgx1"))
+    >>> dgx1.p, dgx1.capacity[0].tolist(), int(dgx1.unit)
+    (8, [0, 2, 1, 1, 2, 0, 0, 0], 25000000000)
+    """
+    table, g = machine.links, machine.ranks_per_node
+    if table is None or machine.inside is None:
+        raise ValueError(f"links of {machine.name}: got none, expected a machine with links, such as dgx1 or mesh:4x4")
+    p = p or g
+    nodes = p // g
+    if p % g or (nodes > 1 and not table.rails):
+        expected = f"a multiple of {g}" if table.rails else str(g)
+        raise ValueError(f"ranks of {machine.name}: got {p:,}, expected {expected}")
+    rails = table.rails if nodes > 1 else 0
+    n = p + nodes * table.switches + rails
+    if n > MOST_VERTICES:
+        raise ValueError(f"ranks and switches of {machine.name}: got {n:,}, expected at most {MOST_VERTICES:,}")
+    inside, network = Fraction(machine.inside.rate), Fraction(machine.network.rate)
+    links: dict[tuple[int, int], Fraction] = {}
+    between: list[tuple[int, int]] = []
+    for node in range(nodes):
+        vertex = [*range(node * g, node * g + g), *range(p + node * table.switches, p + (node + 1) * table.switches)]
+        for a, b, count in table.counted(g):
+            links[vertex[a], vertex[b]] = count * inside
+        out, into = table.ports(g)
+        between += [(vertex[r], n - rails + r % rails) for r in out] if rails else []
+        between += [(n - rails + r % rails, vertex[r]) for r in into] if rails else []
+    return _graph(machine.name, p, n, links | dict.fromkeys(between, network), between)
+
+
+def _graph(
+    name: str, p: int, n: int, links: dict[tuple[int, int], Fraction], between: list[tuple[int, int]]
+) -> Graph:
+    scale = lcm(*(rate.denominator for rate in links.values())) if links else 1
+    whole = {ends: int(rate * scale) for ends, rate in links.items()}
+    common = gcd(*whole.values()) or 1
+    capacity = np.zeros((n, n), dtype=np.int64)
+    for ends, rate in whole.items():
+        capacity[ends] = rate // common
+    made = Graph(name, p, capacity, Fraction(common, scale), np.array(between, dtype=np.int64).reshape(-1, 2))
+    need_connected(made)
+    return made
+
+
+def need_connected(of: Graph) -> None:
+    """Raise ValueError if one rank cannot reach another."""
+    reached = of.capacity > 0
+    np.fill_diagonal(reached, True)
+    for _ in range(of.vertices.bit_length()):
+        reached = reached.astype(np.float32) @ reached.astype(np.float32) > 0
+    if not reached[: of.p, : of.p].all():
+        a, b = (int(each[0]) for each in np.nonzero(~reached[: of.p, : of.p]))
+        raise ValueError(f"links of {of.name}: got no way from rank {a} to rank {b}, expected one between all ranks")
+
+
+class Flow(NamedTuple):
+    """The value of a maximum flow, and the vertices on the source's side of a minimum cut."""
+
+    value: int
+    side: Ints
+
+
+def flow(capacity: Ints, source: int, sink: int) -> Flow:
+    """The maximum flow between two vertices of a matrix of capacities. Raises ValueError above 31 bits.
+
+    >>> flow(np.array([[0, 2, 1], [0, 0, 1], [0, 0, 0]]), 0, 2)
+    Flow(value=2, side=array([0, 1]))
+    """
+    if capacity.sum(axis=1).max() > MOST_FLOW:
+        raise ValueError(
+            f"rates of links: got {capacity.max():,} times their common divisor, expected rates that are more alike"
+        )
+    found = maximum_flow(csr_array(capacity.astype(np.int32)), source, sink)
+    residual = capacity - found.flow.toarray() > 0
+    reached = np.zeros(len(capacity), dtype=bool)
+    reached[source], size = True, 0
+    while size < (size := int(reached.sum())):
+        reached |= residual[reached].any(axis=0)
+    return Flow(int(found.flow_value), np.flatnonzero(reached))
+
+
+class Ways(NamedTuple):
+    """The way from each vertex to each other: links ``link[first[a * n + b] : first[a * n + b + 1]]``, as a * n + b."""
+
+    first: Ints
+    link: Ints
+
+    def between(self, a: int, b: int, n: int) -> Ints:
+        """The vertices between a and b on their way."""
+        return self.link[self.first[a * n + b] : self.first[a * n + b + 1]][1:] // n
+
+
+def ways(of: Graph) -> Ways:
+    """For every pair of ranks the shortest way, and of equally short ones one whose slowest link is the fastest.
+
+    Of those that are equal in both, pairs take different ones, chosen by their ranks. Cost: vertices**2 * links.
+    """
+    n = of.vertices
+    before = np.full((n, n), -1)
+    for s in range(of.p):
+        before[s] = _before(of, s)
+    found: list[list[int]] = []
+    for s in range(n):
+        for d in range(n):
+            path: list[int] = []
+            at = d
+            while s < of.p and at != s:
+                path.append(int(before[s, at]) * n + at)
+                at = int(before[s, at])
+            found.append(path[::-1])
+    lengths = [len(path) for path in found]
+    return Ways(np.concatenate([[0], np.cumsum(lengths)]), np.array([link for path in found for link in path], np.int64))
+
+
+def _before(of: Graph, s: int) -> Ints:
+    """The vertex before each one on the way from rank s, level by level."""
+    n = of.vertices
+    before, width = np.full(n, -1), np.zeros(n, dtype=np.int64)
+    width[s] = np.iinfo(np.int64).max
+    level = [s]
+    done = {s}
+    while level:
+        candidates: dict[int, list[tuple[int, int]]] = {}
+        for a in level:
+            for b in np.flatnonzero(of.capacity[a]).tolist():
+                if b not in done:
+                    candidates.setdefault(b, []).append((min(int(width[a]), int(of.capacity[a, b])), a))
+        for b, ends in candidates.items():
+            widest = max(ends)[0]
+            among = sorted(a for wide, a in ends if wide == widest)
+            before[b], width[b] = among[(s + b) % len(among)], widest
+        level = sorted(candidates)
+        done.update(level)
+    return before
