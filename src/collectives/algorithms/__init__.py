@@ -191,8 +191,8 @@ PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
-    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`). A wire format may follow
-    either, as in ``ring/mxint8`` (`collectives.wire`). Raises ValueError for an unknown name, saying which are known,
+    ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`), or trees packed into the
+    links of a machine, as ``packed_trees@dgx1`` (`collectives.topology.trees`). A wire format may follow each of them, as in ``ring/mxint8`` (`collectives.wire`). Raises ValueError for an unknown name, saying which are known,
     for more ranks or chunks than memory allows (`collectives.units`), and where the file's schedule is one for another
     collective or number of ranks. Raises ScheduleError where your function fails, or the program is wrong.
 
@@ -226,11 +226,20 @@ def is_own(algorithm: str) -> bool:
     return ".py:" in name or name.endswith(".py") or is_program(name)
 
 
+def is_for_links(algorithm: str) -> bool:
+    """Whether this names packed trees for the links of a machine: ``packed_trees@dgx1`` (`topology.trees`)."""
+    return split(algorithm)[0].startswith("packed_trees@")
+
+
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
     name, wire = split(algorithm)
     if wire and collective != "all_reduce":
         raise ValueError(f"wire of {collective}: got {wire}, expected none: only an all_reduce has one")
     make = own(name) if is_own(name) else ALGORITHMS.get((collective, name))
+    if make is None and is_for_links(name):
+        from collectives.topology.trees import on_links  # scipy is there if somebody asks for it
+
+        return on_links(collective, name)
     if make is None:
         if "/" in name:
             raise ValueError(unknown("wire", name.rpartition("/")[2], WIRES))

@@ -23,6 +23,7 @@ OWN = {
     "show": "one schedule as a table of steps and ranks",
     "verify": "prove schedules by counting every contribution",
     "simulate": "how long a schedule takes on a machine of any size",
+    "bound": "the least time of a collective on a machine's links, and the cut that sets it",
     "error": "how far its sums of floats are from the exact ones",
     "export": "a schedule for the tools of others",
     "bench-simulator": "how fast `simulate` is, up to a million ranks (minutes)",

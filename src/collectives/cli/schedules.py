@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from collectives import units
-from collectives.algorithms import build, is_own, is_program, own, takes
+from collectives.algorithms import build, is_for_links, is_own, is_program, own, takes
 from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
 from collectives.schedule import Schedule
+from collectives.wire import split
 
 # What a schedule is made for where the command line does not say, and the options that algorithms may take.
 RANKS = 8
@@ -18,9 +19,12 @@ OPTIONS = ("root", "segments")
 def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | None = None) -> None:
     """Collective, algorithm and their options."""
     parser.add_argument("collective", nargs=nargs, help="such as all_reduce; not before FILE.xml, which has its own")
-    names = "such as two_tree (`collectives list`), or FILE.py:FUNCTION (runs as you, without a sandbox), or FILE.xml"
+    names = (
+        "such as two_tree (`collectives list`), packed_trees@MACHINE, FILE.xml, "
+        "or FILE.py:FUNCTION (runs as you, without a sandbox)"
+    )
     parser.add_argument("algorithm", nargs="?", help=names)
-    parser.add_argument("-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml)")
+    parser.add_argument("-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml or MACHINE)")
     parser.add_argument("--root", type=int, help="for a collective that starts from or ends at one rank")
     parser.add_argument("--segments", type=whole(units.MOST_SEGMENTS), help="for a pipelined algorithm")
     add_timeout(parser)
@@ -39,7 +43,7 @@ def limited(arguments: argparse.Namespace, algorithms: Sequence[str | None]) -> 
 
 
 def complete(arguments: argparse.Namespace) -> None:
-    """Fill in what FILE.xml says itself: collective and ranks. Raises UsageError if no algorithm is named."""
+    """Fill in what FILE.xml or packed_trees@MACHINE says itself. Raises UsageError if no algorithm is named."""
     if arguments.algorithm is None and is_program(arguments.collective):
         arguments.collective, arguments.algorithm = None, arguments.collective
     if arguments.algorithm is None:
@@ -49,6 +53,11 @@ def complete(arguments: argparse.Namespace) -> None:
             program = own(arguments.algorithm)(RANKS)
         arguments.collective = arguments.collective or program.collective
         arguments.ranks = arguments.ranks or program.p
+    elif is_for_links(arguments.algorithm) and arguments.ranks is None:
+        from collectives.machine import machine
+
+        with wrong_input():
+            arguments.ranks = machine(split(arguments.algorithm)[0].partition("@")[2]).ranks_per_node
 
 
 def built(arguments: argparse.Namespace) -> Schedule:

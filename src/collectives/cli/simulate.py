@@ -14,7 +14,7 @@ SIZES = ("8", "64K", "64M")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     add_schedule(parser, units.MOST_RANKS)
-    parser.add_argument("--machine", default="textbook", help="a preset, or your own NAME.yaml (default textbook)")
+    parser.add_argument("--machine", default="textbook", help="a preset, mesh:5x5, or your own NAME.yaml (default textbook)")
     default, shown = [size(text) for text in SIZES], " ".join(SIZES)
     parser.add_argument("--bytes", nargs="+", type=size, default=default, help=f"sizes (default {shown})")
     parser.add_argument("--trace", metavar="FILE.json", help="every message, for chrome://tracing or ui.perfetto.dev")
@@ -40,8 +40,8 @@ def _simulate(arguments: argparse.Namespace) -> None:
 
     complete(arguments)
     need_options(arguments)
-    names, p = (arguments.collective, arguments.algorithm), arguments.ranks or RANKS
-    on = machine(arguments.machine)
+    names, on = (arguments.collective, arguments.algorithm), machine(arguments.machine)
+    p = arguments.ranks or (on.ranks_per_node if on.links else RANKS)
     if arguments.trace:
         need_new_or_file(arguments.trace)
         if len(arguments.bytes) > 1:

@@ -6,7 +6,7 @@ And the fastest algorithm for each machine, number of ranks and size, without si
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from collectives.algorithms import ALGORITHMS, build, takes
+from collectives.algorithms import build, is_own, takes
 from collectives.bounds import algbw, busbw
 from collectives.machine import Machine
 from collectives.processes import workers
@@ -70,8 +70,7 @@ def segmented(case: Case) -> tuple[int, Simulation]:
 
 
 def _has_segments(case: Case) -> bool:
-    names = case.collective, case.algorithm
-    return names in ALGORITHMS and takes(*names, "segments")
+    return not is_own(case.algorithm) and takes(case.collective, case.algorithm, "segments")
 
 
 def _simulated(case: Case, segments: int) -> Simulation:

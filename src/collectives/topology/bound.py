@@ -9,21 +9,26 @@ import numpy as np
 
 from collectives.schedule import Ints
 from collectives.topology.graph import Graph, flow
+from collectives.topology.linear import all_reduce_units, all_to_all_units
 
-CUT_COLLECTIVES = ("all_gather", "reduce_scatter", "broadcast", "reduce")
+BY_CUT = ("all_gather", "reduce_scatter", "broadcast", "reduce")
+BY_PROGRAM = {"all_reduce": all_reduce_units, "all_to_all": all_to_all_units}
+BOUNDED = (*BY_CUT, *BY_PROGRAM)
 
 
 class Bound(NamedTuple):
     """The least time of a collective of n bytes, without latency, is ``units * n / graph.unit`` seconds.
 
-    ``cut`` is a set of vertices whose outgoing links set it (ingoing ones for a reduction), ``links`` their units.
+    ``cut`` is a set of vertices whose outgoing links set it (ingoing ones for a reduction), ``links`` their units, and
+    ``shards`` how many n/p bytes have to pass them. No single cut sets an all-reduce or all-to-all: ``cut`` is empty.
     """
 
     collective: str
     graph: Graph
     units: Fraction
-    cut: tuple[int, ...]
-    links: int
+    cut: tuple[int, ...] = ()
+    links: int = 0
+    shards: int = 0
 
     @property
     def per_shard(self) -> Fraction:
@@ -37,15 +42,16 @@ class Bound(NamedTuple):
 
 
 def bound(collective: str, of: Graph, root: int = 0) -> Bound:
-    """The optimum of a collective on these links: no schedule is faster, and packed trees reach it.
+    """The optimum of a collective on these links, for large buffers, because latency does not count.
 
     * all_gather: max of |ranks in S| / links that leave S, over all sets S without some rank (Zhao et al., ForestColl,
       arXiv 2402.06787, theorem 1), by minimum cuts and Dinkelbach's iteration.
     * reduce_scatter: the all_gather with every link reversed.
     * broadcast: 1 / the least of the maximum flows from the root to a rank (Edmonds 1973); reduce: reversed.
-    * all_reduce: not a cut's alone; see `all_reduce`.
+    * all_reduce and all_to_all: a linear program (`topology.linear`).
 
-    Raises ValueError for another collective. Cost: p maximum flows in each of a few iterations; 16 ranks 20 ms.
+    Raises ValueError for another collective. Cost: p maximum flows in each of a few iterations, 16 ranks 20 ms; a
+    program takes a second for 32 ranks.
 
     >>> from collectives.machine import machine
     >>> from collectives.topology.graph import graph
@@ -53,15 +59,17 @@ def bound(collective: str, of: Graph, root: int = 0) -> Bound:
     >>> found.per_shard, float(found.algbw / 10**9)
     (Fraction(7, 6), 171.42857142857142)
     """
-    if collective not in CUT_COLLECTIVES:
-        raise ValueError(f"bound of a collective: got {collective}, expected one of {', '.join(CUT_COLLECTIVES)}")
-    way = of.transposed() if collective.startswith("reduce") else of
+    if collective not in BOUNDED:
+        raise ValueError(f"bound of a collective: got {collective}, expected one of {', '.join(BOUNDED)}")
     if of.p == 1:
-        return Bound(collective, of, Fraction(0), (), 0)
+        return Bound(collective, of, Fraction(0))
+    if collective in BY_PROGRAM:
+        return Bound(collective, of, BY_PROGRAM[collective](of))
+    way = of.transposed() if collective.startswith("reduce") else of
     cut = _worst_spread(way) if collective in ("all_gather", "reduce_scatter") else _worst_reach(way, root)
     links = way.leaving(cut)
     shards = int((cut < of.p).sum()) if collective in ("all_gather", "reduce_scatter") else of.p
-    return Bound(collective, of, Fraction(shards, links * of.p), tuple(cut.tolist()), links)
+    return Bound(collective, of, Fraction(shards, links * of.p), tuple(cut.tolist()), links, shards)
 
 
 def _worst_spread(of: Graph) -> Ints:

@@ -1,0 +1,73 @@
+"""The verb ``bound``: the least time of a collective on a machine whose links are known one by one."""
+
+import argparse
+from typing import Any
+
+from collectives import units
+from collectives.cli.options import add_json, whole, wrong_input
+from collectives.cli.signals import out_row
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed."""
+    parser.add_argument("collective", help="all_gather, reduce_scatter, all_reduce, broadcast, reduce or all_to_all")
+    machines = "dgx1, dgx2, a100, mi250, ndv2, mesh:5x5, torus:4x4x4, or your own NAME.yaml with links"
+    parser.add_argument("--machine", required=True, help=machines)
+    parser.add_argument("-p", "--ranks", type=whole(units.MOST_RANKS), help="ranks (default: those of one node)")
+    parser.add_argument("--root", type=int, default=0, help="of a broadcast or reduce (default 0)")
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """One row."""
+    from collectives.machine import machine
+    from collectives.topology.bound import bound
+    from collectives.topology.graph import graph
+
+    with wrong_input():
+        found = bound(arguments.collective, graph(machine(arguments.machine), arguments.ranks), arguments.root)
+    row = {
+        "collective": found.collective,
+        "machine": found.graph.name,
+        "ranks": found.graph.p,
+        "per_shard": str(found.per_shard),
+        "unit_gbs": float(found.graph.unit / 10**9),
+        "algbw": round(float(found.algbw / 10**9), 6),
+        "algbw_exact": str(found.algbw / 10**9),
+        "cut": list(found.cut),
+        "cut_links": found.links,
+        "cut_shards": found.shards,
+    }
+    out_row(row, _line(row), arguments.json)
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row as the terminal shows it."""
+    exact = "" if "/" not in row["algbw_exact"] else f" ({row['algbw_exact']})"
+    first = (
+        f"{row['collective']} on {row['ranks']} ranks of {row['machine']}: algbw at most {row['algbw']:.2f} GB/s{exact}; "
+        f"{row['per_shard']} of the time that 1/{row['ranks']} of the buffer takes at {row['unit_gbs']:g} GB/s"
+    )
+    if not row["cut"]:
+        return first
+    p = row["ranks"]
+    ranks, switches = [v for v in row["cut"] if v < p], [v - p for v in row["cut"] if v >= p]
+    inside = f"ranks {_runs(ranks)}" + (f" and switches {_runs(switches)}" if switches else "")
+    verb = "enter" if row["collective"].startswith("reduce") else "leave"
+    rate = row["cut_links"] * row["unit_gbs"]
+    return f"{first}\nthe cut: {row['cut_shards']} shards {verb} {inside} through links of {rate:g} GB/s in all"
+
+
+def _runs(numbers: list[int]) -> str:
+    """Numbers as runs.
+
+    >>> _runs([0, 1, 2, 5])
+    '0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
