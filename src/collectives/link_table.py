@@ -1,4 +1,4 @@
-"""The links of a machine one by one: which ranks and switches they join, as a matrix, as pairs, or as a mesh or torus."""
+"""The links of a machine one by one: a matrix, pairs, or a mesh or torus of ranks and switches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collectives.config import Count, StrictModel
 MOST_VERTICES = 1024
 Multiple = Annotated[int, Field(ge=0, le=1 << 20, strict=True)]
 Vertex = Annotated[int, Field(ge=0, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class LinkTable(StrictModel):
@@ -21,7 +22,7 @@ class LinkTable(StrictModel):
     The vertices of a node are its ranks, then its switches. Row ``a``, column ``b`` of ``matrix`` is the number of
     links from a to b; ``pairs`` are the same as (a, b, number). With ``rails``, nodes are joined: rank r of every node
     has a port to switch ``r % rails`` of the network. ``egress`` and ``ingress`` are the ranks of a node that have such
-    a port, all if left out.
+    a port, all if left out. ``places`` are the vertices' x and y in a picture, from 0 to 1, y downwards.
 
     >>> LinkTable(pairs=[(0, 1, 2), (1, 0, 1)]).counted(2)
     [(0, 1, 2), (1, 0, 1)]
@@ -33,6 +34,7 @@ class LinkTable(StrictModel):
     rails: Annotated[int, Field(ge=0, strict=True)] = 0
     egress: tuple[Vertex, ...] | None = None
     ingress: tuple[Vertex, ...] | None = None
+    places: tuple[tuple[Share, Share], ...] = ()
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -50,6 +52,7 @@ class LinkTable(StrictModel):
         """
         n = ranks + self.switches
         _need(n <= MOST_VERTICES, f"links: got {n:,} ranks and switches, expected at most {MOST_VERTICES:,}")
+        _need(len(self.places) in (0, n), f"places: got {len(self.places)}, expected {n}")
         sizes = {len(self.matrix), *map(len, self.matrix)}
         _need(not self.matrix or sizes == {n}, f"matrix of links: got rows and columns {_said(sizes)}, expected {n}")
         for name in ("egress", "ingress"):
@@ -103,4 +106,8 @@ def lattice(sizes: tuple[Count, ...], wraps: bool) -> LinkTable:
                 other = (*place[:axis], at % size if wraps else at, *place[axis + 1 :])
                 if other != place and other in places:
                     pairs[r, places[other]] = 1
-    return LinkTable(pairs=tuple((a, b, count) for (a, b), count in pairs.items()))
+    whole = tuple((a, b, count) for (a, b), count in pairs.items())
+    if len(sizes) != 2:
+        return LinkTable(pairs=whole)
+    down, right = (max(1, size - 1) for size in sizes)
+    return LinkTable(pairs=whole, places=tuple((x / right, y / down) for y, x in places))

@@ -1,7 +1,8 @@
 """Machines: ranks on nodes, and links of several classes between them.
 
-A machine is a YAML file. With ``links``, ``inside`` is one link of a node, and ``network`` a port to the network's
-switches, which one node alone does not need; a message takes the shortest way. The presets in ``machines/`` are such files, with their sources. All fields:
+A machine is a YAML file. The presets in ``machines/`` are such files, with their sources. With ``links``, ``inside`` is
+one link of a node, and ``network`` a port to the network's switches, which one node alone does not need; a message
+takes the shortest way. All fields:
 
     name: two-rooms
     source: where the numbers come from
@@ -35,6 +36,7 @@ switches, which one node alone does not need; a message takes the shortest way. 
       rails: 0                    # switches that join the nodes: rank r has a port to switch r % rails
       egress: [1]                 # ranks of a node with a port to the network; left out: all
       ingress: [0]                # ranks of a node with a port from it; left out: all
+      places: [[0, 0], [1, 0]]    # where a picture has ranks and switches: x, and y downwards, both from 0 to 1
     gamma: 0                      # seconds to reduce a byte
     version: 1                    # of this format, `collectives.schemas`; left out: 1
 """

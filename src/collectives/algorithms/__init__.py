@@ -192,8 +192,9 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
     ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`), or trees packed into the
-    links of a machine, as ``packed_trees@dgx1`` (`collectives.topology.trees`). A wire format may follow each of them, as in ``ring/mxint8`` (`collectives.wire`). Raises ValueError for an unknown name, saying which are known,
-    for more ranks or chunks than memory allows (`collectives.units`), and where the file's schedule is one for another
+    links of a machine, as ``packed_trees@dgx1`` (`collectives.topology.trees`). A wire format may follow each of them,
+    as in ``ring/mxint8`` (`collectives.wire`). Raises ValueError for an unknown name, saying which are known, for more
+    ranks or chunks than memory allows (`collectives.units`), and where the file's schedule is one for another
     collective or number of ranks. Raises ScheduleError where your function fails, or the program is wrong.
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
@@ -231,6 +232,15 @@ def is_for_links(algorithm: str) -> bool:
     return split(algorithm)[0].startswith("packed_trees@")
 
 
+def machine_of(algorithm: str) -> str:
+    """The machine that packed trees are named for.
+
+    >>> machine_of("packed_trees@dgx1")
+    'dgx1'
+    """
+    return split(algorithm)[0].partition("@")[2]
+
+
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
     name, wire = split(algorithm)
     if wire and collective != "all_reduce":
@@ -239,7 +249,7 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
     if make is None and is_for_links(name):
         from collectives.topology.trees import on_links  # scipy is there if somebody asks for it
 
-        return on_links(collective, name)
+        return on_links(collective, machine_of(name))
     if make is None:
         if "/" in name:
             raise ValueError(unknown("wire", name.rpartition("/")[2], WIRES))

@@ -44,13 +44,13 @@ def run(arguments: argparse.Namespace) -> None:
 def _line(row: dict[str, Any]) -> str:
     """A row as the terminal shows it."""
     exact = "" if "/" not in row["algbw_exact"] else f" ({row['algbw_exact']})"
+    p = row["ranks"]
     first = (
-        f"{row['collective']} on {row['ranks']} ranks of {row['machine']}: algbw at most {row['algbw']:.2f} GB/s{exact}; "
-        f"{row['per_shard']} of the time that 1/{row['ranks']} of the buffer takes at {row['unit_gbs']:g} GB/s"
+        f"{row['collective']} on {p} ranks of {row['machine']}: algbw at most {row['algbw']:.2f} GB/s{exact}; "
+        f"{row['per_shard']} times what 1/{p} of the buffer takes at {row['unit_gbs']:g} GB/s"
     )
     if not row["cut"]:
         return first
-    p = row["ranks"]
     ranks, switches = [v for v in row["cut"] if v < p], [v - p for v in row["cut"] if v >= p]
     inside = f"ranks {_runs(ranks)}" + (f" and switches {_runs(switches)}" if switches else "")
     verb = "enter" if row["collective"].startswith("reduce") else "leave"

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from collectives import units
-from collectives.algorithms import build, is_for_links, is_own, is_program, own, takes
+from collectives.algorithms import build, is_for_links, is_own, is_program, machine_of, own, takes
 from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
 from collectives.schedule import Schedule
-from collectives.wire import split
 
 # What a schedule is made for where the command line does not say, and the options that algorithms may take.
 RANKS = 8
@@ -24,7 +23,9 @@ def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | 
         "or FILE.py:FUNCTION (runs as you, without a sandbox)"
     )
     parser.add_argument("algorithm", nargs="?", help=names)
-    parser.add_argument("-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml or MACHINE)")
+    parser.add_argument(
+        "-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml or MACHINE)"
+    )
     parser.add_argument("--root", type=int, help="for a collective that starts from or ends at one rank")
     parser.add_argument("--segments", type=whole(units.MOST_SEGMENTS), help="for a pipelined algorithm")
     add_timeout(parser)
@@ -57,7 +58,7 @@ def complete(arguments: argparse.Namespace) -> None:
         from collectives.machine import machine
 
         with wrong_input():
-            arguments.ranks = machine(split(arguments.algorithm)[0].partition("@")[2]).ranks_per_node
+            arguments.ranks = machine(machine_of(arguments.algorithm)).ranks_per_node
 
 
 def built(arguments: argparse.Namespace) -> Schedule:

@@ -14,7 +14,9 @@ SIZES = ("8", "64K", "64M")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     add_schedule(parser, units.MOST_RANKS)
-    parser.add_argument("--machine", default="textbook", help="a preset, mesh:5x5, or your own NAME.yaml (default textbook)")
+    parser.add_argument(
+        "--machine", default="textbook", help="a preset, mesh:5x5, or your own NAME.yaml (default textbook)"
+    )
     default, shown = [size(text) for text in SIZES], " ".join(SIZES)
     parser.add_argument("--bytes", nargs="+", type=size, default=default, help=f"sizes (default {shown})")
     parser.add_argument("--trace", metavar="FILE.json", help="every message, for chrome://tracing or ui.perfetto.dev")

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.algorithms import ALGORITHMS
+from collectives.algorithms import ALGORITHMS, is_for_links, machine_of
 from collectives.contracts import contract
+from collectives.machine import machine
 from collectives.schedule import Ints, Schedule
 
 Points = NDArray[np.float64]
@@ -34,6 +35,8 @@ class Placement(NamedTuple):
 def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
     """The places of a schedule's ranks, switches in the middle. What is not in the table is drawn on a ring.
 
+    Trees packed into a machine's links are drawn where the machine has its ranks.
+
     >>> from collectives.algorithms import ALGORITHMS
     >>> layout(ALGORITHMS["all_reduce", "ring"](4), "ring").points.tolist()
     [[0.5, 0.0], [1.0, 0.5], [0.5, 1.0], [0.0, 0.5]]
@@ -44,7 +47,10 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
     shape = "nodes" if schedule.ranks_per_node > 1 else SHAPES.get(algorithm or "", "ring")
     hubs = list(range(schedule.p, schedule.participants))
     shape = "star" if hubs else shape
-    if shape == "nodes":
+    placed = _places(algorithm, schedule.p) if algorithm and is_for_links(algorithm) else None
+    if placed is not None:
+        shape, points = "links", placed
+    elif shape == "nodes":
         points, lines = _nodes(schedule.p // schedule.ranks_per_node, schedule.ranks_per_node)
     elif shape == "star":
         points = _star(schedule.participants, hubs or [schedule.root or 0])
@@ -57,6 +63,18 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
         points = _ring(schedule.p)
     around = {"ring": schedule.p, "nodes": schedule.p // schedule.ranks_per_node}.get(shape, 0)
     return Placement(shape, points.round(4), _radius(points), around if around > 2 else 0, lines)
+
+
+def _places(algorithm: str, p: int) -> Points | None:
+    """Where a machine's file has the ranks, node beside node; None if it does not say."""
+    on = machine(machine_of(algorithm))
+    if on.links is None or not on.links.places:
+        return None
+    one, nodes = np.array(on.links.places)[: on.ranks_per_node], p // on.ranks_per_node
+    left = np.repeat(np.arange(nodes), on.ranks_per_node)
+    return np.tile(one, (nodes, 1)) * [0.85 if nodes > 1 else 1.0, 1.0] / [nodes, 1] + np.stack(
+        [left / nodes, 0 * left], 1
+    )
 
 
 def bend(placed: Placement, src: int, dst: int) -> float:

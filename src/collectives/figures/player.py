@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.algorithms import ALGORITHMS, build, is_own, names
+from collectives.algorithms import ALGORITHMS, build, is_for_links, is_own, names
 from collectives.contracts import CONTRACTS, after, before, where
 from collectives.figures.layout import layout
 from collectives.figures.style import colours
@@ -168,8 +168,18 @@ class Player:
     def _repr_html_(self) -> str:
         schedule = shown(self.collective, self.algorithm, self.p)
         written = "".join(f' {name}="{escape(value)}"' for name, value in self.attributes.items())
-        data = _inside(player_data(schedule, Path(self.algorithm).name)) if is_own(self.algorithm) else ""
+        data = _inside(player_data(schedule, _name(self.algorithm))) if is_elsewhere(self.algorithm) else ""
         return f"<schedule-player{written}>{data}<pre>{escape(grid(schedule))}</pre></schedule-player>"
+
+
+def is_elsewhere(algorithm: str) -> bool:
+    """Whether a schedule is in none of the scripts: it is one of your own, or one for a machine's links."""
+    return is_own(algorithm) or is_for_links(algorithm)
+
+
+def _name(algorithm: str) -> str:
+    """The name without folders."""
+    return Path(algorithm).name if is_own(algorithm) else algorithm
 
 
 def _inside(data: dict[str, Any]) -> str:
@@ -183,8 +193,9 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
 
     Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of the buffer, 1 MiB by
     default). ``name`` is the element's id, which is part of links to a step; two players of a page that start with the
-    same schedule need different ones. A schedule of your own, ``file.py:function`` or ``file.xml``, is in the element
-    itself. Raises ValueError for an unknown algorithm or option, and outside 2 to 16 ranks.
+    same schedule need different ones. A schedule of your own, ``file.py:function`` or ``file.xml``, and one for a
+    machine's links, ``packed_trees@dgx1``, are in the element itself. Raises ValueError for an unknown algorithm or
+    option, and outside 2 to 16 ranks.
 
     >>> print(player("all_reduce", "recursive_doubling", 2, step=1)._repr_html_())
     <schedule-player id="all-reduce-recursive-doubling-2" collective="all_reduce" algorithm="recursive_doubling" p="2"
@@ -192,10 +203,10 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
     rank 0 | rank 1
        0 | +0&lt;1   | +0&lt;0</pre></schedule-player>
     """
-    short = Path(algorithm).name
+    short = _name(algorithm)
     spoken = f"{collective.replace('_', '-')} by {short.replace('_', ' ')} on {p} ranks"
     identity = name or re.sub(r"[^\w-]", "-", f"{collective}-{short}-{p}").replace("_", "-")
-    listed = {} if is_own(algorithm) else {"collective": collective, "algorithm": algorithm, "p": p}
+    listed = {} if is_elsewhere(algorithm) else {"collective": collective, "algorithm": algorithm, "p": p}
     attributes = {"id": identity, **listed, **options}
     attributes |= {"role": "group", "aria-label": f"Schedule player: {spoken}"}
     _need_known(collective, algorithm, p, options)
@@ -204,14 +215,14 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
 
 def _need_known(collective: str, algorithm: str, p: int, options: dict[str, str | int]) -> None:
     """Raise ValueError while the page is built, not when it is read."""
-    if (collective, algorithm) not in ALGORITHMS and not is_own(algorithm):
+    if (collective, algorithm) not in ALGORITHMS and not is_elsewhere(algorithm):
         raise ValueError(f"no algorithm {algorithm!r} for {collective!r}")
     if p not in RANKS:
         raise ValueError(f"the player shows {RANKS[0]} to {RANKS[-1]} ranks, not {p}")
     unknown = set(options) - {"step", "bytes"}
     if unknown:
         raise ValueError(f"the player has no option {', '.join(sorted(unknown))}")
-    if is_own(algorithm):
+    if is_elsewhere(algorithm):
         shown(collective, algorithm, p)
 
 

@@ -61,7 +61,9 @@ def need_where(where: str, ranks: int) -> None:
     """Raise ValueError for an unknown launcher, and for a number of ranks that it cannot start."""
     name, colon, options = where.partition(":")
     if name not in LAUNCHERS or (colon and name != "cluster"):
-        raise ValueError(f"unknown where {where!r}; known are {', '.join(LAUNCHERS)}, and cluster:LATENCY,RATE")
+        raise ValueError(
+            f"unknown where {where!r}; known are {', '.join(LAUNCHERS)}, and cluster:LATENCY,RATE or cluster:MACHINE"
+        )
     if ranks < 1:
         raise ValueError(f"invalid number of ranks: got {ranks}, expected 1 or more")
     if name == "cluster":
@@ -69,13 +71,14 @@ def need_where(where: str, ranks: int) -> None:
 
 
 def links(where: str, ranks: int) -> str | None:
-    """The links between emulated hosts as "LATENCY,RATE"; None for other launchers, whose links are unknown.
+    """The links between emulated hosts as "LATENCY,RATE"; None where they differ, or are unknown.
 
     >>> links("cluster:20ms,6.25MB/s,2", 4)
     '20ms,6.25MB/s'
     """
     name, _, options = where.partition(":")
-    return ",".join(_cluster_options(options, ranks)[:2]) if name == "cluster" else None
+    given = _cluster_options(options, ranks) if name == "cluster" else None
+    return f"{given.latency},{given.rate}" if given and not given.pairs else None
 
 
 def _cluster_options(text: str, ranks: int) -> "ClusterOptions":

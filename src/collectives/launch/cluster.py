@@ -1,8 +1,9 @@
 """Ranks on a cluster in slow motion, joined by gloo over its links: ``where="cluster:5ms,25MB/s"``.
 
 After the colon come the links' latency and rate, and optionally the ranks of each host; "cluster" alone means 5ms,
-25MB/s and one rank on each host. With a last word "mpirun" Open MPI starts the ranks, so that MPI works among them;
-`bench` adds it if one of the back ends is MPI.
+25MB/s and one rank on each host. It may be a machine whose ranks have links to each other, and how many times as slow
+they are emulated, 1,000 if left out: "cluster:dgx1,10000". With a last word "mpirun" Open MPI starts the ranks, so that
+MPI works among them; `bench` adds it if one of the back ends is MPI.
 
 mpirun runs on host 0, within its namespaces, and ends with it. There is no ssh to the other hosts: mpirun's agent
 writes the command for a host to the pipe of events, and this process runs it there. Rank 0's `fork_client` is a child
@@ -25,9 +26,14 @@ from collectives.launch.fork_server import host_servers, rank_command
 from collectives.launch.loopback import reading
 from collectives.launch.programs import need_mpirun
 from collectives.launch.request import Request, job_file
+from collectives.machine import machine
 from collectives.processes import ChildProcess, Event, Log, RankError, end, indented, supervise, text
+from collectives.units import format_rate, format_seconds
 
 MPIRUN = "mpirun"
+
+# How many times as slow the links of a machine are emulated: a result in ms reads as us.
+SLOWER = "1000"
 
 # mpirun calls it with the name of a host and a command. It splits this text at blanks in spite of quotes: ${IFS} is a
 # blank that it does not see.
@@ -63,19 +69,24 @@ class ClusterOptions(NamedTuple):
     rate: str = "25MB/s"
     ranks_per_host: int = 1
     by_mpirun: bool = False
+    pairs: tuple[tuple[int, int, float], ...] = ()  # hosts, and the bytes per second of the link that only they use
 
 
 def parse(text: str, ranks: int) -> ClusterOptions:
     """The options in the text, for ``ranks`` ranks. Raises ValueError for an invalid text or number of ranks.
 
     >>> parse("", 4)
-    ClusterOptions(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False)
-    >>> parse("20ms,6.25MB/s,2,mpirun", 4)
-    ClusterOptions(latency='20ms', rate='6.25MB/s', ranks_per_host=2, by_mpirun=True)
+    ClusterOptions(latency='5ms', rate='25MB/s', ranks_per_host=1, by_mpirun=False, pairs=())
+    >>> parse("20ms,6.25MB/s,2,mpirun", 4)[:4]
+    ('20ms', '6.25MB/s', 2, True)
+    >>> parse("dgx1", 8).pairs[:2]
+    ((0, 1, 50000000.0), (0, 2, 25000000.0))
     """
     words = text.split(",") if text else []
     is_by_mpirun = words[-1:] == [MPIRUN]
     words = words[:-1] if is_by_mpirun else words
+    if words and not words[0][:1].isdecimal():
+        return _linked(words, ranks, is_by_mpirun)
     if len(words) > 3 or not all(word.isdecimal() for word in words[2:]):
         raise ValueError(
             f"invalid network: got {text!r}, expected LATENCY,RATE[,RANKS_PER_HOST], for example 5ms,25MB/s"
@@ -92,6 +103,26 @@ def parse(text: str, ranks: int) -> ClusterOptions:
     return options
 
 
+def _linked(words: list[str], ranks: int, by_mpirun: bool) -> ClusterOptions:
+    """The links of a machine, slower. Pairs without a link talk over a tenth of one, as over a network for control."""
+    on = machine(words[0])
+    times = words[1] if len(words) > 1 else SLOWER
+    if len(words) > 2 or not times.isdecimal() or int(times) < 1:
+        raise ValueError(f"invalid network: got {','.join(words)!r}, expected MACHINE[,TIMES], for example dgx1,10000")
+    if on.links is None or on.inside is None or on.links.switches:
+        raise ValueError(f"emulated machine: got {on.name}, expected one whose ranks have links to each other, as dgx1")
+    if ranks != on.ranks_per_node:
+        raise ValueError(f"ranks of {on.name}: got {ranks}, expected {on.ranks_per_node}")
+    limits.need_hosts(ranks)
+    counted = {(a, b): count for a, b, count in on.links.counted(ranks)}
+    if uneven := [ends for ends, count in counted.items() if counted.get(ends[::-1]) != count]:
+        raise ValueError(f"emulated links: got {uneven[0]} unlike its reverse, expected the same both ways")
+    rate = on.inside.rate / int(times)
+    pairs = tuple((a, b, rate * counted.get((a, b), 0.1)) for a in range(ranks) for b in range(a + 1, ranks))
+    slow = format_seconds(on.inside.alpha * int(times)), format_rate(rate)
+    return ClusterOptions(*slow, 1, by_mpirun, pairs)
+
+
 def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch` on temporary emulated hosts. Raises ClusterError if none can be made."""
     module, settings, ranks, timeout, environment, on_event, network = wanted
@@ -99,7 +130,11 @@ def launch(wanted: Request) -> list[Event]:
     if options.by_mpirun:
         need_mpirun()
     start, each = _launch_by_mpirun if options.by_mpirun else launch_on, options.ranks_per_host
-    with cluster(ranks // each, options.latency, options.rate) as hosts:
+    # A host's own port sets no limit where every pair has a link: the pair's latency is added to none.
+    latency, rate = ("0s", limits.RATES[1]) if options.pairs else (options.latency, options.rate)
+    with cluster(ranks // each, latency, rate) as hosts:
+        for host, other, bytes_per_second in options.pairs:
+            hosts.set(host, other, rate=format_rate(bytes_per_second), latency=options.latency)
         return start(hosts, module, settings, each, timeout=timeout, environment=environment, on_event=on_event)
 
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collectives.machine import Machine
 from collectives.schedule import Ints
-from collectives.topology.graph import Graph, flow
+from collectives.topology.graph import Graph, flow, graph
 from collectives.topology.linear import all_reduce_units, all_to_all_units
 
 BY_CUT = ("all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -70,6 +71,19 @@ def bound(collective: str, of: Graph, root: int = 0) -> Bound:
     links = way.leaving(cut)
     shards = int((cut < of.p).sum()) if collective in ("all_gather", "reduce_scatter") else of.p
     return Bound(collective, of, Fraction(shards, links * of.p), tuple(cut.tolist()), links, shards)
+
+
+def seconds(collective: str, on: Machine, p: int, nbytes: int) -> float:
+    """The least time of a collective of so many bytes on a machine with links; 0 for one that has no such bound.
+
+    >>> from collectives.machine import machine
+    >>> round(seconds("all_gather", machine("dgx1"), 8, 1 << 30) * 1e3, 3)
+    6.263
+    """
+    if collective not in BOUNDED:
+        return 0.0
+    of = graph(on, p)
+    return float(bound(collective, of).units * nbytes / of.unit)
 
 
 def _worst_spread(of: Graph) -> Ints:

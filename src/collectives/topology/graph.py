@@ -79,9 +79,7 @@ def graph(machine: Machine, p: int | None = None) -> Graph:
     return _graph(machine.name, p, n, links | dict.fromkeys(between, network), between)
 
 
-def _graph(
-    name: str, p: int, n: int, links: dict[tuple[int, int], Fraction], between: list[tuple[int, int]]
-) -> Graph:
+def _graph(name: str, p: int, n: int, links: dict[tuple[int, int], Fraction], between: list[tuple[int, int]]) -> Graph:
     scale = lcm(*(rate.denominator for rate in links.values())) if links else 1
     whole = {ends: int(rate * scale) for ends, rate in links.items()}
     common = gcd(*whole.values()) or 1
@@ -160,7 +158,9 @@ def ways(of: Graph) -> Ways:
                 at = int(before[s, at])
             found.append(path[::-1])
     lengths = [len(path) for path in found]
-    return Ways(np.concatenate([[0], np.cumsum(lengths)]), np.array([link for path in found for link in path], np.int64))
+    return Ways(
+        np.concatenate([[0], np.cumsum(lengths)]), np.array([link for path in found for link in path], np.int64)
+    )
 
 
 def _before(of: Graph, s: int) -> Ints:

@@ -16,7 +16,7 @@ MOST_DENOMINATOR, NEAR = 10_000, 1e-8
 
 
 def all_to_all_units(of: Graph) -> Fraction:
-    """The least time of an all-to-all of n bytes, in units of n / `Graph.unit`: every rank has n / p bytes for every other.
+    """The least time of an all-to-all in units of n / `Graph.unit`: every rank has n / p bytes for each other one.
 
     A flow from each rank carries its p - 1 pieces. The most that all flows can be scaled by, within the capacities, is
     the inverse of the time. Cost: a linear program of p * links variables; 16 ranks 0.1 s.
@@ -54,7 +54,6 @@ def all_reduce_units(of: Graph) -> Fraction:
     p, n, links = of.p, of.vertices, _links(of)
     e, balance = len(links), _balance(of)
     # Variables: flows to each rank, flows from each rank, the share of each link for the former, rates of roots, total.
-    columns = 2 * p * e + e + p + 1
     blocks: list[list[Any]] = []
     for v in range(2 * p):
         roots, total = coo_array((np.ones(p), (np.arange(p), np.arange(p))), shape=(n, p)), np.zeros((n, 1))
@@ -73,7 +72,6 @@ def all_reduce_units(of: Graph) -> Fraction:
     most = block_array(limited, format="csr")
     capacity = of.capacity[links[:, 0], links[:, 1]].astype(float)
     limits = np.concatenate([np.zeros(p * e), np.tile(capacity, p)])
-    assert equal.shape[1] == most.shape[1] == columns
     return _nearest(1 / _maximum(equal, np.zeros(equal.shape[0]), most, limits))
 
 

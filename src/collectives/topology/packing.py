@@ -22,7 +22,7 @@ MOST_TREES = 512
 
 @dataclass
 class Trees:
-    """``count`` equal trees of one root: the ranks reached, and links (parent, child) in the order in which they grew."""
+    """``count`` equal trees of one root: the ranks reached, and links (parent, child) in the order of their growth."""
 
     root: int
     count: int

@@ -20,10 +20,9 @@ COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduc
 def packed_trees(collective: str, on: Machine, p: int, segments: int = 1, root: int = 0) -> Schedule:
     """Spanning trees over a machine's links that together reach its bound, pipelined in segments.
 
-    An all_gather has trees from every rank, a broadcast from its root, each with a part of the buffer; a reduction is
-    the same on reversed links, backwards; an all_reduce is a reduce_scatter, then an all_gather. With s segments and
-    trees of depth d, every step loads the fullest links alike, so that it takes ``(s + d - 1) / s`` times the bound
-    (twice that for an all_reduce's two phases), and latencies.
+    An all_gather has trees from every rank, a broadcast from its root. Each tree carries its own chunks. A reduction
+    runs the trees of the reversed links backwards; an all_reduce is a reduce_scatter, then an all_gather. With s
+    segments and trees of depth d it takes at most ``(s + d - 1) / s`` times the bound, and latencies.
 
     Raises ValueError for another collective, and as `topology.graph` and `topology.packed` do.
 
@@ -37,7 +36,8 @@ def packed_trees(collective: str, on: Machine, p: int, segments: int = 1, root: 
         raise ValueError(f"collective of {NAME}: got {collective}, expected one of {', '.join(COLLECTIVES)}")
     if collective == "all_reduce":
         return _both(on, p, segments)
-    towards, spread = collective.startswith("reduce"), "broadcast" if collective in ("broadcast", "reduce") else "all_gather"
+    towards = collective.startswith("reduce")
+    spread = "broadcast" if collective in ("broadcast", "reduce") else "all_gather"
     each, trees = _packed(spread, on, p, root, towards)
     out = _pipelined(spread, p, each, trees, segments, root)
     return reverse(out, collective, add=True) if towards else out
@@ -47,9 +47,7 @@ def _both(on: Machine, p: int, segments: int) -> Schedule:
     """Both phases in the same chunks: each root's number of trees may differ where links differ by direction."""
     plans = [_packed("all_gather", on, p, 0, towards) for towards in (True, False)]
     common = lcm(*(each for each, _ in plans))
-    into, out = (
-        _pipelined("all_gather", p, each, trees, segments * common // each, 0) for each, trees in plans
-    )
+    into, out = (_pipelined("all_gather", p, each, trees, segments * common // each, 0) for each, trees in plans)
     return then(reverse(into, "reduce_scatter", add=True), out, "all_reduce")
 
 
@@ -71,9 +69,9 @@ def _pipelined(collective: str, p: int, each: int, trees: list[Trees], segments:
     parts, rows, used = (p if collective == "all_gather" else 1), [], dict.fromkeys(range(p), 0)
     for tree in trees:
         part = tree.root if parts > 1 else 0
-        first = part * each * segments + used[part]
+        begin = part * each * segments + used[part]
         used[part] += tree.count
-        rows += [(tree.depth[parent], parent, child, first, tree.count) for parent, child in tree.links]
+        rows += [(tree.depth[parent], parent, child, begin, tree.count) for parent, child in tree.links]
     depth, src, dst, first, count = (np.array(values, dtype=np.int64) for values in zip(*sorted(rows), strict=True))
 
     def make(t: int) -> Step:
@@ -86,16 +84,16 @@ def _pipelined(collective: str, p: int, each: int, trees: list[Trees], segments:
     return Schedule(collective, p, parts * each * segments, nsteps, make, root=rooted, one_port=False)
 
 
-def on_links(collective: str, algorithm: str) -> Callable[..., Schedule]:
+def on_links(collective: str, name: str) -> Callable[..., Schedule]:
     """The function behind ``packed_trees@MACHINE``, for `algorithms.build`: a preset, NAME.yaml, or a mesh or torus."""
-    place = machine(algorithm.partition("@")[2])
+    on = machine(name)
     if collective not in COLLECTIVES:
         raise ValueError(f"collective of {NAME}: got {collective}, expected one of {', '.join(COLLECTIVES)}")
 
     def unrooted(p: int, segments: int = 1) -> Schedule:
-        return packed_trees(collective, place, p, segments)
+        return packed_trees(collective, on, p, segments)
 
     def rooted(p: int, segments: int = 1, root: int = 0) -> Schedule:
-        return packed_trees(collective, place, p, segments, root)
+        return packed_trees(collective, on, p, segments, root)
 
     return rooted if collective in ("broadcast", "reduce") else unrooted
