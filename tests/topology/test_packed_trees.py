@@ -13,15 +13,14 @@ from collectives.topology.graph import Graph, graph, ways
 from collectives.topology.packing import packed
 from collectives.topology.trees import COLLECTIVES, packed_trees
 
+LARGE = pytest.mark.extended
 PRESETS = [
     ("dgx1", 8),
     ("mi250", 16),
     ("a100", 8),
-    ("a100", 16),
     ("ndv2", 16),
-    ("dgx2", 16),
     ("mesh:3x4", 12),
-    ("torus:3x3x3", 27),
+    *(pytest.param(*given, marks=LARGE) for given in (("a100", 16), ("dgx2", 16), ("torus:3x3x3", 27))),
 ]
 SLOW = [("mi250", 32), ("a100", 32)]
 
@@ -84,6 +83,7 @@ def test_a_lost_row_is_noticed() -> None:
         verify(type(whole)("all_gather", 8, whole.k, whole.nsteps, make, one_port=False))  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("name", "p"), PRESETS)
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast"])
 def test_large_buffers_come_within_a_hundredth_of_the_bound(name: str, p: int, collective: str) -> None:
