@@ -117,18 +117,18 @@ def _all_to_all(top: dict[str, Any], flows: list[Flow]) -> Flows:
     name = next((name for name in ("8-Chunk paths", "7-chunk paths") if name in top), "8-Chunk paths")
     demands = {_demand(key): list(_pieces(key, value)) for key, value in _dict(top.get(name), name).items()}
     gpus = _need_few({gpu for origin, to, _ in demands for gpu in (origin, to)})
+    rank = {gpu: r for r, gpu in enumerate(gpus)}
     pieces = [flow for paths in demands.values() for path in paths for flow in path]
     _need_nodes(pieces, gpus)
-    if odd := set(flows) ^ set(pieces):
-        flow = min(odd, key=str)
-        raise ScheduleError(f"flows and {name}: got {_told(flow)} in one of them, expected the same flows in both")
-    rank = {gpu: r for r, gpu in enumerate(gpus)}
     pairs: dict[int, list[list[Flow]]] = {}
     for (origin, to, chunk), paths in demands.items():
         if chunk % len(gpus) != rank[to]:
             raise ValueError(f"demand at {to}: got chunk {chunk}, expected {rank[to]} modulo {len(gpus)} GPUs")
         _need_whole(origin, to, chunk, paths)
         pairs.setdefault(rank[origin] * len(gpus) + rank[to], []).extend(paths)
+    if odd := set(flows) ^ set(pieces):
+        flow = min(odd, key=str)
+        raise ScheduleError(f"flows and {name}: got {_told(flow)} in one of them, expected the same flows in both")
     most = max(map(len, pairs.values()))
     return _made("all_to_all", top, gpus, len(gpus) ** 2 * most, tuple(_hops(pairs, most)))
 

@@ -124,5 +124,7 @@ def need_complete(flows: Flows) -> None:
     missing = np.argwhere(where(made) & ~held)
     if missing.size:
         rank, cell = map(int, missing[0])
-        others = f"; {len(missing) - 1:,} other chunks or pieces are missing" if len(missing) > 1 else ""
-        raise ScheduleError(f"GPU {flows.gpus[rank]}: got no {flows.chunk(cell)}, expected it at the end{others}")
+        pieces = 1 if flows.collective == "all_gather" else made.k // made.p**2
+        others = len(np.unique(missing[:, 0] * made.k + missing[:, 1] // pieces)) - 1
+        more = f" ({others:,} more are missing)" if others else ""
+        raise ScheduleError(f"GPU {flows.gpus[rank]}: got no {flows.chunk(cell)}, expected it at the end{more}")
