@@ -106,7 +106,7 @@ def _told(row: Row) -> str:
     numbers = f" ({', '.join(map(str, row['switches']))})" if row["switches"] else ""
     return (
         f"{row['collective']} on {row['ranks']} GPUs ({row['gpus']}) and {switches}{numbers}: "
-        f"{row['flows']:,} flows, sent in {row['epochs']} epochs, and every chunk arrives"
+        f"{row['flows']:,} flows, the last in epoch {row['epochs'] - 1}; every chunk arrives"
     )
 
 

@@ -72,7 +72,7 @@ def _up(values: NDArray[np.float64]) -> Ints:
 
 
 def _played(flows: Flows, model: Model) -> tuple[int, list[str]]:
-    """The epoch before which all is there, and at most one fault of each kind."""
+    """The epoch before which all is there, and the first fault of each kind."""
     ready: dict[tuple[int, int], int] = {}
     sent: dict[tuple[int, int, int, int], float] = {}
     faults: dict[str, str] = {}
@@ -84,7 +84,8 @@ def _played(flows: Flows, model: Model) -> tuple[int, list[str]]:
             faults.setdefault("early", f"epoch {flow.epoch}: {what}")
         ready[flow.dst, hop.first] = min(arrives, ready.get((flow.dst, hop.first), arrives))
         sent |= {(a, b, epoch, hop.first): 1.0 if flow.volume is None else flow.volume for a, b, epoch in legs}
-    faults |= dict(_overloads(sent, model))
+    for kind, told in _overloads(sent, model):
+        faults.setdefault(kind, told)
     return max(ready.values()), list(faults.values())
 
 
@@ -108,7 +109,7 @@ def _overloads(sent: dict[tuple[int, int, int, int], float], model: Model) -> It
             continue
         window = int(model.extra[a, b]) + 1
         most = window * float(model.per_epoch[a, b])
-        for epoch in load:
+        for epoch in sorted(load):
             carried = sum(load.get(each, 0) for each in range(epoch - window + 1, epoch + 1))
             if carried > most + ROUNDED:
                 yield "load", f"link {a}->{b}, epoch {epoch}: got {carried:g} chunks, expected at most {most:g}"
