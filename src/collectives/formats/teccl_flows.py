@@ -65,7 +65,11 @@ class Flows(NamedTuple):
 
 
 def span(nodes: tuple[int, ...]) -> str:
-    """Consecutive numbers as runs: ``1–16, 18–33``."""
+    """Consecutive numbers as runs.
+
+    >>> span((1, 2, 3, 5))
+    '1–3, 5'
+    """
     ends = [node for node in nodes if node - 1 not in nodes], [node for node in nodes if node + 1 not in nodes]
     return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(*ends, strict=True))
 
@@ -108,7 +112,7 @@ def _legs(flows: Flows) -> int:
 def need_complete(flows: Flows) -> None:
     """Raise a ScheduleError, one line in the file's own numbers, if a node sends what it lacks or misses a chunk.
 
-    Cost: participants * k bytes. `collectives.verify` proves the same schedule and more; it numbers nodes as ranks.
+    Cost: participants * k bytes. `verify` proves the same schedule and more; it numbers nodes as ranks.
     """
     made, nodes = schedule(flows), [*flows.gpus, *flows.switches]
     held = np.zeros((made.participants, made.k), dtype=np.bool_)
