@@ -1,8 +1,9 @@
 """Other people's programs: fetch the files that the committed table names, judge each, and write the verdicts again.
 
-``python .ci/judged.py fetch FOLDER`` gets the files from their repositories by git, each as SHA-256.xml, and compares
-the hashes. ``python .ci/judged.py judge FOLDER`` reads and proves them, as ``collectives verify FOLDER/*.xml`` does,
-and writes the table; ``judge FOLDER --check`` prints what differs from it instead, and exits with 1 if anything does.
+``python .ci/judged.py fetch FOLDER`` gets the files from their repositories by git, each as SHA-256.xml or .json, and
+compares the hashes. ``python .ci/judged.py judge FOLDER`` reads and proves them, as ``collectives verify FOLDER/*``
+does, and writes the table; ``judge FOLDER --check`` prints what differs from it instead, and exits with 1
+if anything does.
 """
 
 import argparse
@@ -15,8 +16,12 @@ import time
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from collectives.cli import programs
+from collectives.formats import teccl
+from collectives.formats.teccl_fit import fit
+from collectives.formats.teccl_network import GB, published
 from collectives_book.judged import COLUMNS, JudgedFile, read, write
 
 TABLE = Path(__file__).resolve().parent.parent / "experiments" / "results" / "reference" / "judged" / "programs.csv"
@@ -50,23 +55,28 @@ def contents(repository: str, rows: list[JudgedFile]) -> Iterator[tuple[JudgedFi
             yield row, git(folder, "cat-file", "blob", f"{row.commit}:{row.path}")
 
 
+def place(folder: Path, row: JudgedFile) -> Path:
+    """Where a file is in the folder: by its hash, with the ending that it has in its repository."""
+    return folder / f"{row.sha256}{Path(row.path).suffix}"
+
+
 def fetch(folder: Path) -> None:
     """Get all files; SystemExit for one that has another hash than the table."""
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [row for row in read(TABLE) if not (folder / f"{row.sha256}.xml").exists()]
+    missing = [row for row in read(TABLE) if not place(folder, row).exists()]
     for repository, rows in groupby(missing, key=lambda row: row.repository):
         for row, data in contents(repository, list(rows)):
             found = hashlib.sha256(data).hexdigest()
             if found != row.sha256:
                 raise SystemExit(f"SHA-256 of {row.link}: got {found}, expected {row.sha256}")
-            (folder / f"{found}.xml").write_bytes(data)
+            place(folder, row).write_bytes(data)
         print(f"{repository}: done", flush=True)
 
 
 def judge(folder: Path) -> list[JudgedFile]:
     """The rows of the table with new verdicts; SystemExit for a file that is not in the folder."""
     rows, found = read(TABLE), []
-    files = [folder / f"{row.sha256}.xml" for row in rows]
+    files = [place(folder, row) for row in rows]
     if missing := [file for file in files if not file.exists()]:
         raise SystemExit(f"judge: got no {missing[0]} and {len(missing) - 1} others, expected them: fetch first")
     verdicts = programs.rows(list(map(str, files)))
@@ -80,14 +90,26 @@ def judge(folder: Path) -> list[JudgedFile]:
                 ranks=said.get("ranks", 0),
                 verdict=said["verdict"],
                 why=said.get("why", ""),
-                steps=said.get("instructions", 0),
+                steps=said.get("instructions", said.get("flows", 0)) if said["verdict"] == "right" else 0,
                 slots=said.get("slots", 0),
                 dependencies=said.get("dependencies", 0),
                 needless=len(said.get("needless", ())),
+                **on_network(row.path, file, said["verdict"]),
                 seconds=round(time.process_time() - begin, 3),
             )
         )
     return found
+
+
+def on_network(path: str, file: Path, verdict: str) -> dict[str, Any]:
+    """The columns of a right schedule whose network its path names; empty and 0 for any other file."""
+    known = published(path)
+    if not known or verdict != "right":
+        return {"network": known[0] if known else "", "missing": "", "bandwidth": 0, "stated": 0}
+    flows = teccl.read(file.read_bytes())
+    found = fit(flows, *known)
+    numbers = {"bandwidth": round(found.bandwidth), "stated": round(flows.stated * GB)}
+    return {"network": known[0], "missing": found.missing, **numbers}
 
 
 def differences(old: list[JudgedFile], new: list[JudgedFile]) -> list[str]:

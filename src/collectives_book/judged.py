@@ -13,7 +13,10 @@ SHORT = 7, 12
 
 
 class JudgedFile(NamedTuple):
-    """One file: its place, its hash, and the verdict. What `prove` reports of a right program is 0 for others."""
+    """One file: its place, its hash, and the verdict. What `prove` reports of a right program is 0 for others.
+
+    A schedule for a known network has that in the last columns but one; they are empty and 0 for a program.
+    """
 
     repository: str  # owner/name at GitHub
     commit: str
@@ -24,10 +27,14 @@ class JudgedFile(NamedTuple):
     ranks: int
     verdict: str
     why: str  # empty for a right program
-    steps: int
+    steps: int  # of a schedule: its flows
     slots: int
     dependencies: int
     needless: int
+    network: str
+    missing: str  # what the network has, and the schedule does not use or keep to
+    bandwidth: int  # algorithm bandwidth in bytes per second, computed from the flows
+    stated: int  # the same as the file says it
     seconds: float  # of processor time
 
     @property
@@ -37,7 +44,7 @@ class JudgedFile(NamedTuple):
 
 
 COLUMNS = JudgedFile._fields
-NUMBERS = ("bytes", "ranks", "steps", "slots", "dependencies", "needless")
+NUMBERS = ("bytes", "ranks", "steps", "slots", "dependencies", "needless", "bandwidth", "stated")
 
 
 def read(path: Path) -> list[JudgedFile]:
@@ -76,6 +83,24 @@ def _counted(name: str, rows: list[JudgedFile]) -> str:
     return (
         f"| {name} | {' | '.join(map(str, numbers))} | {gpus} | {max(row.bytes for row in rows) / 1e3:,.0f}\u00a0KB |"
     )
+
+
+def schedules(rows: list[JudgedFile]) -> str:
+    """The right schedules by network and collective, as a table in Markdown, with the largest bandwidth of each."""
+    head = "| network | collective | files | complete | what is missing | largest bandwidth, computed | stated |"
+    groups: dict[tuple[str, str], list[JudgedFile]] = {}
+    for row in rows:
+        if row.network:
+            groups.setdefault((row.network, row.collective), []).append(row)
+    return "\n".join([head, f"|---|---|--:|--:|---|{'--:|' * 2}", *map(_schedules, groups.values())])
+
+
+def _schedules(rows: list[JudgedFile]) -> str:
+    right = [row for row in rows if row.verdict == "right"]
+    complete, best = sum(not row.missing for row in right), max(rows, key=lambda row: row.bandwidth)
+    missing = "; ".join(dict.fromkeys(row.missing for row in rows if row.missing)) or "–"
+    numbers = " | ".join(f"{each / 1e9:.1f}\u00a0GB/s" for each in (best.bandwidth, best.stated))
+    return f"| {best.network} | {best.collective} | {len(rows)} | {complete} | {missing} | {numbers} |"
 
 
 def to_html(rows: list[JudgedFile]) -> str:

@@ -1,6 +1,7 @@
 """The table of other people's programs has its form, and its files are fetched by git and compared by hash."""
 
 import hashlib
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -8,12 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from collectives_book.judged import COLUMNS, VERDICTS, JudgedFile, read, write
+from collectives_book.judged import COLUMNS, VERDICTS, JudgedFile, read, schedules, write
 from formats.programs import ring
+from formats.test_teccl import gather
 from places import ROOT, script
 
 TABLE = ROOT / "experiments" / "results" / "reference" / "judged" / "programs.csv"
 ROWS = read(TABLE)
+SCHEDULE = "output/NDv2_output/2_chassis/AllGather/Fast/1MB.json"
 
 
 @pytest.fixture
@@ -27,12 +30,27 @@ def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 def test_every_row_says_where_its_file_is_and_why_it_got_its_verdict() -> None:
     assert len({row.sha256 for row in ROWS}) == len(ROWS) >= 100
     for row in ROWS:
-        assert re.fullmatch(r"https://github.com/[\w-]+/[\w.-]+/blob/[0-9a-f]{40}/.+\.xml", row.link)
+        assert re.fullmatch(r"https://github.com/[\w-]+/[\w.-]+/blob/[0-9a-f]{40}/.+\.(xml|json)", row.link)
         assert row.verdict in VERDICTS
         assert bool(row.why) == (row.verdict != "right") == (row.steps == 0)
         assert (row.ranks > 0) == (row.verdict != "unreadable")
         assert row.needless <= row.dependencies
         assert "/tmp" not in row.why
+
+
+def test_a_schedule_says_its_network_and_a_program_says_none() -> None:
+    for row in ROWS:
+        assert bool(row.network) == row.path.endswith(".json")
+        assert (row.bandwidth > 0) == (row.stated > 0) == (bool(row.network) and row.verdict == "right")
+        assert row.network or not row.missing
+
+
+def test_schedules_are_counted_by_network_and_collective() -> None:
+    lines = schedules(ROWS).splitlines()[2:]
+    told = {tuple(cell.strip() for cell in line.split("|")[1:6]) for line in lines}
+    assert ("NDv2 4 chassis", "all_gather", "33", "33", "–") in told
+    assert ("NDv2 2 chassis", "all_gather", "33", "0", "GPU 0 of 16 takes no part") in told
+    assert sum(int(cells[2]) for cells in told) == 154
 
 
 def test_a_table_that_is_written_reads_the_same(tmp_path: Path) -> None:
@@ -48,7 +66,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
 
 def row(text: bytes, commit: str, path: str) -> JudgedFile:
     digest = hashlib.sha256(text).hexdigest()
-    return JudgedFile("owner/name", commit, path, digest, len(text), "", 0, "right", "", 0, 0, 0, 0, 0.0)
+    return JudgedFile("owner/name", commit, path, digest, len(text), "", 0, "right", "", 0, 0, 0, 0, "", "", 0, 0, 0.0)
 
 
 @pytest.mark.integration
@@ -56,18 +74,26 @@ def test_files_are_fetched_compared_and_judged(
     judged: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = ring(3).encode(), ring(3).replace('send="1"', 'send="9"').encode()
+    flows = json.dumps(gather([8, 1])).encode()
     site, folder = tmp_path / "site", tmp_path / "files"
-    commit = repository(site / "owner" / "name.git", {"good.xml": good, "a/bad.xml": bad})
+    commit = repository(site / "owner" / "name.git", {"good.xml": good, "a/bad.xml": bad, SCHEDULE: flows})
     monkeypatch.setattr(judged, "SITE", site.as_uri())
-    write(judged.TABLE, [row(good, commit, "good.xml"), row(bad, commit, "a/bad.xml")])
+    rows = [row(good, commit, "good.xml"), row(bad, commit, "a/bad.xml"), row(flows, commit, SCHEDULE)]
+    write(judged.TABLE, rows)
     assert judged.main(["fetch", str(folder)]) == 0
-    assert {path.read_bytes() for path in folder.iterdir()} == {good, bad}
+    assert {path.read_bytes() for path in folder.iterdir()} == {good, bad, flows}
     assert judged.main(["judge", str(folder), "--check"]) == 1
     assert "bad.xml: verdict: got unreadable, expected right" in capsys.readouterr().out
     assert judged.main(["judge", str(folder)]) == 0
     assert judged.main(["judge", str(folder), "--check"]) == 0
     found = {each.path: each for each in read(judged.TABLE)}
     assert (found["good.xml"].verdict, found["good.xml"].ranks) == ("right", 3)
+    assert (found[SCHEDULE].verdict, found[SCHEDULE].ranks, found[SCHEDULE].steps) == ("right", 2, 2)
+    assert found[SCHEDULE].network == "NDv2 2 chassis"
+    assert found[SCHEDULE].missing.startswith(
+        "GPU 0, 2–7, 9–15 of 16 takes no part; link 1->8: got flows, expected none"
+    )
+    assert found[SCHEDULE].stated == 2e9
 
 
 def repository(folder: Path, files: dict[str, bytes]) -> str:

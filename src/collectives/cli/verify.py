@@ -20,7 +20,9 @@ SIZE = "1M"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     add_schedule(parser, units.MOST_RANKS, nargs="?")
-    parser.add_argument("files", nargs="*", metavar="FILE.xml", help="instead: programs in MSCCL XML, one or more")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="instead: programs in MSCCL XML, schedules of TE-CCL in JSON"
+    )
     parser.add_argument("--all", action="store_true", help="every algorithm, all its roots, segments and nodes")
     most = f"with --all: 1 to P ranks (default: {COUNTED_RANKS}, and more)"
     parser.add_argument("--max-ranks", type=whole(COUNTED_RANKS), metavar="P", help=most)
@@ -32,14 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """A row for each proof; a schedule that is wrong raises ScheduleError."""
     words = [word for word in (arguments.collective, arguments.algorithm, *arguments.files) if word is not None]
-    if words and all(word.endswith(".xml") for word in words) and not arguments.all:
+    if words and all(word.endswith((".xml", ".json")) for word in words) and not arguments.all:
         with signals.limit(arguments.timeout or TIMEOUT, "verify"):
             _verify_programs(words, arguments)
         return
     if arguments.machine or arguments.bytes:
         raise UsageError("--machine and --bytes go with FILE.xml: `simulate` has them for other schedules")
     if arguments.files:
-        raise UsageError(f"verify: got {' '.join(words)[:80]}, expected a collective and an algorithm, or FILE.xml …")
+        raise UsageError(
+            f"verify: got {' '.join(words)[:80]}, expected a collective and an algorithm, or FILE.xml or FILE.json …"
+        )
     named = arguments.collective is not None and arguments.algorithm is not None
     if named == arguments.all:
         raise UsageError("verify takes either a collective and an algorithm, or --all")

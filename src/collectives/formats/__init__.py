@@ -1,1 +1,1 @@
-"""Formats of other people: MSCCL XML, read, proved and written; GOAL and the file of NCCL's tuner, written."""
+"""Formats of others: MSCCL XML, read, proved, and as schedules; TE-CCL, read; GOAL and NCCL's tuner, written."""

@@ -75,7 +75,7 @@ class Element:
 
 def program(source: Path | bytes) -> Program:
     """The program in a file or a text; ValueError, one line, for what is none."""
-    top = _parse(source) if isinstance(source, bytes) else _read(source)
+    top = _parse(source if isinstance(source, bytes) else contents(source))
     if top.name != "algo":
         top.fail(f"got <{top.name[:40]}>, expected <algo>")
     collective = COLLECTIVES[top.word("coll", COLLECTIVES)]
@@ -209,8 +209,8 @@ def _need_single(blocks: list[ThreadBlock]) -> None:
             raise ValueError(f"GPU {gpu}: got {times} thread blocks with {what} {value}{where}, expected one")
 
 
-def _read(path: Path) -> Element:
-    """The file's outermost element; ValueError with one line that says what is wrong with the file."""
+def contents(path: Path) -> bytes:
+    """What is in a file of others, at most 16 MiB; ValueError with one line that says what is wrong with the file."""
     try:
         if not path.is_file():
             raise ValueError("there is no such file")
@@ -220,7 +220,7 @@ def _read(path: Path) -> Element:
         raise ValueError(f"the file cannot be read: {error.strerror}") from None
     if len(data) > MOST_BYTES:
         raise ValueError(f"size of the file: got more than {MOST_BYTES:,} bytes, expected at most that")
-    return _parse(data)
+    return data
 
 
 def _parse(data: bytes) -> Element:
