@@ -7,6 +7,7 @@ The first cycle passes pairs of GPUs with two links each, so two rings take it i
 links that are left. Together they use all 48 links, one each.
 """
 
+from dataclasses import replace
 from functools import reduce
 
 from collectives import ALGORITHMS, Schedule
@@ -27,4 +28,5 @@ def six_rings(p: int) -> Schedule:
     ring, k = ALGORITHMS["all_gather", "ring"](p), 6 * p
     orders = [*CYCLES, *(cycle[::-1] for cycle in CYCLES)]
     placed = [on(ring, p, k, order, [6 * rank + i for rank in order]) for i, order in enumerate(orders)]
-    return reduce(lambda one, other: parallel(one, other, "all_gather"), placed)
+    together = reduce(lambda one, other: parallel(one, other, "all_gather"), placed)
+    return replace(together, one_port=False)  # a GPU has six links

@@ -1,11 +1,19 @@
 """The committed table of other people's programs: where each file is, and what ``collectives verify`` says about it."""
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable
+from fractions import Fraction
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+
+from collectives.formats.teccl_network import NETWORKS, UNIT, capacities
+from collectives.topology.bound import bound
+from collectives.topology.graph import NO_LINKS, Graph
 
 VERDICTS = ("right", "wrong", "unreadable")
 # The first digits of a commit and of a hash, which are enough on a screen.
@@ -86,21 +94,37 @@ def _counted(name: str, rows: list[JudgedFile]) -> str:
 
 
 def schedules(rows: list[JudgedFile]) -> str:
-    """The right schedules by network and collective, as a table in Markdown, with the largest bandwidth of each."""
-    head = "| network | collective | files | complete | what is missing | largest bandwidth, computed | stated |"
+    """The right schedules by network and collective, as a table in Markdown: the largest bandwidth, and its bound."""
+    head = (
+        "| network | collective | files | complete | what is missing | bandwidth, computed | stated | bound | share |"
+    )
     groups: dict[tuple[str, str], list[JudgedFile]] = {}
     for row in rows:
         if row.network:
             groups.setdefault((row.network, row.collective), []).append(row)
-    return "\n".join([head, f"|---|---|--:|--:|---|{'--:|' * 2}", *map(_schedules, groups.values())])
+    return "\n".join([head, f"|---|---|--:|--:|---|{'--:|' * 4}", *map(_schedules, groups.values())])
 
 
 def _schedules(rows: list[JudgedFile]) -> str:
     right = [row for row in rows if row.verdict == "right"]
     complete, best = sum(not row.missing for row in right), max(rows, key=lambda row: row.bandwidth)
     missing = "; ".join(dict.fromkeys(row.missing for row in rows if row.missing)) or "–"
-    numbers = " | ".join(f"{each / 1e9:.1f}\u00a0GB/s" for each in (best.bandwidth, best.stated))
-    return f"| {best.network} | {best.collective} | {len(rows)} | {complete} | {missing} | {numbers} |"
+    least = bound_of(best)
+    numbers = " | ".join(f"{each / 1e9:.1f}\u00a0GB/s" for each in (best.bandwidth, best.stated, least))
+    share = f"{best.bandwidth / least:.0%}"
+    return f"| {best.network} | {best.collective} | {len(rows)} | {complete} | {missing} | {numbers} | {share} |"
+
+
+def bound_of(row: JudgedFile) -> float:
+    """The algorithm bandwidth in bytes per second that no schedule exceeds for the GPUs that this one serves.
+
+    A GPU that takes no part passes chunks on, as a switch does, and may copy them.
+    """
+    links, absent = capacities(row.network), re.match(r"GPU (\d+) of", row.missing)
+    others = [*NETWORKS[row.network], *([int(absent[1])] if absent else [])]
+    order = [*(node for node in range(len(links)) if node not in others), *others]
+    of = Graph(row.network, len(links) - len(others), links[np.ix_(order, order)], Fraction(UNIT), NO_LINKS)
+    return float(bound(row.collective, of).algbw)
 
 
 def to_html(rows: list[JudgedFile]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from collectives.cli import main
 from collectives.machine import Machine, machine
 from collectives.topology.bound import BOUNDED, bound, seconds
-from collectives.topology.graph import Graph, flow, graph, ways
+from collectives.topology.graph import NO_LINKS, Graph, flow, graph, ways
 
 # Zhao et al., ForestColl (arXiv 2402.06787); DGX-1: Cai et al. 2021, R/C of the fastest all-gather. GB/s of an all-gather.
 PUBLISHED = {
@@ -39,7 +39,7 @@ def some(seed: int, p: int, switches: int = 0) -> Graph:
         ends = random.permutation(p)[: 1 + p // 2]
         capacity[switch, ends], capacity[np.roll(ends, 1), switch] = 2, 2
     np.fill_diagonal(capacity, 0)
-    return Graph("some", p, capacity, Fraction(1), np.zeros((0, 2), dtype=np.int64))
+    return Graph("some", p, capacity, Fraction(1), NO_LINKS)
 
 
 @pytest.mark.parametrize(("name", "p"), PUBLISHED)
@@ -83,9 +83,7 @@ def test_a_link_less_raises_the_bound() -> None:
 def test_rings_and_full_meshes_have_their_closed_forms(p: int) -> None:
     ring = of(f"torus:{p}")
     links = 2 if p > 2 else 1
-    full = Graph(
-        "full", p, np.ones((p, p), dtype=np.int64) - np.eye(p, dtype=np.int64), Fraction(1), np.zeros((0, 2), int)
-    )
+    full = Graph("full", p, np.ones((p, p), dtype=np.int64) - np.eye(p, dtype=np.int64), Fraction(1), NO_LINKS)
     for made, degree in ((ring, links), (full, p - 1)):
         assert bound("all_gather", made).units == Fraction(p - 1, p * degree)
         assert bound("all_reduce", made).units == Fraction(2 * (p - 1), p * degree)
@@ -109,7 +107,7 @@ def test_an_all_reduce_need_not_have_two_phases() -> None:
 
 
 def test_a_machine_of_one_rank_needs_no_time() -> None:
-    single = Graph("single", 1, np.zeros((1, 1), dtype=np.int64), Fraction(1), np.zeros((0, 2), dtype=np.int64))
+    single = Graph("single", 1, np.zeros((1, 1), dtype=np.int64), Fraction(1), NO_LINKS)
     assert [bound(collective, single).units for collective in BOUNDED] == [0] * len(BOUNDED)
     assert seconds("gather", machine("dgx1"), 8, 1 << 20) == 0
 

@@ -14,6 +14,8 @@ from collectives.link_table import MOST_VERTICES
 from collectives.machine import Machine
 from collectives.schedule import Ints
 
+NO_LINKS: Ints = np.zeros((0, 2), dtype=np.int64)
+
 # scipy's flows count in 32 bits.
 MOST_FLOW = (1 << 31) - 1
 
