@@ -105,6 +105,24 @@ SWEEPS = {
         ],
         {},
     ),
+    # The links of a DGX-1, ten thousand times as slow: 48 of 2.5 MB/s.
+    "slow-motion/dgx1": Run(
+        [
+            Settings(
+                collective="all_gather",
+                algorithms=[
+                    "packed_trees@dgx1",
+                    *(f"examples/dgx1_rings.py:{name}" for name in ("six_rings", "one_ring")),
+                ],
+                ranks=8,
+                where="cluster:dgx1,10000",
+                bytes=[64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20],
+                repetitions=7,
+                warmups=1,
+            )
+        ],
+        {},
+    ),
     "loopback/all-reduce": on_this_machine({}),
     "loopback/all-reduce-tcp": on_this_machine({"COLLECTIVES_TRANSPORT": "tcp", "OMPI_MCA_btl": "tcp,self"}),
 }
