@@ -122,7 +122,7 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
     """A recorded result that its preset would not make any more: other values, or an algorithm that has gone."""
     import yaml
 
-    from collectives.algorithms import ALGORITHMS
+    from collectives.algorithms import ALGORITHMS, PACKED
     from collectives.wire import split
     from collectives_book import load
 
@@ -132,9 +132,10 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
     given = yaml.safe_load(preset.read_text(encoding="utf8")).get(path.stem, {}) if preset.exists() else {}
     if path.parent.name.startswith("slurm"):
         given.pop("ranks", None)  # the job's number of tasks decides
-    names = {"auto", *(name for _, name in ALGORITHMS)}
+    names = {"auto", PACKED, *(name for _, name in ALGORITHMS)}
     for each in settings:
-        for gone in sorted({split(name)[0] for name in each.get("algorithms", ())} - names):
+        algorithms = {split(name)[0].partition("@")[0] for name in each.get("algorithms", ())}
+        for gone in sorted(name for name in algorithms - names if not (ROOT / name.partition(":")[0]).is_file()):
             yield Fault(path, line_of(text, gone), f"stale: measured with {gone!r}, and no algorithm has this name")
     for name in given.keys() & {key for each in settings for key in each}:
         field = load(path.stem).Parameters.model_fields[name]

@@ -13,10 +13,12 @@ FOLDER = Path(schemas.__file__).parent
 def machine() -> dict[str, Any]:
     """The schema of a machine's file: the model's, and the version."""
     made = Machine.model_json_schema(mode="validation")
+    made["required"].remove("network")  # a machine with links has none where it has one node
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:collectives:machine:{schemas.VERSION}",
         **made,
+        "anyOf": [{"required": ["network"]}, {"required": ["links", "inside"]}],
         "properties": {"version": {"enum": list(range(schemas.VERSION + 1))}, **made["properties"]},
     }
 

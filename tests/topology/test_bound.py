@@ -12,7 +12,7 @@ from collectives.machine import Machine, machine
 from collectives.topology.bound import BOUNDED, bound, seconds
 from collectives.topology.graph import NO_LINKS, Graph, flow, graph, ways
 
-# Zhao et al., ForestColl (arXiv 2402.06787); DGX-1: Cai et al. 2021, R/C of the fastest all-gather. GB/s of an all-gather.
+# Algorithm bandwidth of all-gathers, GB/s: Zhao et al., ForestColl (arXiv 2402.06787); DGX-1: Cai et al. 2021, R/C.
 PUBLISHED = {
     ("dgx1", 8): Fraction(1200, 7),
     ("mi250", 16): Fraction(2400, 7),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from topology.test_bound import some
 
 from collectives import simulate, verify
 from collectives.algorithms import build
@@ -12,6 +11,7 @@ from collectives.topology.bound import bound, seconds
 from collectives.topology.graph import Graph, graph, ways
 from collectives.topology.packing import packed
 from collectives.topology.trees import COLLECTIVES, packed_trees
+from topology.test_bound import some
 
 LARGE = pytest.mark.extended
 PRESETS = [

@@ -47,6 +47,10 @@ INDIGO, FOREST, NEUTRAL = Mark("#332288", "h"), Mark("#117733", ">"), Mark("#8c8
 ROSE, GOLD, PLUM = Mark("#CC6677", "*"), Mark("#B8860B", "2"), Mark("#AA4499", "+")
 
 
+# Trees packed into the links of a machine are named by it: ``packed_trees@dgx1``.
+PACKED = "packed_trees"
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm: the function that makes its schedule, and what else is known of it. Call it as that function.
@@ -229,7 +233,7 @@ def is_own(algorithm: str) -> bool:
 
 def is_for_links(algorithm: str) -> bool:
     """Whether this names packed trees for the links of a machine: ``packed_trees@dgx1`` (`topology.trees`)."""
-    return split(algorithm)[0].startswith("packed_trees@")
+    return split(algorithm)[0].startswith(f"{PACKED}@")
 
 
 def machine_of(algorithm: str) -> str:
