@@ -43,6 +43,9 @@ UNEVEN = {
     "gamma": 1e-11,
 }
 
+# Machines whose links are known one by one: without a switch, and with one.
+LINKED = ("dgx1", "a100")
+
 # Commands that print rows as JSON. `bench-simulator` runs for minutes and `cluster` needs namespaces: neither is here.
 COMMANDS = (
     "list -p 4 --json",
@@ -103,20 +106,24 @@ def schedules(small: Iterable[int] = SMALL, large: int = LARGE) -> Entries:
 
 
 def machines() -> list[Any]:
-    """Every preset, and the uneven machine."""
+    """Every preset without links of its own, and the uneven machine."""
     from collectives.machine import Machine, machine, presets
 
-    return [*(machine(name) for name in presets()), Machine.model_validate(UNEVEN)]
+    return [*(on for on in map(machine, presets()) if not on.links), Machine.model_validate(UNEVEN)]
 
 
 def simulated(ranks: Iterable[int] = SIMULATED_ON) -> Entries:
     """Seconds of every algorithm on every machine, for each size; and a digest of all else that a simulation tells."""
-    from collectives.algorithms import ALGORITHMS
+    from collectives.algorithms import ALGORITHMS, executable
+    from collectives.machine import machine
 
     for on in machines():
         for p in (p for p in ranks if p % on.ranks_per_node == 0):
             for names in ALGORITHMS:
                 yield f"{' '.join(names)} {on.name} p={p:03}", simulation(names, p, on)
+    for on in map(machine, LINKED):
+        for names in [*executable(), *((of, f"packed_trees@{on.name}") for of in ("all_gather", "broadcast"))]:
+            yield f"{' '.join(names)} {on.name}", simulation(names, on.ranks_per_node, on)
 
 
 def simulation(names: tuple[str, str], p: int, on: Any) -> str:
