@@ -1,0 +1,1 @@
+"""Topologies as links between ranks: what they allow at best, and schedules made for them."""
