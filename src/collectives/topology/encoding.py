@@ -1,0 +1,183 @@
+"""The solver's side of synthesis: an all-gather's counts of chunks, and its chunks, as formulas for z3.
+
+SCCL asks an SMT solver for the time of each chunk, an integer (Cai et al., PPoPP 2021, section 3.3). Here the time is
+an index of a Boolean, and the rounds of each step are given, so that a link's limit is a plain cardinality. z3 5.4 with
+``pb.solver=sorting`` returned models that broke the weighted limits of an encoding with open rounds: no such option is
+set here, and every schedule is proved.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collectives.schedule import Ints, Schedule, Step
+
+# How long Ctrl-C waits at most while the solver runs, in seconds.
+NAP = 0.1
+
+# A chunk or a source; the rank that sends, the rank that receives; the step.
+Move = tuple[int, int, int, int]
+
+
+class Question(NamedTuple):
+    """Whether there is an all-gather of ``chunks`` per rank in this many steps and rounds."""
+
+    links: Ints
+    steps: int
+    rounds: int
+    chunks: int
+
+
+def splits(rounds: int, steps: int) -> Iterator[tuple[int, ...]]:
+    """Every way to give each step a round or more: steps of even length first.
+
+    >>> list(splits(5, 3))
+    [(1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 3), (1, 3, 1), (3, 1, 1)]
+    """
+    for most in range(-(-rounds // steps), rounds - steps + 2):
+        yield from (each for each in _up_to(most, rounds, steps) if max(each) == most)
+
+
+def _up_to(most: int, rounds: int, steps: int) -> Iterator[tuple[int, ...]]:
+    """Every way in which no step has more than ``most`` rounds."""
+    if steps == 0:
+        yield ()
+        return
+    for first in range(max(1, rounds - most * (steps - 1)), min(most, rounds - steps + 1) + 1):
+        yield from ((first, *rest) for rest in _up_to(most, rounds - first, steps - 1))
+
+
+def distances(links: Ints) -> Ints:
+    """How many links lead from each rank to each other; p where none do.
+
+    >>> distances(np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])).tolist()
+    [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
+    """
+    p = len(links)
+    far = np.where(links > 0, 1, p)
+    np.fill_diagonal(far, 0)
+    for via in range(p):
+        far = np.minimum(far, far[:, via, None] + far[via])
+    return np.minimum(far, p)
+
+
+def moves(of: Question) -> list[Move]:
+    """Every (source, a, b, step) in which a chunk of the source may go from a to b: it can be at a, and b lacks it."""
+    far, pairs = distances(of.links), np.argwhere(of.links).tolist()
+    return [
+        (source, a, b, t)
+        for source in range(len(of.links))
+        for t in range(of.steps)
+        for a, b in pairs
+        if b != source and far[source, a] <= t
+    ]
+
+
+def counts(of: Question, split: Sequence[int] | None = None) -> Any:
+    """A solver that is asked how many chunks of each source each link carries in each step, as real numbers.
+
+    Without a split, the rounds of each step are asked, too.
+    """
+    import z3
+
+    solver = z3.Solver()
+    lasts = z3.Ints([f"rounds {t}" for t in range(of.steps)]) if split is None else split
+    solver.add(z3.Sum(lasts) == of.rounds, *(each >= 1 for each in lasts))
+    into, through, carried = defaultdict(list), defaultdict(list), defaultdict(list)
+    for source, a, b, t in moves(of):
+        number = z3.Real(f"{source} {a} {b} {t}")
+        solver.add(number >= 0)
+        into[source, b].append((t, number))
+        through[source, a, b].append((t, number))
+        carried[a, b, t].append(number)
+    for received in into.values():
+        solver.add(z3.Sum([number for _, number in received]) == of.chunks)
+    for (source, a, _), sent in through.items():
+        for last in (t for t, _ in sent if a != source):  # a rank sends what it has received before
+            had = [number for t, number in into[source, a] if t < last]
+            solver.add(z3.Sum([number for t, number in sent if t <= last]) <= z3.Sum(had))
+    for (a, b, t), numbers in carried.items():
+        solver.add(z3.Sum(numbers) <= int(of.links[a, b]) * lasts[t])
+    return solver
+
+
+def chunks(of: Question, split: Sequence[int]) -> tuple[Any, dict[Move, Any]]:
+    """A solver that is asked which chunks each link carries in each step, and its Booleans."""
+    import z3
+
+    solver = z3.SolverFor("QF_FD")
+    sends = {
+        (source * of.chunks + i, a, b, t): z3.Bool(f"{source} {i} {a} {b} {t}")
+        for source, a, b, t in moves(of)
+        for i in range(of.chunks)
+    }
+    into, carried = defaultdict(list), defaultdict(list)
+    for (chunk, a, b, t), send in sends.items():
+        into[chunk, b].append((t, send))
+        carried[a, b, t].append(send)
+    for (chunk, a, _, t), send in sends.items():
+        if a != chunk // of.chunks:
+            solver.add(z3.Implies(send, z3.Or([earlier for u, earlier in into[chunk, a] if u < t])))
+    for received in into.values():
+        solver.add(z3.PbEq([(send, 1) for _, send in received], 1))
+    for (a, b, t), each in carried.items():
+        if len(each) > (most := int(of.links[a, b]) * split[t]):
+            solver.add(z3.AtMost(*each, most))
+    _order(of, solver, sends)
+    return solver, sends
+
+
+def _order(of: Question, solver: Any, sends: dict[Move, Any]) -> None:
+    """Chunks of one source are alike: let them be in order of the links that they leave by in step 0."""
+    import z3
+
+    leaves = defaultdict(list)
+    for (chunk, *_, t), send in sends.items():
+        if t == 0:
+            leaves[chunk].append(send)
+    for chunk in leaves:
+        if (chunk + 1) % of.chunks:
+            ordered: Any = z3.BoolVal(True)
+            for one, other in reversed([*zip(leaves[chunk], leaves[chunk + 1], strict=True)]):
+                ordered = z3.Or(z3.And(one, z3.Not(other)), z3.And(one == other, ordered))
+            solver.add(ordered)
+
+
+def check(solver: Any, deadline: float) -> str:
+    """The solver's answer: sat, unsat, or unknown where `time.monotonic` has reached the deadline.
+
+    The solver runs in a thread: Python handles Ctrl-C at once, and the solver is interrupted.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return "unknown"
+    solver.set("timeout", int(left * 1000) + 1)
+    solver.set("ctrl_c", False)
+    said: list[str] = []
+    asking = threading.Thread(target=lambda: said.append(str(solver.check())), daemon=True)
+    asking.start()
+    try:
+        while asking.is_alive():
+            asking.join(NAP)
+    finally:
+        while asking.is_alive():
+            solver.interrupt()
+            asking.join(NAP)
+    return said[0] if said else "unknown"
+
+
+def schedule(of: Question, model: Any, sends: dict[Move, Any]) -> Schedule:
+    """The schedule that a model of `chunks` stands for; not proved."""
+    rows: list[list[tuple[int, int, int]]] = [[] for _ in range(of.steps)]
+    for (chunk, a, b, t), send in sends.items():
+        if model[send]:
+            rows[t].append((a, b, chunk))
+    steps = [Step(*np.array(sorted(each), dtype=np.int64).reshape(-1, 3).T) for each in rows]
+    p = len(of.links)
+    return Schedule("all_gather", p, p * of.chunks, of.steps, steps.__getitem__, one_port=False)
