@@ -1,10 +1,14 @@
 """Packed trees: right on every graph, no link above its capacity, as fast as the bound, and run on real ranks."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from collectives import simulate, verify
-from collectives.algorithms import build
+from collectives.algorithms import build, own
+from collectives.figures.layout import layout
+from collectives.formats import msccl_export
 from collectives.machine import Machine, machine, text
 from collectives.schedule import ScheduleError
 from collectives.topology.bound import bound, seconds
@@ -119,6 +123,22 @@ def test_links_that_differ_by_direction() -> None:
 def test_a_machine_s_text_is_read_back() -> None:
     assert "matrix" in text(machine("dgx1"))
     assert Machine.model_validate_json(machine("ndv2").model_dump_json()) == machine("ndv2")
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_they_become_programs_of_msccl(collective: str, tmp_path: Path) -> None:
+    schedule = build(collective, "packed_trees@mesh:2x3", 6, root=0)
+    path = tmp_path / "trees.xml"
+    path.write_text(msccl_export.text(schedule, "trees", "msccl-tools"))
+    verify(own(str(path))(6))
+
+
+def test_ranks_are_drawn_in_their_places() -> None:
+    placed = layout(build("all_gather", "packed_trees@dgx1", 8), "packed_trees@dgx1")
+    assert placed.points.tolist() == [list(place) for place in machine("dgx1").links.places]  # type: ignore[union-attr]
+    grid = layout(build("all_gather", "packed_trees@mesh:2x3", 6), "packed_trees@mesh:2x3").points
+    assert grid.tolist() == [[0, 0], [0.5, 0], [1, 0], [0, 1], [0.5, 1], [1, 1]]
+    assert layout(build("all_gather", "packed_trees@dgx2", 16), "packed_trees@dgx2").shape == "ring"
 
 
 @pytest.mark.parametrize(

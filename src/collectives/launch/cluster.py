@@ -119,7 +119,7 @@ def _linked(words: list[str], ranks: int, by_mpirun: bool) -> ClusterOptions:
         raise ValueError(f"emulated links: got {uneven[0]} unlike its reverse, expected the same both ways")
     rate = on.inside.rate / int(times)
     pairs = tuple((a, b, rate * counted.get((a, b), 0.1)) for a in range(ranks) for b in range(a + 1, ranks))
-    slow = format_seconds(on.inside.alpha * int(times)), format_rate(rate)
+    slow = format_seconds(float(f"{on.inside.alpha * int(times):.9g}")), format_rate(rate)
     return ClusterOptions(*slow, 1, by_mpirun, pairs)
 
 
