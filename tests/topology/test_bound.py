@@ -216,6 +216,21 @@ def test_wrong_arguments_get_one_line(typed: str, says: str, capsys: pytest.Capt
     assert (code, len(said.err.splitlines())) == ((2, 1) if says else (0, 0))
 
 
+@pytest.mark.parametrize(
+    ("collective", "name", "says"),
+    [
+        ("all_gather", "digits", "rates of links: got too many digits for exact flows, expected rates with few"),
+        ("all_reduce", "mesh:8x8", "flows over the links of mesh:8x8: got 28,672, expected at most 16,000"),
+    ],
+)
+def test_what_would_take_too_long_is_refused(collective: str, name: str, says: str) -> None:
+    digits = {"inside": {"rate": "50GB/s"}, "network": {"rate": "12.3456789GB/s"}}
+    made = machine("mi250").model_dump() | {"name": "digits"} | digits
+    of = graph(Machine.model_validate(made), 32) if name == "digits" else graph(machine(name))
+    with pytest.raises(ValueError, match=says):
+        bound(collective, of)
+
+
 def test_the_command_prints_the_fraction_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bound", "all_gather", "--machine", "dgx1", "--json"]) == 0
     printed = capsys.readouterr().out

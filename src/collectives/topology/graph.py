@@ -119,7 +119,7 @@ def flow(capacity: Ints, source: int, sink: int) -> Flow:
     """
     if capacity.sum(axis=1).max() > MOST_FLOW:
         raise ValueError(
-            f"rates of links: got {capacity.max():,} times their common divisor, expected rates that are more alike"
+            "rates of links: got too many digits for exact flows, expected rates with few, such as 12.5GB/s"
         )
     found = maximum_flow(csr_array(capacity.astype(np.int32)), source, sink)
     residual = capacity - found.flow.toarray() > 0

@@ -14,6 +14,9 @@ from collectives.topology.graph import Graph
 # A program's result is rounded to the nearest fraction of at most this denominator, and has to be as near as that.
 MOST_DENOMINATOR, NEAR = 10_000, 1e-8
 
+# Variables of a program; with as many it takes ten seconds.
+MOST_FLOWS = 16_000
+
 
 def all_to_all_units(of: Graph) -> Fraction:
     """The least time of an all-to-all in units of n / `Graph.unit`: every rank has n / p bytes for each other one.
@@ -27,6 +30,7 @@ def all_to_all_units(of: Graph) -> Fraction:
     Fraction(1, 2)
     """
     p, n = of.p, of.vertices
+    _need_few(of, p)
     links, balance = _links(of), _balance(of)
     flows = block_array([[balance if i == j else None for j in range(p)] for i in range(p)], format="csr")
     wants = np.zeros((p, n))
@@ -52,6 +56,7 @@ def all_reduce_units(of: Graph) -> Fraction:
     Fraction(7, 24)
     """
     p, n, links = of.p, of.vertices, _links(of)
+    _need_few(of, 2 * p)
     e, balance = len(links), _balance(of)
     # Variables: flows to each rank, flows from each rank, the share of each link for the former, rates of roots, total.
     blocks: list[list[Any]] = []
@@ -75,6 +80,12 @@ def all_reduce_units(of: Graph) -> Fraction:
     return _nearest(1 / _maximum(equal, np.zeros(equal.shape[0]), most, limits))
 
 
+def _need_few(of: Graph, flows: int) -> None:
+    got = flows * len(_links(of))
+    if got > MOST_FLOWS:
+        raise ValueError(f"flows over the links of {of.name}: got {got:,}, expected at most {MOST_FLOWS:,}")
+
+
 def _links(of: Graph) -> Any:
     return np.argwhere(of.capacity > 0)
 
@@ -88,13 +99,13 @@ def _balance(of: Graph) -> Any:
 
 
 def _maximum(equal: Any, values: Any, most: Any, limits: Any) -> float:
-    """The largest value of the last variable."""
-    goal = np.zeros(equal.shape[1])
+    """The largest value of the last variable, computed in units of the largest limit, as solvers like numbers near 1."""
+    goal, unit = np.zeros(equal.shape[1]), float(limits.max())
     goal[-1] = -1.0
-    found = linprog(goal, A_ub=most, b_ub=limits, A_eq=equal, b_eq=values, method="highs")
+    found = linprog(goal, A_ub=most, b_ub=limits / unit, A_eq=equal, b_eq=values, method="highs")
     if not found.success:
         raise RuntimeError(f"linear program of a bound: {found.message}")
-    return float(-found.fun)
+    return float(-found.fun) * unit
 
 
 def _nearest(value: float) -> Fraction:
