@@ -99,7 +99,7 @@ def _balance(of: Graph) -> Any:
 
 
 def _maximum(equal: Any, values: Any, most: Any, limits: Any) -> float:
-    """The largest value of the last variable, computed in units of the largest limit, as solvers like numbers near 1."""
+    """The largest value of the last variable. Limits are scaled to 1, because solvers round large numbers."""
     goal, unit = np.zeros(equal.shape[1]), float(limits.max())
     goal[-1] = -1.0
     found = linprog(goal, A_ub=most, b_ub=limits / unit, A_eq=equal, b_eq=values, method="highs")
