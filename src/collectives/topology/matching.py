@@ -98,11 +98,10 @@ def _need_topology(links: Ints, collective: str, nbytes: int, chunks: int, laten
 
 def _network(links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike) -> _Network:
     """Every link once: several between two ranks are as many entries."""
-    src, dst = np.nonzero(links)
-    each = nbytes / (len(links) * chunks)
-    late, fast = (np.broadcast_to(np.asarray(values, dtype=float), links.shape)[src, dst] for values in (latency, rate))
-    times = links[src, dst]
-    return _Network(len(links), *(np.repeat(column, times) for column in (src, dst, late + each / fast)))
+    times, each = links.ravel(), nbytes / (len(links) * chunks)
+    late, fast = (np.broadcast_to(np.asarray(values, dtype=float), links.shape) for values in (latency, rate))
+    src, dst = np.divmod(np.repeat(np.arange(links.size), times), len(links))
+    return _Network(len(links), src, dst, late[src, dst] + each / fast[src, dst])
 
 
 def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple[Schedule, float]:
