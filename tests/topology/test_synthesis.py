@@ -16,7 +16,7 @@ from collectives.verify import verify
 
 DGX1 = links_of("dgx1")
 
-# Steps, rounds and chunks of an all-gather on DGX-1. SCCL, PPoPP 2021, table 4, has those with a schedule.
+# Steps, rounds and chunks of an all-gather on DGX-1, which is the example of SCCL (PPoPP 2021).
 SATISFIABLE = [(2, 2, 1), (2, 3, 2), (3, 4, 3), (3, 5, 4), (3, 6, 5), (3, 7, 6)]
 UNSATISFIABLE = [(1, 1, 1), (2, 4, 3), (2, 5, 4), (2, 6, 5), (2, 7, 6)]
 
@@ -92,6 +92,12 @@ def test_search_goes_up_from_the_bound_to_the_first_schedule() -> None:
     answers = [*search(DGX1, "all_gather", steps=2, chunks=3)]
     assert [(each.rounds, each.verdict) for each in answers] == [(4, "unsatisfiable"), (5, "satisfiable")]
     assert least_rounds(DGX1, 3) == 4
+
+
+def test_an_all_gather_may_send_less_than_it_receives() -> None:
+    """Rank 0 sends a chunk a round, and others relay its two: a bound on what a rank sends would ask for 4 rounds."""
+    *_, found = search(np.array([[0, 1, 0], [2, 0, 2], [2, 2, 0]]), "all_gather", steps=2, chunks=2)
+    assert (found.verdict, found.rounds) == ("satisfiable", 3)
 
 
 def test_search_ends_where_no_number_of_rounds_suffices() -> None:

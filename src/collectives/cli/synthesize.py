@@ -19,7 +19,8 @@ from collectives.schedule import Ints, Schedule, Step
 from collectives.topology.synthesis import COLLECTIVES, LIMIT, Answer, search, synthesize
 from collectives.units import many
 
-# NVLinks of each rank of NVIDIA's DGX-1 (eight V100) to each other; those of one row add up to six.
+# NVLinks between the ranks of NVIDIA's DGX-1 with eight V100, six a rank (NVIDIA, "DGX-1 With Tesla V100 System
+# Architecture"): a row of digits for each rank.
 DGX1 = "02112000 20120100 11020020 12200001 20000211 01002012 00201102 00011220"
 TOPOLOGIES = {"dgx1": DGX1}
 

@@ -1,6 +1,6 @@
 """The solver's side of synthesis: an all-gather's counts of chunks, and its chunks, as formulas for z3.
 
-SCCL asks an SMT solver for the time of each chunk, an integer (Cai et al., PPoPP 2021, section 3.3). Here the time is
+SCCL asks an SMT solver for the time of each chunk, an integer (Cai et al., PPoPP 2021, section 3). Here the time is
 an index of a Boolean, and the rounds of each step are given, so that a link's limit is a plain cardinality. z3 5.4 with
 ``pb.solver=sorting`` returned models that broke the weighted limits of an encoding with open rounds: no such option is
 set here, and every schedule is proved.
