@@ -50,6 +50,7 @@ def test_dgx_1_has_a_schedule(question: tuple[int, int, int]) -> None:
 def test_dgx_1_has_no_schedule(question: tuple[int, int, int]) -> None:
     answer = synthesize(DGX1, "all_gather", *question)
     assert (answer.verdict, answer.schedule) == ("unsatisfiable", None)
+    assert answer.why.startswith("rank" if question[0] == 1 else "no counts")
 
 
 def plain(links: Ints, steps: int, rounds: int, chunks: int) -> bool:

@@ -1,6 +1,6 @@
 """The table of how long synthesis takes: all-gathers on growing topologies, asked one after the other.
 
-``python -m collectives_book.synthesis.scaling`` asks again and writes the table, within a quarter of an hour.
+``python -m collectives_book.synthesis.scaling`` asks again and writes the table, within ten minutes.
 
 Each question has as few steps as the diameter allows, DGX-1's one more. It has as few rounds as these steps, or as the
 bound: what a rank receives over what enters in a round.
