@@ -75,6 +75,8 @@ def test_numpy_alone(wheel: Path, tmp_path: Path) -> None:
     assert "+0<4" in here.collectives("show all_reduce ring -p 5")
     assert here.python("from collectives.schemas import schema; print(schema('rows')['title'])") == "Rows"
     assert "not installed" in here.collectives("simulate all_reduce ring", code=2)
+    asked = "synthesize all_gather --machine dgx1 --steps 2"
+    assert "synthesize needs z3, which is not installed" in here.collectives(asked, code=2)
     assert "bench needs pydantic, which is not installed" in here.collectives("bench", code=2)
 
 
@@ -88,6 +90,11 @@ def test_simulate(wheel: Path, tmp_path: Path) -> None:
         ranks = "" if machine in LINKED else "-p 24"
         assert here.rows(f"simulate all_reduce tree {ranks} --machine {machine} --bytes 8")[0]["machine"] == machine
     assert len(here.rows("verify --all --max-ranks 2")) == len(here.rows("list"))
+
+
+def test_synthesis(wheel: Path, tmp_path: Path) -> None:
+    here = Installed(wheel, "synthesis", tmp_path)
+    assert [row["verdict"] for row in here.rows("synthesize all_gather --machine dgx1 --steps 2")] == ["satisfiable"]
 
 
 def test_cluster(wheel: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is None:
         out(text.rstrip("\n"))
     else:
-        _write(Path(arguments.output), text)
+        write(Path(arguments.output), text)
 
 
 def _need_taken(arguments: argparse.Namespace) -> None:
@@ -168,7 +168,8 @@ def _measured(path: Path, collective: str) -> list[Time]:
     return [time for backend, time in found if backend == ("nccl" if "nccl" in backends else backends[0])]
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """The text as a file, whole or not at all. Raises UsageError for a path that cannot be one."""
     from collectives.bench.results import replace
 
     if path.is_symlink() or (path.exists() and not path.is_file()):

@@ -1,7 +1,7 @@
 """Schedules by greedy matching: each free link takes a chunk that its receiver lacks, in random order.
 
 The method is TACOS's (Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine
-Learning", MICRO 2024, section IV). Time is expanded: at each moment when a link becomes free, every rank looks at the
+Learning", MICRO 2024). Time is expanded: at each moment when a link becomes free, every rank looks at the
 chunks that it lacks, in random order. For each it takes the free link that brings it soonest from a rank that has it.
 A chunk takes the latency of the link, plus its bytes by the link's rate. No solver is asked, so hundreds of ranks are
 no problem, but nothing says that the schedule is the best one.
@@ -55,8 +55,8 @@ def match(
     rank. A reduce-scatter is a reversed all-gather on reversed links, and an all-reduce is one before an all-gather.
     The schedule has one step for each moment at which messages leave. It is proved by `verify`.
 
-    Raises ValueError for a matrix that is no topology, or a number that is not above 0. Cost: about a microsecond for
-    each chunk, link and moment.
+    Raises ValueError for a matrix that is no topology, or a number that is not above 0. Cost: about 30
+    microseconds a message.
 
     >>> ring = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
     >>> matched = match(ring, "all_gather", nbytes=4000, chunks=1, latency=1e-6, rate=1e9)
@@ -98,11 +98,10 @@ def _need_topology(links: Ints, collective: str, nbytes: int, chunks: int, laten
 
 def _network(links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike) -> _Network:
     """Every link once: several between two ranks are as many entries."""
-    src, dst = np.nonzero(links)
-    each = nbytes / (len(links) * chunks)
-    late, fast = (np.broadcast_to(np.asarray(values, dtype=float), links.shape)[src, dst] for values in (latency, rate))
-    times = links[src, dst]
-    return _Network(len(links), *(np.repeat(column, times) for column in (src, dst, late + each / fast)))
+    times, each = links.ravel(), nbytes / (len(links) * chunks)
+    late, fast = (np.broadcast_to(np.asarray(values, dtype=float), links.shape) for values in (latency, rate))
+    src, dst = np.divmod(np.repeat(np.arange(links.size), times), len(links))
+    return _Network(len(links), src, dst, late[src, dst] + each / fast[src, dst])
 
 
 def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple[Schedule, float]:

@@ -11,8 +11,8 @@ Three answers are tried, the cheap ones first:
 2. Counts. How many chunks of each source does each link carry in each step? Where counts may be real numbers, this is
    a linear program, but for the r_t. If it has no solution, there is no schedule.
 3. Chunks. One Boolean for each chunk, link and step: does the chunk travel there? This is asked for one split of the
-   rounds after another. Each gets a second; then each that is left gets two, and so on. A split is often found at once
-   or not for minutes: DGX-1's six chunks in (1, 3, 3) rounds take half a second, in (2, 2, 3) more than ten.
+   rounds after another. Each gets a second; then each that is left gets two, and another seed; and so on. A solver
+   often ends at once or not for minutes: DGX-1's six chunks take 0.3 s in (1, 3, 3) rounds with five seeds of six.
 """
 
 from __future__ import annotations
@@ -67,16 +67,11 @@ def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: in
     'rank 0 lacks 6 chunks and 2 enter in a round, so it needs 3 rounds'
     """
     begin = time.monotonic()
-    parts = _need_question(links, collective, steps, rounds, chunks)
-    halves = [Question(links, steps // parts, rounds // parts, chunks)]
-    if collective != "all_gather":
-        halves.insert(0, halves[0]._replace(links=links.T))
-    if collective == "reduce_scatter" or (links == links.T).all():
-        halves = halves[:1]
+    _need_question(links, collective, steps, rounds, chunks)
     found: list[Schedule] = []
     verdict: Verdict = "satisfiable"
     why = ""
-    for half in halves:
+    for half in _gathers(links, collective, steps, rounds, chunks):
         verdict, why, schedule = _all_gather(half, begin + limit)
         if schedule is None:
             break
@@ -95,13 +90,14 @@ def search(links: Ints, collective: str, steps: int, chunks: int, limit: float =
     >>> [(answer.rounds, answer.verdict) for answer in search(ring, "all_gather", steps=3, chunks=2)]
     [(3, 'satisfiable')]
     """
-    parts = _need_question(links, collective, steps, steps, chunks)
-    least = max(steps // parts, *(least_rounds(each, chunks) for each in (links, links.T)))
+    _need_question(links, collective, steps, steps, chunks)
+    halves, parts = _gathers(links, collective, steps, steps, chunks), _parts(collective)
+    least = max(max(half.steps, least_rounds(half.links, chunks)) for half in halves)
     deadline = time.monotonic() + limit
     for rounds in count(parts * least, parts):
         answer = synthesize(links, collective, steps, rounds, chunks, deadline - time.monotonic())
         yield answer
-        if answer.verdict != "unsatisfiable" or diameter(links) > steps // parts:
+        if answer.verdict != "unsatisfiable" or diameter(links) > halves[0].steps:
             return
 
 
@@ -143,8 +139,22 @@ def rounds_of(schedule: Schedule, links: Ints) -> list[int]:
     return found
 
 
-def _need_question(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> int:
-    """How many all-gathers the collective takes. Raises ValueError for a question that has no sense."""
+def _parts(collective: str) -> int:
+    """How many all-gathers follow each other in the collective, reversed or not."""
+    return 2 if collective == "all_reduce" else 1
+
+
+def _gathers(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> list[Question]:
+    """The all-gathers that are asked for, in the order of the collective; one alone where both would be the same."""
+    asked = Question(links, steps // _parts(collective), rounds // _parts(collective), chunks)
+    to_reverse = asked._replace(links=links.T)
+    if collective == "all_gather":
+        return [asked]
+    return [to_reverse] if collective == "reduce_scatter" or (links == links.T).all() else [to_reverse, asked]
+
+
+def _need_question(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> None:
+    """Raise ValueError for a question that has no sense."""
     p = len(links)
     if links.shape != (p, p) or p < 2 or links.dtype.kind not in "iu" or (links < 0).any() or links.diagonal().any():
         what = "a square matrix of whole numbers from 0, with zeros on the diagonal, for two ranks or more"
@@ -157,9 +167,8 @@ def _need_question(links: Ints, collective: str, steps: int, rounds: int, chunks
     for name, value in (("steps", steps), ("rounds", rounds), ("chunks", chunks)):
         if value < 1:
             raise ValueError(f"{name}: got {value}, expected 1 or more")
-        if collective == "all_reduce" and name != "chunks" and value % 2:
+        if name != "chunks" and value % _parts(collective):
             raise ValueError(f"{name} of an all_reduce: got {value}, expected an even number, for two equal halves")
-    return 2 if collective == "all_reduce" else 1
 
 
 def _composed(found: list[Schedule], collective: str, links: Ints, rounds: int) -> Schedule:
@@ -182,12 +191,12 @@ def _all_gather(of: Question, deadline: float) -> tuple[Verdict, str, Schedule |
     if check(encoding.counts(of), _share(deadline)) == "unsat":
         return "unsatisfiable", "no counts of chunks fit the links, not even fractions", None
     left: Iterator[tuple[int, ...]] = encoding.splits(of.rounds, of.steps)
-    for seconds in (2.0**i for i in count()):
+    for seed in count():
         unknown = []
         for split in left:
             if time.monotonic() >= deadline:
                 return "limit", "the solver has not ended", None
-            verdict, found = _with_split(of, split, min(deadline, time.monotonic() + seconds))
+            verdict, found = _with_split(of, split, seed, min(deadline, time.monotonic() + 2**seed))
             if found is not None:
                 return "satisfiable", "", found
             unknown += [split] if verdict == "unknown" else []
@@ -202,11 +211,11 @@ def _share(deadline: float) -> float:
     return now + COUNTS_SHARE * (deadline - now)
 
 
-def _with_split(of: Question, split: tuple[int, ...], deadline: float) -> tuple[str, Schedule | None]:
+def _with_split(of: Question, split: tuple[int, ...], seed: int, deadline: float) -> tuple[str, Schedule | None]:
     """The solver's answer for these rounds of each step, and the schedule."""
     if check(encoding.counts(of, split), _share(deadline)) == "unsat":
         return "unsat", None
-    solver, sends = encoding.chunks(of, split)
+    solver, sends = encoding.chunks(of, split, seed)
     verdict = check(solver, deadline)
     return verdict, encoding.schedule(of, solver.model(), sends) if verdict == "sat" else None
 
