@@ -2,9 +2,7 @@
 
 import csv
 
-import pytest
-
-from collectives_book.synthesis.scaling import COLUMNS, LIMIT, TABLE, asked, row, torus
+from collectives_book.synthesis.scaling import COLUMNS, LIMIT, TABLE, asked, row
 
 with TABLE.open(newline="") as file:
     ROWS = list(csv.DictReader(file))
@@ -30,11 +28,3 @@ def test_a_minute_ends_some() -> None:
     ended = [each for each in ROWS if each["verdict"] == "limit"]
     assert ended
     assert all(float(each["seconds"]) >= LIMIT for each in ended)
-
-
-@pytest.mark.parametrize(("sizes", "degree"), [((6,), 2), ((3, 4), 4), ((2, 2, 2), 3), ((2, 5), 3)])
-def test_a_torus_has_one_link_to_each_neighbour(sizes: tuple[int, ...], degree: int) -> None:
-    links = torus(*sizes)
-    assert (links == links.T).all()
-    assert set(links.sum(axis=0)) == {degree}
-    assert links.max() == 1

@@ -244,3 +244,14 @@ def test_a_mesh_has_the_link_that_is_asked_for() -> None:
     assert (asked.inside, asked.ranks_per_node) == (asked.network, 6)
     assert asked.network.latency == 2e-6
     assert of("mesh:2x3,2us,10GB/s").unit == 10**10
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wraps", "degrees"),
+    [((6,), True, {2}), ((6,), False, {1, 2}), ((3, 4), True, {4}), ((2, 2, 2), True, {3}), ((3, 3), False, {2, 3, 4})],
+)
+def test_a_lattice_has_one_link_to_each_neighbour(sizes: tuple[int, ...], wraps: bool, degrees: set[int]) -> None:
+    links = of(f"{'torus' if wraps else 'mesh'}:{'x'.join(map(str, sizes))}").capacity
+    assert (links == links.T).all()
+    assert {*links.sum(axis=0).tolist()} == degrees
+    assert links.max() == 1

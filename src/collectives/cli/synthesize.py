@@ -8,21 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from collectives import units
 from collectives.cli.options import UsageError, add_json, whole, wrong_input
 from collectives.cli.signals import out, out_row
-from collectives.errors import unknown
 from collectives.grid import grid
+from collectives.machine import machine
 from collectives.schedule import Ints, Schedule, Step
-from collectives.topology.synthesis import COLLECTIVES, LIMIT, Answer, search, synthesize
+from collectives.synthesis.few_steps import COLLECTIVES, LIMIT, Answer, search, synthesize
+from collectives.topology.graph import graph, rank_links
 from collectives.units import many
-
-# NVLinks between the ranks of NVIDIA's DGX-1 with eight V100, six a rank (NVIDIA, "DGX-1 With Tesla V100 System
-# Architecture"): a row of digits for each rank.
-DGX1 = "02112000 20120100 11020020 12200001 20000211 01002012 00201102 00011220"
-TOPOLOGIES = {"dgx1": DGX1}
 
 # How often the elapsed time is shown, in seconds: on a terminal, where it is one line, and in a file.
 ON_TERMINAL, IN_FILE = 1.0, 10.0
@@ -31,7 +25,7 @@ ON_TERMINAL, IN_FILE = 1.0, 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     parser.add_argument("collective", choices=COLLECTIVES)
-    parser.add_argument("--machine", required=True, help=f"whose links: {', '.join(TOPOLOGIES)}")
+    parser.add_argument("--machine", required=True, help="dgx1, mesh:3x3, or your own NAME.yaml with links")
     steps, chunks = whole(units.MOST_SEGMENTS), whole(units.MOST_SEGMENTS)
     parser.add_argument("--steps", type=steps, required=True, help="of the schedule; an all_reduce has an even number")
     parser.add_argument("--chunks", type=chunks, default=1, help="of each rank (default 1)")
@@ -52,23 +46,12 @@ def _limit(text: str) -> float:
     return seconds
 
 
-def links_of(name: str) -> Ints:
-    """How many links lead from each rank to each other. Raises ValueError for an unknown machine.
-
-    >>> links_of("dgx1").sum(axis=0).tolist()
-    [6, 6, 6, 6, 6, 6, 6, 6]
-    """
-    if name not in TOPOLOGIES:
-        raise ValueError(unknown("machine with links", name, TOPOLOGIES))
-    return np.array([[int(digit) for digit in row] for row in TOPOLOGIES[name].split()])
-
-
 def run(arguments: argparse.Namespace) -> None:
     """A row for each answer, and the schedule. Raises RuntimeError if none was found."""
     if arguments.output and not arguments.output.endswith(".py"):
         raise UsageError(f"--output: got {arguments.output}, expected a name that ends in .py")
     with wrong_input():
-        links = links_of(arguments.machine)
+        links = rank_links(graph(machine(arguments.machine)))
         what = links, arguments.collective, arguments.steps
     with wrong_input(), _elapsed():
         for answer in _answers(what, arguments):

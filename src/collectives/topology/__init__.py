@@ -1,1 +1,1 @@
-"""Machines whose links are known one by one: the best possible time, schedules that reach it, and their synthesis."""
+"""Machines whose links are known one by one: the best possible time, and trees that reach it."""

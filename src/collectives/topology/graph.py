@@ -95,13 +95,45 @@ def _graph(name: str, p: int, n: int, links: dict[tuple[int, int], Fraction], be
 
 def need_connected(of: Graph) -> None:
     """Raise ValueError if one rank cannot reach another."""
-    reached = of.capacity > 0
-    np.fill_diagonal(reached, True)
-    for _ in range(of.vertices.bit_length()):
-        reached = reached.astype(np.float32) @ reached.astype(np.float32) > 0
-    if not reached[: of.p, : of.p].all():
-        a, b = (int(each[0]) for each in np.nonzero(~reached[: of.p, : of.p]))
+    apart = distances(of.capacity)[: of.p, : of.p] >= of.vertices
+    if apart.any():
+        a, b = map(int, np.argwhere(apart)[0])
         raise ValueError(f"links of {of.name}: got no way from rank {a} to rank {b}, expected one between all ranks")
+
+
+def rank_links(of: Graph) -> Ints:
+    """The links between ranks as a matrix of whole numbers. Raises ValueError for a graph with switches.
+
+    >>> from collectives.machine import machine
+    >>> rank_links(graph(machine("dgx1"))).sum(axis=0).tolist()
+    [6, 6, 6, 6, 6, 6, 6, 6]
+    """
+    if of.vertices > of.p:
+        raise ValueError(f"switches of {of.name}: got {of.vertices - of.p}, expected none: links between ranks only")
+    return of.capacity
+
+
+def need_links(links: Ints) -> None:
+    """Raise ValueError unless ``links[a, b]`` may be the number of links from rank a to rank b, with ways to all."""
+    p = len(links)
+    if links.shape != (p, p) or p < 2 or links.dtype.kind not in "iu" or (links < 0).any() or links.diagonal().any():
+        what = "a square matrix of whole numbers from 0, with zeros on the diagonal, for two ranks or more"
+        raise ValueError(f"links: got {links.dtype} of shape {links.shape}, expected {what}")
+    need_connected(Graph("a matrix", p, links, Fraction(1), NO_LINKS))
+
+
+def distances(links: Ints) -> Ints:
+    """How many links lead from each rank to each other; p where none do.
+
+    >>> distances(np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])).tolist()
+    [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
+    """
+    p = len(links)
+    far = np.where(links > 0, 1, p)
+    np.fill_diagonal(far, 0)
+    for via in range(p):
+        far = np.minimum(far, far[:, via, None] + far[via])
+    return np.minimum(far, p)
 
 
 class Flow(NamedTuple):

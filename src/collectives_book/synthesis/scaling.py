@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from collectives.cli.synthesize import links_of
+from collectives.machine import machine
 from collectives.schedule import Ints
-from collectives.topology.synthesis import diameter, least_rounds, synthesize
+from collectives.synthesis.few_steps import diameter, least_rounds, synthesize
+from collectives.topology.graph import graph, rank_links
 
 TABLE = Path(__file__).resolve().parents[3] / "experiments" / "results" / "reference" / "synthesis" / "scaling.csv"
 LIMIT = 60.0
@@ -32,28 +31,21 @@ class Asked(NamedTuple):
     more: int = 0
 
 
-def torus(*sizes: int) -> Ints:
-    """One link between neighbours in each direction; one axis is a ring, and axes of size 2 make a hypercube.
+def links_of(name: str) -> Ints:
+    """The links of a machine's ranks.
 
-    >>> torus(2, 2).tolist()
+    >>> links_of("torus:2x2").tolist()
     [[0, 1, 1, 0], [1, 0, 0, 1], [1, 0, 0, 1], [0, 1, 1, 0]]
     """
-    place = np.stack(np.unravel_index(np.arange(np.prod(sizes)), sizes))
-    links = np.zeros((place.shape[1], place.shape[1]), dtype=np.int64)
-    for axis, size in enumerate(sizes):
-        for way in (1, -1):
-            to = place.copy()
-            to[axis] = (to[axis] + way) % size
-            links[np.arange(len(links)), np.ravel_multi_index(tuple(to), sizes)] = 1
-    return links
+    return rank_links(graph(machine(name)))
 
 
 def asked() -> Iterator[Asked]:
     """Every question: small ones first in each family."""
     for chunks in (1, 2):
-        yield from (Asked("ring", torus(p), chunks) for p in range(4, 17, 2))
-        yield from (Asked("torus", torus(*sizes), chunks) for sizes in ((3, 3), (3, 4), (4, 4), (4, 5), (5, 5)))
-        yield from (Asked("hypercube", torus(*[2] * bits), chunks) for bits in (2, 3, 4, 5))
+        yield from (Asked("ring", links_of(f"torus:{p}"), chunks) for p in range(4, 17, 2))
+        yield from (Asked("torus", links_of(f"torus:{size}"), chunks) for size in ("3x3", "3x4", "4x4", "4x5", "5x5"))
+        yield from (Asked("hypercube", links_of(f"torus:{'x'.join('2' * bits)}"), chunks) for bits in (2, 3, 4, 5))
     yield from (Asked("dgx1", links_of("dgx1"), chunks, 1) for chunks in (*range(1, 9), 10, 12))
 
 

@@ -25,8 +25,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from collectives.schedule import Ints, Schedule, ScheduleError, reverse, then
-from collectives.topology import encoding
-from collectives.topology.encoding import Question, check, distances
+from collectives.synthesis import encoding
+from collectives.synthesis.encoding import Deadline, Question, apart, check
+from collectives.topology.graph import distances, need_links
 from collectives.verify import verify
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
@@ -72,7 +73,8 @@ def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: in
     verdict: Verdict = "satisfiable"
     why = ""
     for half in _gathers(links, collective, steps, rounds, chunks):
-        verdict, why, schedule = _all_gather(half, begin + limit)
+        left = begin + limit - time.monotonic()
+        verdict, why, schedule = apart(lambda deadline, half=half: _all_gather(half, deadline), left)  # type: ignore[misc]
         if schedule is None:
             break
         found.append(schedule)
@@ -155,13 +157,7 @@ def _gathers(links: Ints, collective: str, steps: int, rounds: int, chunks: int)
 
 def _need_question(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> None:
     """Raise ValueError for a question that has no sense."""
-    p = len(links)
-    if links.shape != (p, p) or p < 2 or links.dtype.kind not in "iu" or (links < 0).any() or links.diagonal().any():
-        what = "a square matrix of whole numbers from 0, with zeros on the diagonal, for two ranks or more"
-        raise ValueError(f"links: got {links.dtype} of shape {links.shape}, expected {what}")
-    if (unreached := np.argwhere(distances(links) >= p)).size:
-        a, b = map(int, unreached[0])
-        raise ValueError(f"links: got no path from rank {a} to rank {b}, expected one between any two ranks")
+    need_links(links)
     if collective not in COLLECTIVES:
         raise ValueError(f"collective: got {collective}, expected one of {', '.join(COLLECTIVES)}")
     for name, value in (("steps", steps), ("rounds", rounds), ("chunks", chunks)):
@@ -184,7 +180,7 @@ def _composed(found: list[Schedule], collective: str, links: Ints, rounds: int) 
     return made
 
 
-def _all_gather(of: Question, deadline: float) -> tuple[Verdict, str, Schedule | None]:
+def _all_gather(of: Question, deadline: Deadline) -> tuple[Verdict, str, Schedule | None]:
     """The verdict, why, and the schedule."""
     if why := _bounded(of):
         return "unsatisfiable", why, None
@@ -194,9 +190,9 @@ def _all_gather(of: Question, deadline: float) -> tuple[Verdict, str, Schedule |
     for seed in count():
         unknown = []
         for split in left:
-            if time.monotonic() >= deadline:
+            if not deadline.left():
                 return "limit", "the solver has not ended", None
-            verdict, found = _with_split(of, split, seed, min(deadline, time.monotonic() + 2**seed))
+            verdict, found = _with_split(of, split, seed, deadline.within(2**seed))
             if found is not None:
                 return "satisfiable", "", found
             unknown += [split] if verdict == "unknown" else []
@@ -206,12 +202,11 @@ def _all_gather(of: Question, deadline: float) -> tuple[Verdict, str, Schedule |
     raise AssertionError("count() has no end")
 
 
-def _share(deadline: float) -> float:
-    now = time.monotonic()
-    return now + COUNTS_SHARE * (deadline - now)
+def _share(deadline: Deadline) -> Deadline:
+    return deadline.within(COUNTS_SHARE * deadline.left())
 
 
-def _with_split(of: Question, split: tuple[int, ...], seed: int, deadline: float) -> tuple[str, Schedule | None]:
+def _with_split(of: Question, split: tuple[int, ...], seed: int, deadline: Deadline) -> tuple[str, Schedule | None]:
     """The solver's answer for these rounds of each step, and the schedule."""
     if check(encoding.counts(of, split), _share(deadline)) == "unsat":
         return "unsat", None

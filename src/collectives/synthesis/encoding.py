@@ -11,13 +11,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from collectives.schedule import Ints, Schedule, Step
+from collectives.topology.graph import distances
+
+T = TypeVar("T")
 
 # How long Ctrl-C waits at most while the solver runs, in seconds.
 NAP = 0.1
@@ -52,20 +56,6 @@ def _up_to(most: int, rounds: int, steps: int) -> Iterator[tuple[int, ...]]:
         return
     for first in range(max(1, rounds - most * (steps - 1)), min(most, rounds - steps + 1) + 1):
         yield from ((first, *rest) for rest in _up_to(most, rounds - first, steps - 1))
-
-
-def distances(links: Ints) -> Ints:
-    """How many links lead from each rank to each other; p where none do.
-
-    >>> distances(np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])).tolist()
-    [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
-    """
-    p = len(links)
-    far = np.where(links > 0, 1, p)
-    np.fill_diagonal(far, 0)
-    for via in range(p):
-        far = np.minimum(far, far[:, via, None] + far[via])
-    return np.minimum(far, p)
 
 
 def moves(of: Question) -> list[Move]:
@@ -157,27 +147,57 @@ def _order(of: Question, solver: Any, sends: dict[Move, Any]) -> None:
             solver.add(ordered)
 
 
-def check(solver: Any, deadline: float) -> str:
-    """The solver's answer: sat, unsat, or unknown where `time.monotonic` has reached the deadline.
+class Deadline(NamedTuple):
+    """When `time.monotonic` says that time is up; at once if ``ended`` is set."""
 
-    The solver runs in a thread: Python handles Ctrl-C at once, and the solver is interrupted.
-    """
-    left = deadline - time.monotonic()
-    if left <= 0:
+    at: float
+    ended: threading.Event
+
+    def left(self) -> float:
+        """Seconds until then, 0 afterwards."""
+        return 0.0 if self.ended.is_set() else max(0.0, self.at - time.monotonic())
+
+    def within(self, seconds: float) -> Deadline:
+        """The same, but in so many seconds at the latest."""
+        return self._replace(at=min(self.at, time.monotonic() + seconds))
+
+
+def check(solver: Any, deadline: Deadline) -> str:
+    """The solver's answer: sat, unsat, or unknown where time is up."""
+    if not deadline.left():
         return "unknown"
-    solver.set("timeout", int(left * 1000) + 1)
-    solver.set("ctrl_c", False)
-    said: list[str] = []
-    asking = threading.Thread(target=lambda: said.append(str(solver.check())), daemon=True)
-    asking.start()
+    solver.set("timeout", int(deadline.left() * 1000) + 1)
+    solver.set("ctrl_c", False)  # it would end one question, and the next would begin
+    return str(solver.check())
+
+
+def apart(work: Callable[[Deadline], T], seconds: float) -> T:
+    """What ``work`` returns, which runs in a thread, so that Ctrl-C ends it.
+
+    In the main thread Ctrl-C could come while z3 destroys a formula, where Python drops the exception.
+    """
+    import z3
+
+    deadline = Deadline(time.monotonic() + seconds, threading.Event())
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work(deadline))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    working = threading.Thread(target=run, daemon=True)
+    working.start()
     try:
-        while asking.is_alive():
-            asking.join(NAP)
+        while working.is_alive():
+            working.join(NAP)
     finally:
-        while asking.is_alive():
-            solver.interrupt()
-            asking.join(NAP)
-    return said[0] if said else "unknown"
+        deadline.ended.set()
+        while working.is_alive():
+            z3.main_ctx().interrupt()
+            working.join(NAP)
+    return outcome.result()
 
 
 def schedule(of: Question, model: Any, sends: dict[Move, Any]) -> Schedule:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives.schedule import Ints, Schedule
-from collectives.topology.matching import Matched, match
+from collectives.synthesis.matching import Matched, match
 from collectives.verify import verify
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -121,7 +121,7 @@ def test_a_seed_makes_the_same_schedule_again() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"links": np.zeros((2, 2), dtype=np.int64)}, "links: got no path from rank 0 to rank 1"),
+        ({"links": np.zeros((2, 2), dtype=np.int64)}, "links of a matrix: got no way from rank 0 to rank 1"),
         ({"links": np.ones((2, 2), dtype=np.int64)}, "zeros on the diagonal"),
         ({"collective": "gather"}, "collective: got gather, expected one of all_gather"),
         ({"nbytes": 0}, "bytes and chunks: got 0 and 1, expected 1 or more"),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from collectives.schedule import Ints, Schedule, Step, reverse, then
+from collectives.topology.graph import need_links
 from collectives.verify import verify
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
@@ -77,10 +78,7 @@ def match(
 
 
 def _need_topology(links: Ints, collective: str, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike) -> None:
-    p = len(links)
-    if links.shape != (p, p) or p < 2 or links.dtype.kind not in "iu" or (links < 0).any() or links.diagonal().any():
-        what = "a square matrix of whole numbers from 0, with zeros on the diagonal, for two ranks or more"
-        raise ValueError(f"links: got {links.dtype} of shape {links.shape}, expected {what}")
+    need_links(links)
     if collective not in COLLECTIVES:
         raise ValueError(f"collective: got {collective}, expected one of {', '.join(COLLECTIVES)}")
     if nbytes < 1 or chunks < 1:
@@ -90,10 +88,6 @@ def _need_topology(links: Ints, collective: str, nbytes: int, chunks: int, laten
             raise ValueError(f"{name}: got shape {values.shape}, expected a number, or the shape of the links")
         if not (np.isfinite(used := np.broadcast_to(values, links.shape)[links > 0]) & (used >= least)).all():
             raise ValueError(f"{name} of a link: got {used.min()}, expected {'0 or more' if not least else 'above 0'}")
-    reached = np.linalg.matrix_power(np.minimum(links, 1) + np.eye(p), p) > 0
-    if not reached.all():
-        a, b = map(int, np.argwhere(~reached)[0])
-        raise ValueError(f"links: got no path from rank {a} to rank {b}, expected one between any two ranks")
 
 
 def _network(links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike) -> _Network:

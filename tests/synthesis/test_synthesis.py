@@ -1,5 +1,6 @@
 """Synthesis: SCCL's verdicts for DGX-1, small topologies against the plain formula, and planted faults."""
 
+import threading
 import time
 from itertools import product
 from typing import Any
@@ -7,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives.cli.synthesize import links_of
+from collectives.machine import machine
 from collectives.schedule import Ints, Schedule, ScheduleError, Step
-from collectives.topology import encoding
-from collectives.topology.encoding import Question, check, splits
-from collectives.topology.synthesis import diameter, least_rounds, rounds_of, search, synthesize
+from collectives.synthesis import encoding
+from collectives.synthesis.encoding import Deadline, Question, check, splits
+from collectives.synthesis.few_steps import diameter, least_rounds, rounds_of, search, synthesize
+from collectives.topology.graph import graph, rank_links
 from collectives.verify import verify
 
-DGX1 = links_of("dgx1")
+DGX1 = rank_links(graph(machine("dgx1")))
 
 # Steps, rounds and chunks of an all-gather on DGX-1, which is the example of SCCL (PPoPP 2021).
 SATISFIABLE = [(2, 2, 1), (2, 3, 2), (3, 4, 3), (3, 5, 4), (3, 6, 5), (3, 7, 6)]
@@ -56,7 +58,8 @@ def test_dgx_1_has_no_schedule(question: tuple[int, int, int]) -> None:
 def plain(links: Ints, steps: int, rounds: int, chunks: int) -> bool:
     """By the chunks alone: no bound and no counts before, and every split."""
     of = Question(links, steps, rounds, chunks)
-    answers = {check(encoding.chunks(of, split)[0], time.monotonic() + 60) for split in splits(rounds, steps)}
+    deadline = Deadline(time.monotonic() + 60, threading.Event())
+    answers = {check(encoding.chunks(of, split)[0], deadline) for split in splits(rounds, steps)}
     assert answers <= {"sat", "unsat"}
     return "sat" in answers
 
@@ -150,7 +153,7 @@ def test_a_message_without_a_link_is_found() -> None:
         ({"links": np.zeros((2, 3), dtype=np.int64)}, r"links: got int64 of shape \(2, 3\), expected a square matrix"),
         ({"links": ring(4) / 2}, "links: got float64"),
         ({"links": np.eye(3, dtype=np.int64)}, "zeros on the diagonal"),
-        ({"links": np.triu(ring(4))}, "links: got no path from rank 1 to rank 0"),
+        ({"links": np.triu(ring(4))}, "links of a matrix: got no way from rank 1 to rank 0"),
         ({"collective": "broadcast"}, "collective: got broadcast, expected one of all_gather"),
         ({"steps": 0}, "steps: got 0, expected 1 or more"),
         ({"chunks": -1}, "chunks: got -1, expected 1 or more"),
