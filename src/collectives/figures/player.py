@@ -121,10 +121,12 @@ def _runs(cells: Iterator[Cell]) -> Iterator[Run]:
 def shown(collective: str, algorithm: str, p: int) -> Schedule:
     """The schedule that the pages show, in two segments if the algorithm pipelines. Raises ValueError like `build`.
 
+    Packed trees have many chunks as they are, and one segment.
+
     >>> shown("broadcast", "chain", 4).k, shown("broadcast", "binomial", 4).k
     (2, 1)
     """
-    return build(collective, algorithm, p, segments=SEGMENTS)
+    return build(collective, algorithm, p, segments=1 if is_for_links(algorithm) else SEGMENTS)
 
 
 def script(collective: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collectives.algorithms import Mark
+from collectives.algorithms import GREEN, Mark
 from collectives.figures.layout import Points
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.machine import Machine
@@ -63,7 +63,7 @@ def _line(axes: Axes, points: Points, a: int, b: int, count: int, crosses: bool,
 # The look of the schedules that are compared.
 LOOKS: dict[str, tuple[str, Mark]] = {
     "packed_trees@dgx1": ("packed trees", mark("two_tree")),
-    "six_rings": ("six rings", mark("halving_doubling")),
+    "six_rings": ("six rings", GREEN),
     "one_ring": ("one ring", mark("ring")),
 }
 
