@@ -1,7 +1,7 @@
 /* The playground: <schedule-playground> has a schedule as text, which is read, proved and played as one types.
 
-   The state is in the address after #: c the collective, p the ranks, r the root, t the text; or, from a player,
-   COLLECTIVE--ALGORITHM--P. Attribute data-state: error, wrong or right. */
+   The state is in the address after #: c the collective, p the ranks, r the root, t the text, xy the ranks' places; or,
+   from a player, COLLECTIVE--ALGORITHM--P. Attribute data-state: error, wrong or right. */
 
 (() => {
   "use strict";
@@ -46,6 +46,18 @@
     const radius = Math.min(0.075, 0.32 * Math.sin(Math.PI / p));
     const x = angles.map((angle) => 0.5 + 0.5 * Math.sin(angle)), y = angles.map((angle) => 0.5 - 0.5 * Math.cos(angle));
     return { shape: "ring", x, y, radius, around: p > 2 ? p : 0, nodes: [] };
+  }
+
+  /* Places of the link: "0,5 100,95" are x and y of each rank in per cent, y downwards. Null if it has none. */
+  function placesOf(text) {
+    const places = (text ?? "").split(" ").map((each) => each.split(",").map(Number));
+    return places.every((each) => each.length === 2 && each.every((share) => share >= 0 && share <= 100)) ? places : null;
+  }
+
+  function layoutAt(places) {
+    const apart = places.flatMap(([ax, ay], i) => places.slice(0, i).map(([bx, by]) => Math.hypot(ax - bx, ay - by)));
+    const [x, y] = [0, 1].map((axis) => places.map((place) => place[axis] / 100));
+    return { shape: "links", x, y, radius: Math.min(0.075, 0.0032 * Math.min(...apart)), around: 0, nodes: [] };
   }
 
   /* A colour of seaborn's palette "husl", as in the figures (`collectives.figures.style.hues`): the most colourful that a
@@ -117,6 +129,7 @@
       } catch { /* then there is nothing in it */ }
       const collective = COLLECTIVES.includes(asked.c) ? asked.c : "all_reduce";
       const p = RANKS.includes(Number(asked.p)) ? Number(asked.p) : 4;
+      this.places = placesOf(asked.xy);
       const root = Number(asked.r) > 0 && Number(asked.r) < p ? Math.floor(Number(asked.r)) : 0;
       await this.show({ collective, p, root }, asked.a, asked.t);
     }
@@ -167,7 +180,7 @@
 
     linkOf(text, { collective, p, root }) {
       const short = text.replace(/ +/g, " ").trim();
-      return `#${new URLSearchParams({ c: collective, p, ...(root === null ? {} : { r: root }), a: this.example, t: short })}`;
+      return `#${new URLSearchParams({ c: collective, p, ...(root === null ? {} : { r: root }), a: this.example, ...(this.places ? { xy: this.places.join(" ") } : {}), t: short })}`;
     }
 
     judge(schedule) {
@@ -196,7 +209,8 @@
     }
 
     play(schedule, t) {
-      const data = playerData(schedule, layoutOf(this.schedules, this.example, schedule.p));
+      const placed = this.places?.length === schedule.p;
+      const data = playerData(schedule, placed ? layoutAt(this.places) : layoutOf(this.schedules, this.example, schedule.p));
       this.player ??= this.find("player").appendChild(document.createElement("schedule-player"));
       this.player.show(data, t);
     }

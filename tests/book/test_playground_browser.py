@@ -140,8 +140,25 @@ def test_the_link_carries_the_text(page: Page, folder: Path) -> None:
     assert 'collective="reduce", p=3, root=0' in again.get_by_label("The same in Python").input_value()
 
 
+PLACES = """all => all.map(node => [node.getAttribute("cx"), node.getAttribute("cy")].map(Number))"""
+
+
+def test_ranks_are_drawn_where_the_link_has_them(page: Page, folder: Path) -> None:
+    ground = opened(page, folder, "#c=all_gather&p=3&a=ring&xy=0,5 100,20 40,90")
+    expect(ground).to_have_attribute("data-state", "right")
+    drawn = ground.locator("circle.sp-rank").evaluate_all(PLACES)
+    assert drawn == [[0, 5], [100, 20], [40, 90]]
+    ground.locator(".pg-example").select_option("bruck")
+    assert "xy=0%2C5+100%2C20+40%2C90" in page.url
+    assert ground.locator("circle.sp-rank").evaluate_all(PLACES) == drawn
+
+
 @pytest.mark.parametrize(
-    "link", ["#%", "#c=gossip&p=99", "#c=reduce&p=4&r=77&t=%00", "#a--b--c", "#t=<script>", "#c=x--y"]
+    "link",
+    [
+        *("#%", "#c=gossip&p=99", "#c=reduce&p=4&r=77&t=%00", "#a--b--c", "#t=<script>", "#c=x--y"),
+        *("#c=reduce&p=4&xy=7", "#c=reduce&p=2&xy=0,0 0,0", "#xy=<b>,1", "#p=2&xy=-1,5 1e9,0"),
+    ],
 )
 def test_a_strange_link_does_no_harm(page: Page, folder: Path, link: str) -> None:
     assert opened(page, folder, link).get_attribute("data-state") in ("right", "error")
