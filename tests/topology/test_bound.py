@@ -255,3 +255,16 @@ def test_a_lattice_has_one_link_to_each_neighbour(sizes: tuple[int, ...], wraps:
     assert (links == links.T).all()
     assert {*links.sum(axis=0).tolist()} == degrees
     assert links.max() == 1
+
+
+def test_a_cut_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bound", "all_gather", "--machine", "a100", "--svg", str(tmp_path / "cut")]) == 0
+    told = capsys.readouterr().err
+    assert "a100: 8 ranks, 1 switch, and their links. The cut separates [1, 2, 3, 4, 5, 6, 7, 8]" in told
+    light, dark = ((tmp_path / f"cut-{name}.svg").read_text() for name in ("light", "dark"))
+    assert light.count("#0072b2") > 2  # rank 0, and the links from the switch to it
+    assert light != dark
+    assert main(["bound", "all_gather", "--machine", "mesh:9x9", "--svg", str(tmp_path / "no")]) == 2
+    assert "ranks and switches to draw: got 81, expected at most 64" in capsys.readouterr().err
+    assert main(["bound", "all_reduce", "--machine", "dgx1", "--svg", str(tmp_path / "no" / "where")]) == 2
+    assert "cannot write" in capsys.readouterr().err

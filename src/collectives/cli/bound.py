@@ -1,6 +1,7 @@
 """The verb ``bound``: the least time of a collective on a machine whose links are known one by one."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from collectives import units
@@ -15,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", required=True, help=machines)
     parser.add_argument("-p", "--ranks", type=whole(units.MOST_RANKS), help="ranks (default: those of one node)")
     parser.add_argument("--root", type=int, default=0, help="of a broadcast or reduce (default 0)")
+    parser.add_argument("--svg", metavar="NAME", help="draw the links and the cut: NAME-light.svg, NAME-dark.svg")
     add_json(parser)
 
 
@@ -25,7 +27,13 @@ def run(arguments: argparse.Namespace) -> None:
     from collectives.topology.graph import graph
 
     with wrong_input():
-        found = bound(arguments.collective, graph(machine(arguments.machine), arguments.ranks), arguments.root)
+        on = machine(arguments.machine)
+        found = bound(arguments.collective, graph(on, arguments.ranks), arguments.root)
+        if arguments.svg:
+            from collectives.cli.show import save
+            from collectives.figures.links import cut
+
+            save(cut(on, found), Path(arguments.svg))
     row = {
         "collective": found.collective,
         "machine": found.graph.name,

@@ -5,6 +5,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collectives import units
 from collectives.cli.options import UsageError
@@ -13,6 +14,9 @@ from collectives.cli.signals import out
 from collectives.grid import grid
 from collectives.schedule import Schedule
 from collectives.units import many
+
+if TYPE_CHECKING:
+    from collectives.figures.style import Picture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +54,16 @@ def _save(name: str, schedule: Schedule, algorithm: str) -> None:
     if messages > units.MOST_MESSAGES_DRAWN:
         raise UsageError(f"ranks x steps to draw: got {messages:,}, expected at most {units.MOST_MESSAGES_DRAWN:,}")
     for kind, picture in (("steps", steps(schedule, algorithm)), ("time", space_time(schedule))):
-        stem = Path(f"{name}-{kind}")
-        try:
-            with tempfile.TemporaryDirectory(dir=stem.parent) as partial:
-                picture.save(Path(partial) / stem.name)
-                for path in Path(partial).iterdir():
-                    path.replace(stem.with_name(path.name))
-        except OSError as error:
-            raise UsageError(f"cannot write {stem}-light.svg and -dark.svg: {error.strerror}") from None
-        print(f"{stem}-light.svg, {stem}-dark.svg: {picture.alt}", file=sys.stderr)
+        save(picture, Path(f"{name}-{kind}"))
+
+
+def save(picture: "Picture", stem: Path) -> None:
+    """Write both files of a picture, whole or not at all, and on standard error what it shows."""
+    try:
+        with tempfile.TemporaryDirectory(dir=stem.parent) as partial:
+            picture.save(Path(partial) / stem.name)
+            for path in Path(partial).iterdir():
+                path.replace(stem.with_name(path.name))
+    except OSError as error:
+        raise UsageError(f"cannot write {stem}-light.svg and -dark.svg: {error.strerror}") from None
+    print(f"{stem}-light.svg, {stem}-dark.svg: {picture.alt}", file=sys.stderr)

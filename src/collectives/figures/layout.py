@@ -53,14 +53,14 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
     elif shape == "nodes":
         points, lines = _nodes(schedule.p // schedule.ranks_per_node, schedule.ranks_per_node)
     elif shape == "star":
-        points = _star(schedule.participants, hubs or [schedule.root or 0])
+        points = star(schedule.participants, hubs or [schedule.root or 0])
     elif shape == "tree":
         points = _levels(parents(schedule, 0, schedule.k))
     elif shape == "two trees":
         half = schedule.k // 2
         points = _two_trees(parents(schedule, 0, half), parents(schedule, half, schedule.k))
     else:
-        points = _ring(schedule.p)
+        points = ring(schedule.p)
     around = {"ring": schedule.p, "nodes": schedule.p // schedule.ranks_per_node}.get(shape, 0)
     return Placement(shape, points.round(4), _radius(points), around if around > 2 else 0, lines)
 
@@ -102,18 +102,18 @@ def _radius(points: Points) -> float:
     return round(min(0.075, 0.32 * float(nearest)), 4)
 
 
-def _ring(p: int, turn: float = 0.0) -> Points:
+def ring(p: int, turn: float = 0.0) -> Points:
     """Rank 0 at the top, then clockwise."""
     angle = 2 * np.pi * (np.arange(p) + turn) / p
     return (np.stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)], axis=1)).round(9) + 0.0
 
 
-def _star(places: int, hubs: list[int]) -> Points:
+def star(places: int, hubs: list[int]) -> Points:
     """Hubs in the middle, one there or several on a small ring, the others around."""
     points = np.full((places, 2), 0.5)
-    points[~np.isin(np.arange(places), hubs)] = _ring(places - len(hubs))
+    points[~np.isin(np.arange(places), hubs)] = ring(places - len(hubs))
     if len(hubs) > 1:
-        points[hubs] += 0.4 * (_ring(len(hubs)) - 0.5)
+        points[hubs] += 0.4 * (ring(len(hubs)) - 0.5)
     return points
 
 
@@ -179,7 +179,7 @@ def _nodes(nodes: int, g: int) -> tuple[Points, list[Line]]:
     """Nodes round a ring, the ranks of each on a line to the middle; two nodes are columns instead."""
     deep = np.arange(g) * min(0.3, 0.36 / max(1, g - 1))
     if nodes > 2:
-        spokes = _ring(nodes)[:, None] - 0.5
+        spokes = ring(nodes)[:, None] - 0.5
         points = 0.5 + spokes * (1 - 2 * deep[:, None])
     else:
         x, y = np.array([[0.2], [0.8]])[:nodes], np.linspace(0.1, 0.9, g)
