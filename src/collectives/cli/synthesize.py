@@ -7,16 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collectives import units
 from collectives.cli.options import UsageError, add_json, whole, wrong_input
 from collectives.cli.signals import out, out_row
 from collectives.grid import grid
-from collectives.machine import machine
 from collectives.schedule import Ints, Schedule, Step
-from collectives.synthesis.few_steps import COLLECTIVES, LIMIT, Answer, search, synthesize
-from collectives.topology.graph import graph, rank_links
 from collectives.units import many
+
+if TYPE_CHECKING:
+    from collectives.synthesis.few_steps import Answer
 
 # How often the elapsed time is shown, in seconds: on a terminal, where it is one line, and in a file.
 ON_TERMINAL, IN_FILE = 1.0, 10.0
@@ -24,14 +25,14 @@ ON_TERMINAL, IN_FILE = 1.0, 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
-    parser.add_argument("collective", choices=COLLECTIVES)
+    parser.add_argument("collective", choices=("all_gather", "reduce_scatter", "all_reduce"))
     parser.add_argument("--machine", required=True, help="dgx1, mesh:3x3, or your own NAME.yaml with links")
     steps, chunks = whole(units.MOST_SEGMENTS), whole(units.MOST_SEGMENTS)
     parser.add_argument("--steps", type=steps, required=True, help="of the schedule; an all_reduce has an even number")
     parser.add_argument("--chunks", type=chunks, default=1, help="of each rank (default 1)")
     rounds = "in all; a link carries a chunk a round (default: as few as there is a schedule for)"
     parser.add_argument("--rounds", type=whole(units.MOST_SEGMENTS), help=rounds)
-    parser.add_argument("--limit", type=_limit, default=LIMIT, help=f"time for all (default {LIMIT:g}s)")
+    parser.add_argument("--limit", type=_limit, default=60.0, help="time for all (default 60s)")
     parser.add_argument("--output", metavar="FILE.py", help="the schedule as FILE.py:schedule, for the other verbs")
     add_json(parser)
 
@@ -48,6 +49,9 @@ def _limit(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> None:
     """A row for each answer, and the schedule. Raises RuntimeError if none was found."""
+    from collectives.machine import machine
+    from collectives.topology.graph import graph, rank_links
+
     if arguments.output and not arguments.output.endswith(".py"):
         raise UsageError(f"--output: got {arguments.output}, expected a name that ends in .py")
     with wrong_input():
@@ -67,14 +71,16 @@ def run(arguments: argparse.Namespace) -> None:
         out(f"+2<0 adds chunk 2 from rank 0, =2<0 replaces it.\n\n{grid(answer.schedule)}")
 
 
-def _answers(what: tuple[Ints, str, int], arguments: argparse.Namespace) -> Iterator[Answer]:
+def _answers(what: tuple[Ints, str, int], arguments: argparse.Namespace) -> "Iterator[Answer]":
+    from collectives.synthesis.few_steps import search, synthesize
+
     if arguments.rounds is None:
         yield from search(*what, arguments.chunks, arguments.limit)
     else:
         yield synthesize(*what, arguments.rounds, arguments.chunks, arguments.limit)
 
 
-def _row(answer: Answer, arguments: argparse.Namespace, ranks: int) -> dict[str, object]:
+def _row(answer: "Answer", arguments: argparse.Namespace, ranks: int) -> dict[str, object]:
     asked = {name: getattr(arguments, name) for name in ("collective", "machine", "chunks")}
     told = {"ranks": ranks, "steps": answer.steps, "rounds": answer.rounds, "verdict": answer.verdict}
     return asked | told | {"why": answer.why, "solver_seconds": round(answer.seconds, 3)}
