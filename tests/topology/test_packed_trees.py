@@ -101,6 +101,16 @@ def test_large_buffers_come_within_a_hundredth_of_the_bound(name: str, p: int, c
     assert simulated <= 1.01 * least
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize(("name", "p"), SLOW)
+def test_so_do_those_of_several_large_nodes(name: str, p: int) -> None:
+    on, n = without_latency(machine(name)), 1 << 36
+    segments = 100 * packed_trees("all_gather", on, p).nsteps
+    assert simulate(packed_trees("all_gather", on, p, segments), on, n).seconds <= 1.01 * seconds(
+        "all_gather", on, p, n
+    )
+
+
 def without_latency(of: Machine) -> Machine:
     none = {"latency": 0.0}
     assert of.inside is not None
