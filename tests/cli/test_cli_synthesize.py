@@ -53,6 +53,7 @@ def test_no_schedule_is_a_failure_that_says_why(capsys: Capture) -> None:
     assert err == "collectives: no schedule: no counts of chunks fit the links, not even fractions\n"
 
 
+@pytest.mark.integration  # seconds
 def test_the_limit_is_a_failure(capsys: Capture) -> None:
     options = ("--steps", "3", "--chunks", "12", "--rounds", "14", "--limit", "200ms", "--json")
     code, out, err = run(capsys, "synthesize", "all_gather", *DGX1, *options)
@@ -61,6 +62,7 @@ def test_the_limit_is_a_failure(capsys: Capture) -> None:
     assert err == "collectives: synthesize: not done within 0.2 s (--limit)\n"
 
 
+@pytest.mark.integration  # seconds
 def test_the_elapsed_time_is_shown(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthesize, "IN_FILE", 0.05)
     options = ("--steps", "3", "--chunks", "12", "--rounds", "14", "--limit", "500ms")

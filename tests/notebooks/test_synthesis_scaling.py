@@ -2,6 +2,8 @@
 
 import csv
 
+import pytest
+
 from collectives_book.synthesis.scaling import COLUMNS, LIMIT, TABLE, asked, row
 
 with TABLE.open(newline="") as file:
@@ -15,6 +17,7 @@ def test_every_question_has_its_row() -> None:
     assert [(each["topology"], int(each["ranks"]), int(each["chunks"])) for each in ROWS] == questions
 
 
+@pytest.mark.integration  # seconds
 def test_the_quick_answers_recur() -> None:
     quick = [at for at, each in enumerate(ROWS) if float(each["seconds"]) < QUICK]
     questions = [*asked()]

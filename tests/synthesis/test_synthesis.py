@@ -64,6 +64,7 @@ def plain(links: Ints, steps: int, rounds: int, chunks: int) -> bool:
     return "sat" in answers
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("name", SMALL)
 def test_bounds_and_counts_refute_nothing_that_has_a_schedule(name: str) -> None:
     verdicts = set()
@@ -110,6 +111,7 @@ def test_search_ends_where_no_number_of_rounds_suffices() -> None:
     assert "3 links" in answer.why
 
 
+@pytest.mark.integration  # seconds
 def test_the_limit_ends_the_solver() -> None:
     answer = synthesize(DGX1, "all_gather", 3, 14, 12, limit=0.3)
     assert (answer.verdict, answer.schedule) == ("limit", None)

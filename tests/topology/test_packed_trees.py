@@ -69,6 +69,7 @@ def test_trees_of_any_graph_span_and_fit(p: int) -> None:
         need_packed("broadcast", made, p // 2)
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize(("name", "p"), PRESETS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_schedules_are_proved(name: str, p: int, collective: str) -> None:
@@ -158,7 +159,12 @@ def test_ranks_are_drawn_in_their_places() -> None:
         ("all_gather", "packed_trees@dgx1", 4, "ranks of dgx1: got 4, expected 8"),
         ("all_gather", "packed_trees@textbook", 8, "links of textbook: got none"),
         ("all_gather", "packed_trees@", 8, "unknown machine ''"),
-        ("all_gather", "packed_trees", 8, "no algorithm 'packed_trees'"),
+        (
+            "all_gather",
+            "packed_trees",
+            8,
+            "packed_trees: got no machine, expected one after an @, as in packed_trees@dgx1",
+        ),
     ],
 )
 def test_what_cannot_be_packed_is_refused(collective: str, name: str, p: int, says: str) -> None:

@@ -255,6 +255,8 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
 
         return on_links(collective, machine_of(name))
     if make is None:
+        if name == PACKED:
+            raise ValueError(f"{PACKED}: got no machine, expected one after an @, as in {PACKED}@dgx1")
         if "/" in name:
             raise ValueError(unknown("wire", name.rpartition("/")[2], WIRES))
         near = meant(name, (each for of, each in ALGORITHMS if of == collective))
