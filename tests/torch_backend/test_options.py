@@ -26,6 +26,10 @@ def join(backend: str = "collectives", **options: object) -> Group:
 
 
 def test_a_collective_without_that_algorithm_takes_auto() -> None:
+    packed = Options("packed_trees@mesh:2x2")
+    assert [packed.of(each, 4) for each in ("all_reduce", "all_to_all")] == ["packed_trees@mesh:2x2", "auto"]
+    with pytest.raises(ValueError, match="unknown machine 'dgx7'"):
+        Options("packed_trees@dgx7")
     ring, bruck = Options("ring"), Options("bruck")
     assert [ring.of(each, 4) for each in ("all_reduce", "all_gather", "broadcast")] == ["ring", "ring", "auto"]
     assert [bruck.of("all_to_all", 4, splits) for splits in (False, True)] == ["bruck", "auto"]

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 
-from collectives.algorithms import ALGORITHMS, executable, is_own
+from collectives.algorithms import ALGORITHMS, executable, is_for_links, is_own, machine_of
 from collectives.algorithms.from_file import own
+from collectives.machine import machine
 from collectives.wire import split
 
 VARIABLE = "COLLECTIVES_ALGORITHM"
@@ -19,7 +20,8 @@ NAMES = tuple(sorted({name for _, name in executable()}))
 class Options:
     """An algorithm for all collectives that have one of that name; the others take "auto".
 
-    It may be one of your own, as ``file.py:function`` or ``file.xml``: that of the collective that its schedule is for.
+    It may be one of your own, as ``file.py:function`` or ``file.xml``: that of the collective that its schedule is for;
+    or trees packed into the links of a machine, ``packed_trees@dgx1``.
     Sums of floats by all-reduce travel by its wire, if it has one, as in ``ring/mxint8`` (`collectives.wire`).
     ``segments`` says into how many pieces a pipelined algorithm cuts its buffer, by default from the size. Raises
     ValueError for a name that no collective has, and for one that ranks cannot execute.
@@ -31,6 +33,8 @@ class Options:
     def __post_init__(self) -> None:
         if is_own(str(self.algorithm)):
             own(split(self.algorithm)[0])  # raises where there is none
+        elif is_for_links(str(self.algorithm)):
+            machine(machine_of(self.algorithm))  # the same
         elif split(str(self.algorithm))[0] not in (AUTO, *NAMES):
             raise ValueError(
                 f"algorithm: got {self.algorithm!r}, expected {AUTO} or one of {', '.join(NAMES)}, "
@@ -56,6 +60,10 @@ class Options:
     def _named(self, name: str, collective: str, p: int, splits: bool) -> str:
         if is_own(name):
             return name if not splits and _collective(name, p) == collective else AUTO
+        if is_for_links(name):
+            from collectives.topology.trees import COLLECTIVES  # needs scipy
+
+            return name if not splits and collective in COLLECTIVES else AUTO
         known = ALGORITHMS.get((collective, name))
         return AUTO if known is None or (splits and not known.splits) else name
 
