@@ -45,8 +45,8 @@ class Bound(NamedTuple):
 def bound(collective: str, of: Graph, root: int = 0) -> Bound:
     """The optimum of a collective on these links, for large buffers, because latency does not count.
 
-    * all_gather: max of |ranks in S| / links that leave S, over all sets S without some rank (Zhao et al., ForestColl,
-      arXiv 2402.06787, theorem 1), by minimum cuts and Dinkelbach's iteration.
+    * all_gather: the largest share ``ranks in S / links that leave S`` over all sets S that lack a rank (Zhao et al.,
+      ForestColl, arXiv 2402.06787, theorem 1), by minimum cuts and Dinkelbach's iteration.
     * reduce_scatter: the all_gather with every link reversed.
     * broadcast: 1 / the least of the maximum flows from the root to a rank (Edmonds 1973); reduce: reversed.
     * all_reduce and all_to_all: a linear program (`topology.linear`).
