@@ -76,7 +76,7 @@ def test_numpy_alone(wheel: Path, tmp_path: Path) -> None:
     assert here.python("from collectives.schemas import schema; print(schema('rows')['title'])") == "Rows"
     assert "not installed" in here.collectives("simulate all_reduce ring", code=2)
     asked = "synthesize all_gather --machine dgx1 --steps 2"
-    assert "synthesize needs z3, which is not installed" in here.collectives(asked, code=2)
+    assert "synthesize needs yaml, which is not installed" in here.collectives(asked, code=2)
     assert "bench needs pydantic, which is not installed" in here.collectives("bench", code=2)
 
 

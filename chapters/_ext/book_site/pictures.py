@@ -11,6 +11,7 @@ EMBEDDED = re.compile(r'src="data:image/svg\+xml;base64,([^"]+)"')
 LONG = re.compile(rb"scale\([^)]*\)|\d+\.\d{3,}")
 PATH, COMMAND = re.compile(rb'(?<= d=")[^"]+'), re.compile(rb"([A-Za-z])([^A-Za-z]*)")
 MOVED = re.compile(rb'transform="translate\((-?[\d.]+) 0\)"/>')  # of a letter, the last attribute
+STYLE, GROUP = re.compile(rb'(?<= style=")[^"]+'), re.compile(rb"<(/?)g( [^>]*)?>")
 # Comments, what Matplotlib says of the file, and names of groups that nothing refers to.
 UNUSED = re.compile(rb'<!--.*?-->\s*|<!DOCTYPE.*?>\s*|<metadata>.*?</metadata>\s*| id="[\w.]+_\d+"', re.DOTALL)
 
@@ -46,7 +47,25 @@ def slim(svg: bytes) -> bytes:
     """
     svg = PATH.sub(lambda found: by_distances(found[0]), LONG.sub(_rounded, svg))
     svg = MOVED.sub(rb'x="\1"/>', svg.replace(b"DejaVuSans-", b"d"))
-    return re.sub(rb"\n[ \n]+", b"\n", UNUSED.sub(b"", svg))
+    svg = STYLE.sub(lambda found: found[0].replace(b": ", b":").replace(b"; ", b";"), UNUSED.sub(b"", svg))
+    return re.sub(rb"\n[ \n]+", b"\n", without_bare_groups(svg))
+
+
+def without_bare_groups(svg: bytes) -> bytes:
+    """The same without groups that have no attribute: they change nothing.
+
+    >>> without_bare_groups(b'<g><g clip-path="url(#a)"><g><path/></g></g></g>')
+    b'<g clip-path="url(#a)"><path/></g>'
+    """
+    kept: list[bool] = []
+
+    def tag(found: re.Match[bytes]) -> bytes:
+        if found[1]:
+            return found[0] if kept.pop() else b""
+        kept.append(found[2] is not None)
+        return found[0] if kept[-1] else b""
+
+    return GROUP.sub(tag, svg)
 
 
 def by_distances(path: bytes) -> bytes:

@@ -18,7 +18,7 @@ def schema(name: str) -> dict[str, Any]:
     a graded submission's ``grade.json``. ``$defs`` of "rows" has one entry for each kind of row.
 
     >>> schema("machine")["required"]
-    ['name', 'network']
+    ['name']
     """
     path = resources.files("collectives") / "schemas" / f"{name}.json"
     return dict(json.loads(path.read_text(encoding="utf8")))
