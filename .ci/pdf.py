@@ -55,7 +55,9 @@ def article(page: str, site: Path) -> Tag:
     """What a page says, as a piece of the book: anchors, addresses and headings fit the whole."""
     path = site / f"{page}.html"
     (found,) = BeautifulSoup(path.read_text(encoding="utf8"), "html.parser").select("article")
-    for each in found.select("a.headerlink, details.hide, .only-dark, .prev-next-footer, script, button.copybtn"):
+    dropped = "a.headerlink, details.hide, .only-dark, .prev-next-footer, button.copybtn"
+    data = "[type='application/json']"  # of a player whose schedule is in its element
+    for each in found.select(f"{dropped}, script:not({data})"):
         each.decompose()
     for each in found.select("details"):
         each["open"] = ""

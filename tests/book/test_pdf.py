@@ -17,6 +17,7 @@ SMALL = """
 <html><head><link rel="stylesheet" href="../_static/x.css"></head><body><article><h1 id="one">One</h1>
 <p><a href="two.html#there">two</a> <a href="#one">up</a> <a href="https://example.org/">out</a>
 <a href="../x.csv">rows</a> <img src="a.svg"></p>
+<script>run()</script><schedule-player><script type="application/json">{"p": 2}</script></schedule-player>
 <details class="hide above-input">code</details><details class="sd-dropdown">answer</details></article></body></html>
 """
 
@@ -34,6 +35,7 @@ def test_a_page_becomes_a_piece_of_the_book(site: Path) -> None:
     assert links == ["#chapters-two--there", "#chapters-one--one", "https://example.org/"]
     assert found.img["src"] == (site / "chapters" / "a.svg").as_uri()
     assert found.h2["id"] == "chapters-one--one"
+    assert [each.get_text() for each in found.select("script")] == ['{"p": 2}']
     assert [(each.get_text(), each["open"]) for each in found.select("details")] == [("answer", "")]
 
 
