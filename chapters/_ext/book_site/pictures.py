@@ -48,7 +48,7 @@ def slim(svg: bytes) -> bytes:
     svg = PATH.sub(lambda found: by_distances(found[0]), LONG.sub(_rounded, svg))
     svg = MOVED.sub(rb'x="\1"/>', svg.replace(b"DejaVuSans-", b"d"))
     svg = STYLE.sub(lambda found: found[0].replace(b": ", b":").replace(b"; ", b";"), UNUSED.sub(b"", svg))
-    return re.sub(rb"\n[ \n]+", b"\n", without_bare_groups(svg))
+    return re.sub(rb">\s+<", b"><", re.sub(rb"\n[ \n]+", b"\n", without_bare_groups(svg)))
 
 
 def without_bare_groups(svg: bytes) -> bytes:

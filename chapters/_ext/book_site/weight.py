@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 DROPPED = ["_static/locales", "_static/**/*.map", "_static/vendor/**/*.ttf", "_static/*webpack-macros.html"]
-# Logos of firms, of which no page shows one.
-DROPPED += ["_static/vendor/**/fa-brands-*"]
 
 
 def drop(app: Any, _: Exception | None) -> None:
