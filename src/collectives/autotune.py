@@ -131,7 +131,7 @@ def slowest_link(on: Machine, p: int) -> Link:
 def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
     """Seconds that a collective takes at least on a machine, whatever the algorithm (`collectives.bounds`)."""
     if on.links:
-        from collectives.topology.bound import seconds  # scipy is there if a machine has links
+        from collectives.topology.bound import seconds  # needs scipy
 
         return seconds(collective, on, p, nbytes)
     link = slowest_link(on, p)

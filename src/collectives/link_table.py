@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, Self
+from math import prod
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from collectives.config import Count, StrictModel
 
 MOST_VERTICES = 1024
+LATTICES = ("mesh:", "torus:")
 Multiple = Annotated[int, Field(ge=0, le=1 << 20, strict=True)]
 Vertex = Annotated[int, Field(ge=0, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -45,7 +47,7 @@ class LinkTable(StrictModel):
         return self
 
     def counted(self, ranks: int) -> list[tuple[int, int, int]]:
-        """The links of a node of so many ranks as (from, to, number), proved to be whole.
+        """The links of a node of so many ranks as (from, to, number), checked.
 
         Raises ValueError for a matrix of another size, a vertex that is not there, a link from a vertex to itself, a
         pair that is given twice, and a switch that sends and receives at different rates.
@@ -111,3 +113,25 @@ def lattice(sizes: tuple[Count, ...], wraps: bool) -> LinkTable:
         return LinkTable(pairs=whole)
     down, right = (max(1, size - 1) for size in sizes)
     return LinkTable(pairs=whole, places=tuple((x / right, y / down) for y, x in places))
+
+
+def lattice_fields(name: str) -> dict[str, Any]:
+    """The fields of the machine that is named ``mesh:5x5``, or ``torus:4x4,LATENCY,RATE``.
+
+    Raises ValueError for sizes that are no positive whole numbers, and outside 2 to 1,024 ranks.
+
+    >>> lattice_fields("mesh:2x2")["inside"]
+    {'latency': '1us', 'rate': '50GB/s'}
+    """
+    shape, _, link = name.partition(",")
+    kind, _, axes = shape.partition(":")
+    latency, _, rate = (link or "1us,50GB/s").partition(",")
+    sizes = tuple(int(size) for size in axes.split("x") if size.isdecimal())
+    if len(sizes) != 1 + axes.count("x") or min(sizes) < 1 or not 2 <= prod(sizes) <= MOST_VERTICES:
+        raise ValueError(f"size of a {kind}: got {axes!r}, expected such as 4x4, of 2 to {MOST_VERTICES:,} ranks")
+    return {
+        "name": name,
+        "ranks_per_node": prod(sizes),
+        "inside": {"latency": latency, "rate": rate},
+        "links": lattice(sizes, wraps=kind == "torus"),
+    }

@@ -45,7 +45,6 @@ from __future__ import annotations
 
 from importlib import resources
 from itertools import pairwise
-from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -54,10 +53,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from collectives.config import FILE, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
 from collectives.errors import explain, unknown
-from collectives.link_table import MOST_VERTICES, LinkTable, lattice
+from collectives.link_table import LATTICES, LinkTable, lattice_fields
 from collectives.schemas import VERSION, version_of
-
-LATTICES = ("mesh:", "torus:")
 
 
 class Delay(StrictModel):
@@ -202,7 +199,7 @@ def machine(name: str) -> Machine:
     16
     """
     if name.startswith(LATTICES):
-        return _lattice(name)
+        return _parse_machine(lattice_fields(name), name)
     if name in presets():
         return _parse_machine(parse_yaml((_folder() / f"{name}.yaml").read_bytes(), name), name)
     if name.endswith((".yaml", ".yml")):
@@ -213,22 +210,6 @@ def machine(name: str) -> Machine:
         latency, _, rate = name.partition(",")
         return _parse_machine({"name": name, "network": {"latency": latency, "rate": rate}}, name)
     raise ValueError(f"{unknown('machine', name, presets())}, files NAME.yaml, LATENCY,RATE, mesh:5x5 and torus:4x4")
-
-
-def _lattice(name: str) -> Machine:
-    shape, _, link = name.partition(",")
-    kind, _, axes = shape.partition(":")
-    latency, _, rate = (link or "1us,50GB/s").partition(",")
-    sizes = tuple(int(size) for size in axes.split("x") if size.isdecimal())
-    if len(sizes) != 1 + axes.count("x") or min(sizes) < 1 or not 2 <= prod(sizes) <= MOST_VERTICES:
-        raise ValueError(f"size of a {kind}: got {axes!r}, expected such as 4x4, of 2 to {MOST_VERTICES:,} ranks")
-    given = {
-        "name": name,
-        "ranks_per_node": prod(sizes),
-        "inside": {"latency": latency, "rate": rate},
-        "links": lattice(sizes, wraps=kind == "torus"),
-    }
-    return _parse_machine(given, name)
 
 
 def _folder() -> Any:

@@ -6,6 +6,7 @@ values: beyond them memory or time would run out without a message.
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 from collectives.errors import short
@@ -138,6 +139,17 @@ def many(count: int, noun: str) -> str:
     '2 switches'
     """
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Ascending whole numbers, with consecutive ones as runs.
+
+    >>> runs((1, 2, 3, 5))
+    '1–3, 5'
+    """
+    begins = [number for number in numbers if number - 1 not in numbers]
+    ends = [number for number in numbers if number + 1 not in numbers]
+    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(begins, ends, strict=True))
 
 
 def format_seconds(seconds: float) -> str:

@@ -251,7 +251,7 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
         raise ValueError(f"wire of {collective}: got {wire}, expected none: only an all_reduce has one")
     make = own(name) if is_own(name) else ALGORITHMS.get((collective, name))
     if make is None and is_for_links(name):
-        from collectives.topology.trees import on_links  # scipy is there if somebody asks for it
+        from collectives.topology.trees import on_links  # needs scipy
 
         return on_links(collective, machine_of(name))
     if make is None:

@@ -25,7 +25,7 @@ OWN = {
     "simulate": "how long a schedule takes on a machine of any size",
     "bound": "the least time of a collective on a machine's links, and the cut that sets it",
     "error": "how far its sums of floats are from the exact ones",
-    "synthesize": "a schedule with few steps for a topology, or that there is none",
+    "synthesize": "find a schedule with few steps for a topology, or prove that none exists",
     "export": "a schedule for the tools of others",
     "bench-simulator": "how fast `simulate` is, up to a million ranks (minutes)",
     "calibrate": "measure a link between two ranks: a machine for `simulate`",

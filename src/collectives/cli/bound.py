@@ -59,23 +59,8 @@ def _line(row: dict[str, Any]) -> str:
     )
     if not row["cut"]:
         return first
-    ranks, switches = [v for v in row["cut"] if v < p], [v - p for v in row["cut"] if v >= p]
-    inside = f"ranks {_runs(ranks)}" + (f" and switches {_runs(switches)}" if switches else "")
+    ranks, switches = [v for v in row["cut"] if v < p], [v for v in row["cut"] if v >= p]
+    inside = f"ranks {units.runs(ranks)}" + (f" and switches {units.runs(switches)}" if switches else "")
     verb = "enter" if row["collective"].startswith("reduce") else "leave"
     rate = row["cut_links"] * row["unit_gbs"]
     return f"{first}\nthe cut: {row['cut_shards']} shards {verb} {inside} through links of {rate:g} GB/s in all"
-
-
-def _runs(numbers: list[int]) -> str:
-    """Numbers as runs.
-
-    >>> _runs([0, 1, 2, 5])
-    '0-2, 5'
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)

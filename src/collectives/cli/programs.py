@@ -10,7 +10,7 @@ from collectives.formats import msccl, teccl, teccl_flows
 from collectives.formats.order import Order
 from collectives.formats.prove import Report, loads, prove
 from collectives.schedule import ScheduleError
-from collectives.units import duration, format_bytes, many
+from collectives.units import duration, format_bytes, many, runs
 from collectives.verify import need_cells, verify
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _program(data: bytes, row: Row) -> Row:
 def _flows(data: bytes, row: Row) -> Row:
     """Prove a schedule of TE-CCL; ``row`` learns what it is even if it is wrong."""
     flows = teccl.read(data)
-    row |= {"collective": flows.collective, "ranks": len(flows.gpus), "gpus": teccl_flows.span(flows.gpus)}
+    row |= {"collective": flows.collective, "ranks": len(flows.gpus), "gpus": runs(flows.gpus)}
     row |= {"switches": list(flows.switches), "epochs": flows.epochs, "flows": len(flows.hops)}
     teccl_flows.need_complete(flows)
     made = teccl_flows.schedule(flows)

@@ -1,4 +1,4 @@
-"""The verb ``synthesize``: a schedule with few steps for a topology, or that there is none."""
+"""The verb ``synthesize``: find a schedule with few steps for a topology, or prove that none exists."""
 
 import argparse
 import sys

@@ -64,7 +64,7 @@ def _places(of: Machine, graph: Graph) -> Points:
 
 
 def _line(axes: Axes, points: Points, a: int, b: int, count: int, crosses: bool, theme: Theme) -> None:
-    """As many lines side by side as there are links, up to four; of more one wide line."""
+    """Parallel links side by side, up to four; more than four as one wide line."""
     (ax, ay), (bx, by) = points[[a, b]]
     across = np.array([by - ay, ax - bx]) / np.hypot(bx - ax, by - ay)
     if count > 4:

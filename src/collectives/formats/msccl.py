@@ -210,7 +210,7 @@ def _need_single(blocks: list[ThreadBlock]) -> None:
 
 
 def contents(path: Path) -> bytes:
-    """What is in a file of others, at most 16 MiB; ValueError with one line that says what is wrong with the file."""
+    """The bytes of an untrusted file, at most 16 MiB. Raises ValueError, one line, for a file that cannot be read."""
     try:
         if not path.is_file():
             raise ValueError("there is no such file")

@@ -4,7 +4,7 @@ An all-gather is a list of flows of whole chunks. An all-to-all cuts a chunk int
 its "chunk paths" say which piece takes which way. A flow via a switch is one line: the switch passes the chunk on in
 the next epoch and keeps nothing. Source: microsoft/TE-CCL, `teccl/solvers`, of Liu et al., SIGCOMM 2024.
 
-Nobody has vouched for the file: it is parsed as data, and what is huge is refused before anything is computed.
+The file is untrusted: it is parsed as data, and oversized input is refused before anything is computed.
 """
 
 import json
@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from collectives.errors import short
-from collectives.formats.teccl_flows import ROUNDED, Flow, Flows, Hop, span
+from collectives.formats.teccl_flows import ROUNDED, Flow, Flows, Hop
 from collectives.schedule import ScheduleError
+from collectives.units import runs
 
 # The largest files that are published have 2.4 MB, 12,000 flows, 34 nodes, 4,006 epochs.
 MOST_BYTES, MOST_FLOWS, MOST_NODE, MOST_CHUNK, MOST_EPOCH = 1 << 24, 1 << 18, (1 << 10) - 1, 1 << 16, 1 << 16
@@ -33,10 +34,10 @@ GPU = re.compile(r"GPU (\d{1,9})", re.ASCII)
 
 
 def read(data: bytes) -> Flows:
-    """What the text of a file says; ValueError, one line, for what is no such file.
+    """The flows in the text of a file.
 
-    ScheduleError if the pieces of a chunk do not make a whole, or the list of flows lacks what a path has. Cost: linear
-    in the length of the text.
+    Raises ValueError, one line, for any other text. Raises ScheduleError if the pieces of a chunk do not add up to the
+    whole, or if the list of flows and the paths differ. Cost: linear in the length of the text.
 
     >>> swap = [f"Chunk 0 from {a} traveled over {a}->{b} in epoch 0" for a, b in ((0, 1), (1, 0))]
     >>> top = {"1-Epoch_Duration": 1, "5-Algo_Bandwidth": 2, "6-Demand_Met": {"GPU 0": {"GPU 1": {}}}, "7-Flows": swap}
@@ -109,7 +110,7 @@ def _flow(text: Any) -> Flow:
 
 
 def _all_gather(top: dict[str, Any], flows: list[Flow]) -> Flows:
-    """The GPUs are those that the file's demand names, and all of them have as many chunks."""
+    """The GPUs are those of the file's demand, each with the same number of chunks."""
     met = _dict(top.get("6-Demand_Met"), "6-Demand_Met")
     names = [*met, *(name for to, each in met.items() for name in _dict(each, f"6-Demand_Met, {to}"))]
     gpus = _need_few({int(_match(GPU, name, "GPU N")[1]) for name in names})
@@ -177,13 +178,13 @@ def _need_few(gpus: set[int]) -> tuple[int, ...]:
 
 
 def _need_nodes(flows: Iterable[Flow], gpus: tuple[int, ...]) -> None:
-    """Flows begin and end at GPUs of the demand; what is on the way is none."""
+    """Flows begin and end at GPUs of the demand; the nodes between them are switches."""
     known = set(gpus)
     for flow in flows:
         strange = [node for node in (flow.origin, flow.src, flow.dst) if node not in known]
         if strange or known.intersection(flow.via):
             got = f"node {strange[0]}" if strange else "a GPU as a switch"
-            asked = f"one of the {len(gpus)} GPUs of the demand ({span(gpus)}), and switches that are none of them"
+            asked = f"one of the {len(gpus)} GPUs of the demand ({runs(gpus)}), and switches with other numbers"
             raise ValueError(f"{_told(flow)}: got {got}, expected {asked}")
 
 

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.formats.teccl_flows import ROUNDED, Flows, Hop, span
+from collectives.formats.teccl_flows import ROUNDED, Flows, Hop
 from collectives.formats.teccl_network import NETWORKS, UNIT, capacities, latencies
 from collectives.schedule import Ints
+from collectives.units import runs
 
 LATENCY_COUNTS = 0.1  # of an epoch
 
@@ -24,7 +25,7 @@ Loads = dict[tuple[int, int], dict[int, float]]
 
 
 class Fit(NamedTuple):
-    """What the network says about flows: what is missing (empty if nothing), seconds, bytes per second."""
+    """The result of a comparison: the faults found ("" if none), the time in seconds, and bytes per second."""
 
     missing: str
     seconds: float
@@ -40,7 +41,9 @@ class Model(NamedTuple):
 
 
 def fit(flows: Flows, network: str, chunk: float) -> Fit:
-    """Compare flows with a network, where the chunk of one GPU (in an all-to-all: for one GPU) has so many bytes.
+    """Compare flows with the links of a network.
+
+    ``chunk`` is the size in bytes of one GPU's chunk; in an all-to-all, of the chunk that it has for one other GPU.
 
     The bandwidth is the algorithm bandwidth of TE-CCL: all GPUs' chunks, divided by the time. It counts the GPUs that
     take part. Raises ValueError for an unknown network or a node that it lacks. Cost: linear in the flows, nearly.
@@ -57,7 +60,7 @@ def fit(flows: Flows, network: str, chunk: float) -> Fit:
         raise ValueError(f"nodes of the flows: got {most}, expected at most {len(model.latency) - 1} on {network}")
     absent = tuple(sorted(set(range(len(model.latency))) - set(NETWORKS[network]) - set(flows.gpus)))
     gpus = len(model.latency) - len(NETWORKS[network])
-    found = [f"GPU {span(absent)} of {gpus} takes no part"] if absent else []
+    found = [f"GPU {runs(absent)} of {gpus} takes no part"] if absent else []
     end, faults = _played(flows, model)
     seconds = end * flows.epoch_seconds
     return Fit("; ".join([*found, *faults]), seconds, len(flows.gpus) * chunk / seconds)
@@ -78,7 +81,7 @@ def _up(values: NDArray[np.float64]) -> Ints:
 
 
 def _played(flows: Flows, model: Model) -> tuple[int, list[str]]:
-    """The epoch before which all is there, and the first fault of each kind."""
+    """The epoch after the last arrival, and the first fault of each kind."""
     ready: dict[tuple[int, int], int] = {}
     sent: dict[tuple[int, int, int, int], float] = {}
     faults: dict[str, str] = {}
@@ -105,7 +108,7 @@ def _legs(hop: Hop, model: Model, whole: bool) -> tuple[list[tuple[int, int, int
 
 
 def _overloads(sent: dict[tuple[int, int, int, int], float], model: Model) -> Iterator[tuple[str, str]]:
-    """A link that does not exist, or has more than it carries in as many epochs as one chunk takes."""
+    """Flows over a missing link, and loads above a link's capacity in the epochs that one chunk takes."""
     loads: Loads = defaultdict(lambda: defaultdict(float))
     for (a, b, epoch, _), volume in sent.items():
         loads[a, b][epoch] += volume

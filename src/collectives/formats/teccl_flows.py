@@ -1,4 +1,4 @@
-"""Flows between nodes, as TE-CCL writes them: as a schedule, and with a first look at what is missing."""
+"""TE-CCL's flows between nodes as a schedule, and the first chunk that is missing."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -62,16 +62,6 @@ class Flows(NamedTuple):
         p, origin = len(self.gpus), int(owner(cell, len(self.gpus), self.k))
         number = cell % (self.k // p) if self.collective == "all_gather" else cell * p * p // self.k % p
         return f"chunk {number} from {self.gpus[origin]}"
-
-
-def span(nodes: tuple[int, ...]) -> str:
-    """Consecutive numbers as runs.
-
-    >>> span((1, 2, 3, 5))
-    '1–3, 5'
-    """
-    ends = [node for node in nodes if node - 1 not in nodes], [node for node in nodes if node + 1 not in nodes]
-    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(*ends, strict=True))
 
 
 def schedule(flows: Flows) -> Schedule:

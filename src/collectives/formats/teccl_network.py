@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.errors import unknown
+from collectives.machine import machine
 from collectives.schedule import Ints
 
 GB = 10**9
 UNIT = 12.5 * GB  # bytes per second: one port between chassis. `capacities` counts in it.
-
-# NVLinks between the 8 GPUs of an NDv2 chassis (V100, as in DGX-1): 2 is one link of 25 GB/s, 4 are two.
-NDV2 = "04224000 40240200 22040040 24400002 40000422 02004024 00402204 00022440"
 
 # Seconds until the first byte is there: over a port between chassis, and over any other link.
 LATENCY = {"NDv2": (1.3e-6, 0.7e-6), "DGX2": (2.6e-6, 0.35e-6)}
@@ -55,7 +53,8 @@ def latencies(name: str) -> NDArray[np.float64]:
 
 def _ndv2(chassis: int) -> Ints:
     """Two chassis have a cable each way; more have a switch, node 0, that GPU 0 of each sends to and GPU 1 hears."""
-    inside = np.array([list(map(int, row)) for row in NDV2.split()])
+    wired = machine("ndv2").links
+    inside = 2 * np.array(wired.matrix if wired else ())  # a link of 25 GB/s is two units
     first = int(chassis > 2)
     links = np.zeros((first + 8 * chassis,) * 2, dtype=np.int64)
     for base in range(first, len(links), 8):

@@ -104,7 +104,7 @@ def parse(text: str, ranks: int) -> ClusterOptions:
 
 
 def _linked(words: list[str], ranks: int, by_mpirun: bool) -> ClusterOptions:
-    """The links of a machine, slower. Pairs without a link talk over a tenth of one, as over a network for control."""
+    """The links of a machine, slower. A pair without a link gets a tenth of a link's rate, for the store's traffic."""
     on = machine(words[0])
     times = words[1] if len(words) > 1 else SLOWER
     if len(words) > 2 or not times.isdecimal() or int(times) < 1:

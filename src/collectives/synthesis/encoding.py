@@ -158,7 +158,7 @@ class Deadline(NamedTuple):
         return 0.0 if self.ended.is_set() else max(0.0, self.at - time.monotonic())
 
     def within(self, seconds: float) -> Deadline:
-        """The same, but in so many seconds at the latest."""
+        """The earlier of this deadline and one ``seconds`` from now."""
         return self._replace(at=min(self.at, time.monotonic() + seconds))
 
 

@@ -1,4 +1,4 @@
-"""Schedules with few steps for a topology: a solver finds one, or shows that there is none.
+"""Schedules with few steps for a topology: a solver finds one, or proves that none exists.
 
 The question is SCCL's (Cai et al., "Synthesizing Optimal Collective Algorithms", PPoPP 2021, section 3). A topology is
 a matrix: ``links[a, b]`` chunks go from rank a to rank b in one round. A schedule has S steps. Step t lasts r_t >= 1
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from typing import Literal, NamedTuple
 
@@ -51,13 +52,13 @@ class Answer(NamedTuple):
 
 
 def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: int, limit: float = LIMIT) -> Answer:
-    """A schedule of this many steps and rounds, or that there is none, or that ``limit`` seconds were too few.
+    """A schedule of this many steps and rounds, a proof that none exists, or "limit" after ``limit`` seconds.
 
     ``chunks`` are those of one rank, so the schedule has ``k = p * chunks``. It is proved by `verify`, and fits the
     links: `rounds_of`. A reduce-scatter is a reversed all-gather on reversed links. An all-reduce is a reduce-scatter,
     then an all-gather, with half of the steps and half of the rounds each.
 
-    Raises ValueError for a matrix that is no topology, for a number below 1, for another collective, and for an odd
+    Raises ValueError for an invalid matrix, for a number below 1, for another collective, and for an odd
     number of steps or rounds of an all-reduce. Needs z3 (extra ``synthesis``). Cost: exponential at worst.
 
     >>> ring = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
@@ -74,7 +75,7 @@ def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: in
     why = ""
     for half in _gathers(links, collective, steps, rounds, chunks):
         left = begin + limit - time.monotonic()
-        verdict, why, schedule = apart(lambda deadline, half=half: _all_gather(half, deadline), left)  # type: ignore[misc]
+        verdict, why, schedule = apart(partial(_all_gather, half), left)
         if schedule is None:
             break
         found.append(schedule)

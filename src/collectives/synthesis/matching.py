@@ -56,7 +56,7 @@ def match(
     rank. A reduce-scatter is a reversed all-gather on reversed links, and an all-reduce is one before an all-gather.
     The schedule has one step for each moment at which messages leave. It is proved by `verify`.
 
-    Raises ValueError for a matrix that is no topology, or a number that is not above 0. Cost: about 30
+    Raises ValueError for an invalid matrix, or a number that is not above 0. Cost: about 30
     microseconds a message.
 
     >>> ring = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
@@ -91,7 +91,7 @@ def _need_topology(links: Ints, collective: str, nbytes: int, chunks: int, laten
 
 
 def _network(links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike) -> _Network:
-    """Every link once: several between two ranks are as many entries."""
+    """One entry for each link; parallel links between two ranks have one each."""
     times, each = links.ravel(), nbytes / (len(links) * chunks)
     late, fast = (np.broadcast_to(np.asarray(values, dtype=float), links.shape) for values in (latency, rate))
     src, dst = np.divmod(np.repeat(np.arange(links.size), times), len(links))

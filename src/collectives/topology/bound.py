@@ -9,7 +9,7 @@ import numpy as np
 
 from collectives.machine import Machine
 from collectives.schedule import Ints
-from collectives.topology.graph import Graph, flow, graph
+from collectives.topology.graph import Graph, flow, graph, with_source
 from collectives.topology.linear import all_reduce_units, all_to_all_units
 
 BY_CUT = ("all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -74,7 +74,7 @@ def bound(collective: str, of: Graph, root: int = 0) -> Bound:
 
 
 def seconds(collective: str, on: Machine, p: int, nbytes: int) -> float:
-    """The least time of a collective of so many bytes on a machine with links; 0 for one that has no such bound.
+    """The least time of a collective of ``nbytes`` bytes on a machine with links; 0 for one that has no such bound.
 
     >>> from collectives.machine import machine
     >>> round(seconds("all_gather", machine("dgx1"), 8, 1 << 30) * 1e3, 3)
@@ -108,18 +108,10 @@ def _worst_spread(of: Graph) -> Ints:
 
 def _exceeding(of: Graph, worst: Fraction, v: int) -> Ints | None:
     """A set without rank v for which ranks / leaving links exceeds ``worst``, or None."""
-    found = flow(with_source(of, worst.denominator, worst.numerator), of.vertices, v)
+    give = np.where(np.arange(of.vertices) < of.p, worst.denominator, 0)
+    found = flow(with_source(of.capacity * worst.numerator, give), of.vertices, v)
     side = found.side[found.side < of.vertices]
     return side if found.value < worst.denominator * of.p else None
-
-
-def with_source(of: Graph, give: int, stretch: int = 1) -> Ints:
-    """The capacities times ``stretch``, and a source behind all vertices that gives each rank ``give`` units."""
-    n = of.vertices
-    capacity = np.zeros((n + 1, n + 1), dtype=np.int64)
-    capacity[:n, :n] = of.capacity * stretch
-    capacity[n, : of.p] = give
-    return capacity
 
 
 def _worst_reach(of: Graph, root: int) -> Ints:

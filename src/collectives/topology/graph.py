@@ -162,6 +162,15 @@ def flow(capacity: Ints, source: int, sink: int) -> Flow:
     return Flow(int(found.flow_value), np.flatnonzero(reached))
 
 
+def with_source(capacity: Ints, give: Ints) -> Ints:
+    """The matrix with a source as its last vertex, which sends ``give[v]`` units to each vertex v.
+
+    >>> with_source(np.array([[0, 2], [1, 0]]), np.array([3, 0])).tolist()
+    [[0, 2, 0], [1, 0, 0], [3, 0, 0]]
+    """
+    return np.pad(np.vstack([capacity, give]), ((0, 0), (0, 1)))
+
+
 class Ways(NamedTuple):
     """The way from each vertex to each other: links ``link[first[a * n + b] : first[a * n + b + 1]]``, as a * n + b."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from collectives.schedule import Ints
 from collectives.topology.bound import bound
-from collectives.topology.graph import Graph, Ways, flow, ways
+from collectives.topology.graph import Graph, Ways, flow, ways, with_source
 
 # Trees of one root; beyond that, growing them takes minutes.
 MOST_TREES = 512
@@ -97,11 +97,7 @@ def _move(capacity: Ints, u: int, switch: int, t: int, units: int) -> None:
 
 def _reach(capacity: Ints, give: Ints, v: int) -> int:
     """The units that reach rank v of those that all ranks give."""
-    n = len(capacity)
-    with_source = np.zeros((n + 1, n + 1), dtype=np.int64)
-    with_source[:n, :n] = capacity
-    with_source[n, : len(give)] = give
-    return flow(with_source, n, v).value
+    return flow(with_source(capacity, give), len(capacity), v).value
 
 
 def _grown(capacity: Ints, growing: list[Trees]) -> list[Trees]:
