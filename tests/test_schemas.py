@@ -176,6 +176,7 @@ def test_every_committed_line_is_valid(path: Path) -> None:
         pytest.param(
             "simulate broadcast two_tree -p 12 --machine summit --json", "simulated", marks=pytest.mark.integration
         ),
+        ("bound all_gather --machine dgx1 --json", "bounded"),
         ("backends --json", "backend"),
         pytest.param(
             "bench --algorithm ring auto --machine textbook --ranks 2 --bytes 0 64 --repetitions 2 --json",

@@ -147,8 +147,9 @@ def runs(numbers: Sequence[int]) -> str:
     >>> runs((1, 2, 3, 5))
     '1–3, 5'
     """
-    begins = [number for number in numbers if number - 1 not in numbers]
-    ends = [number for number in numbers if number + 1 not in numbers]
+    given = set(numbers)
+    begins = [number for number in numbers if number - 1 not in given]
+    ends = [number for number in numbers if number + 1 not in given]
     return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(begins, ends, strict=True))
 
 

@@ -26,6 +26,7 @@ OWN = {
     "bound": "the least time of a collective on a machine's links, and the cut that sets it",
     "error": "how far its sums of floats are from the exact ones",
     "synthesize": "find a schedule with few steps for a topology, or prove that none exists",
+    "read": "a job's logs and dumps: what they say, what is wrong, what to try",
     "export": "a schedule for the tools of others",
     "bench-simulator": "how fast `simulate` is, up to a million ranks (minutes)",
     "calibrate": "measure a link between two ranks: a machine for `simulate`",

@@ -1,0 +1,99 @@
+"""A finding and the places that it rests on; the lines of files, each with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from collectives.units import runs
+
+# A line is cut after this many bytes: the trees of 32 channels take 2 KB.
+LONGEST = 1 << 16
+
+# How many of a kind one finding names.
+MOST_NAMED = 8
+
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
+
+
+class LogError(ValueError):
+    """A file that cannot be read, or whose content is of an unknown kind."""
+
+
+class Place(NamedTuple):
+    """A line of a file; line 0 is the whole file.
+
+    >>> str(Place("job.log", 7)), str(Place("dump_0"))
+    ('job.log:7', 'dump_0')
+    """
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class Finding(NamedTuple):
+    """A sentence each: what the files say, what follows (or ""), what to try next (or ""); and their places."""
+
+    kind: str
+    found: str
+    follows: str = ""
+    next: str = ""
+    at: tuple[Place, ...] = ()
+
+
+class Line(NamedTuple):
+    """A line without its end, and its place."""
+
+    at: Place
+    text: str
+
+
+def numbered(texts: Iterable[str], file: str) -> Iterator[Line]:
+    """The lines of a file, counted from 1.
+
+    >>> [str(line.at) for line in numbered(["a", "b"], "job.log")]
+    ['job.log:1', 'job.log:2']
+    """
+    return (Line(Place(file, number), text) for number, text in enumerate(texts, start=1))
+
+
+def lines_of(paths: Sequence[Path]) -> Iterator[Line]:
+    """The lines of files, without colours and cut after LONGEST bytes; one line at a time is in memory.
+
+    Raises OSError.
+    """
+    for path in paths:
+        yield from numbered(_texts(path), str(path))
+
+
+def _texts(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        while data := file.readline(LONGEST):
+            yield COLOURS.sub("", data.decode("utf8", "replace")).rstrip("\r\n")
+            while data and not data.endswith(b"\n"):
+                data = file.readline(LONGEST)
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few of these names, and how many there are beside them.
+
+    >>> named(["n1", "n2"]), named([str(i) for i in range(10)])
+    ('n1, n2', '0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
+    """
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Ranks, consecutive ones as runs, many of them shortened.
+
+    >>> ranks([5, 0, 1, 2]), ranks([4])
+    ('ranks 0–2, 5', 'rank 4')
+    """
+    given = sorted(set(numbers))
+    return f"rank{'' if len(given) == 1 else 's'} {named(runs(given).split(', '))}"

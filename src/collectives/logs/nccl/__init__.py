@@ -1,0 +1,1 @@
+"""NCCL's log: its lines, the channels they describe, and what is found in them."""

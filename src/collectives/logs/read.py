@@ -1,0 +1,51 @@
+"""Files of a job, recognised by their content, and the findings in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from collectives.logs.finding import Finding, LogError
+from collectives.logs.nccl import findings as nccl
+from collectives.logs.nccl import lines as nccl_lines
+
+# How much of a file decides what it is.
+START = 1 << 20
+
+
+class Kind(NamedTuple):
+    """A kind of file: its name, whether a file begins so, and the findings in files of it."""
+
+    name: str
+    begins: Callable[[bytes], bool]
+    findings: Callable[[Sequence[Path]], Iterator[Finding]]
+
+
+# The first kind that recognises a file reads it.
+KINDS = (Kind("NCCL log", nccl_lines.begins, nccl.findings_of),)
+
+
+def kind_of(path: Path) -> Kind:
+    """The kind of a file by its content. Raises LogError if it cannot be read or no kind recognises it."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(START)
+    except OSError as error:
+        raise LogError(f"cannot read {path}: {error.strerror}") from None
+    for kind in KINDS:
+        if kind.begins(start):
+            return kind
+    expected = ", ".join(kind.name for kind in KINDS)
+    raise LogError(f"{path}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}")
+
+
+def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
+    """The findings in these files, with the name of their kind; files of one kind are one job's, and read together.
+
+    Nothing in a file is executed. Raises LogError before the first finding if a file is of no known kind.
+    """
+    kinds = {path: kind_of(path) for path in paths}
+    for kind in dict.fromkeys(kinds.values()):
+        alike = [path for path in paths if kinds[path] is kind]
+        yield from ((kind.name, found) for found in kind.findings(alike))

@@ -1,0 +1,88 @@
+"""Logs as NCCL of several versions prints them, of jobs that are made up here."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from collectives.algorithms.library_trees import library_trees
+from collectives.schedule import Ints
+
+
+class Job(NamedTuple):
+    """Nodes of so many GPUs; a channel's ring goes through the nodes in order, and its tree is a chain in each node."""
+
+    nodes: int = 2
+    gpus: int = 4
+    channels: int = 2
+    style: str = "2.19"  # or "2.4", "2.8"
+    way: str = "NET/IB/0/GDRDMA"
+    inside: str = "P2P/CUMEM"
+    version: str = "2.19.3+cuda12.2"
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.gpus
+
+
+def head(job: Job, rank: int) -> str:
+    device = rank % job.gpus
+    return f"node{rank // job.gpus}:{100 + rank}:{200 + rank} [{device}] NCCL INFO "
+
+
+def parents(job: Job, channel: int) -> list[int]:
+    """NCCL's two trees over nodes; the first GPU of a node is its top, the others a chain below."""
+    tree: Ints = library_trees("NCCL", job.nodes)[channel % 2] if job.nodes > 1 else [-1]  # type: ignore[assignment]
+    return [
+        rank - 1 if rank % job.gpus else -1 if tree[rank // job.gpus] < 0 else int(tree[rank // job.gpus]) * job.gpus
+        for rank in range(job.size)
+    ]
+
+
+def tree(job: Job, channel: int, rank: int) -> str:
+    above = parents(job, channel)
+    below = [*(child for child, up in enumerate(above) if up == rank), -1, -1, -1][:3]
+    down = "/".join(map(str, below))
+    return (
+        f"[{channel}] {above[rank]}->{rank}->{down}"
+        if job.style == "2.4"
+        else f"[{channel}] {down}->{rank}->{above[rank]}"
+    )
+
+
+def name(job: Job, rank: int) -> str:
+    known = " commId 0xabc" if job.style == "2.19" else ""
+    return f"comm 0x{rank:x} rank {rank} nranks {job.size} cudaDev {rank % job.gpus} nvmlDev 0{known} - Init "
+
+
+def lines(job: Job) -> Iterator[str]:
+    """The whole log: ranks by turns."""
+    for rank in range(job.size):
+        yield head(job, rank) + f"NCCL version {job.version}"
+        yield head(job, rank) + f"Using network {'IB' if 'IB' in job.way else 'Socket'}"
+        if job.style == "2.19":
+            yield head(job, rank) + "ncclCommInitRank " + name(job, rank) + "START"
+    for channel in range(job.channels):
+        order = " ".join(f"{rank:>3}" for rank in range(job.size))
+        word = "Ring" if job.style == "2.4" else "Channel"
+        total = "" if job.style == "2.4" else f"/{job.channels:02}"
+        yield head(job, 0) + f"{word} {channel:02}{total} : {order}"
+    for rank in range(job.size):
+        yield head(job, rank) + "Trees " + " ".join(tree(job, channel, rank) for channel in range(job.channels))
+    for channel in range(job.channels):
+        for a in range(job.size):
+            b = (a + 1) % job.size
+            outside = a // job.gpus != b // job.gpus
+            word = "Ring" if job.style == "2.4" else "Channel"
+            bus = "" if job.style == "2.4" else "[1000]"
+            sends = " [send]" if outside else ""
+            yield (
+                head(job, a)
+                + f"{word} {channel:02} : {a}{bus} -> {b}{bus}{sends} via {job.way if outside else job.inside}"
+            )
+    for rank in range(job.size):
+        yield head(job, rank) + name(job, rank) + "COMPLETE"
+
+
+def call(job: Job, rank: int, number: int, collective: str = "AllReduce", count: int = 1024) -> str:
+    """A call as NCCL_DEBUG_SUBSYS=COLL shows it."""
+    where = f"count {count} datatype 7 op 0 root 0 comm 0x{rank:x} [nranks={job.size}] stream 0x1"
+    return head(job, rank) + f"{collective}: opCount {number:x} sendbuff 0x7f recvbuff 0x7e {where}"

@@ -1,0 +1,225 @@
+"""Logs of NCCL: every version's formats, each planted fault found, and no line that makes the reader fail."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectives import verify
+from collectives.cli import main
+from collectives.logs.finding import Finding, Place, lines_of, numbered
+from collectives.logs.nccl.channels import depths, inside_both, orders, ring_schedule, tree_schedule
+from collectives.logs.nccl.channels import parents as found_parents
+from collectives.logs.nccl.findings import findings
+from collectives.logs.nccl.lines import Log, Process
+from collectives.logs.nccl.lines import read as read_lines
+from logs.nccl_logs import Job, call, head, lines, parents
+
+JOBS = [
+    Job(),
+    Job(style="2.8"),
+    Job(style="2.4"),
+    Job(nodes=1, gpus=8),
+    Job(nodes=5, gpus=3, channels=4),
+    Job(nodes=3, gpus=1),
+]
+
+
+def read(log: list[str]) -> Log:
+    return read_lines(numbered(log, "job.log"))
+
+
+def kinds(log: list[str]) -> list[str]:
+    return [one.kind for one in findings(read(log))]
+
+
+def only(log: list[str], kind: str) -> Finding:
+    (one,) = [one for one in findings(read(log)) if one.kind == kind]
+    return one
+
+
+@pytest.mark.parametrize("job", JOBS, ids=str)
+def test_a_healthy_job_is_rebuilt_and_proved(job: Job) -> None:
+    log = [*lines(job)]
+    (of,) = read(log).communicators.values()
+    assert (of.size, len(of.processes), len(of.complete)) == (job.size,) * 3
+    assert orders(of) == {channel: tuple(range(job.size)) for channel in range(job.channels)}
+    assert {c: above.tolist() for c, above in found_parents(of).items()} == {
+        c: parents(job, c) for c in range(job.channels)
+    }
+    assert kinds(log) == ["communicator", "proved", "proved"]
+    verify(ring_schedule(orders(of)))
+    verify(tree_schedule(found_parents(of)))
+
+
+def test_lines_name_what_findings_rest_on() -> None:
+    log = [*lines(Job()), "node0:100:200 [0] f.cc:12 NCCL WARN NET/IB : Got completion with error 12"]
+    warning = only(log, "warning")
+    assert warning.at == (Place("job.log", len(log)),)
+    assert "NET/IB : Got completion with error 12" in warning.found
+    ring = next(one for one in findings(read(log)) if one.kind == "proved")
+    assert "Channel 00/02" in log[ring.at[0].line - 1]
+
+
+def replaced(was: str, becomes: str, often: int = -1) -> Callable[[list[str]], list[str]]:
+    return lambda log: "\n".join(log).replace(was, becomes, often).split("\n")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "says"),
+    [
+        (
+            replaced("version 2.19.3", "version 2.18.1", 1),
+            "versions",
+            "2.18.1+cuda12.2 on node0; 2.19.3+cuda12.2 on node0, node1",
+        ),
+        (
+            replaced("via NET/IB/0/GDRDMA", "via NET/IB/0"),
+            "connection",
+            "4 connections by InfiniBand without GPU-direct, such as rank 3 to 4",
+        ),
+        (replaced("via NET/IB/0/GDRDMA", "via NET/Socket/0", 1), "connection", "1 connection by sockets between nodes"),
+        (
+            replaced("via P2P/CUMEM", "via SHM/direct/direct", 1),
+            "connection",
+            "1 connection by shared memory inside a node",
+        ),
+        (replaced("via P2P/CUMEM", "via NET/IB/1", 2), "connection", "2 connections by the network inside a node"),
+        (replaced("Using network IB", "Using network Socket", 1), "networks", "Socket on node0; IB on node0, node1"),
+        (replaced("  5   6   7", "  5   7   6"), "proved", ""),
+        (
+            replaced("  2   3   4   5", "  2   5   4   3"),
+            "crossings",
+            "channel 0 leaves a node 4 times, and 2 would do",
+        ),
+        (replaced("  6   7", "  6"), "ring", "the ring of channel 0 lacks rank 7"),
+        (replaced("  6   7", "  6   6", 1), "ring", "the ring of channel 0 lacks rank 7"),
+        (lambda log: log[:-1], "incomplete", "1 rank of 0xabc began to initialise and did not complete: rank 7"),
+        (lambda log: log[:-3], "incomplete", "3 ranks of 0xabc began to initialise and did not complete: ranks 5–7"),
+    ],
+)
+def test_a_fault_is_named(fault: Callable[[list[str]], list[str]], kind: str, says: str) -> None:
+    found = [one for one in findings(read(fault([*lines(Job())]))) if one.kind == kind]
+    assert found
+    assert says in found[0].found
+    assert all(one.at for one in found)
+
+
+def test_settings_that_differ_and_a_choice_that_was_ignored() -> None:
+    job, log = Job(), [*lines(Job())]
+    log += [head(job, rank) + "NCCL_ALGO set by environment to Tree." for rank in range(8)]
+    log += [
+        head(job, 0) + "NCCL_IB_HCA set by environment to mlx5_0",
+        head(job, 5) + "NCCL_IB_HCA set by environment to mlx5_1",
+    ]
+    for size in (1024, 1 << 20):
+        log.append(head(job, 0) + f"AllReduce: {size} Bytes -> Algo RING proto SIMPLE channel{{Lo..Hi}}={{0..1}}")
+    log.append(head(job, 0) + "8 Bytes -> Algo 0 proto 0 time 12.5")
+    assert "NCCL_IB_HCA differs: mlx5_0 on node0; mlx5_1 on node1" in only(log, "environment").found
+    assert "NCCL_ALGO is Tree, and calls ran Ring" in only(log, "NCCL_ALGO").found
+    choices = [one.found for one in findings(read(log)) if one.kind == "choice"]
+    assert choices == ["calls of 8 B: Tree, LL", "AllReduce of 1 KiB to 1 MiB: Ring, Simple"]
+    assert "NCCL_ALGO" not in kinds([line.replace("to Tree.", "to ^Ring") for line in log])
+
+
+def test_a_rank_that_is_behind_and_calls_that_differ() -> None:
+    job, log = Job(), [*lines(Job())]
+    log += [call(job, rank, number) for number in range(20) for rank in range(8) if (rank, number) != (6, 19)]
+    behind = only(log, "behind")
+    assert "1 process of 8 in 0xabc has not reached call 19: node1:106 made call 18 last" in behind.found
+    differs = [*log, call(job, 6, 19, "Broadcast")]
+    assert "AllReduce of 1024 elements; Broadcast of 1024 elements" in only(differs, "calls").found
+    differs[-1] = call(job, 6, 19, count=7)
+    assert "AllReduce of 1024 elements; AllReduce of 7 elements" in only(differs, "calls").found
+    assert not {"behind", "calls"} & {*kinds([*log, call(job, 6, 19)])}
+
+
+def test_a_node_inside_both_trees() -> None:
+    node = {rank: f"n{rank}" for rank in range(7)}
+    first, leaves = np.array([-1, 0, 0, 1, 1, 2, 2]), np.array([3, 5, 5, 4, 6, 4, -1])
+    assert inside_both({0: first, 1: first}, node) == []
+    assert inside_both({0: first, 1: leaves}, node) == []
+    assert inside_both({0: first, 1: np.array([1, -1, 1, 0, 0, 2, 2])}, node) == ["n0", "n1", "n2"]
+    log = [*lines(Job(nodes=7, gpus=1))]
+    assert "inside both" not in kinds(log)
+    places = [
+        (["1/2/-1", "3/4/-1", "5/6/-1", *["-1/-1/-1"] * 4], [-1, 0, 0, 1, 1, 2, 2]),
+        (["3/4/-1", "0/2/-1", "5/6/-1", *["-1/-1/-1"] * 4], [1, -1, 1, 0, 0, 2, 2]),
+    ]
+    for rank in range(7):
+        at = next(i for i, line in enumerate(log) if line.startswith(head(Job(gpus=1), rank)) and "Trees" in line)
+        trees = " ".join(f"[{c}] {below[rank]}->{rank}->{above[rank]}" for c, (below, above) in enumerate(places))
+        log[at] = head(Job(gpus=1), rank) + f"Trees {trees}"
+    assert only(log, "inside both").found.endswith("links to other nodes: node0, node1, node2")
+
+
+def test_trees_that_do_not_fit_together_are_left_out() -> None:
+    log = [line.replace("[0] 2/-1/-1->1->0", "[0] 3/-1/-1->1->0") for line in lines(Job())]
+    (of,) = read(log).communicators.values()
+    assert list(found_parents(of)) == [1]
+    assert depths(np.array([1, 0])).tolist() == [-1, -1]
+
+
+def test_two_communicators_are_kept_apart() -> None:
+    one = [*lines(Job())]
+    other = [line.replace("0xabc", "0xdef") for line in lines(Job(nodes=1))]
+    log = read([*one, *other])
+    assert {name: of.size for name, of in log.communicators.items()} == {"0xabc": 8, "0xdef": 4}
+    assert [len(of.rings) for of in log.communicators.values()] == [2, 2]
+
+
+def test_interleaved_and_foreign_lines_do_not_matter() -> None:
+    chance = random.Random(7)
+    log = [*lines(Job())]
+    plain = kinds(log)
+    mixed = [each for line in log for each in ("epoch 1, loss 0.3", f"[1,2]<stdout>:\x1b[32m{line}\x1b[0m")]
+    cleaned = [line.replace("\x1b[32m", "").replace("\x1b[0m", "") for line in mixed]
+    assert kinds(cleaned) == plain
+    start = [line for line in log if "Init COMPLETE" not in line]
+    chance.shuffle(start)
+    begun = [line for line in start if "START" in line]
+    assert kinds([*begun, *(line for line in start if "START" not in line), *log]) == plain
+
+
+@pytest.mark.integration  # seconds
+@pytest.mark.parametrize("texts_made", [500, pytest.param(10_000, marks=pytest.mark.extended)])
+def test_no_mutation_makes_it_fail(texts_made: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Texts with bytes cut, doubled, changed and mixed."""
+    chance, path = random.Random(11), tmp_path / "log"
+    texts = ["\n".join([*lines(job), call(job, 0, 3)]).encode() for job in JOBS]
+    for number in range(texts_made):
+        data = bytearray(chance.choice(texts))
+        for _ in range(chance.randrange(1, 8)):
+            a, b = sorted(chance.randrange(len(data) + 1) for _ in range(2))
+            b = min(b, a + chance.choice((1, 5, 60, 2000)))
+            insert = chance.choice(
+                (b"", data[a:b] * 2, bytes(chance.randrange(256) for _ in range(b - a)), b"99999999999", b"-1")
+            )
+            data[a:b] = insert
+        found = [*findings(read(data.decode("utf8", "replace").splitlines()))]
+        assert all(isinstance(one, Finding) for one in found)
+        if number % 100 == 0:
+            path.write_bytes(bytes(data))
+            assert main(["read", str(path)]) in (0, 2)
+            assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (1 << 22) + b"\n" + "\n".join(lines(Job())).encode())
+    found = [line.text for line in lines_of([path])]
+    assert len(found[0]) == 1 << 16
+    assert kinds(found) == ["communicator", "proved", "proved"]
+
+
+def test_processes_are_told_apart_by_device() -> None:
+    log = read(
+        [
+            head(Job(), rank).replace("10", "1") + f"comm 0x{rank} rank {rank} nranks 2 - Init COMPLETE"
+            for rank in (0, 1)
+        ]
+    )
+    (of,) = log.communicators.values()
+    assert of.processes == {0: Process("node0", 10, 0), 1: Process("node0", 11, 1)}
