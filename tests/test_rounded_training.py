@@ -40,6 +40,7 @@ def alone(task: Task, seed: int) -> list[float]:
     return losses
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("p", [8, 64])
 def test_workers_with_float32_sums_train_as_one_process_does(name: str, p: int) -> None:
@@ -112,6 +113,7 @@ def test_feedback_sends_everything_in_the_end_and_with_the_sign_reversed_it_does
     assert average_sent(backwards).abs().max() > 0.02
 
 
+@pytest.mark.integration  # seconds
 def test_feedback_with_the_sign_reversed_trains_worse() -> None:
     task = TASKS["perceptron"]._replace(steps=30)
     for seed in range(3):
@@ -138,6 +140,7 @@ def test_the_committed_table_has_every_training_once() -> None:
         assert row.loss == pytest.approx(sum(last) / len(last), abs=1e-5)
 
 
+@pytest.mark.integration  # seconds
 def test_the_committed_table_begins_as_training_does_here() -> None:
     """Another processor may round otherwise: ten steps are few enough for that not to matter."""
     for row in read():

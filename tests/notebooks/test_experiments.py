@@ -196,6 +196,7 @@ def test_a_failing_notebook_keeps_its_output_and_no_result(folder: Path) -> None
     assert left == ["all-reduce-sweep.failed.ipynb"]
 
 
+@pytest.mark.integration  # seconds
 def test_an_interrupted_notebook_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import papermill
 

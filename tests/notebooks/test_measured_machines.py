@@ -197,6 +197,7 @@ def test_a_tie_and_a_missing_cell_have_no_winner() -> None:
     assert comparison.winners(more) == {8: ["tree", "", "ring"], 16: ["tree", "", ""]}
 
 
+@pytest.mark.integration  # seconds
 def test_the_figure_says_what_is_measured_and_what_simulated() -> None:
     compared = comparison.compared("marenostrum5")
     alt = figures.scaling(compared).alt

@@ -343,6 +343,7 @@ def test_pipelines_take_at_most_their_formula(collective, name):
             assert found == pytest.approx(formula)
 
 
+@pytest.mark.integration  # seconds
 def test_two_classes_of_links_have_their_own_closed_form():
     """2 (g-1) steps inside and 2 (N-1) outside, where the ranks of a node share its port."""
     for nodes, g in product((2, 3, 8), (2, 4)):
