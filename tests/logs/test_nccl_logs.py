@@ -49,7 +49,7 @@ def test_a_healthy_job_is_rebuilt_and_proved(job: Job) -> None:
     assert {c: above.tolist() for c, above in found_parents(of).items()} == {
         c: parents(job, c) for c in range(job.channels)
     }
-    assert kinds(log) == ["communicator", "proved", "proved"]
+    assert kinds(log) == ["log", "communicator", "proved", "proved"]
     verify(ring_schedule(orders(of)))
     verify(tree_schedule(found_parents(of)))
 
@@ -94,10 +94,9 @@ def replaced(was: str, becomes: str, often: int = -1) -> Callable[[list[str]], l
             "crossings",
             "channel 0 leaves a node 4 times, and 2 would do",
         ),
-        (replaced("  6   7", "  6"), "ring", "the ring of channel 0 lacks rank 7"),
         (replaced("  6   7", "  6   6", 1), "ring", "the ring of channel 0 lacks rank 7"),
-        (lambda log: log[:-1], "incomplete", "1 rank of 0xabc began to initialise and did not complete: rank 7"),
-        (lambda log: log[:-3], "incomplete", "3 ranks of 0xabc began to initialise and did not complete: ranks 5–7"),
+        (lambda log: log[:-1], "incomplete", "no line says that rank 7 of 0xabc completed the initialisation"),
+        (lambda log: log[:-3], "incomplete", "no line says that ranks 5–7 of 0xabc completed the initialisation"),
     ],
 )
 def test_a_fault_is_named(fault: Callable[[list[str]], list[str]], kind: str, says: str) -> None:
@@ -134,6 +133,65 @@ def test_a_rank_that_is_behind_and_calls_that_differ() -> None:
     differs[-1] = call(job, 6, 19, count=7)
     assert "AllReduce of 1024 elements; AllReduce of 7 elements" in only(differs, "calls").found
     assert not {"behind", "calls"} & {*kinds([*log, call(job, 6, 19)])}
+
+
+def test_a_ring_that_is_printed_in_part_is_continued_by_its_connections() -> None:
+    job = Job(nodes=7, gpus=4)
+    whole = [*lines(job)]
+    cut = [line.replace(" ".join(f"{rank:>3}" for rank in range(20, 28)), "") for line in whole]
+    assert cut != whole
+    (of,) = read(cut).communicators.values()
+    assert orders(of)[0] == tuple(range(28))
+    assert kinds(cut) == kinds(whole)
+    lost = [line for line in cut if not ("Channel 00" in line and ": 23[" in line)]
+    assert "the ring of channel 0 lacks ranks 20–27" in only(lost, "ring").found
+    other = [line.replace("Channel 00 : 3[1000] -> 4[", "Channel 00 : 3[1000] -> 5[") for line in cut]
+    assert "ring" in kinds(other)
+
+
+def test_rings_that_use_little_of_the_links_are_named() -> None:
+    job = Job(nodes=1)
+    searched = "Pattern 4, crossNic 0, nChannels {}, bw 20.000000/20.000000, type NVL/PIX, sameChannels 1"
+    log = [*lines(job), head(job, 0) + "=== System : maxBw 240.0 totalBw 240.0 ===", head(job, 0) + searched.format(1)]
+    assert only(log, "graph").found == "NCCL's rings use 20 of the 240 GB/s of a GPU's links, 1 channel of 20 GB/s"
+    assert "graph" not in kinds([*log[:-1], head(job, 0) + searched.format(12)])
+    assert "graph" not in kinds([*lines(Job()), *log[-2:]])
+
+
+def test_communicators_of_one_size_without_identifiers_are_not_mixed() -> None:
+    first, second = [*lines(Job(style="2.8"))], [*lines(Job(style="2.8"))]
+    log = [*first, *(line.replace("node", "host") for line in second)]
+    assert kinds(log) == ["log", "communicator"]
+    assert only(log, "communicator").found.startswith("several communicators of 8 ranks")
+    smaller = [line.replace("via P2P", "via SHM") for line in lines(Job(nodes=1, style="2.8"))]
+    both = [*first, *smaller]
+    assert [one.found for one in findings(read(both)) if one.kind == "connection"] == [
+        "8 connections by shared memory inside a node, such as rank 0 to 1"
+    ]
+
+
+def test_a_line_inside_another_is_read() -> None:
+    *log, before, last = lines(Job(nodes=1))
+    begun = before.index("rank 2")
+    whole = kinds([*log, before, last])
+    assert kinds([*log, before[:begun] + last]) == [*whole[:2], "incomplete", *whole[2:]]
+    assert "that rank 2 of" in only([*log, before[:begun] + last], "incomplete").found
+
+
+def watchdog(rank: int, number: int = 42, elements: int = 1024, collective: str = "ALLREDUCE") -> str:
+    what = f"SeqNum={number}, OpType={collective}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000"
+    return f"[rank{rank}]:[E C.cpp:1] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL({what}) ran"
+
+
+def test_the_ranks_that_a_watchdog_does_not_name_may_not_have_arrived() -> None:
+    log = [*lines(Job()), *(watchdog(rank) for rank in range(8) if rank != 5)]
+    found = only(log, "timeout")
+    assert found.found == "ranks 0–4, 6–7 waited 600 s in ALLREDUCE 42 (1,024 elements in, 1,024 out)"
+    assert found.follows == "rank 5 did not report it, and may not have arrived"
+    assert only([*log, watchdog(5)], "timeout").follows.startswith("all ranks arrived")
+    found = [one for one in findings(read([*log, watchdog(5, 41)])) if one.kind == "timeout"]
+    assert [one.found.partition(" waited")[0] for one in found] == ["ranks 0–4, 6–7", "rank 5"]
+    assert kinds([watchdog(0), watchdog(1)]) == ["log", "timeout"]
 
 
 def test_a_node_inside_both_trees() -> None:
@@ -211,7 +269,7 @@ def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
     path.write_bytes(b"x" * (1 << 22) + b"\n" + "\n".join(lines(Job())).encode())
     found = [line.text for line in lines_of([path])]
     assert len(found[0]) == 1 << 16
-    assert kinds(found) == ["communicator", "proved", "proved"]
+    assert kinds(found) == ["log", "communicator", "proved", "proved"]
 
 
 def test_processes_are_told_apart_by_device() -> None:

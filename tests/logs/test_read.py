@@ -20,7 +20,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "    try: if there is InfiniBand" in said
     assert main(["read", str(path), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["kind"] for row in rows} == {"communicator", "proved", "connection"}
+    assert {row["kind"] for row in rows} == {"log", "communicator", "proved", "connection"}
     assert {kind(row) for row in rows} == {"found"}
 
 

@@ -22,20 +22,21 @@ class Kind(NamedTuple):
     findings: Callable[[Sequence[Path]], Iterator[Finding]]
 
 
-# The first kind that recognises a file reads it.
 KINDS = (Kind("NCCL log", nccl_lines.begins, nccl.findings_of),)
 
 
-def kind_of(path: Path) -> Kind:
-    """The kind of a file by its content. Raises LogError if it cannot be read or no kind recognises it."""
+def kinds_of(path: Path) -> list[Kind]:
+    """The kinds that recognise a file's content; a log may contain a table, too.
+
+    Raises LogError if the file cannot be read or no kind recognises it.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(START)
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from None
-    for kind in KINDS:
-        if kind.begins(start):
-            return kind
+    if found := [kind for kind in KINDS if kind.begins(start)]:
+        return found
     expected = ", ".join(kind.name for kind in KINDS)
     raise LogError(f"{path}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}")
 
@@ -45,7 +46,7 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
 
     Nothing in a file is executed. Raises LogError before the first finding if a file is of no known kind.
     """
-    kinds = {path: kind_of(path) for path in paths}
-    for kind in dict.fromkeys(kinds.values()):
-        alike = [path for path in paths if kinds[path] is kind]
-        yield from ((kind.name, found) for found in kind.findings(alike))
+    kinds = {path: kinds_of(path) for path in paths}
+    for kind in KINDS:
+        if alike := [path for path in kinds if kind in kinds[path]]:
+            yield from ((kind.name, found) for found in kind.findings(alike))

@@ -19,9 +19,19 @@ MOST_CELLS = 1 << 20
 
 
 def orders(of: Communicator) -> dict[int, tuple[int, ...]]:
-    """The rings that name every rank once, by channel."""
+    """The rings of all ranks, by channel. NCCL prints the first 20 ranks of a ring; the connections continue it."""
+    found = {channel: _continued(of, channel, order) for channel, (order, _) in sorted(of.rings.items())}
     everyone = list(range(of.size))
-    return {channel: order for channel, (order, _) in sorted(of.rings.items()) if sorted(order) == everyone}
+    return {channel: order for channel, order in found.items() if sorted(order) == everyone}
+
+
+def _continued(of: Communicator, channel: int, order: tuple[int, ...]) -> tuple[int, ...]:
+    """The printed beginning of a ring, and how the first connections continue it; if they differ, what was printed."""
+    whole = [*order]
+    while len(whole) < of.size and (following := of.successors.get((channel, whole[-1]))) is not None:
+        whole.append(following)
+    agrees = all(of.successors.get((channel, a), b) == b for a, b in zip(whole, whole[1:] + whole[:1], strict=True))
+    return tuple(whole) if agrees else order
 
 
 def parents(of: Communicator) -> dict[int, Ints]:
@@ -85,7 +95,9 @@ def tree_schedule(trees: dict[int, Ints]) -> Schedule:
 
 
 def node_of(of: Communicator) -> dict[int, str]:
-    """The host of every rank that has named itself."""
+    """The host of every rank that has named itself; none of several communicators that the log does not tell apart."""
+    if of.is_several:
+        return {}
     return {rank: process.host for rank, process in of.processes.items()}
 
 

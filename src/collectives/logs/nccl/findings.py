@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from collectives.logs.finding import MOST_NAMED, Finding, Place, lines_of, named, ranks
-from collectives.logs.nccl.channels import (
-    MOST_CELLS,
-    crossings,
-    inside_both,
-    node_of,
-    orders,
-    parents,
-    ring_schedule,
-    tree_schedule,
-)
-from collectives.logs.nccl.lines import Communicator, Log, Process, Setting, read
-from collectives.schedule import Schedule, ScheduleError
+from collectives.logs.nccl import topology
+from collectives.logs.nccl.lines import Communicator, Log, Process, Setting, Timeout, read
 from collectives.units import format_bytes, many
-from collectives.verify import verify
 
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
@@ -34,8 +23,9 @@ def findings(log: Log) -> Iterator[Finding]:
     >>> from collectives.logs.finding import numbered
     >>> log = ["n1:7:7 [0] NCCL INFO NCCL version 2.20.5", "n2:9:9 [0] NCCL INFO NCCL version 2.19.3"]
     >>> [one.kind for one in findings(read(numbered(log, "job.log")))]
-    ['versions']
+    ['log', 'versions']
     """
+    yield Finding("log", f"{many(log.own, 'line')} of NCCL's of {many(log.lines, 'line')}")
     shown = [*log.communicators.values()][:MOST_NAMED]
     for of in shown:
         yield _job(of, log)
@@ -45,19 +35,20 @@ def findings(log: Log) -> Iterator[Finding]:
     yield from _environment(log)
     yield from _warnings(log)
     for of in log.communicators.values():
-        yield from _absent(of)
-        yield from (one for one in (*_rings(of), *_trees(of)) if one.kind != "proved" or of in shown)
-        yield from _connections(of)
+        if not of.is_several:
+            yield from (one for one in topology.findings(of) if one.kind != "proved" or of in shown)
     yield from _networks(log)
     yield from _choices(log)
     yield from _calls(log)
+    yield from _timeouts(log)
 
 
 def _job(of: Communicator, log: Log) -> Finding:
     hosts = len({process.host for process in of.processes.values()})
     version = f", NCCL {', '.join(log.versions)}" if log.versions else ""
     here = f"{len(of.processes)} of them in this log, on {many(hosts, 'host')}"
-    said = f"communicator {of.name}: {many(of.size, 'rank')}, {here}"
+    name = f"several communicators of {of.name}" if of.is_several else f"communicator {of.name}"
+    said = f"{name}: {many(of.size, 'rank')}, {here}"
     lines = [line for _, line in of.rings.values()][:1] or [*of.complete.values()][:1]
     return Finding("communicator", f"{said}; {many(len(of.rings), 'channel')}{version}", at=tuple(lines))
 
@@ -115,140 +106,6 @@ def _warnings(log: Log) -> Iterator[Finding]:
         )
 
 
-def _absent(of: Communicator) -> Iterator[Finding]:
-    begun, done = set(of.processes), set(of.complete)
-    if done and begun - done:
-        late = sorted(begun - done)
-        hosts = sorted({of.processes[rank].host for rank in late})
-        yield Finding(
-            "incomplete",
-            f"{many(len(late), 'rank')} of {of.name} began to initialise and did not complete: {ranks(late)}",
-            f"the others wait for them; they are on {named(hosts)}",
-            f"look at the last lines of rank {late[0]}, and at the network between its host and the others",
-            (max(of.complete.values()),),
-        )
-
-
-def _rings(of: Communicator) -> Iterator[Finding]:
-    rings = orders(of)
-    broken = sorted(set(of.rings) - set(rings))
-    if broken:
-        channel = broken[0]
-        order, line = of.rings[channel]
-        lacking = sorted(set(range(of.size)) - set(order))
-        what = f"lacks {ranks(lacking)}" if lacking else "names a rank twice"
-        yield Finding(
-            "ring", f"the ring of channel {channel} {what}", "the line is cut short, or lines are mixed", "", (line,)
-        )
-    if not rings:
-        return
-    line = min(line for _, line in of.rings.values())
-    yield from _proved(of, f"the rings of {many(len(rings), 'channel')}", lambda: ring_schedule(rings), line)
-    node = node_of(of)
-    if set(node) != set(range(of.size)) or len(set(node.values())) < 2:
-        return
-    least = len(set(node.values()))
-    for channel, order in rings.items():
-        if (times := crossings(order, node)) > least:
-            yield Finding(
-                "crossings",
-                f"the ring of channel {channel} leaves a node {times} times, and {least} would do",
-                "its messages share the network's ports",
-                "check the ranks' order on the hosts, and the topology that NCCL found (NCCL_TOPO_DUMP_FILE)",
-                (of.rings[channel][1],),
-            )
-            return
-
-
-def _trees(of: Communicator) -> Iterator[Finding]:
-    trees = parents(of)
-    if not trees:
-        return
-    line = min(line for places in of.trees.values() for _, line in places.values())
-    yield from _proved(of, f"the trees of {many(len(trees), 'channel')}", lambda: tree_schedule(trees), line)
-    node = node_of(of)
-    if set(node) == set(range(of.size)) and (both := inside_both(trees, node)):
-        yield Finding(
-            "inside both",
-            f"inside both trees, with more than four links to other nodes: {named(both)}",
-            "such a node carries more than the others, and the others wait for it",
-            "compare with the trees of this number of nodes: `collectives show all_reduce two_tree`",
-            (line,),
-        )
-
-
-def _proved(of: Communicator, what: str, make: Callable[[], Schedule], line: Place) -> Iterator[Finding]:
-    """Whether these channels do an all-reduce."""
-    schedule = make()
-    if schedule.p * schedule.k > MOST_CELLS:
-        return
-    try:
-        verify(schedule)
-    except ScheduleError as error:
-        told = str(error).splitlines()[0]
-        yield Finding("wrong", f"{what} of {of.name} are no all-reduce: {told}", at=(line,))
-    else:
-        yield Finding(
-            "proved",
-            f"{what} are an all-reduce on {many(of.size, 'rank')}: every contribution counted",
-            "",
-            "",
-            (line,),
-        )
-
-
-def _connections(of: Communicator) -> Iterator[Finding]:
-    node = node_of(of)
-    ways: dict[str, list[tuple[int, int, Place]]] = {}
-    for (_, a, b), (way, line) in of.connections.items():
-        if a in node and b in node:
-            ways.setdefault(_kind(way, node[a] == node[b]), []).append((a, b, line))
-    for kind, (follows, advice) in POOR.items():
-        if found := ways.get(kind):
-            a, b, line = found[0]
-            yield Finding(
-                "connection",
-                f"{many(len(found), 'connection')} by {kind}, such as rank {a} to {b}",
-                follows,
-                advice,
-                (line,),
-            )
-
-
-# Ways of messages that are slower than others may be, what follows and what to try.
-POOR = {
-    "sockets between nodes": (
-        "TCP copies all data through the hosts' memory and processors",
-        "if there is InfiniBand or RoCE, see why NCCL does not use it: NCCL_IB_DISABLE, NCCL_IB_HCA, the libraries",
-    ),
-    "InfiniBand without GPU-direct": (
-        "data pass through the hosts' memory on their way to the network",
-        "load nvidia-peermem, or a kernel with DMA-BUF; see NCCL_NET_GDR_LEVEL",
-    ),
-    "shared memory inside a node": (
-        "the GPUs reach each other through the host's memory, not by NVLink or PCIe peer-to-peer",
-        "see `nvidia-smi topo -p2p r`, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and PCIe ACS",
-    ),
-    "the network inside a node": (
-        "messages leave the host and come back",
-        "see NCCL_P2P_DISABLE and NCCL_SHM_DISABLE, and whether containers of one host share /dev/shm",
-    ),
-}
-
-
-def _kind(way: str, is_inside: bool) -> str:
-    """What POOR calls a way; "" for one that is good.
-
-    >>> _kind("NET/Socket/0", False), _kind("NET/IB/0/GDRDMA", False), _kind("SHM/direct/direct", True)
-    ('sockets between nodes', '', 'shared memory inside a node')
-    """
-    if is_inside:
-        return {"SHM": "shared memory inside a node", "NET": "the network inside a node"}.get(way.partition("/")[0], "")
-    if way.startswith("NET/Socket"):
-        return "sockets between nodes"
-    return "InfiniBand without GPU-direct" if way.startswith("NET/IB") and "GDRDMA" not in way else ""
-
-
 def _networks(log: Log) -> Iterator[Finding]:
     if len(log.networks) > 1:
         yield Finding(
@@ -300,6 +157,25 @@ def _calls(log: Log) -> Iterator[Finding]:
                 f"see what process {process.pid} on {process.host} does: py-spy dump --pid {process.pid}",
                 (line,),
             )
+
+
+def _timeouts(log: Log) -> Iterator[Finding]:
+    """Collectives in which torch's watchdog found ranks waiting, and the ranks that do not wait there."""
+    waiting: dict[Timeout, list[int]] = {}
+    for rank, (timeout, _) in log.timeouts.items():
+        waiting.setdefault(timeout, []).append(rank)
+    size = max([1 + rank for rank in log.timeouts] + [of.size for of in log.communicators.values()], default=0)
+    for timeout, those in waiting.items():
+        others = set(range(size)) - set(those)
+        what = f"{timeout.collective} {timeout.number} ({many(timeout.sent, 'element')} in, {timeout.received:,} out)"
+        arrived = "all ranks arrived: a link or a GPU stopped, not the program"
+        yield Finding(
+            "timeout",
+            f"{ranks(those)} waited {timeout.milliseconds / 1000:g} s in {what}",
+            f"{ranks(others)} did not report it, and may not have arrived" if others else arrived,
+            "run again with TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE set, and read the dumps of all ranks",
+            (log.timeouts[those[0]][1],),
+        )
 
 
 def _by_value(values: dict[str, Setting]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 from collectives.logs.finding import COLOURS, Line, Place
@@ -18,8 +19,12 @@ from collectives.logs.finding import COLOURS, Line, Place
 MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1000, 1 << 14
 
 HEAD = re.compile(
-    r"(?<![\w.-])(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
-    r"(?:[\d.]+ )?(?:(?P<where>[\w./]+:\d+) )?NCCL (?P<level>INFO|WARN|TRACE) (?P<text>.*)"
+    r"(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
+    r"(?:[\d.]+ )?(?:(?P<where>[\w./]+:\d+) )?NCCL (?P<level>INFO|WARN|TRACE) "
+)
+WATCHDOG = re.compile(
+    r"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
+    r"NumelIn=(\d{1,15}), NumelOut=(\d{1,15}), Timeout\(ms\)=(\d{1,12})\)"
 )
 VERSION = re.compile(r"NCCL version (\d[\w.+-]*)")
 
@@ -41,6 +46,14 @@ class Process(NamedTuple):
     device: int
 
 
+class Graph(NamedTuple):
+    """The rings that NCCL's search found: channels, GB/s of each inside a node; and the GB/s of a GPU's links."""
+
+    channels: int
+    rate: float
+    most: float
+
+
 class Edges(NamedTuple):
     """A rank's place in a tree: its parent, None for the root, and its children."""
 
@@ -54,11 +67,15 @@ class Communicator:
 
     name: str
     size: int
+    is_several: bool = False  # of one size, without identifiers that would tell them apart
     processes: dict[int, Process] = field(default_factory=dict)  # by rank
     complete: dict[int, Place] = field(default_factory=dict)  # by rank: the line of "Init COMPLETE"
     rings: dict[int, tuple[tuple[int, ...], Place]] = field(default_factory=dict)  # by channel
     trees: dict[int, dict[int, tuple[Edges, Place]]] = field(default_factory=dict)  # by channel and rank
     connections: dict[tuple[int, int, int], tuple[str, Place]] = field(default_factory=dict)  # channel, from, to
+    # By channel and sender: the first that it connects to. NCCL connects rings before trees.
+    successors: dict[tuple[int, int], int] = field(default_factory=dict)
+    graph: tuple[Graph, Place] | None = None
 
 
 class Setting(NamedTuple):
@@ -66,6 +83,16 @@ class Setting(NamedTuple):
 
     processes: set[Process]
     at: Place
+
+
+class Timeout(NamedTuple):
+    """A collective that torch's watchdog gave up: its name and number, elements in and out, and milliseconds."""
+
+    collective: str
+    number: int
+    sent: int
+    received: int
+    milliseconds: int
 
 
 @dataclass
@@ -79,14 +106,15 @@ class Log:
     networks: dict[str, Setting] = field(default_factory=dict)
     environment: dict[str, dict[str, Setting]] = field(default_factory=dict)  # by variable and value
     warnings: list[tuple[Place, Process, str]] = field(default_factory=list)
+    timeouts: dict[int, tuple[Timeout, Place]] = field(default_factory=dict)  # by rank, of torch's watchdog
     choices: dict[tuple[str, int, str, str], tuple[int, Place]] = field(default_factory=dict)  # how often, first line
     calls: dict[tuple[str, Process], tuple[int, str, Place]] = field(default_factory=dict)  # the last
 
 
 def begins(start: bytes) -> bool:
-    """Whether a file that begins so has lines of NCCL."""
+    """Whether a file that begins so has lines of NCCL, or of torch's watchdog."""
     text = COLOURS.sub("", start.decode("utf8", "replace"))
-    return HEAD.search(text) is not None or VERSION.search(text) is not None
+    return HEAD.search(text) is not None or WATCHDOG.search(text) is not None
 
 
 def read(lines: Iterable[Line]) -> Log:
@@ -102,11 +130,15 @@ def read(lines: Iterable[Line]) -> Log:
         reader.log.lines += 1
         if "NCCL" not in text:
             continue
-        if found := HEAD.search(text):
+        heads = [*HEAD.finditer(text)]  # of interleaved lines, one begins inside another
+        for head, following in zip_longest(heads, heads[1:]):
             reader.log.own += 1
-            process = Process(found["host"], int(found["pid"]), int(found["device"]))
-            reader.line(at, process, found["level"], found["text"])
-        elif found := VERSION.search(text):
+            process = Process(head["host"], int(head["pid"]), int(head["device"]))
+            reader.line(at, process, head["level"], text[head.end() : following and following.start()])
+        if (found := WATCHDOG.search(text)) and len(reader.log.timeouts) < MOST_RANKS:
+            timeout = Timeout(found[3], *(int(found[i]) for i in (2, 4, 5, 6)))
+            reader.log.timeouts.setdefault(int(found[1]), (timeout, at))
+        if not heads and (found := VERSION.search(text)):
             reader.version(at, Process("", 0, 0), found)
     reader.flush()
     return reader.log
@@ -120,6 +152,8 @@ class _Reader:
         self.now: dict[Process, Communicator] = {}
         self.early: dict[Process, list[tuple[int, Callable[[Communicator], None]]]] = {}
         self.waiting = 0
+        self.finished: set[Process] = set()  # whose next rings belong to a communicator that is not named yet
+        self.links: dict[Process, float] = {}
 
     def line(self, at: Place, process: Process, level: str, text: str) -> None:
         if level == "WARN" and len(self.log.warnings) < MOST_WARNINGS:
@@ -142,7 +176,7 @@ class _Reader:
     def rank(self, at: Place, process: Process, found: re.Match[str]) -> None:
         """A line that names rank and size; by its identifier, or else by its size, the communicator is known."""
         rank, size, text = int(found[1]), int(found[2]), found.string
-        if not 0 <= rank < size <= MOST_RANKS:
+        if not 0 <= rank < size <= MOST_RANKS or "Destroy" in text or "Abort" in text:
             return
         told = re.search(r"commId (0x[0-9a-f]+)", text)
         before = self.now.get(process)
@@ -153,12 +187,25 @@ class _Reader:
             if name not in self.log.communicators and len(self.log.communicators) >= MOST_VALUES:
                 return
             here = self.log.communicators.setdefault(name, Communicator(name, size))
+            if told and before is not None and before.name == f"{size} ranks":
+                self._join(before, here)
+        here.is_several |= told is None and here.processes.get(rank, process) != process
         self.now[process] = here
         here.processes.setdefault(rank, process)
+        self.finished.discard(process)
         if "Init COMPLETE" in text:
             here.complete.setdefault(rank, at)
+            if told is None:
+                self.finished.add(process)
         for _, act in self.early.pop(process, []):
             act(here)
+
+    def _join(self, unnamed: Communicator, here: Communicator) -> None:
+        """What was printed before the communicator's identifier belongs to it."""
+        self.log.communicators.pop(unnamed.name, None)
+        for name in ("rings", "trees", "connections", "successors"):
+            vars(here)[name] = vars(unnamed)[name] | vars(here)[name]
+        here.graph = here.graph or unnamed.graph
 
     def ring(self, at: Place, process: Process, found: re.Match[str]) -> None:
         channel, order = int(found[1]), tuple(map(int, found[2].split()))
@@ -185,8 +232,18 @@ class _Reader:
         def act(here: Communicator) -> None:
             if len(here.connections) < MOST_CONNECTIONS:
                 here.connections.setdefault((channel, a, b), (way, at))
+                if "[receive]" not in found.string:
+                    here.successors.setdefault((channel, a), b)
 
         self._later(process, 1 + max(a, b), act)
+
+    def system(self, _: Place, process: Process, found: re.Match[str]) -> None:
+        """The rate of a GPU's links; the search for rings follows."""
+        self.links[process] = float(found[1])
+
+    def searched(self, at: Place, process: Process, found: re.Match[str]) -> None:
+        graph = Graph(int(found[1]), float(found[2]), self.links.get(process, 0.0))
+        self._later(process, 1, lambda here: setattr(here, "graph", here.graph or (graph, at)))
 
     def choice(self, at: Place, _: Process, found: re.Match[str]) -> None:
         algorithm, protocol = _name(found[3], ALGORITHMS), _name(found[4], PROTOCOLS)
@@ -206,7 +263,7 @@ class _Reader:
     def _later(self, process: Process, least: int, act: Callable[[Communicator], object]) -> None:
         """Now, if the process's communicator is known and large enough; otherwise when it is."""
         here = self.now.get(process)
-        if here is not None and least <= here.size:
+        if here is not None and least <= here.size and process not in self.finished:
             act(here)
         elif least <= MOST_RANKS and self.waiting < MOST_CONNECTIONS:
             self.waiting += 1
@@ -249,6 +306,8 @@ PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Place, Process, re.Mat
         re.compile(r"^(?:Channel|Ring) (\d+)(?:/\d+)? ?: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?.* via (.+)$"),
         _Reader.connection,
     ),
+    (re.compile(r"^=== System : max(?:Bw|Width) [\d.]+ total(?:Bw|Width) (\d{1,6}\.?\d{0,6}) "), _Reader.system),
+    (re.compile(r"^Pattern 4, .*nChannels (\d{1,4}), (?:speed|bw) (\d{1,6}\.?\d{0,6})/"), _Reader.searched),
     (re.compile(r"\brank (\d+) n[rR]anks (\d+)\b"), _Reader.rank),
     (re.compile(r"^(?:(\w+): +)?(\d+) Bytes -> Algo (\w+) proto (\w+)"), _Reader.choice),
     (re.compile(r"^(\w+): opCount ([0-9a-f]+) .*?(?:count (\d+)|$)"), _Reader.call),

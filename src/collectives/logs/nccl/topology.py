@@ -1,0 +1,179 @@
+"""What a communicator's rings, trees and connections say: proved or wrong, slower ways, ranks that did not arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from collectives.logs.finding import Finding, Place, named, ranks
+from collectives.logs.nccl.channels import (
+    MOST_CELLS,
+    crossings,
+    inside_both,
+    node_of,
+    orders,
+    parents,
+    ring_schedule,
+    tree_schedule,
+)
+from collectives.logs.nccl.lines import Communicator
+from collectives.schedule import Schedule, ScheduleError
+from collectives.units import many
+from collectives.verify import verify
+
+
+def findings(of: Communicator) -> Iterator[Finding]:
+    """All that the lines about one communicator say, the causes before the effects."""
+    yield from _absent(of)
+    yield from _rings(of)
+    yield from _trees(of)
+    yield from _graph(of)
+    yield from _connections(of)
+
+
+def _absent(of: Communicator) -> Iterator[Finding]:
+    begun, done = set(of.processes), set(of.complete)
+    if done and begun - done:
+        late = sorted(begun - done)
+        hosts = sorted({of.processes[rank].host for rank in late})
+        yield Finding(
+            "incomplete",
+            f"no line says that {ranks(late)} of {of.name} completed the initialisation",
+            f"the others wait for them, if no line is lost; they are on {named(hosts)}",
+            f"look at the last lines of rank {late[0]}, and at the network between its host and the others",
+            (max(of.complete.values()),),
+        )
+
+
+def _graph(of: Communicator) -> Iterator[Finding]:
+    """Rings inside one node that use less than half of what a GPU's links carry."""
+    if of.graph is None or len(set(node_of(of).values())) != 1:
+        return
+    (channels, rate, most), at = of.graph
+    if 2 * (used := channels * rate) < most:
+        yield Finding(
+            "graph",
+            f"NCCL's rings use {used:g} of the {most:g} GB/s of a GPU's links, "
+            f"{many(channels, 'channel')} of {rate:g} GB/s",
+            "a link is missing, or NCCL_MAX_NCHANNELS or NCCL_TOPO_FILE restricts the search",
+            "see `nvidia-smi nvlink --status` and `nvidia-smi topo -m`, and what NCCL_TOPO_DUMP_FILE writes",
+            (at,),
+        )
+
+
+def _rings(of: Communicator) -> Iterator[Finding]:
+    rings = orders(of)
+    broken = sorted(set(of.rings) - set(rings))
+    if broken:
+        channel = broken[0]
+        order, line = of.rings[channel]
+        lacking = sorted(set(range(of.size)) - set(order))
+        what = f"lacks {ranks(lacking)}" if lacking else "names a rank twice"
+        follows = "NCCL prints the first 20 ranks of a ring, and the connections in the log do not continue this one"
+        yield Finding("ring", f"the ring of channel {channel} {what}", follows, at=(line,))
+    if not rings:
+        return
+    line = min(line for _, line in of.rings.values())
+    yield from _proved(of, f"the rings of {many(len(rings), 'channel')}", lambda: ring_schedule(rings), line)
+    node = node_of(of)
+    if set(node) != set(range(of.size)) or len(set(node.values())) < 2:
+        return
+    least = len(set(node.values()))
+    for channel, order in rings.items():
+        if (times := crossings(order, node)) > least:
+            yield Finding(
+                "crossings",
+                f"the ring of channel {channel} leaves a node {times} times, and {least} would do",
+                "its messages share the network's ports",
+                "check the ranks' order on the hosts, and the topology that NCCL found (NCCL_TOPO_DUMP_FILE)",
+                (of.rings[channel][1],),
+            )
+            return
+
+
+def _trees(of: Communicator) -> Iterator[Finding]:
+    trees = parents(of)
+    if not trees:
+        return
+    line = min(line for places in of.trees.values() for _, line in places.values())
+    yield from _proved(of, f"the trees of {many(len(trees), 'channel')}", lambda: tree_schedule(trees), line)
+    node = node_of(of)
+    if set(node) == set(range(of.size)) and (both := inside_both(trees, node)):
+        yield Finding(
+            "inside both",
+            f"inside both trees, with more than four links to other nodes: {named(both)}",
+            "such a node carries more than the others, and the others wait for it",
+            "compare with the trees of this number of nodes: `collectives show all_reduce two_tree`",
+            (line,),
+        )
+
+
+def _proved(of: Communicator, what: str, make: Callable[[], Schedule], line: Place) -> Iterator[Finding]:
+    """Whether these channels do an all-reduce."""
+    schedule = make()
+    if schedule.p * schedule.k > MOST_CELLS:
+        return
+    try:
+        verify(schedule)
+    except ScheduleError as error:
+        told = str(error).splitlines()[0]
+        yield Finding("wrong", f"{what} of {of.name} are no all-reduce: {told}", at=(line,))
+    else:
+        yield Finding(
+            "proved",
+            f"{what} are an all-reduce on {many(of.size, 'rank')}: every contribution counted",
+            "",
+            "",
+            (line,),
+        )
+
+
+def _connections(of: Communicator) -> Iterator[Finding]:
+    node = node_of(of)
+    ways: dict[str, list[tuple[int, int, Place]]] = {}
+    for (_, a, b), (way, line) in of.connections.items():
+        if a in node and b in node:
+            ways.setdefault(_kind(way, node[a] == node[b]), []).append((a, b, line))
+    for kind, (follows, advice) in POOR.items():
+        if found := ways.get(kind):
+            a, b, line = found[0]
+            yield Finding(
+                "connection",
+                f"{many(len(found), 'connection')} by {kind}, such as rank {a} to {b}",
+                follows,
+                advice,
+                (line,),
+            )
+
+
+# Ways of messages that are slower than others may be, what follows and what to try.
+POOR = {
+    "sockets between nodes": (
+        "TCP copies all data through the hosts' memory and processors",
+        "if there is InfiniBand or RoCE, see why NCCL does not use it: NCCL_IB_DISABLE, NCCL_IB_HCA, the libraries",
+    ),
+    "InfiniBand without GPU-direct": (
+        "data pass through the hosts' memory on their way to the network",
+        "load nvidia-peermem, or a kernel with DMA-BUF; see NCCL_NET_GDR_LEVEL",
+    ),
+    "shared memory inside a node": (
+        "the GPUs reach each other through the host's memory, not by NVLink or PCIe peer-to-peer",
+        "see `nvidia-smi topo -p2p r`, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and PCIe ACS",
+    ),
+    "the network inside a node": (
+        "messages leave the host and come back",
+        "see NCCL_P2P_DISABLE and NCCL_SHM_DISABLE, and whether containers of one host share /dev/shm",
+    ),
+}
+
+
+def _kind(way: str, is_inside: bool) -> str:
+    """What POOR calls a way; "" for one that is good.
+
+    >>> _kind("NET/Socket/0", False), _kind("NET/IB/0/GDRDMA", False), _kind("SHM/direct/direct", True)
+    ('sockets between nodes', '', 'shared memory inside a node')
+    """
+    if is_inside:
+        return {"SHM": "shared memory inside a node", "NET": "the network inside a node"}.get(way.partition("/")[0], "")
+    if way.startswith("NET/Socket"):
+        return "sockets between nodes"
+    return "InfiniBand without GPU-direct" if way.startswith("NET/IB") and "GDRDMA" not in way else ""
