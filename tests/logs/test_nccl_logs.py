@@ -162,7 +162,7 @@ def test_communicators_of_one_size_without_identifiers_are_not_mixed() -> None:
     first, second = [*lines(Job(style="2.8"))], [*lines(Job(style="2.8"))]
     log = [*first, *(line.replace("node", "host") for line in second)]
     assert kinds(log) == ["log", "communicator"]
-    assert only(log, "communicator").found.startswith("several communicators of 8 ranks")
+    assert only(log, "communicator").found.startswith("several of 8 ranks, all in the log")
     smaller = [line.replace("via P2P", "via SHM") for line in lines(Job(nodes=1, style="2.8"))]
     both = [*first, *smaller]
     assert [one.found for one in findings(read(both)) if one.kind == "connection"] == [

@@ -15,13 +15,28 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path.write_text("\n".join(lines(Job(way="NET/Socket/0"))))
     assert main(["read", str(path)]) == 0
     said = capsys.readouterr().out
-    assert "communicator 0xabc: 8 ranks, 8 of them in this log, on 2 hosts; 2 channels, NCCL 2.19.3+cuda12.2" in said
+    assert "communicator: 0xabc of 8 ranks, all in the log, on 2 hosts; 2 channels, NCCL 2.19.3+cuda12.2" in said
     assert "connection: 4 connections by sockets between nodes" in said
     assert "    try: if there is InfiniBand" in said
     assert main(["read", str(path), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["kind"] for row in rows} == {"log", "communicator", "proved", "connection"}
     assert {kind(row) for row in rows} == {"found"}
+
+
+def test_one_page_says_the_same_with_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, page = tmp_path / "job.log", tmp_path / "job.html"
+    log = [*lines(Job(nodes=4)), "node0:100:200 [0] f.cc:12 NCCL WARN <script>alert(1)</script>"]
+    path.write_text("\n".join(log))
+    assert main(["read", str(path), "--html", str(page)]) == 0
+    said, html = capsys.readouterr().out, page.read_text()
+    assert html.count("<article>") == sum(line.startswith("  ") and line[2] != " " for line in said.splitlines())
+    assert html.count("<picture>") == 2
+    assert "two trees on 4 ranks" in html
+    assert "<script>" not in html
+    assert main(["read", str(path), "--html", str(tmp_path / "no" / "job.html")]) == 2
+    assert capsys.readouterr().err.endswith("No such file or directory\n")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["job.html", "job.log"]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def write(path: Path, text: str) -> None:
     from collectives.bench.results import replace
 
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UsageError(f"--output: got {path}, a folder, link, device or pipe, expected a file or a new name")
+        raise UsageError(f"cannot write {path}: got a folder, link, device or pipe, expected a file or a new name")
     try:
         replace(path, lambda partial: partial.write_text(text))
     except OSError as error:

@@ -1,16 +1,21 @@
 """The verb ``read``: logs and dumps of a job become an answer: what they say, what is wrong, and what to try next."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collectives.cli.options import add_json, wrong_input
 from collectives.cli.signals import out, out_row
+
+if TYPE_CHECKING:
+    from collectives.logs.finding import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="of one job, in any order; nothing in them is run")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one page with pictures, too")
     add_json(parser)
 
 
@@ -18,14 +23,28 @@ def run(arguments: argparse.Namespace) -> None:
     """A row for each finding. Raises UsageError for a file that cannot be read or is of no known kind."""
     from collectives.logs.read import read
 
-    kind = ""
     with wrong_input():
-        for name, found in read([Path(file) for file in arguments.files]):
-            row = {"source": name, **found._asdict(), "at": [str(place) for place in found.at]}
-            if name != kind and not arguments.json:
-                out(f"{name}:")
-            kind = name
-            out_row(row, line(row), arguments.json)
+        findings = _printed(read([Path(file) for file in arguments.files]), arguments.json)
+        if arguments.html:
+            from collectives.cli.export import write
+            from collectives.logs.page import page
+
+            write(arguments.html, page(findings))
+        for _ in findings:
+            pass
+
+
+def _printed(findings: "Iterator[tuple[str, Finding]]", as_json: bool) -> "Iterator[tuple[str, Finding]]":
+    """The findings, each printed when it is found; where the kind of files changes, its name is a heading."""
+    before = ""
+    for source, found in findings:
+        at = [str(place) for place in found.at]
+        row = {"source": source, "kind": found.kind, "found": found.found, "follows": found.follows, "next": found.next}
+        if source != before and not as_json:
+            out(f"{source}:")
+        before = source
+        out_row(row | {"at": at}, line(row | {"at": at}), as_json)
+        yield source, found
 
 
 def line(row: dict[str, Any]) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.units import runs
+
+if TYPE_CHECKING:
+    from collectives.figures.style import Picture
 
 # A line is cut after this many bytes: the trees of 32 channels take 2 KB.
 LONGEST = 1 << 16
@@ -44,6 +47,7 @@ class Finding(NamedTuple):
     follows: str = ""
     next: str = ""
     at: tuple[Place, ...] = ()
+    draw: Callable[[], Picture | None] | None = None  # a picture of it, or None if there is too much to draw
 
 
 class Line(NamedTuple):

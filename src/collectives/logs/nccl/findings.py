@@ -46,9 +46,9 @@ def findings(log: Log) -> Iterator[Finding]:
 def _job(of: Communicator, log: Log) -> Finding:
     hosts = len({process.host for process in of.processes.values()})
     version = f", NCCL {', '.join(log.versions)}" if log.versions else ""
-    here = f"{len(of.processes)} of them in this log, on {many(hosts, 'host')}"
-    name = f"several communicators of {of.name}" if of.is_several else f"communicator {of.name}"
-    said = f"{name}: {many(of.size, 'rank')}, {here}"
+    name = "several of " if of.is_several else f"{of.name} of " if of.is_named else ""
+    here = "all" if len(of.processes) == of.size else f"{len(of.processes)}"
+    said = f"{name}{many(of.size, 'rank')}, {here} in the log, on {many(hosts, 'host')}"
     lines = [line for _, line in of.rings.values()][:1] or [*of.complete.values()][:1]
     return Finding("communicator", f"{said}; {many(len(of.rings), 'channel')}{version}", at=tuple(lines))
 

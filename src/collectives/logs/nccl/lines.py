@@ -67,6 +67,7 @@ class Communicator:
 
     name: str
     size: int
+    is_named: bool = True  # by an identifier of NCCL's, or by its size
     is_several: bool = False  # of one size, without identifiers that would tell them apart
     processes: dict[int, Process] = field(default_factory=dict)  # by rank
     complete: dict[int, Place] = field(default_factory=dict)  # by rank: the line of "Init COMPLETE"
@@ -186,8 +187,8 @@ class _Reader:
             name = told[1] if told else f"{size} ranks"
             if name not in self.log.communicators and len(self.log.communicators) >= MOST_VALUES:
                 return
-            here = self.log.communicators.setdefault(name, Communicator(name, size))
-            if told and before is not None and before.name == f"{size} ranks":
+            here = self.log.communicators.setdefault(name, Communicator(name, size, told is not None))
+            if told and before is not None and not before.is_named and before.size == size:
                 self._join(before, here)
         here.is_several |= told is None and here.processes.get(rank, process) != process
         self.now[process] = here
@@ -276,7 +277,7 @@ class _Reader:
             return
         size = max(least for least, _ in waiting)
         fitting = [one for one in self.log.communicators.values() if one.size >= size]
-        here = min(fitting, key=lambda one: one.size, default=Communicator(f"{size} ranks", size))
+        here = min(fitting, key=lambda one: one.size, default=Communicator(f"{size} ranks", size, is_named=False))
         self.log.communicators.setdefault(here.name, here)
         for _, act in waiting:
             act(here)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 from collectives.logs.finding import Finding, Place, named, ranks
+from collectives.logs.nccl import pictures
 from collectives.logs.nccl.channels import (
     MOST_CELLS,
     crossings,
@@ -19,6 +22,11 @@ from collectives.logs.nccl.lines import Communicator
 from collectives.schedule import Schedule, ScheduleError
 from collectives.units import many
 from collectives.verify import verify
+
+if TYPE_CHECKING:
+    from collectives.figures.style import Picture
+
+    Draw = Callable[[], Picture | None]
 
 
 def findings(of: Communicator) -> Iterator[Finding]:
@@ -73,7 +81,9 @@ def _rings(of: Communicator) -> Iterator[Finding]:
     if not rings:
         return
     line = min(line for _, line in of.rings.values())
-    yield from _proved(of, f"the rings of {many(len(rings), 'channel')}", lambda: ring_schedule(rings), line)
+    yield from _proved(
+        of, f"the rings of {many(len(rings), 'channel')}", ring_schedule(rings), line, partial(pictures.rings, rings)
+    )
     node = node_of(of)
     if set(node) != set(range(of.size)) or len(set(node.values())) < 2:
         return
@@ -94,8 +104,9 @@ def _trees(of: Communicator) -> Iterator[Finding]:
     trees = parents(of)
     if not trees:
         return
+    draw = partial(pictures.trees, trees, node_of(of))
     line = min(line for places in of.trees.values() for _, line in places.values())
-    yield from _proved(of, f"the trees of {many(len(trees), 'channel')}", lambda: tree_schedule(trees), line)
+    yield from _proved(of, f"the trees of {many(len(trees), 'channel')}", tree_schedule(trees), line, draw)
     node = node_of(of)
     if set(node) == set(range(of.size)) and (both := inside_both(trees, node)):
         yield Finding(
@@ -107,24 +118,18 @@ def _trees(of: Communicator) -> Iterator[Finding]:
         )
 
 
-def _proved(of: Communicator, what: str, make: Callable[[], Schedule], line: Place) -> Iterator[Finding]:
+def _proved(of: Communicator, what: str, schedule: Schedule, line: Place, draw: Draw) -> Iterator[Finding]:
     """Whether these channels do an all-reduce."""
-    schedule = make()
     if schedule.p * schedule.k > MOST_CELLS:
         return
     try:
         verify(schedule)
     except ScheduleError as error:
         told = str(error).splitlines()[0]
-        yield Finding("wrong", f"{what} of {of.name} are no all-reduce: {told}", at=(line,))
+        yield Finding("wrong", f"{what} of {of.name} are no all-reduce: {told}", at=(line,), draw=draw)
     else:
-        yield Finding(
-            "proved",
-            f"{what} are an all-reduce on {many(of.size, 'rank')}: every contribution counted",
-            "",
-            "",
-            (line,),
-        )
+        said = f"{what} are an all-reduce on {many(of.size, 'rank')}: every contribution counted"
+        yield Finding("proved", said, at=(line,), draw=draw)
 
 
 def _connections(of: Communicator) -> Iterator[Finding]:
