@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from collectives.logs.benchmarks import findings as benchmarks
 from collectives.logs.finding import Finding, LogError
 from collectives.logs.nccl import findings as nccl
 from collectives.logs.nccl import lines as nccl_lines
@@ -15,27 +16,31 @@ START = 1 << 20
 
 
 class Kind(NamedTuple):
-    """A kind of file: its name, whether a file begins so, and the findings in files of it."""
+    """A kind of file: its name, whether one begins so, its findings, and whether later kinds may read it, too."""
 
     name: str
     begins: Callable[[bytes], bool]
     findings: Callable[[Sequence[Path]], Iterator[Finding]]
+    is_shared: bool = False
 
 
-# The first kind that recognises a file reads it.
-KINDS = (Kind("NCCL log", nccl_lines.begins, nccl.findings_of),)
+# The first kind that recognises a file reads it; nccl-tests prints its tables among the lines of NCCL's log.
+KINDS = (
+    Kind("benchmark", benchmarks.begins, benchmarks.findings_of, is_shared=True),
+    Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
+)
 
 
-def kind_of(path: Path) -> Kind:
-    """The kind of a file by its content. Raises LogError if it cannot be read or no kind recognises it."""
+def kinds_of(path: Path) -> list[Kind]:
+    """The kinds of a file by its content. Raises LogError if it cannot be read or no kind recognises it."""
     try:
         with path.open("rb") as file:
             start = file.read(START)
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from None
-    for kind in KINDS:
-        if kind.begins(start):
-            return kind
+    found = [kind for kind in KINDS if kind.begins(start)]
+    if found:
+        return [kind for i, kind in enumerate(found) if all(other.is_shared for other in found[:i])]
     expected = ", ".join(kind.name for kind in KINDS)
     raise LogError(f"{path}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}")
 
@@ -45,7 +50,7 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
 
     Nothing in a file is executed. Raises LogError before the first finding if a file is of no known kind.
     """
-    kinds = {path: kind_of(path) for path in paths}
-    for kind in dict.fromkeys(kinds.values()):
-        alike = [path for path in paths if kinds[path] is kind]
+    kinds = {path: kinds_of(path) for path in paths}
+    for kind in dict.fromkeys(kind for some in kinds.values() for kind in some):
+        alike = [path for path in paths if kind in kinds[path]]
         yield from ((kind.name, found) for found in kind.findings(alike))
