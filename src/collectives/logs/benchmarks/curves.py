@@ -67,8 +67,8 @@ def noise(nbytes: Floats, columns: list[Floats]) -> float:
     Of two columns, what both show is no noise, and a difference between two smooth curves is none, either.
 
     >>> n = 2.0 ** np.arange(10)
-    >>> noise(n, [1 + n])
-    0.0
+    >>> round(noise(n, [1 + n]), 3), noise(n, [1 + n, 3 + 3 * n])
+    (0.003, 0.0)
     """
     if len(nbytes) < LEAST_POINTS:
         return 0.0
@@ -85,7 +85,7 @@ def _scatter(nbytes: Floats, seconds: Floats) -> float:
     off = np.diff(off)
     spread = float(np.median(np.abs(off - np.median(off)))) * 1.4826
     # The variance of such a difference is 5 times a time's: of weights 1/2, -3/2, 3/2 and -1/2.
-    return spread / 5**0.5 if spread > 1e-3 else 0.0
+    return spread / 5**0.5
 
 
 def _between(nbytes: Floats, seconds: Floats) -> Floats:

@@ -82,8 +82,8 @@ def tables(lines: Iterable[Line], hints: list[str]) -> Iterator[Table]:
 
     >>> from collectives.logs.finding import numbered
     >>> text = ["# size count type redop root time algbw busbw #wrong", "1024 256 float sum -1 20.0 0.05 0.05 0"]
-    >>> [table.seconds.tolist() for table in tables(numbered(text, "a.log"), ["all_reduce"])]
-    [[2e-05]]
+    >>> [(table.collective, len(table.nbytes)) for table in tables(numbered(text, "a.log"), ["all_reduce"])]
+    [('all_reduce', 1)]
     """
     streams: dict[str, _Stream] = {}
     found = 0
