@@ -10,6 +10,8 @@ from collectives.contracts import CONTRACTS, REDUCING, ROOTED
 from collectives.logs.benchmarks.curves import Floats
 from collectives.logs.benchmarks.words import NAMES
 
+SIZES = tuple(1 << power for power in range(3, 34))
+
 
 class Run(NamedTuple):
     """One sweep: t = latency + factor * bytes / rate, with noise in both columns; then what faults do to them."""
@@ -22,7 +24,7 @@ class Run(NamedTuple):
     latency: float = 20e-6
     rate: float = 200e9
     noise: float = 0.03
-    sizes: tuple[int, ...] = tuple(1 << power for power in range(3, 34))
+    sizes: tuple[int, ...] = SIZES
     style: str = "new"  # or "old", "ancient"
     prefix: str = ""
     wrong: tuple[int, ...] = ()  # positions of sizes

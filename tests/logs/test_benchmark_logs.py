@@ -203,7 +203,7 @@ def test_a_node_against_its_preset(device: str, rate: float, kind: str) -> None:
 def pairs(seed: int, slow: str = "", rate: float = 90e9, latency: float = 20e-6) -> list[str]:
     """A run for each pair of five hosts; those with one of them are slow."""
     hosts = ["n1", "n2", "n3", "n4", "n5"]
-    runs = []
+    runs: list[str] = []
     for i, a in enumerate(hosts):
         for b in hosts[i + 1 :]:
             is_slow = slow in (a, b)
@@ -237,7 +237,7 @@ class Case:
 
 
 def one(kind: str, **changes: object) -> Case:
-    return Case(kind, lambda seed: [text(Run(seed=seed)._replace(**changes))])  # type: ignore[arg-type]
+    return Case(kind, lambda seed: [text(Run(seed=seed)._replace(**changes))])
 
 
 NODE = {"ranks": 8, "hosts": ("n1",)}
@@ -269,7 +269,7 @@ LABELLED = [
     Case("half rate", lambda seed: [text(Run(seed=seed)), text(Run(seed=seed + 1, rate=105e9, hosts=("n3", "n4")))]),
 ]
 
-# The thresholds were set while only the even seeds were looked at.
+# Odd seeds are held out.
 SEEDS = range(10)
 
 
@@ -285,8 +285,9 @@ def test_labelled_logs(held_out: bool) -> None:
 
 @pytest.mark.integration  # seconds
 def test_healthy_runs_with_noise_have_no_fault() -> None:
-    for seed in range(100):
-        assert faults(text(Run(seed=1000 + seed))) == [], seed
+    assert [seed for seed in range(1000, 1100) if faults(text(Run(seed=seed)))] == []
+    noisy = [seed for seed in range(1000, 1100) if faults(text(Run(seed=seed, noise=0.06)))]
+    assert len(noisy) < 10
 
 
 TITLES = "# size count type redop root time algbw busbw #wrong\n"

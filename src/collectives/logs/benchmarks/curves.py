@@ -22,7 +22,7 @@ ABOVE_LINE, ABOVE_NEXT = 1.5, 1.25
 MOST_POINTS = 64
 
 # Points that noise shows in, and how many times the noise a deviation must be to count.
-LEAST_POINTS, TIMES_NOISE = 7, 4
+LEAST_POINTS, TIMES_NOISE = 7, 6
 
 
 class Fit(NamedTuple):
