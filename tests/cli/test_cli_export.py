@@ -80,7 +80,10 @@ def test_goal_comes_with_loggopsim_s_parameters(capsys: Capture) -> None:
         ("all_reduce ring -p 33 --to msccl", "steps of a thread block: got 65, expected at most 64, a limit of RCCL"),
         ("gather flat --to msccl", "collective: got gather, expected all_reduce"),
         ("broadcast flat --root 1 --to msccl", "root: got 1, expected 0"),
-        ("all_reduce ring --to msccl --output /", "cannot write /: got a folder, link, device or pipe, expected a file"),
+        (
+            "all_reduce ring --to msccl --output /",
+            "cannot write /: got a folder, link, device or pipe, expected a file",
+        ),
         ("all_reduce ring --to msccl --output /nowhere/a.xml", "cannot write /nowhere/a.xml: No such file"),
         ("all_reduce ring --to goal", "--bytes: got None, expected one size"),
         ("all_reduce --to msccl", "got no algorithm, expected one"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from collectives.logs.benchmarks import findings as benchmarks
 from collectives.logs.finding import Finding, LogError
 from collectives.logs.nccl import findings as nccl
 from collectives.logs.nccl import lines as nccl_lines
@@ -22,7 +23,10 @@ class Kind(NamedTuple):
     findings: Callable[[Sequence[Path]], Iterator[Finding]]
 
 
-KINDS = (Kind("NCCL log", nccl_lines.begins, nccl.findings_of),)
+KINDS = (
+    Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
+    Kind("benchmark", benchmarks.begins, benchmarks.findings_of),
+)
 
 
 def kinds_of(path: Path) -> list[Kind]:
