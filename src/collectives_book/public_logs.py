@@ -1,0 +1,96 @@
+"""Logs that others published, and what ``collectives read`` says about them, beside what their authors say.
+
+    python -m collectives_book.public_logs FOLDER
+
+reads again the files that lie in FOLDER, known by their hashes, and replaces the committed results. The repository has
+no file of others, because not every licence allows it.
+"""
+
+import csv
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from collectives.bench.results import replace
+from collectives.logs.finding import Finding, LogError
+from collectives.logs.read import read as findings_in
+
+TABLE = Path(__file__).parents[2] / "experiments/results/reference/public-logs.csv"
+HEALTHY = "healthy"
+
+
+class PublicLog(NamedTuple):
+    """A log: its place and hash, what its author says, and what was read."""
+
+    repository: str  # owner/name at GitHub
+    place: str  # a path, or the address of a thread that quotes it
+    commit: str  # empty for a thread
+    sha256: str
+    bytes: int
+    said: str  # by its author; empty if they say nothing
+    expected: str  # the kind of finding that says the same, or healthy, or empty
+    sources: str  # what it was recognised as
+    found: str  # the kinds of findings from which something follows
+    first: str  # the first of them
+
+    @property
+    def verdict(self) -> str:
+        """Whether what was found agrees with what the author says.
+
+        >>> PublicLog("a/b", "x.log", "", "", 1, "slow", "dip", "NCCL log", "dip; graph", "…").verdict
+        'agrees'
+        """
+        if not self.expected:
+            return "open"
+        agrees = not self.found if self.expected == HEALTHY else self.expected in self.found.split("; ")
+        return "agrees" if agrees else "misses"
+
+
+def rows(path: Path = TABLE) -> list[PublicLog]:
+    """The committed rows."""
+    with path.open(encoding="utf8", newline="") as file:
+        return [PublicLog(**row | {"bytes": int(row["bytes"])}) for row in csv.DictReader(file)]  # type: ignore[arg-type]
+
+
+def write(table: list[PublicLog], path: Path = TABLE) -> None:
+    """Replace the committed rows."""
+
+    def save(partial: Path) -> None:
+        with partial.open("w", encoding="utf8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([PublicLog._fields, *table])
+
+    replace(path, save)
+
+
+def judged(row: PublicLog, path: Path) -> PublicLog:
+    """The row with what is read in the file."""
+    try:
+        found = [*findings_in([path])]
+    except LogError as error:
+        return row._replace(sources="", found="unreadable", first=str(error).replace(f"{path}: ", ""))
+    marked = [each for _, each in found if each.follows]
+    sources = ", ".join(dict.fromkeys(source for source, _ in found))
+    kinds = "; ".join(dict.fromkeys(each.kind for each in marked))
+    return row._replace(sources=sources, found=kinds, first=_sentence(marked[0]) if marked else "")
+
+
+def _sentence(found: Finding) -> str:
+    return f"{found.found}; {found.follows}"
+
+
+def main(folder: str) -> None:
+    """Read all files of the folder that a row knows, and print what changed."""
+    files = {sha256(path.read_bytes()).hexdigest(): path for path in Path(folder).iterdir() if path.is_file()}
+    before = rows()
+    after = [judged(row, files[row.sha256]) if row.sha256 in files else row for row in before]
+    write(after)
+    for old, new in zip(before, after, strict=True):
+        if old != new:
+            print(f"{new.repository} {new.place}: {new.verdict}, {new.found or 'no fault'}; was {old.found or 'no fault'}")
+    absent = sum(row.sha256 not in files for row in before)
+    print(f"{len(after)} logs, {absent} of them not in {folder}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
