@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from collectives.logs.finding import Finding, LogError
+from collectives.logs.kineto import events as kineto_events
+from collectives.logs.kineto import findings as kineto
 from collectives.logs.nccl import findings as nccl
 from collectives.logs.nccl import lines as nccl_lines
 
@@ -23,7 +25,10 @@ class Kind(NamedTuple):
 
 
 # The first kind that recognises a file reads it.
-KINDS = (Kind("NCCL log", nccl_lines.begins, nccl.findings_of),)
+KINDS = (
+    Kind("profiler trace", kineto_events.begins, kineto.findings_of),
+    Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
+)
 
 
 def kind_of(path: Path) -> Kind:
