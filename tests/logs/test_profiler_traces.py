@@ -14,9 +14,10 @@ import pytest
 from collectives.cli import main
 from collectives.logs.finding import Finding
 from collectives.logs.json_stream import CHUNK, MOST_BROKEN, objects, plain
-from collectives.logs.kineto.events import begins, collective_of, read
+from collectives.logs.kineto.events import begins, read
 from collectives.logs.kineto.findings import findings_of
 from collectives.logs.kineto.intervals import shared, union
+from collectives.logs.names import collective_of
 from collectives.logs.waiting import waiting
 from logs.traces import RING, Event, all_reduce, event, gemm, step, text, training, write
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from collectives.logs import inspector
 from collectives.logs.finding import Finding, LogError
 from collectives.logs.kineto import events as kineto_events
 from collectives.logs.kineto import findings as kineto
@@ -27,6 +28,7 @@ class Kind(NamedTuple):
 # The first kind that recognises a file reads it.
 KINDS = (
     Kind("profiler trace", kineto_events.begins, kineto.findings_of),
+    Kind("NCCL Inspector", inspector.begins, inspector.findings_of),
     Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
 )
 

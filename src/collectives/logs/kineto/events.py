@@ -21,6 +21,7 @@ import numpy as np
 
 from collectives.logs.json_stream import LONGEST_OBJECT, Object, objects, plain, texts
 from collectives.logs.kineto.intervals import Floats, shared, union
+from collectives.logs.names import collective_of
 from collectives.units import MOST_RANKS
 
 # Of one file: calls of all collectives, other kernels, groups of calls, and kernels' names.
@@ -37,23 +38,6 @@ RANK = re.compile(r"rank[-_]?(\d{1,7})", re.IGNORECASE)
 
 # Up to 2.18, NCCL runs all that has no kernel of its own in the one for sends and receives.
 GENERIC = re.compile(r"SendRecv_RING|Generic")
-
-# The longer names first, because they have the shorter ones in them.
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "crossdevicereduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "barrier": "barrier",
-    "sendrecv": "send and receive",
-    "send": "send and receive",
-    "recv": "send and receive",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-}
 
 # Bytes of an element, by the profiler's names of GPU and CPU tensors' types.
 ITEM_BYTES = {
@@ -214,16 +198,6 @@ class _Reader:
             everything.ends[-1] - everything.starts[0] if everything.ends.size else 0
         )
         return trace
-
-
-def collective_of(name: str) -> str:
-    """The collective that c10d or NCCL calls so.
-
-    >>> [collective_of(name) for name in ("_allgather_base", "ReduceScatter_Sum_f32_RING_LL", "nonsense")]
-    ['all_gather', 'reduce_scatter', 'nonsense']
-    """
-    squeezed = re.sub(r"[^a-z]", "", name.lower())
-    return next((known for key, known in COLLECTIVES.items() if key in squeezed), name[:60])
 
 
 def _host_bytes(args: Object) -> int:

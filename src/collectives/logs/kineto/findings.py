@@ -11,14 +11,15 @@ import numpy as np
 
 from collectives.bounds import algbw, busbw
 from collectives.contracts import CONTRACTS
+from collectives.logs import waiting
 from collectives.logs.finding import MOST_NAMED, Finding, Place, named, ranks
 from collectives.logs.kineto.events import Calls, Trace, read
 from collectives.logs.kineto.intervals import Floats
-from collectives.logs.waiting import FEWEST_CALLS, TOGETHER, waiting
+from collectives.logs.waiting import FEWEST_CALLS, TOGETHER
 from collectives.units import duration, format_bytes, many
 
 # Shares of the time, calls of a step and bytes from which something is worth a try.
-MUCH_EXPOSED, MUCH_WAITING, MANY_CALLS, SMALL = 0.05, 0.1, 100, 1 << 16
+MUCH_EXPOSED, MANY_CALLS, SMALL = 0.05, 100, 1 << 16
 
 
 class Kind(NamedTuple):
@@ -183,30 +184,8 @@ def _waiting(traces: Sequence[Trace]) -> Iterator[Finding]:
                 _places([least, most]),
             )
             continue
-        yield from _late(collective, [trace for trace, _ in members], np.array([c.ordered() for _, c in members]))
-
-
-def _late(collective: str, members: Sequence[Trace], durations: Floats) -> Iterator[Finding]:
-    of = waiting(durations)
-    if of.last is not None:
-        late = members[of.last]
-        yield Finding(
-            "straggler",
-            f"rank {late.rank} begins last in {of.often:,} of {durations.shape[1]:,} calls of {collective}: a call "
-            f"takes {_time(of.own)} there and {_time(of.others)} on the others",
-            f"the others wait {_time(of.others - of.own)} in such a call: a collective ends on all ranks together",
-            f"compare rank {late.rank} with another rank: its data loader, its kernels, its clocks "
-            "(nvidia-smi -q -d CLOCK,PERFORMANCE), its host",
-            _at(late),
-        )
-    elif of.share > MUCH_WAITING:
-        yield Finding(
-            "waiting",
-            f"{of.share:.0%} of the time in {collective} is beyond the shortest rank's, and no rank is always the last",
-            "ranks begin at different times: their work differs from step to step",
-            "balance the batches (lengths of sequences, experts' tokens); look at data loading and garbage collection",
-            _places(members),
-        )
+        names = [(f"rank {trace.rank}", Place(trace.file)) for trace, _ in members]
+        yield from waiting.findings(collective, names, np.array([calls.ordered() for _, calls in members]))
 
 
 def _small(traces: Sequence[Trace]) -> Iterator[Finding]:
