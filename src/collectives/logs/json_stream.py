@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,29 @@ def _inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
                 inflate = zlib.decompressobj(31)
             elif not data and not inflate.unconsumed_tail:
                 break
+
+
+def array_in(path: Path, name: re.Pattern[str]) -> tuple[Object, Iterator[Object | None]]:
+    """What comes before a named array in a file's object, and the array's objects, as `objects` gives them.
+
+    Raises OSError.
+    """
+    pieces, head = texts(path), ""
+    for piece in pieces:
+        head += piece
+        if found := name.search(head):
+            return _members(head[: found.start()]), objects(chain([head[found.end() :]], pieces))
+        if len(head) > LONGEST_OBJECT:
+            break
+    return {}, iter([None])
+
+
+def _members(text: str) -> Object:
+    try:
+        value = json.loads(text.rstrip().rstrip(",") + "}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def objects(pieces: Iterable[str]) -> Iterator[Object | None]:

@@ -13,7 +13,6 @@ from collectives.logs.kineto import findings as kineto
 from collectives.logs.nccl import findings as nccl
 from collectives.logs.nccl import lines as nccl_lines
 from collectives.logs.ras import findings as ras
-from collectives.logs.ras import report as ras_report
 
 # How much of a file decides what it is.
 START = 1 << 20
@@ -31,7 +30,7 @@ class Kind(NamedTuple):
 KINDS = (
     Kind("profiler trace", kineto_events.begins, kineto.findings_of),
     Kind("NCCL Inspector", inspector.begins, inspector.findings_of),
-    Kind("NCCL RAS", ras_report.begins, ras.findings_of),
+    Kind("NCCL RAS", ras.begins, ras.findings_of),
     Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
 )
 

@@ -7,19 +7,17 @@ operators of ATen.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collectives.logs.json_stream import LONGEST_OBJECT, Object, objects, plain, texts
+from collectives.logs.json_stream import Object, array_in, plain
 from collectives.logs.kineto.intervals import Floats, shared, union
 from collectives.logs.names import collective_of
 from collectives.units import MOST_RANKS
@@ -89,20 +87,11 @@ def begins(start: bytes) -> bool:
 
 def read(path: Path, place: int = 0) -> Trace:
     """The trace of a file; its rank is what it says, or what the file's name says, or else `place`. Raises OSError."""
-    pieces, head = texts(path), ""
-    for piece in pieces:
-        head += piece
-        if (found := EVENTS.search(head)) or len(head) > LONGEST_OBJECT:
-            break
-    else:
-        found = None
+    head, events = array_in(path, EVENTS)
     named = RANK.search(path.name)
     reader = _Reader(Trace(str(path), int(named[1]) if named else place))
-    if found is None:
-        reader.trace.broken = 1
-        return reader.trace
-    reader.job(head[: found.start()])
-    for event in objects(chain([head[found.end() :]], pieces)):
+    reader.job(head.get("distributedInfo"))
+    for event in events:
         if event is None:
             reader.trace.broken += 1
         else:
@@ -122,15 +111,13 @@ class _Reader:
         self.often = 0
         self.whole = 0  # ranks of the only group, if there is one
 
-    def job(self, head: str) -> None:
+    def job(self, given: Any) -> None:
         """What comes before the events."""
-        try:
-            given = json.loads(head.rstrip().rstrip(",") + "}")["distributedInfo"]
-            trace, rank, world = self.trace, _count(given.get("rank")), _count(given.get("world_size"))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        if not isinstance(given, dict):
             return
-        is_one = 0 < world <= MOST_RANKS
-        trace.world, trace.rank = (world if is_one else 0), (rank if 0 <= rank < world else trace.rank)
+        trace, rank, world = self.trace, _count(given.get("rank")), _count(given.get("world_size"))
+        trace.world = world if world <= MOST_RANKS else 0
+        trace.rank = rank if rank < world else trace.rank
         trace.backend = str(given.get("backend", ""))[:40]
         self.whole = trace.world if given.get("pg_count", 1) == 1 else 0
 
