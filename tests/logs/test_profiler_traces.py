@@ -148,6 +148,13 @@ def test_a_trace_of_cpu_ranks(tmp_path: Path) -> None:
     assert {calls.size for calls in several.calls.values()} == {0}
 
 
+def test_a_trace_without_computation_says_nothing_of_overlap(tmp_path: Path) -> None:
+    """A sample whose only step is shorter than the calls, and whose kernels are communication alone."""
+    paths = write(tmp_path, [text([all_reduce(0, 900), all_reduce(2000, 900), step(1, 0, 500)])])
+    assert (read(paths[0]).span, read(paths[0]).exposed) == (2900.0, 1800.0)
+    assert not {"exposed", "overlap"} & {*kinds(paths)}
+
+
 def test_no_communication(tmp_path: Path) -> None:
     paths = write(tmp_path, [text([gemm(0, 5)]), text([])])
     assert kinds(paths)[-1] == "no communication"

@@ -75,7 +75,8 @@ class Trace:
     steps: array[float] = field(default_factory=lambda: array("d"))
     broken: int = 0  # places that could not be read
     left_out: int = 0  # events beyond what is kept
-    span: float = 0.0  # of the steps; without them, from the first kernel to the last
+    span: float = 0.0  # of the steps, or from the first kernel to the last if that is longer
+    computation: float = 0.0  # when any compute kernel is under way
     communication: float = 0.0  # when any collective is under way
     exposed: float = 0.0  # that, while no compute kernel is
 
@@ -181,9 +182,8 @@ class _Reader:
         everything = union(np.concatenate([starts, begun]), np.concatenate([durations, lasting]))
         trace.communication = communication.length
         trace.exposed = communication.length - shared(communication, compute)
-        trace.span = sum(trace.steps) or float(
-            everything.ends[-1] - everything.starts[0] if everything.ends.size else 0
-        )
+        extent = float(everything.ends[-1] - everything.starts[0]) if everything.ends.size else 0.0
+        trace.span, trace.computation = max(sum(trace.steps), extent), compute.length
         return trace
 
 

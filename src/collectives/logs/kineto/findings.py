@@ -141,7 +141,7 @@ def _least(kind: Kind) -> str:
 
 def _exposed(traces: Sequence[Trace]) -> Iterator[Finding]:
     """Communication beside which no compute kernel runs."""
-    of = [trace for trace in traces if trace.communication and trace.span]
+    of = [trace for trace in traces if trace.communication and trace.computation]
     if not of:
         return
     share = np.array([[trace.communication / trace.span, trace.exposed / trace.span] for trace in of])
