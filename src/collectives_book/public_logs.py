@@ -87,7 +87,9 @@ def main(folder: str) -> None:
     write(after)
     for old, new in zip(before, after, strict=True):
         if old != new:
-            print(f"{new.repository} {new.place}: {new.verdict}, {new.found or 'no fault'}; was {old.found or 'no fault'}")
+            print(
+                f"{new.repository} {new.place}: {new.verdict}, {new.found or 'no fault'}; was {old.found or 'no fault'}"
+            )
     absent = sum(row.sha256 not in files for row in before)
     print(f"{len(after)} logs, {absent} of them not in {folder}")
 

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from collectives.logs import inspector
 from collectives.logs.benchmarks import findings as benchmarks
 from collectives.logs.finding import Finding, LogError
+from collectives.logs.kineto import events as kineto_events
+from collectives.logs.kineto import findings as kineto
 from collectives.logs.nccl import findings as nccl
 from collectives.logs.nccl import lines as nccl_lines
+from collectives.logs.ras import findings as ras
 
 # How much of a file decides what it is.
 START = 1 << 20
@@ -25,7 +29,10 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
+    Kind("NCCL RAS", ras.begins, ras.findings_of),
+    Kind("NCCL Inspector", inspector.begins, inspector.findings_of),
     Kind("benchmark", benchmarks.begins, benchmarks.findings_of),
+    Kind("profiler trace", kineto_events.begins, kineto.findings_of),
 )
 
 

@@ -1,0 +1,141 @@
+"""JSON objects of a file, plain or gzip, one after the other: a window of the file is in memory, never the whole."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+# What is read at once, and the longest object: an event of a trace takes a few hundred bytes.
+CHUNK, LONGEST_OBJECT = 1 << 20, 1 << 22
+
+# After so many characters, or so many places that are no JSON, the rest of a file is left out.
+MOST_CHARACTERS, MOST_BROKEN = 1 << 35, 64
+
+GZIP = b"\x1f\x8b"
+BETWEEN = re.compile(r"[\s,]*")
+LINE_OF_OBJECT = re.compile(r"^[ \t]*\{", re.MULTILINE)
+
+Object = dict[str, Any]
+
+
+def plain(start: bytes) -> bytes:
+    """The first bytes of a file without gzip's compression, as many as were given.
+
+    >>> import gzip
+    >>> plain(gzip.compress(b"a trace")), plain(b"a trace")
+    (b'a trace', b'a trace')
+    """
+    if not start.startswith(GZIP):
+        return start
+    try:
+        return zlib.decompressobj(31).decompress(start, max(len(start), CHUNK))
+    except zlib.error:
+        return b""
+
+
+def texts(path: Path) -> Iterator[str]:
+    """A file's text in pieces, without compression; a compressed file that is cut short gives what it has.
+
+    Raises OSError.
+    """
+    decoder, left = codecs.getincrementaldecoder("utf8")("replace"), MOST_CHARACTERS
+    with path.open("rb") as file:
+        is_gzip = file.read(2) == GZIP
+        file.seek(0)
+        pieces = iter(lambda: file.read(CHUNK), b"")
+        for piece in _inflated(pieces) if is_gzip else pieces:
+            yield decoder.decode(piece)
+            left -= len(piece)
+            if left <= 0:
+                return
+
+
+def _inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The members of a gzip file, a chunk at a time: a small file that expands to a huge one stays small in memory."""
+    inflate = zlib.decompressobj(31)
+    for piece in pieces:
+        while piece:
+            try:
+                data = inflate.decompress(piece, CHUNK)
+            except zlib.error:
+                return
+            yield data
+            piece = inflate.unconsumed_tail or inflate.unused_data
+            if inflate.eof:
+                inflate = zlib.decompressobj(31)
+            elif not data and not inflate.unconsumed_tail:
+                break
+
+
+def array_in(path: Path, name: re.Pattern[str]) -> tuple[Object, Iterator[Object | None]]:
+    """What comes before a named array in a file's object, and the array's objects, as `objects` gives them.
+
+    Raises OSError.
+    """
+    pieces, head = texts(path), ""
+    for piece in pieces:
+        head += piece
+        if found := name.search(head):
+            return _members(head[: found.start()]), objects(chain([head[found.end() :]], pieces))
+        if len(head) > LONGEST_OBJECT:
+            break
+    return {}, iter([None])
+
+
+def _members(text: str) -> Object:
+    try:
+        value = json.loads(text.rstrip().rstrip(",") + "}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def objects(pieces: Iterable[str]) -> Iterator[Object | None]:
+    """The objects in a text: behind each other, or at the start of a line; None for each place that is no JSON.
+
+    An array's end stops it. Text between lines is passed over, and so is the rest after MOST_BROKEN broken places.
+
+    >>> [*objects(['{"a": 1}, {"a"', ': 2}', ' {"a": oops}', chr(10), '{"a": 3}', '], {"a": 4}'])]
+    [{'a': 1}, {'a': 2}, None, {'a': 3}]
+    """
+    source, text, at, broken, has_more = iter(pieces), "", 0, 0, True
+    decode = json.JSONDecoder().raw_decode
+    while broken <= MOST_BROKEN:
+        at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
+        if text.startswith("]", at):
+            return
+        if not text.startswith("{", at):
+            found = LINE_OF_OBJECT.search(text, at)
+            at = found.end() - 1 if found else _last_line(text, at)
+        if text.startswith("{", at):
+            try:
+                value, at = decode(text, at)
+            except (ValueError, RecursionError):
+                if not has_more or len(text) - at > LONGEST_OBJECT:
+                    yield None
+                    broken, at = broken + 1, _next_line(text, at)
+                    continue
+            else:
+                yield value
+                continue
+        if not has_more:
+            return
+        more = next(source, None)
+        has_more, text, at = more is not None, text[at:] + (more or ""), 0
+
+
+def _next_line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end + 1
+
+
+def _last_line(text: str, at: int) -> int:
+    """Where the last line begins, because the rest of it is to come; a line that is too long is dropped."""
+    at = max(at, text.rfind("\n") + 1)
+    return at if len(text) - at <= LONGEST_OBJECT else len(text)

@@ -1,0 +1,1 @@
+"""Traces of torch.profiler (Kineto): read as a stream, measured, and what follows."""

@@ -1,0 +1,1 @@
+"""Reports of NCCL's RAS subsystem: read, and what follows."""
