@@ -28,7 +28,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("content", "says"),
     [
         (None, "cannot read"),
-        (b"", "got 0 bytes of an unknown kind, expected one of: NCCL log"),
+        (b"", "got 0 bytes of an unknown kind, expected one of: flight recorder, NCCL log"),
         (b"\x80\x04\x95" + bytes(range(256)), "got 259 bytes of an unknown kind"),
         (b"loss 0.3\n" * 5, "got 45 bytes of an unknown kind"),
     ],

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from collectives.logs.finding import Finding, LogError
+from collectives.logs.flight import dump as flight_dump
+from collectives.logs.flight import findings as flight
 from collectives.logs.nccl import findings as nccl
 from collectives.logs.nccl import lines as nccl_lines
 
@@ -23,7 +25,10 @@ class Kind(NamedTuple):
 
 
 # The first kind that recognises a file reads it.
-KINDS = (Kind("NCCL log", nccl_lines.begins, nccl.findings_of),)
+KINDS = (
+    Kind("flight recorder", flight_dump.begins, flight.findings_of),
+    Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
+)
 
 
 def kind_of(path: Path) -> Kind:
