@@ -9,6 +9,8 @@ from typing import NamedTuple
 from collectives.logs import inspector
 from collectives.logs.benchmarks import findings as benchmarks
 from collectives.logs.finding import Finding, LogError
+from collectives.logs.flight import dump as flight_dump
+from collectives.logs.flight import findings as flight
 from collectives.logs.kineto import events as kineto_events
 from collectives.logs.kineto import findings as kineto
 from collectives.logs.nccl import findings as nccl
@@ -28,8 +30,9 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
+    Kind("flight recorder", flight_dump.begins, flight.findings_of),
     Kind("NCCL RAS", ras.begins, ras.findings_of),
+    Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
     Kind("NCCL Inspector", inspector.begins, inspector.findings_of),
     Kind("benchmark", benchmarks.begins, benchmarks.findings_of),
     Kind("profiler trace", kineto_events.begins, kineto.findings_of),

@@ -1,0 +1,1 @@
+"""Dumps of PyTorch's flight recorder."""

@@ -1,0 +1,230 @@
+"""A dump of PyTorch's flight recorder: the groups of one rank and the last calls that it made, from JSON or a pickle.
+
+Versions 2.0 to 2.x are known, as `FlightRecorderDetail.hpp` writes them; keys that are absent, and entries of wrong
+types, are left out. Frames are in pickles only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from collectives.logs.finding import LogError
+from collectives.logs.flight.pickled import load
+
+# What is read at most: bytes of a file, entries of all files together, tensors of an entry, their dimensions, elements
+# of a tensor, ranks of a group, groups of a rank, letters of a name.
+MOST_BYTES, MOST_ENTRIES, MOST_TENSORS, MOST_DIMENSIONS = 1 << 28, 1 << 21, 1 << 10, 64
+MOST_ELEMENTS, MOST_RANKS, MOST_GROUPS, MOST_LETTERS = 1 << 62, 1 << 17, 1 << 12, 200
+
+MESSAGE = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
+AT_END = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|pt|bin|txt))?$")
+# Files whose functions call a collective for the program.
+LIBRARY = re.compile(r"/torch/|/collectives/torch_backend/|^<|^torch/")
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Entry(NamedTuple):
+    """A call as one rank recorded it."""
+
+    group: str  # its name
+    number: int  # of this collective in its group
+    operation: str  # "all_reduce", "send"
+    ends: tuple[int, int] | None  # of a message: sender and receiver, as ranks of the group
+    inputs: Shapes
+    outputs: Shapes
+    input_types: tuple[str, ...]
+    output_types: tuple[str, ...]
+    state: str  # "scheduled", "started", "completed"; "ended" if it is over, well or not
+    frame: str  # of the program: "train.py:88 (step)", or ""
+    created: int = 0  # when it was called, in ns, by the clock of its host; 0 where it is not known
+    timeout: int = 0  # in ms, the same
+
+
+class Members(NamedTuple):
+    """A process group as a rank knows it; no ranks where the dump does not name them."""
+
+    description: str
+    ranks: tuple[int, ...]
+
+
+class Dump(NamedTuple):
+    """One file."""
+
+    path: str
+    rank: int
+    version: str
+    host: str
+    groups: dict[str, Members]  # by name
+    entries: list[Entry]
+    left_out: int  # entries of wrong types
+    is_whole: bool  # the recorder has overwritten none
+
+
+def begins(start: bytes) -> bool:
+    """Whether a file that begins so is a dump of the flight recorder.
+
+    >>> begins(b'{"entries":[{"collective_seq_id":1}]}'), begins(b'{"version":"2"}'), begins(b"")
+    (True, False, False)
+    """
+    looks = start.lstrip()[:1] == b"{" or start[:1] == b"\x80"
+    return looks and any(key in start for key in (b"collective_seq_id", b"pg_config"))
+
+
+def read(path: Path, most: int = MOST_ENTRIES) -> Dump:
+    """The dump in a file, the last ``most`` entries of it. Raises LogError, in one line."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"got more than {MOST_BYTES:,} bytes, expected a dump of one rank")
+        value = load(data) if data[:1] == b"\x80" else json.loads(data, parse_constant=_refuse)
+        return _dump(path, value, most)
+    except OSError as error:
+        raise LogError(f"cannot read {path}: {error.strerror}") from None
+    except RecursionError:
+        raise LogError(f"{path}: got values nested too deep, expected a dump of the flight recorder") from None
+    except ValueError as error:
+        raise LogError(f"{path}: {str(error).splitlines()[0][:300]}") from None
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"got {name}, which is not JSON")
+
+
+def _dump(path: Path, value: Any, most: int) -> Dump:
+    if not isinstance(value, dict):
+        raise ValueError(f"got a {type(value).__name__}, expected the dict of a dump")
+    found = AT_END.search(path.name)
+    rank = value["rank"] if _is_count(value.get("rank")) else int(found[1]) if found else -1
+    if not 0 <= rank < MOST_RANKS:
+        raise ValueError("got no rank, expected one in the dump, or a number at the end of the file's name")
+    raw = value.get("entries", [])
+    raw = raw if isinstance(raw, list) else []
+    entries = [*_entries(raw[-most:])]
+    first = raw[0].get("record_id") if raw and isinstance(raw[0], dict) else 0
+    return Dump(
+        str(path),
+        rank,
+        _text(value.get("version")),
+        _text(value.get("host_name")),
+        _groups(value.get("pg_config")),
+        entries,
+        min(len(raw), most) - len(entries),
+        first == 0 and len(raw) <= most,
+    )
+
+
+def _entries(raw: list[Any]) -> Iterator[Entry]:
+    """Those of right types; equal parts of them are shared."""
+    known: dict[Any, Any] = {}
+    for each in raw:
+        try:
+            entry = _entry(each)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            continue
+        yield Entry._make(part if type(part) is int else known.setdefault(part, part) for part in entry)
+
+
+def _entry(raw: Any) -> Entry:
+    """One entry. Raises one of several errors if a part that is needed is absent or has a wrong type."""
+    group = raw["process_group"]
+    name = group[0] if isinstance(group, list | tuple) and group else group
+    number = raw.get("collective_seq_id", raw.get("seq_id"))
+    if not isinstance(name, str) or not _is_count(number):
+        raise ValueError("a group's name and a number")
+    called = raw["profiling_name"]
+    if not isinstance(called, str):
+        raise TypeError("a call's name")
+    back_end, _, operation = called[:MOST_LETTERS].rpartition(":")
+    message = MESSAGE.fullmatch(operation)
+    ends = None
+    if message:
+        a, b = int(message[2]), int(message[3])
+        operation, ends = message[1], (a, b) if message[1] == "send" else (b, a)
+    return Entry(
+        name[:MOST_LETTERS],
+        number,
+        operation,
+        ends,
+        _shapes(raw.get("input_sizes")),
+        _shapes(raw.get("output_sizes")),
+        _names(raw.get("input_dtypes")),
+        _names(raw.get("output_dtypes")),
+        _state(raw, back_end),
+        _frame(raw.get("frames")),
+        *(raw[key] if _is_count(raw.get(key)) else 0 for key in ("time_created_ns", "timeout_ms")),
+    )
+
+
+def _state(raw: Any, back_end: str) -> str:
+    """The state; gloo leaves every entry scheduled, and tells only that it is over."""
+    state = raw.get("state")
+    if state not in ("scheduled", "started", "completed"):
+        raise ValueError("a state")
+    return "ended" if back_end == "gloo" and state == "scheduled" and raw.get("retired") is True else str(state)
+
+
+def _shapes(raw: Any) -> Shapes:
+    """The sizes of each tensor."""
+    if raw is None:
+        return ()
+    if not isinstance(raw, list | tuple) or len(raw) > MOST_TENSORS:
+        raise ValueError("tensors")
+    shapes = tuple(tuple(sizes) for sizes in raw)
+    for sizes in shapes:
+        if len(sizes) > MOST_DIMENSIONS or not all(_is_count(size) for size in sizes):
+            raise ValueError("sizes")
+        if math.prod(sizes) > MOST_ELEMENTS:
+            raise ValueError("elements")
+    return shapes
+
+
+def _names(raw: Any) -> tuple[str, ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, list | tuple) or len(raw) > MOST_TENSORS:
+        raise ValueError("dtypes")
+    return tuple(_text(each) for each in raw)
+
+
+def _frame(raw: Any) -> str:
+    """The innermost frame of the program itself; of torch's own where there is no other."""
+    frames = raw[:MOST_DIMENSIONS] if isinstance(raw, list) else []
+    told = [
+        f"{_text(frame.get('filename'))}:{frame.get('line')} ({_text(frame.get('name'))})"
+        for frame in frames
+        if isinstance(frame, dict) and _is_count(frame.get("line"))
+    ]
+    return next((each for each in told if not LIBRARY.search(each)), told[0] if told else "")
+
+
+def _groups(raw: Any) -> dict[str, Members]:
+    found = [*raw.items()][:MOST_GROUPS] if isinstance(raw, dict) else []
+    return {
+        name[:MOST_LETTERS]: Members(_text(of.get("desc")), _ranks(of.get("ranks")))
+        for name, of in found
+        if isinstance(name, str) and isinstance(of, dict)
+    }
+
+
+def _ranks(raw: Any) -> tuple[int, ...]:
+    """Ranks of a group: torch writes their list as a text, "[0, 1]"; none if it is broken."""
+    if isinstance(raw, str) and re.fullmatch(r"\[[\d, ]*\]", raw[: 8 * MOST_RANKS]):
+        raw = [int(each) for each in re.findall(r"\d{1,9}", raw)]
+    is_right = isinstance(raw, list) and len(raw) <= MOST_RANKS and all(_is_count(each) for each in raw)
+    return tuple(sorted({each for each in raw if each < MOST_RANKS})) if is_right else ()
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_ELEMENTS
+
+
+def _text(value: Any) -> str:
+    """A name on one line; "" for what is none."""
+    return " ".join(value[:MOST_LETTERS].split()) if isinstance(value, str) else ""

@@ -1,0 +1,292 @@
+"""What the dumps of a job say about a hang: the culprits first, what follows, what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from collectives.logs.finding import MOST_NAMED, Finding, LogError, Place, named, ranks
+from collectives.logs.flight.agreement import Odd, disagreement, elements
+from collectives.logs.flight.blame import Link, cycles, waiting_ranks
+from collectives.logs.flight.dump import MOST_ENTRIES, Dump, Entry, read
+from collectives.logs.flight.groups import Group, Key, Wait, groups_of, message_waits, pairs, waits_of
+from collectives.units import many
+
+# Ranks whose entries are read in full; of more, the last ones of each.
+FEWEST = 100
+# The part of a timeout after which a call is late: clocks of hosts differ, and timers start after the call.
+ALMOST = 0.95
+
+
+def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
+    """The findings in these dumps, a file for each rank. Raises LogError if none of them can be read."""
+    dumps: dict[int, Dump] = {}
+    broken: list[LogError] = []
+    for path in paths:
+        try:
+            dump = read(path, max(FEWEST, MOST_ENTRIES // len(paths)))
+        except LogError as error:
+            broken.append(error)
+            continue
+        if dump.rank in dumps:
+            broken.append(LogError(f"{path}: got another dump of rank {dump.rank}, beside {dumps[dump.rank].path}"))
+        dumps.setdefault(dump.rank, dump)
+    if broken and not dumps:
+        raise broken[0]
+    yield from findings([dumps[rank] for rank in sorted(dumps)], broken)
+
+
+def findings(dumps: Sequence[Dump], broken: Sequence[LogError] = ()) -> Iterator[Finding]:
+    """All findings: what the dumps are, then the causes of a hang before its effects."""
+    groups, by_rank = groups_of(dumps), {dump.rank: dump for dump in dumps}
+    yield _job(dumps, groups)
+    for error in broken[:MOST_NAMED]:
+        yield Finding("unreadable", str(error))
+    yield from _left_out(dumps)
+    odd = [(of, *found) for of in groups if (found := _first_odd(of))]
+    for of, key, differs in odd:
+        yield _differs(of, key, differs, by_rank)
+    waits = [wait for of in groups for wait in (*waits_of(of, set(by_rank)), *message_waits(of))]
+    for circle in islice(cycles(waits), MOST_NAMED):
+        yield _crossed(circle, by_rank)
+    told = {(id(of), key) for of, key, _ in odd}
+    yield from _waits([wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in told], by_rank)
+    for of in groups:
+        yield from _messages(of, by_rank)
+
+
+def _job(dumps: Sequence[Dump], groups: Sequence[Group]) -> Finding:
+    versions = sorted({dump.version or "?" for dump in dumps})
+    count = sum(len(dump.entries) for dump in dumps)
+    said = f"{many(len(dumps), 'rank')}, {many(len(groups), 'process group')}, {many(count, 'recorded call')}"
+    expected = {rank for of in groups for rank in of.ranks}
+    lacking = expected - {dump.rank for dump in dumps}
+    more = f"; without a dump: {ranks(lacking)}" if lacking else ""
+    return Finding("dumps", f"{said}, version {named(versions)}{more}", at=(Place(dumps[0].path),))
+
+
+def _left_out(dumps: Sequence[Dump]) -> Iterator[Finding]:
+    for dump in [dump for dump in dumps if dump.left_out][:MOST_NAMED]:
+        said = f"{many(dump.left_out, 'recorded call')} of rank {dump.rank} cannot be read and count as absent"
+        yield Finding("unreadable", said, at=(Place(dump.path),))
+
+
+def _first_odd(of: Group) -> tuple[Key, Odd] | None:
+    """The first call of a group in which its ranks differ."""
+    keys = {key for calls in of.calls.values() for key in calls}
+    for key in sorted(keys):
+        calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
+        lacking = [rank for rank, (first, last) in of.spans.items() if first < key < last and rank not in calls]
+        if lacking:
+            return key, Odd("operation", tuple(lacking), f"{ranks(lacking)}: no such call; {ranks(calls)}: one")
+        if len(calls) > 1 and (odd := disagreement(calls, len(of.ranks))):
+            return key, odd
+    return None
+
+
+OTHER = {"operation": "another operation", "dtypes": "other dtypes", "sizes": "other sizes"}
+NEXT = {
+    "operation": "compare the frames: find the branch in which the ranks' programs part",
+    "dtypes": "print dtypes of the tensor on each rank before the call; see autocast and parameters' dtypes",
+    "sizes": "print the tensor's shape on each rank before the call: an uneven last batch, or unused parameters",
+}
+
+
+def _differs(of: Group, key: Key, odd: Odd, dumps: Mapping[int, Dump]) -> Finding:
+    calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
+    others = [rank for rank in calls if rank not in odd.culprits]
+    who, what = ranks(odd.culprits) if others else "all ranks", OTHER[odd.kind]
+    said = f"{who}: {what} in call {_number(key)} of {of}"
+    shown = [odd.culprits[0], *others[:1]] if others else [*odd.culprits[:2]]
+    where = "; ".join(f"rank {rank}: {_told(calls[rank])}" for rank in shown if rank in calls)
+    follows = "a collective whose arguments differ hangs or gives wrong results" + _shifted(of, key, odd, others)
+    return Finding(
+        f"other {odd.kind}",
+        f"{said} ({odd.said}); {where}",
+        follows,
+        f"{NEXT[odd.kind]}; TORCH_DISTRIBUTED_DEBUG=DETAIL checks every call",
+        _places(dumps, shown),
+    )
+
+
+def _shifted(of: Group, key: Key, odd: Odd, others: Sequence[int]) -> str:
+    """Whether the culprit is a call ahead or behind: one that it left out, or made twice."""
+    if odd.kind != "operation" or not others:
+        return ""
+    mine, theirs = of.calls[odd.culprits[0]], of.calls[others[0]]
+    after = (key[0] + 1, 0)
+    if key in mine and after in theirs and _signature(mine[key]) == _signature(theirs[after]):
+        return f"; its call {_number(key)} is the others' next one: it left one out"
+    if key in theirs and after in mine and _signature(mine[after]) == _signature(theirs[key]):
+        return f"; its next call is the others' call {_number(key)}: it made one more"
+    return ""
+
+
+def _signature(entry: Entry) -> tuple[str, int, int]:
+    return entry.operation, elements(entry.inputs), elements(entry.outputs)
+
+
+def _crossed(circle: Sequence[Link], dumps: Mapping[int, Dump]) -> Finding:
+    steps = [
+        f"rank {link.rank} waits in {_call(link.wait, link.wait.waiting[link.rank])} for rank {link.other}"
+        for link in circle[:MOST_NAMED]
+    ]
+    members = ranks(link.rank for link in circle)
+    return Finding(
+        "crossed order",
+        f"{members} wait for each other in a circle: {'; '.join(steps)}",
+        "no order of messages ends it: the ranks make the same calls in different orders",
+        "let all ranks call the groups in one order; post receives before sends, or batch_isend_irecv",
+        _places(dumps, [link.rank for link in circle]),
+    )
+
+
+def _waits(waits: Sequence[Wait], dumps: Mapping[int, Dump]) -> Iterator[Finding]:
+    """Those whose culprits do not wait themselves, each culprit once; of the others, how many there are."""
+    stuck = waiting_ranks(waits)
+    told: list[tuple[int, ...]] = []
+    effects = []
+    for wait in waits:
+        culprits = tuple(rank for rank in wait.absent if rank not in stuck)
+        if (wait.absent and not culprits and not wait.is_called) or (culprits and culprits in told):
+            effects.append(wait)
+        elif len(told) < MOST_NAMED:
+            told.append(culprits)
+            yield _unfinished(wait, dumps) if wait.is_called else _never(wait, culprits, dumps)
+    if effects:
+        first = effects[0]
+        said = f"{_those(first)} in {_call(first)} for {ranks(first.absent)}"
+        yield Finding("effects", f"{many(len(effects), 'more call')} in which ranks wait, such as: {said}")
+
+
+def _never(wait: Wait, culprits: Sequence[int], dumps: Mapping[int, Dump]) -> Finding:
+    at = _places(dumps, [*culprits, *wait.waiting])
+    gone = [rank for rank in culprits if rank not in dumps]
+    here = [rank for rank in culprits if rank in dumps]
+    if not here:
+        return Finding(
+            "no dump",
+            f"{ranks(gone)} left no dump; {_those(wait)} in {_call(wait)}",
+            f"{ranks(gone)} died, or hung before the dump, or its file is not among these",
+            f"look for the file and the last lines of rank {gone[0]}'s log; if it lives, py-spy dump --pid PID",
+            at,
+        )
+    entry = next(iter(wait.waiting.values()))
+    if entry.ends:
+        last = f"rank {here[0]} made no {'receive' if entry.operation == 'send' else 'send'} for it"
+    else:
+        last = "; ".join(_last(wait.group, rank) for rank in here[:MOST_NAMED])
+    more = f"; {ranks(gone)} left no dump" if gone else ""
+    calls = dumps[here[0]].entries
+    after = f"after {_told(calls[-1])} in group {calls[-1].group}, " if calls else ""
+    return Finding(
+        "never arrived",
+        f"{last}; {_those(wait)} in {_call(wait)}{more}",
+        f"{after}rank {here[0]} hung or is slow elsewhere, or its program took another path",
+        f"see what rank {here[0]} does: py-spy dump --pid PID on its host, twice",
+        at,
+    )
+
+
+def _last(of: Group, rank: int) -> str:
+    """What a rank that is behind called last."""
+    key = of.last(rank)
+    if rank in of.spans:
+        return f"rank {rank} made call {_number(key)} of {of} last ({_told(of.calls[rank][key])})"
+    if rank not in of.knowing:
+        return f"rank {rank} does not know {of}: it did not make it, or lazily"
+    return f"rank {rank} made no call of {of}" + ("" if rank in of.whole else " among its last ones")
+
+
+def _unfinished(wait: Wait, dumps: Mapping[int, Dump]) -> Finding:
+    """All have called it."""
+    of, members, at = wait.group, len(wait.group.ranks), _places(dumps, [*wait.absent, *wait.waiting])
+    if late := _late(wait):
+        rank, seconds = next(iter(late)), max(late.values())
+        return Finding(
+            "late",
+            f"{ranks(late)} came late to {_call(wait)}: {seconds:,.1f} s after the first, beyond the timeout",
+            "the others had given up: what was before the call took too long there",
+            f"see what rank {rank} did before it (input, checkpoint, compilation), or raise the group's timeout",
+            _places(dumps, [*late, *wait.waiting]),
+        )
+    if wait.absent:
+        return Finding(
+            "not started",
+            f"{ranks(wait.absent)} called {_call(wait)} and did not start it; {_those(wait)} in it",
+            "work before it on the same stream or device has not ended, or another call goes first there",
+            f"see what the device of rank {wait.absent[0]} runs, and in which order it called its groups",
+            at,
+        )
+    if len(wait.waiting) < members:
+        return Finding(
+            "not completed",
+            f"{ranks(wait.waiting)} did not complete {_call(wait)}; the others of {of} did",
+            "the others have their results: the device or network of these ranks is the suspect",
+            f"see the log of rank {min(wait.waiting)}, its GPU's health (Xid errors, dmesg) and its network's counters",
+            at,
+        )
+    return Finding(
+        "not completed",
+        f"all ranks are in {_call(wait)}, and none completed it",
+        "the program called alike everywhere: the network or a peer's GPU is the suspect, or work before it",
+        "see NCCL's log (NCCL_DEBUG=INFO), links and GPUs' health; run nccl-tests on these hosts",
+        at,
+    )
+
+
+def _late(wait: Wait) -> dict[int, float]:
+    """Seconds after the first for each rank that called when the first one's timeout was over."""
+    calls = {rank: made[wait.key] for rank, made in wait.group.calls.items() if wait.key in made}
+    if not all(entry.created and entry.timeout for entry in calls.values()):
+        return {}
+    first = min(entry.created for entry in calls.values())
+    over = {rank: (entry.created - first) / 1e9 for rank, entry in calls.items()}
+    return {rank: seconds for rank, seconds in over.items() if seconds * 1000 >= ALMOST * calls[rank].timeout}
+
+
+def _messages(of: Group, dumps: Mapping[int, Dump]) -> Iterator[Finding]:
+    """Sends whose receive is for another size or dtype, where one of both is not completed."""
+    for (sender, receiver), (sends, receives) in pairs(of).items():
+        for i, (send, recv) in enumerate(zip(sends, receives, strict=False)):
+            fits = elements(send.inputs) == elements(recv.outputs) and send.input_types == recv.output_types
+            if fits or "completed" == send.state == recv.state:
+                continue
+            yield Finding(
+                "other message",
+                f"message {i} from rank {sender} to rank {receiver} in {of}: {_told(send)}; {_told(recv)}",
+                "both ends pair messages in the order of calls: one end's order or size is another",
+                "compare the order of sends and receives at both frames",
+                _places(dumps, [sender, receiver]),
+            )
+            break
+
+
+def _those(wait: Wait) -> str:
+    return f"{ranks(wait.waiting)} wait{'s' if len(wait.waiting) == 1 else ''}"
+
+
+def _call(wait: Wait, entry: Entry | None = None) -> str:
+    entry = entry or next(iter(wait.waiting.values()))
+    if entry.ends:
+        sender, receiver = (wait.group.ranks[end] for end in entry.ends)
+        return f"the message from rank {sender} to rank {receiver} in {wait.group}, {_told(entry)}"
+    return f"call {_number(wait.key)} of {wait.group}, {_told(entry)}"
+
+
+def _number(key: Key) -> str:
+    return f"{key[0]}.{key[1]}" if key[1] else str(key[0])
+
+
+def _told(entry: Entry) -> str:
+    """The operation, its tensors and where the program called it."""
+    is_in = bool(entry.inputs)
+    shapes, types = (entry.inputs, entry.input_types) if is_in else (entry.outputs, entry.output_types)
+    sizes = named([f"[{', '.join(map(str, each))}]" for each in shapes])
+    kind = named(sorted(set(types)))
+    return entry.operation + (f" of {kind} {sizes}" if shapes else "") + (f" at {entry.frame}" if entry.frame else "")
+
+
+def _places(dumps: Mapping[int, Dump], of: Sequence[int]) -> tuple[Place, ...]:
+    return tuple(Place(dumps[rank].path) for rank in dict.fromkeys(of) if rank in dumps)[:MOST_NAMED]
