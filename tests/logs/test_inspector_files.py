@@ -12,6 +12,7 @@ import pytest
 from collectives.cli import main
 from collectives.logs.finding import Finding
 from collectives.logs.inspector import begins, findings_of
+from collectives.logs.json_stream import plain
 
 RANKS = 4
 Record = dict[str, Any]
@@ -129,14 +130,14 @@ def test_markers_give_the_header_of_what_follows(tmp_path: Path) -> None:
 
 
 def test_indented_archives_and_cut_lines(tmp_path: Path) -> None:
-    plain = lines(2, [call(n, 70 + n) for n in range(9)])
+    whole = lines(2, [call(n, 70 + n) for n in range(9)])
     path = tmp_path / "log.gz"
-    path.write_bytes(gzip.compress(plain.encode()))
-    assert begins(path.read_bytes())
+    path.write_bytes(gzip.compress(whole.encode()))
+    assert begins(plain(path.read_bytes()))
     wanted = kinds([path])
-    path.write_text("Some text {\n" + "\n".join(json.dumps(json.loads(line), indent=2) for line in plain.splitlines()))
+    path.write_text("Some text {\n" + "\n".join(json.dumps(json.loads(line), indent=2) for line in whole.splitlines()))
     assert kinds([path]) == wanted
-    path.write_text(plain[:-40] + "\n" + plain)
+    path.write_text(whole[:-40] + "\n" + whole)
     assert only([path], "cut").found == "1 place cannot be read"
     assert "17 calls" in only([path], "collective").found
 

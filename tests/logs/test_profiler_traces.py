@@ -34,7 +34,7 @@ def only(paths: list[Path], kind: str) -> Finding:
 @pytest.mark.parametrize("is_gzip", [False, True])
 def test_a_trace_is_measured(is_gzip: bool, tmp_path: Path) -> None:
     (path,) = write(tmp_path, [text(training([80.0] * 8, steps=2), rank=3)], is_gzip)
-    assert begins(path.read_bytes()[:1000])
+    assert begins(plain(path.read_bytes()[:1000]))
     trace = read(path)
     assert (trace.rank, trace.world, trace.backend, [*trace.steps]) == (3, 4, "nccl", [4000.0, 4000.0])
     assert (trace.span, trace.communication, trace.exposed) == (8000.0, 640.0, 320.0)
@@ -50,9 +50,9 @@ def test_bandwidths_of_calls_that_are_alike(tmp_path: Path) -> None:
     calls = [all_reduce(1e4 * i, duration, 1 << 20) for i, duration in enumerate([1000.0, 2000.0, 9000.0])]
     first = next(one for one in findings_of(write(tmp_path, [text(calls)])) if one.kind == "collective")
     assert first.found == (
-        "all_reduce of 4 MiB on 4 ranks: 3 calls, 12 ms in all, median 2 ms: algbw 2.1 GB/s, busbw 3.15 GB/s"
+        "all_reduce of 4 MiB on 4 ranks: 3 calls, 12 ms in all, median 2 ms: algbw 2.1 GB/s, busbw 3.15 GB/s; "
+        "each rank sends at least 6 MiB, if no switch adds, and busbw is that over time"
     )
-    assert "each rank sends at least 6 MiB" in first.follows
 
 
 def test_a_rank_that_begins_last_is_named(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +20,7 @@ LONGEST = 1 << 16
 # How many of a kind one finding names.
 MOST_NAMED = 8
 
+GZIP = b"\x1f\x8b"
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -67,7 +70,7 @@ def numbered(texts: Iterable[str], file: str) -> Iterator[Line]:
 
 
 def lines_of(paths: Sequence[Path]) -> Iterator[Line]:
-    """The lines of files, without colours and cut after LONGEST bytes; one line at a time is in memory.
+    """The lines of files, plain or gzip, without colours and cut after LONGEST bytes; one line at a time is in memory.
 
     Raises OSError.
     """
@@ -76,7 +79,9 @@ def lines_of(paths: Sequence[Path]) -> Iterator[Line]:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
+    with path.open("rb") as start:
+        is_gzip = start.read(2) == GZIP
+    with suppress(EOFError), gzip.open(path) if is_gzip else path.open("rb") as file:  # one that is cut short ends so
         while data := file.readline(LONGEST):
             yield COLOURS.sub("", data.decode("utf8", "replace")).rstrip("\r\n")
             while data and not data.endswith(b"\n"):

@@ -21,7 +21,7 @@ from collectives.bounds import busbw
 from collectives.contracts import CONTRACTS
 from collectives.logs import waiting
 from collectives.logs.finding import MOST_NAMED, Finding, Place, named, ranks
-from collectives.logs.json_stream import Object, objects, plain, texts
+from collectives.logs.json_stream import Object, objects, texts
 from collectives.logs.names import collective_of
 from collectives.units import MOST_RANKS, duration, format_bytes, many
 
@@ -69,7 +69,7 @@ class Log:
 
 def begins(start: bytes) -> bool:
     """Whether a file that begins so, compressed or not, is the Inspector's."""
-    return BEGINS.search(plain(start).decode("utf8", "replace")) is not None
+    return BEGINS.search(start.decode("utf8", "replace")) is not None
 
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:

@@ -11,13 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from collectives.logs.finding import GZIP
+
 # What is read at once, and the longest object: an event of a trace takes a few hundred bytes.
 CHUNK, LONGEST_OBJECT = 1 << 20, 1 << 22
 
 # After so many characters, or so many places that are no JSON, the rest of a file is left out.
 MOST_CHARACTERS, MOST_BROKEN = 1 << 35, 64
 
-GZIP = b"\x1f\x8b"
 BETWEEN = re.compile(r"[\s,]*")
 LINE_OF_OBJECT = re.compile(r"^[ \t]*\{", re.MULTILINE)
 

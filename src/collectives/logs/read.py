@@ -11,11 +11,13 @@ from collectives.logs.benchmarks import findings as benchmarks
 from collectives.logs.finding import Finding, LogError
 from collectives.logs.flight import dump as flight_dump
 from collectives.logs.flight import findings as flight
+from collectives.logs.json_stream import plain
 from collectives.logs.kineto import events as kineto_events
 from collectives.logs.kineto import findings as kineto
 from collectives.logs.nccl import findings as nccl
 from collectives.logs.nccl import lines as nccl_lines
 from collectives.logs.ras import findings as ras
+from collectives.logs.ras import report as ras_report
 
 # How much of a file decides what it is.
 START = 1 << 20
@@ -31,7 +33,7 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("flight recorder", flight_dump.begins, flight.findings_of),
-    Kind("NCCL RAS", ras.begins, ras.findings_of),
+    Kind("NCCL RAS", ras_report.begins, ras.findings_of),
     Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
     Kind("NCCL Inspector", inspector.begins, inspector.findings_of),
     Kind("benchmark", benchmarks.begins, benchmarks.findings_of),
@@ -46,7 +48,7 @@ def kinds_of(path: Path) -> list[Kind]:
     """
     try:
         with path.open("rb") as file:
-            start = file.read(START)
+            start = plain(file.read(START))
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from None
     if found := [kind for kind in KINDS if kind.begins(start)]:

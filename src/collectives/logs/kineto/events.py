@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.logs.json_stream import Object, array_in, plain
+from collectives.logs.json_stream import Object, array_in
 from collectives.logs.kineto.intervals import Floats, shared, union
 from collectives.logs.names import collective_of
 from collectives.units import MOST_RANKS
@@ -83,7 +83,7 @@ class Trace:
 
 def begins(start: bytes) -> bool:
     """Whether a file that begins so, compressed or not, is a trace."""
-    return EVENTS.search(plain(start).decode("utf8", "replace")) is not None
+    return EVENTS.search(start.decode("utf8", "replace")) is not None
 
 
 def read(path: Path, place: int = 0) -> Trace:

@@ -98,8 +98,8 @@ def _collectives(traces: Sequence[Trace]) -> Iterator[Finding]:
             found.setdefault(kind, []).append(durations)
     order = sorted(found, key=lambda kind: -sum(float(each.sum()) for each in found[kind]))
     for kind in order[:MOST_NAMED]:
-        follows = _least(kind) if kind == order[0] else ""
-        yield Finding("collective", _collective(kind, found[kind], len(traces)), follows)
+        least = _least(kind) if kind == order[0] else ""
+        yield Finding("collective", _collective(kind, found[kind], len(traces)) + least)
     if rest := order[MOST_NAMED:]:
         took = sum(float(each.sum()) for kind in rest for each in found[kind]) / len(traces)
         yield Finding("collective", f"{many(len(rest), 'more kind')} of calls: they take {_time(took)} a rank together")
@@ -136,7 +136,7 @@ def _least(kind: Kind) -> str:
     if kind.collective not in TOGETHER or kind.collective not in CONTRACTS or not kind.nbytes or kind.size < 2:
         return ""
     least = round(kind.nbytes * CONTRACTS[kind.collective].factor(kind.size))
-    return f"each rank sends at least {format_bytes(least)} in such a call, if no switch adds; busbw is that over time"
+    return f"; each rank sends at least {format_bytes(least)}, if no switch adds, and busbw is that over time"
 
 
 def _exposed(traces: Sequence[Trace]) -> Iterator[Finding]:
@@ -215,8 +215,9 @@ def _kernels(traces: Sequence[Trace]) -> Iterator[Finding]:
     if counts:
         yield Finding(
             "kernels",
-            named([f"{name} ({count:,})" for name, count in counts.most_common()]),
-            "TREE is a tree; RING and LL may run other algorithms and protocols: NCCL compiles no kernel for each",
+            f"{named([f'{name} ({count:,})' for name, count in counts.most_common()])}; TREE is a tree; RING and LL may "
+            "run other algorithms and protocols, because NCCL does not compile a kernel for each",
+            "",
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING prints the algorithm and protocol of each call",
             _places([trace for trace in traces if trace.kernels]),
         )

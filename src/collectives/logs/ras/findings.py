@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from collectives.logs.finding import MOST_NAMED, Finding, lines_of, named, ranks
-from collectives.logs.json_stream import CHUNK
-from collectives.logs.ras import as_json, report
 from collectives.logs.ras.report import Block, Group, Report, Value, read
 from collectives.units import many
 
@@ -26,16 +24,9 @@ STATUS = {
 
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
-    """The findings in the last report of each file, text or JSON. Raises OSError."""
+    """The findings in the last report of each file. Raises OSError."""
     for path in paths:
-        with path.open("rb") as file:
-            is_json = as_json.begins(file.read(CHUNK))
-        yield from findings([as_json.read(path)] if is_json else read(lines_of([path])))
-
-
-def begins(start: bytes) -> bool:
-    """Whether a file that begins so has a report of RAS."""
-    return report.begins(start) or as_json.begins(start)
+        yield from findings(read(lines_of([path])))
 
 
 def findings(reports: Sequence[Report]) -> Iterator[Finding]:
