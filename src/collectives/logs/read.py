@@ -65,4 +65,9 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
     kinds = {path: kinds_of(path) for path in paths}
     for kind in KINDS:
         if alike := [path for path in kinds if kind in kinds[path]]:
-            yield from ((kind.name, found) for found in kind.findings(alike))
+            try:
+                yield from ((kind.name, found) for found in kind.findings(alike))
+            except LogError as error:
+                if any(len(kinds[path]) == 1 for path in alike):
+                    raise
+                yield kind.name, Finding("unreadable", str(error))

@@ -73,7 +73,8 @@ def begins(start: bytes) -> bool:
     (True, False, False)
     """
     looks = start.lstrip()[:1] == b"{" or start[:1] == b"\x80"
-    return looks and any(key in start for key in (b"collective_seq_id", b"pg_config"))
+    is_trace = b'"traceEvents"' in start or b'"distributedInfo"' in start  # of the profiler, with groups, too
+    return looks and not is_trace and any(key in start for key in (b"collective_seq_id", b"pg_config"))
 
 
 def read(path: Path, most: int = MOST_ENTRIES) -> Dump:

@@ -18,9 +18,11 @@ from collectives.logs.finding import COLOURS, Line, Place
 # What is kept at most: ranks of a communicator, its connections, warnings, and different values of anything else.
 MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1000, 1 << 14
 
+# An author who quotes a log may have left out the host and the process.
 HEAD = re.compile(
-    r"(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
-    r"(?:[\d.]+ )?(?:(?P<where>[\w./]+:\d+) )?NCCL (?P<level>INFO|WARN|TRACE) "
+    r"(?:(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) |^[\s>]{0,9})"
+    r"\[(?P<device>-?\d{1,4})\] (?:[\d.]+ )?(?:(?P<where>[\w./]+:\d+) )?NCCL (?P<level>INFO|WARN|TRACE) ",
+    re.MULTILINE,
 )
 WATCHDOG = re.compile(
     r"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
@@ -134,7 +136,7 @@ def read(lines: Iterable[Line]) -> Log:
         heads = [*HEAD.finditer(text)]  # of interleaved lines, one begins inside another
         for head, following in zip_longest(heads, heads[1:]):
             reader.log.own += 1
-            process = Process(head["host"], int(head["pid"]), int(head["device"]))
+            process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"]))
             reader.line(at, process, head["level"], text[head.end() : following and following.start()])
         if (found := WATCHDOG.search(text)) and len(reader.log.timeouts) < MOST_RANKS:
             timeout = Timeout(found[3], *(int(found[i]) for i in (2, 4, 5, 6)))

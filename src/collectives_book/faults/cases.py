@@ -1,0 +1,119 @@
+"""What every rank runs: a few collectives in which one rank, the culprit, does something wrong.
+
+    python -m collectives_book.faults.cases FAULT CULPRIT
+
+with the variables that torchrun sets. The ranks leave dumps of the flight recorder under TORCH_FR_DUMP_TEMP_FILE.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+from torch import distributed as dist
+
+from collectives.torch_backend import flight
+
+STEPS, AT, ELEMENTS = 8, 5, 1 << 14
+# A hang ends after so many seconds. A late rank is this late in every step.
+TIMEOUT, LATE = 4.0, 0.1
+
+
+class Job(NamedTuple):
+    """What a rank has: a tensor, and two more groups of all ranks."""
+
+    tensor: torch.Tensor
+    one: dist.ProcessGroup
+    other: dist.ProcessGroup
+
+
+Step = Callable[[Job, bool], object]
+
+
+def killed(job: Job, is_guilty: bool) -> None:
+    """The rank dies, as when the system has no memory left."""
+    if is_guilty:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(job.tensor)
+
+
+def stopped(job: Job, is_guilty: bool) -> None:
+    """The rank does not run any more, as in a debugger or behind a hung file system."""
+    if is_guilty:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(job.tensor)
+
+
+def healthy(job: Job, _: bool) -> None:
+    """Nothing is wrong in the program: the fault is outside, or there is none."""
+    dist.all_reduce(job.tensor)
+
+
+def link(job: Job, _: bool) -> None:
+    """Each rank sends to the next."""
+    rank, size, received = dist.get_rank(), dist.get_world_size(), torch.empty_like(job.tensor)
+    sent = dist.isend(job.tensor, (rank + 1) % size)
+    dist.recv(received, (rank - 1) % size)
+    sent.wait()
+    dist.barrier()
+
+
+def order(job: Job, is_guilty: bool) -> None:
+    """The rank calls two collectives in the wrong order."""
+    calls = [lambda: dist.all_reduce(job.tensor), lambda: dist.broadcast(job.tensor, 0)]
+    for call in reversed(calls) if is_guilty else calls:
+        call()
+
+
+def sizes(job: Job, is_guilty: bool) -> None:
+    """The rank's tensor is shorter, as the last batch of an epoch."""
+    dist.all_reduce(job.tensor[:-7] if is_guilty else job.tensor)
+
+
+def groups(job: Job, is_guilty: bool) -> None:
+    """The rank takes two groups in the other order."""
+    for group in (job.other, job.one) if is_guilty else (job.one, job.other):
+        dist.all_reduce(job.tensor, group=group)
+
+
+def buffer(job: Job, is_guilty: bool) -> None:
+    """The rank sends before it receives; so does its neighbour, and neither has a buffer for so much."""
+    rank, size, received = dist.get_rank(), dist.get_world_size(), torch.empty_like(job.tensor)
+    dist.send(job.tensor, (rank + 1) % size) if is_guilty or rank % 2 == 0 else dist.recv(received, (rank - 1) % size)
+    dist.recv(received, (rank - 1) % size) if is_guilty or rank % 2 == 0 else dist.send(job.tensor, (rank + 1) % size)
+
+
+# By the fault's name. What `healthy` does not do itself, `late`, `algorithm` and `version` do around it.
+STEP: dict[str, Step] = {
+    "killed": killed,
+    "stopped": stopped,
+    "late": healthy,
+    "link": link,
+    "order": order,
+    "sizes": sizes,
+    "algorithm": healthy,
+    "groups": groups,
+    "version": healthy,
+    "buffer": buffer,
+}
+
+
+def play(fault: str, culprit: int) -> None:
+    """All steps, then the dump that an operator would ask for."""
+    dist.init_process_group("collectives", timeout=timedelta(seconds=TIMEOUT))
+    rank = dist.get_rank()
+    job = Job(torch.full((ELEMENTS,), float(rank)), dist.new_group(), dist.new_group())
+    for step in range(STEPS):
+        if fault == "late" and rank == culprit:
+            time.sleep(LATE)
+        STEP[fault](job, rank == culprit and step == AT)
+    flight.dump(rank)
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    play(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,132 @@
+"""Plant each fault on random ranks of an emulated cluster, read the dumps, and count how often the culprit is named.
+
+    python -m collectives_book.faults.experiment FOLDER [RUNS]
+
+writes ``FOLDER/faults.csv`` with a row for each run, and the dumps of each fault's first run as ``FOLDER/FAULT.zip``.
+"""
+
+import csv
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from collectives.bench.results import replace
+from collectives.emulator import Cluster, cluster
+from collectives.logs.read import read
+from collectives.processes import end
+from collectives_book.faults.cases import STEP
+
+HOSTS, RUNS, SEED = 4, 10, 33
+# Importing torch on all ranks takes seconds; a hang ends after its timeout.
+MOST_SECONDS = 60.0
+SLOW_RATE = "1MB/s"
+OTHER_VERSION = "0.0.1"
+
+
+class Outcome(NamedTuple):
+    """One run: the fault, who had it, whether the first finding names them, and what it says."""
+
+    fault: str
+    run: int
+    culprit: int
+    named: bool
+    kind: str
+    found: str
+
+
+def outcome(fault: str, run: int, culprit: int, dumps: list[Path]) -> Outcome:
+    """What is read in the dumps of a run."""
+    faults = [found for _, found in read(sorted(dumps)) if found.follows]
+    first = faults[0] if faults else None
+    ranks = re.search(r"\branks? (\d+)", first.found) if first else None
+    return Outcome(
+        fault,
+        run,
+        culprit,
+        ranks is not None and int(ranks[1]) == culprit,
+        first.kind if first else "",
+        first.found if first else "",
+    )
+
+
+def play(hosts: Cluster, fault: str, culprit: int, folder: Path) -> None:
+    """Run the job until all ranks have ended, or are killed because they never would."""
+    if fault == "link":
+        hosts.set(culprit, (culprit + 1) % hosts.hosts, rate=SLOW_RATE)
+    command = [sys.executable, "-m", "collectives_book.faults.cases", fault, str(culprit)]
+    processes = []
+    with (folder / "log").open("wb") as log:
+        for rank in range(hosts.hosts):
+            variables = {"TORCH_FR_DUMP_TEMP_FILE": str(folder / "rank"), "OMP_NUM_THREADS": "1"}
+            if rank == culprit:
+                variables |= _peculiar(fault, folder)
+            environment = hosts.variables(rank) | variables
+            processes.append(hosts.popen(rank, command, environment=environment, stdout=log, stderr=log))
+        deadline = time.monotonic() + MOST_SECONDS
+        waiting = {"killed", "stopped"} & {fault}
+        while time.monotonic() < deadline:
+            running = [rank for rank, process in enumerate(processes) if process.poll() is None]
+            if not running or (waiting and running == [culprit]):
+                break
+            time.sleep(0.1)
+        end(processes)
+
+
+def _peculiar(fault: str, folder: Path) -> dict[str, str]:
+    """What the culprit's environment has that the others' have not."""
+    if fault == "algorithm":
+        return {"COLLECTIVES_ALGORITHM": "tree"}
+    if fault == "version":
+        info = folder / "other" / f"collectives-{OTHER_VERSION}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: collectives\nVersion: {OTHER_VERSION}\n")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(info.parent), os.environ.get("PYTHONPATH")]))}
+    return {}
+
+
+def outcomes(folder: Path, runs: int) -> Iterator[Outcome]:
+    """All runs of all faults, each on a random rank."""
+    chance = random.Random(SEED)
+    for fault in STEP:
+        for run in range(runs):
+            culprit = chance.randrange(HOSTS)
+            with tempfile.TemporaryDirectory() as name, cluster(HOSTS) as hosts:
+                here = Path(name)
+                play(hosts, fault, culprit, here)
+                dumps = [path for path in here.glob("rank*") if path.is_file()]
+                if run == 0:
+                    _archive(dumps, folder / fault)
+                yield outcome(fault, run, culprit, dumps)
+
+
+def _archive(dumps: list[Path], name: Path) -> None:
+    with tempfile.TemporaryDirectory() as flat:
+        for path in dumps:
+            shutil.copy(path, flat)
+        shutil.make_archive(str(name), "zip", flat)
+
+
+def main(folder: str, runs: str = str(RUNS)) -> None:
+    """Play all, and write the table after each run."""
+    table: list[Outcome] = []
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for row in outcomes(Path(folder), int(runs)):
+        table.append(row)
+        replace(Path(folder) / "faults.csv", lambda partial: _write(partial, table))
+        print(*row, sep=" | ", flush=True)
+
+
+def _write(path: Path, table: list[Outcome]) -> None:
+    with path.open("w", encoding="utf8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([Outcome._fields, *table])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
