@@ -215,8 +215,8 @@ def _kernels(traces: Sequence[Trace]) -> Iterator[Finding]:
     if counts:
         yield Finding(
             "kernels",
-            f"{named([f'{name} ({count:,})' for name, count in counts.most_common()])}; TREE is a tree; RING and LL may "
-            "run other algorithms and protocols, because NCCL does not compile a kernel for each",
+            f"{named([f'{name} ({count:,})' for name, count in counts.most_common()])}; TREE is a tree; RING and "
+            "LL may run other algorithms and protocols, because NCCL does not compile a kernel for each",
             "",
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING prints the algorithm and protocol of each call",
             _places([trace for trace in traces if trace.kernels]),
