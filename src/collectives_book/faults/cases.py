@@ -19,6 +19,7 @@ from torch import distributed as dist
 from collectives.torch_backend import flight
 
 STEPS, AT, ELEMENTS = 8, 5, 1 << 14
+SIZE = {"buffer": 1 << 21}  # no system buffers 8 MiB of one connection
 # A hang ends after so many seconds. A late rank is this late in every step.
 TIMEOUT, LATE = 4.0, 0.1
 
@@ -29,6 +30,7 @@ class Job(NamedTuple):
     tensor: torch.Tensor
     one: dist.ProcessGroup
     other: dist.ProcessGroup
+    sends_first: bool
 
 
 Step = Callable[[Job, bool], object]
@@ -74,17 +76,18 @@ def sizes(job: Job, is_guilty: bool) -> None:
     dist.all_reduce(job.tensor[:-7] if is_guilty else job.tensor)
 
 
-def groups(job: Job, is_guilty: bool) -> None:
+def subgroups(job: Job, is_guilty: bool) -> None:
     """The rank takes two groups in the other order."""
     for group in (job.other, job.one) if is_guilty else (job.one, job.other):
         dist.all_reduce(job.tensor, group=group)
 
 
 def buffer(job: Job, is_guilty: bool) -> None:
-    """The rank sends before it receives; so does its neighbour, and neither has a buffer for so much."""
-    rank, size, received = dist.get_rank(), dist.get_world_size(), torch.empty_like(job.tensor)
-    dist.send(job.tensor, (rank + 1) % size) if is_guilty or rank % 2 == 0 else dist.recv(received, (rank - 1) % size)
-    dist.recv(received, (rank - 1) % size) if is_guilty or rank % 2 == 0 else dist.send(job.tensor, (rank + 1) % size)
+    """Two ranks exchange tensors, the culprit's partner sends first; then both do, and no buffer holds so much."""
+    partner, sent, received = dist.get_rank() ^ 1, job.tensor, torch.empty_like(job.tensor)
+    calls = [lambda: dist.send(sent, partner), lambda: dist.recv(received, partner)]
+    for call in calls if is_guilty or job.sends_first else reversed(calls):
+        call()
 
 
 # By the fault's name. What `healthy` does not do itself, `late`, `algorithm` and `version` do around it.
@@ -96,7 +99,7 @@ STEP: dict[str, Step] = {
     "order": order,
     "sizes": sizes,
     "algorithm": healthy,
-    "groups": groups,
+    "groups": subgroups,
     "version": healthy,
     "buffer": buffer,
 }
@@ -106,7 +109,9 @@ def play(fault: str, culprit: int) -> None:
     """All steps, then the dump that an operator would ask for."""
     dist.init_process_group("collectives", timeout=timedelta(seconds=TIMEOUT))
     rank = dist.get_rank()
-    job = Job(torch.full((ELEMENTS,), float(rank)), dist.new_group(), dist.new_group())
+    one, other = (dist.new_group(timeout=timedelta(seconds=TIMEOUT)) for _ in range(2))
+    sends_first = rank == culprit ^ 1 or (rank != culprit and rank % 2 == 0)
+    job = Job(torch.full((SIZE.get(fault, ELEMENTS),), float(rank)), one, other, sends_first)
     for step in range(STEPS):
         if fault == "late" and rank == culprit:
             time.sleep(LATE)

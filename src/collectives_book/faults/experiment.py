@@ -27,6 +27,8 @@ HOSTS, RUNS, SEED = 4, 10, 33
 # Importing torch on all ranks takes seconds; a hang ends after its timeout.
 MOST_SECONDS = 60.0
 SLOW_RATE = "1MB/s"
+# Faults of two ranks, of which either may be named: nothing shows which end of a link is slow.
+TWO_ENDS = ("link", "buffer")
 OTHER_VERSION = "0.0.1"
 
 
@@ -45,15 +47,19 @@ def outcome(fault: str, run: int, culprit: int, dumps: list[Path]) -> Outcome:
     """What is read in the dumps of a run."""
     faults = [found for _, found in read(sorted(dumps)) if found.follows]
     first = faults[0] if faults else None
-    ranks = re.search(r"\branks? (\d+)", first.found) if first else None
-    return Outcome(
-        fault,
-        run,
-        culprit,
-        ranks is not None and int(ranks[1]) == culprit,
-        first.kind if first else "",
-        first.found if first else "",
-    )
+    named = first_ranks(first.found) if first else set()
+    is_named = culprit in named and len(named) <= (2 if fault in TWO_ENDS else 1)
+    return Outcome(fault, run, culprit, is_named, first.kind if first else "", first.found if first else "")
+
+
+def first_ranks(text: str) -> set[int]:
+    """The ranks that a sentence names first, both ends of a link.
+
+    >>> first_ranks("rank 3 left no dump; ranks 0–2 wait"), first_ranks("rank 1 to rank 2: slow")
+    ({3}, {1, 2})
+    """
+    found = re.match(r"ranks? (\d+)(?:(?:–| to rank )(\d+))?", text)
+    return {int(rank) for rank in found.groups() if rank} if found else set()
 
 
 def play(hosts: Cluster, fault: str, culprit: int, folder: Path) -> None:

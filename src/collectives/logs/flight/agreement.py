@@ -54,6 +54,9 @@ def disagreement(calls: Mapping[int, Entry], p: int) -> Odd | None:
         given = {rank: ", ".join(sorted(set(each))) for rank, each in types.items() if each}
         if len(set(given.values())) > 1:
             return _odd("dtypes", given)
+    algorithms = {rank: entry.algorithm for rank, entry in calls.items() if entry.algorithm}
+    if len(set(algorithms.values())) > 1:
+        return _odd("algorithm", algorithms)
     if operation in ALIKE:
         return _alike({rank: entry.inputs for rank, entry in calls.items()})
     totals = {rank: (elements(entry.inputs), elements(entry.outputs)) for rank, entry in calls.items()}

@@ -44,6 +44,8 @@ class Entry(NamedTuple):
     frame: str  # of the program: "train.py:88 (step)", or ""
     created: int = 0  # when it was called, in ns, by the clock of its host; 0 where it is not known
     timeout: int = 0  # in ms, the same
+    lasted: int = 0  # from its start to its end, in ns; 0 where either is not known
+    algorithm: str = ""  # where a library says it
 
 
 class Members(NamedTuple):
@@ -64,6 +66,7 @@ class Dump(NamedTuple):
     entries: list[Entry]
     left_out: int  # entries of wrong types
     is_whole: bool  # the recorder has overwritten none
+    library: str = ""  # its version
 
 
 def begins(start: bytes) -> bool:
@@ -118,6 +121,7 @@ def _dump(path: Path, value: Any, most: int) -> Dump:
         entries,
         min(len(raw), most) - len(entries),
         first == 0 and len(raw) <= most,
+        _text(value.get("comm_lib_version")),
     )
 
 
@@ -159,8 +163,16 @@ def _entry(raw: Any) -> Entry:
         _names(raw.get("output_dtypes")),
         _state(raw, back_end),
         _frame(raw.get("frames")),
-        *(raw[key] if _is_count(raw.get(key)) else 0 for key in ("time_created_ns", "timeout_ms")),
+        _count(raw.get("time_created_ns")),
+        _count(raw.get("timeout_ms")),
+        _lasted(raw),
+        _text(raw.get("algorithm")),
     )
+
+
+def _lasted(raw: Any) -> int:
+    start, end = (_count(raw.get(f"time_discovered_{what}_ns")) for what in ("started", "completed"))
+    return end - start if 0 < start < end else 0
 
 
 def _state(raw: Any, back_end: str) -> str:
@@ -224,6 +236,10 @@ def _ranks(raw: Any) -> tuple[int, ...]:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST_ELEMENTS
+
+
+def _count(value: Any) -> int:
+    return value if _is_count(value) else 0
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,7 @@ from collectives.logs.flight.agreement import Odd, disagreement, elements
 from collectives.logs.flight.blame import Link, cycles, waiting_ranks
 from collectives.logs.flight.dump import MOST_ENTRIES, Dump, Entry, read
 from collectives.logs.flight.groups import Group, Key, Wait, groups_of, message_waits, pairs, waits_of
+from collectives.logs.flight.timing import slow_links, stragglers
 from collectives.units import many
 
 # Ranks whose entries are read in full; of more, the last ones of each.
@@ -44,6 +45,7 @@ def findings(dumps: Sequence[Dump], broken: Sequence[LogError] = ()) -> Iterator
     for error in broken[:MOST_NAMED]:
         yield Finding("unreadable", str(error))
     yield from _left_out(dumps)
+    yield from _versions(dumps)
     odd = [(of, *found) for of in groups if (found := _first_odd(of))]
     for of, key, differs in odd:
         yield _differs(of, key, differs, by_rank)
@@ -52,8 +54,12 @@ def findings(dumps: Sequence[Dump], broken: Sequence[LogError] = ()) -> Iterator
         yield _crossed(circle, by_rank)
     told = {(id(of), key) for of, key, _ in odd}
     yield from _waits([wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in told], by_rank)
+    places = {dump.rank: Place(dump.path) for dump in dumps}
     for of in groups:
         yield from _messages(of, by_rank)
+    for of in groups if not waits and not odd else ():
+        yield from slow_links(of, places)
+        yield from stragglers(of, places)
 
 
 def _job(dumps: Sequence[Dump], groups: Sequence[Group]) -> Finding:
@@ -72,6 +78,19 @@ def _left_out(dumps: Sequence[Dump]) -> Iterator[Finding]:
         yield Finding("unreadable", said, at=(Place(dump.path),))
 
 
+def _versions(dumps: Sequence[Dump]) -> Iterator[Finding]:
+    """Versions of the library that differ: those of few ranks first."""
+    by_version: dict[str, list[int]] = {}
+    for dump in dumps:
+        by_version.setdefault(dump.library or "an unknown version", []).append(dump.rank)
+    if len(by_version) > 1:
+        few = sorted(by_version.items(), key=lambda item: len(item[1]))
+        told = named([f"{ranks(those)}: {version}" for version, those in few])
+        follows = "ranks with different versions may choose different algorithms, and hang or fail"
+        at = tuple(Place(dump.path) for dump in dumps if dump.rank in few[0][1])[:MOST_NAMED]
+        yield Finding("versions", told, follows, "install one version on all hosts", at)
+
+
 def _first_odd(of: Group) -> tuple[Key, Odd] | None:
     """The first call of a group in which its ranks differ."""
     keys = {key for calls in of.calls.values() for key in calls}
@@ -85,10 +104,16 @@ def _first_odd(of: Group) -> tuple[Key, Odd] | None:
     return None
 
 
-OTHER = {"operation": "another operation", "dtypes": "other dtypes", "sizes": "other sizes"}
+OTHER = {
+    "operation": "another operation",
+    "dtypes": "other dtypes",
+    "sizes": "other sizes",
+    "algorithm": "another algorithm",
+}
 NEXT = {
     "operation": "compare the frames: find the branch in which the ranks' programs part",
     "dtypes": "print dtypes of the tensor on each rank before the call; see autocast and parameters' dtypes",
+    "algorithm": "compare the variables and options of these ranks that choose an algorithm",
     "sizes": "print the tensor's shape on each rank before the call: an uneven last batch, or unused parameters",
 }
 
@@ -132,10 +157,13 @@ def _crossed(circle: Sequence[Link], dumps: Mapping[int, Dump]) -> Finding:
         f"rank {link.rank} waits in {_call(link.wait, link.wait.waiting[link.rank])} for rank {link.other}"
         for link in circle[:MOST_NAMED]
     ]
-    members = ranks(link.rank for link in circle)
+    members = f"{ranks(link.rank for link in circle)} wait for each other in a circle"
+    alone = [link.rank for link in circle if len(link.wait.waiting) == 1]
+    if len(alone) == 1 < len(circle) and any(len(link.wait.waiting) > 1 for link in circle):
+        members = f"rank {alone[0]} calls in another order than the others, and {members}"
     return Finding(
         "crossed order",
-        f"{members} wait for each other in a circle: {'; '.join(steps)}",
+        f"{members}: {'; '.join(steps)}",
         "no order of messages ends it: the ranks make the same calls in different orders",
         "let all ranks call the groups in one order; post receives before sends, or batch_isend_irecv",
         _places(dumps, [link.rank for link in circle]),
