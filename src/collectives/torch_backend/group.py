@@ -17,7 +17,7 @@ from collectives.backends.background import Work, end, put, start
 from collectives.backends.p2p import collective
 from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.reduce import takes_wire
-from collectives.torch_backend import calls
+from collectives.torch_backend import calls, flight
 from collectives.torch_backend.base import bases, beside, forget
 from collectives.torch_backend.calls import Job, Tensors
 from collectives.torch_backend.observed import need_no_tracing, recording
@@ -54,6 +54,7 @@ class Group(dist.ProcessGroup):
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._pass, self._bucket = -1, -1
         collective.connect(self.base("cpu"))  # now, while all ranks are here
+        self.members = flight.Members(given, self)
 
     def base(self, device: str) -> dist.ProcessGroup:
         """The plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""
@@ -76,6 +77,7 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """End all connections and the thread; a call that is under way fails."""
+        self.members.description = self.group_desc
         for base in self._bases.values():
             communicator(base).close()
             end(base)
@@ -90,7 +92,8 @@ class Group(dist.ProcessGroup):
         """Reduce in place."""
         first = _first("all_reduce", tensors)
         if first.layout != torch.strided:
-            return self._passed("all_reduce", first, lambda base: base.allreduce(list(tensors), opts))
+            times = flight.record(self.members, "all_reduce", tensors, [], first.device.type)
+            return self._passed("all_reduce", first, times, lambda base: base.allreduce(list(tensors), opts))
         makes = [partial(calls.all_reduce, each, _op(opts)) for each in tensors]
         return self._run("all_reduce", tensors, [], makes, self._whose(first))
 
@@ -176,20 +179,25 @@ class Group(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> dist.Work:
         """Send to a rank."""
-        return self._passed(f"send to rank {to}", tensors[0], lambda base: base.send(tensors, to, tag))
+        times = flight.record(self.members, f"send {self.rank()}->{to}", [], tensors, tensors[0].device.type)
+        return self._passed(f"send to rank {to}", tensors[0], times, lambda base: base.send(tensors, to, tag))
 
     def recv(self, tensors: list[torch.Tensor], sender: int, tag: int) -> dist.Work:
         """Receive from a rank."""
-        return self._passed(f"recv from rank {sender}", tensors[0], lambda base: base.recv(tensors, sender, tag))
+        times = flight.record(self.members, f"recv {self.rank()}<-{sender}", tensors, [], tensors[0].device.type)
+        return self._passed(f"recv from rank {sender}", tensors[0], times, lambda base: base.recv(tensors, sender, tag))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
-        """Receive from whichever rank sends first."""
-        return self._passed("recv from any rank", tensors[0], lambda base: base.recv_anysource(tensors, tag))
+        """Receive from whichever rank sends first; torch's analyser knows no such call, so it is not recorded."""
+        times = flight.Times(self.members)
+        return self._passed("recv from any rank", tensors[0], times, lambda base: base.recv_anysource(tensors, tag))
 
-    def _passed(self, what: str, tensor: torch.Tensor, call: Callable[[dist.ProcessGroup], dist.Work]) -> dist.Work:
+    def _passed(
+        self, what: str, tensor: torch.Tensor, times: flight.Times, call: Callable[[dist.ProcessGroup], dist.Work]
+    ) -> dist.Work:
         """Done by gloo or NCCL."""
         base = self.base(tensor.device.type)
-        return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.rank()}")
+        return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.rank()}", times)
 
     def _run(self, collective: str, outputs: Tensors, inputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
         """Run jobs, one after the other, behind all that were asked for before."""
@@ -197,16 +205,17 @@ class Group(dist.ProcessGroup):
         used = [*outputs, *inputs]
         device = _first(collective, used).device
         base, record = self.base(device.type), recording(f"{NAME}:{collective}")
+        times = flight.record(self.members, collective, outputs, inputs, device.type)
 
         def run() -> list[torch.Tensor]:
-            with record:
+            with record, times:
                 for make_job in makes:
                     self._perform(make_job(), base, whose)
             return list(outputs)
 
         if device.type == "cpu":
             return start(run, base, collective)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done = times.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         stream = self._streams.get(device) or self._streams.setdefault(device, own_stream(device))
         return StreamWork(put(on_stream(run, stream, done, used), base), collective, done, device)
 

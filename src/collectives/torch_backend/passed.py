@@ -9,17 +9,24 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
+from collectives.torch_backend.flight import Times
+
 NO_LIMIT = timedelta(0)  # by torch's convention: that of the group
 
 
 class Passed(dist.Work):
-    """A call that was passed on; ``failed`` begins the errors' text."""
+    """A call that was passed on; ``failed`` begins the errors' text, ``times`` are the recorder's."""
 
-    def __init__(self, call: Callable[[], dist.Work], failed: str) -> None:
+    def __init__(self, call: Callable[[], dist.Work], failed: str, times: Times) -> None:
         super().__init__()
-        self._failed = failed
-        with self._named():
-            self._work = call()
+        self._failed, self._times = failed, times
+        times.__enter__()
+        try:
+            with self._named():
+                self._work = call()
+        except RuntimeError as error:
+            times.__exit__(type(error))
+            raise
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -30,12 +37,12 @@ class Passed(dist.Work):
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """Wait until it is done."""
-        with self._named():
+        with self._times, self._named():
             return self._work.wait(timeout)
 
     def synchronize(self) -> None:
         """Wait until it is done."""
-        with self._named():
+        with self._times, self._named():
             self._work.synchronize()
 
     def is_completed(self) -> bool:
