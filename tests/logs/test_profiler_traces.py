@@ -71,7 +71,7 @@ def test_a_rank_that_begins_last_is_named(tmp_path: Path) -> None:
 
 def test_ranks_that_wait_by_turns(tmp_path: Path) -> None:
     def rank(number: int) -> str:
-        return text(training([50.0 if call % 4 == number else 400.0 for call in range(12)]), rank=number)
+        return text(training([50.0 if call % 4 == number else 400.0 for call in range(24)]), rank=number)
 
     paths = write(tmp_path, [rank(number) for number in range(4)])
     assert only(paths, "waiting").found.startswith("84% of the time in all_reduce is beyond the shortest rank's")

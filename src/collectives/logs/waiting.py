@@ -14,6 +14,9 @@ from collectives.units import duration
 # A rank is named if there are so many calls, and if it causes this much of the waiting and its calls are this shorter.
 FEWEST_CALLS, MOSTLY, WIDE = 5, 0.75, 1.5
 
+# Of fewer calls the first ones, which connect and compile, are too large a part to say that ranks wait by turns.
+MANY_CALLS = 20
+
 # A share of the time of all calls from which waiting is worth a look, if no rank is named.
 MUCH = 0.1
 
@@ -69,7 +72,7 @@ def findings(
             "(nvidia-smi -q -d CLOCK,PERFORMANCE)",
             (at,),
         )
-    elif of.share > MUCH:
+    elif of.share > MUCH and microseconds.shape[1] >= MANY_CALLS:
         yield Finding(
             "waiting",
             f"{of.share:.0%} of the time in {collective} is beyond the shortest rank's, and no rank is always the last",

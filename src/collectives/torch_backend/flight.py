@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from time import time_ns
@@ -42,6 +43,7 @@ SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 PIPE = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",)
 DEFAULT_SIZE = "2000"
+PACKAGE = "collective-communication"
 VERSION = "2.10"  # of the format, as torch 2.13 has it
 
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
@@ -54,10 +56,11 @@ Kinds = list[tuple[torch.Size, torch.dtype]]
 
 
 class Members:
-    """A group: its name, its ranks in the job, how many calls it made, and its timeout in ms."""
+    """A group: its name and ranks, how many calls it made, its timeout in ms, and the algorithm asked for."""
 
-    def __init__(self, given: Any, group: dist.ProcessGroup) -> None:
+    def __init__(self, given: Any, group: dist.ProcessGroup, algorithm: str) -> None:
         self.name, self.timeout = str(given.group_id), int(given.timeout.total_seconds() * 1000)
+        self.algorithm = algorithm
         self.ranks = [*(given.global_ranks_in_group or range(given.group_size))]
         self.rank = self.ranks[given.group_rank]
         self.collectives, self.messages, self.description, self.is_dumped = 0, 0, "undefined", False
@@ -173,11 +176,18 @@ def snapshot() -> dict[str, Any]:
     known = [*(call.of for call in calls), *(group.members for group in list(_groups))]
     return {
         "version": VERSION,
-        "comm_lib_version": "collectives",
+        "comm_lib_version": _version(),
         "pg_config": {of.name: {"name": of.name, "desc": of.description, "ranks": str(of.ranks)} for of in known},
         "pg_status": {},
         "entries": [_entry(call) for call in calls],
     }
+
+
+def _version() -> str:
+    try:
+        return version(PACKAGE)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return ""
 
 
 def _entry(call: Call) -> dict[str, Any]:
@@ -204,6 +214,7 @@ def _entry(call: Call) -> dict[str, Any]:
         "time_discovered_completed_ns": times.completed if is_done else None,
         "retired": times.is_over,
         "timeout_ms": of.timeout,
+        "algorithm": of.algorithm,
         "is_p2p": call.operation.startswith(("send", "recv")),
         "frames": [{"name": call.code.co_name, "filename": call.code.co_filename, "line": call.line}],
     }

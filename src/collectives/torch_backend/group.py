@@ -54,7 +54,7 @@ class Group(dist.ProcessGroup):
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._pass, self._bucket = -1, -1
         collective.connect(self.base("cpu"))  # now, while all ranks are here
-        self.members = flight.Members(given, self)
+        self.members = flight.Members(given, self, algorithms.algorithm)
 
     def base(self, device: str) -> dist.ProcessGroup:
         """The plain group, of gloo or NCCL, that carries the messages of tensors on such a device."""

@@ -33,6 +33,7 @@ class Job(NamedTuple):
     sends_first: bool
 
 
+Call = Callable[[], object]
 Step = Callable[[Job, bool], object]
 
 
@@ -60,13 +61,14 @@ def link(job: Job, _: bool) -> None:
     rank, size, received = dist.get_rank(), dist.get_world_size(), torch.empty_like(job.tensor)
     sent = dist.isend(job.tensor, (rank + 1) % size)
     dist.recv(received, (rank - 1) % size)
-    sent.wait()
+    if sent:
+        sent.wait()
     dist.barrier()
 
 
 def order(job: Job, is_guilty: bool) -> None:
     """The rank calls two collectives in the wrong order."""
-    calls = [lambda: dist.all_reduce(job.tensor), lambda: dist.broadcast(job.tensor, 0)]
+    calls: list[Call] = [lambda: dist.all_reduce(job.tensor), lambda: dist.broadcast(job.tensor, 0)]
     for call in reversed(calls) if is_guilty else calls:
         call()
 
@@ -85,13 +87,14 @@ def subgroups(job: Job, is_guilty: bool) -> None:
 def buffer(job: Job, is_guilty: bool) -> None:
     """Two ranks exchange tensors, the culprit's partner sends first; then both do, and no buffer holds so much."""
     partner, sent, received = dist.get_rank() ^ 1, job.tensor, torch.empty_like(job.tensor)
-    calls = [lambda: dist.send(sent, partner), lambda: dist.recv(received, partner)]
+    calls: list[Call] = [lambda: dist.send(sent, partner), lambda: dist.recv(received, partner)]
     for call in calls if is_guilty or job.sends_first else reversed(calls):
         call()
 
 
 # By the fault's name. What `healthy` does not do itself, `late`, `algorithm` and `version` do around it.
 STEP: dict[str, Step] = {
+    "healthy": healthy,
     "killed": killed,
     "stopped": stopped,
     "late": healthy,

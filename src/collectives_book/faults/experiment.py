@@ -6,27 +6,32 @@ writes ``FOLDER/faults.csv`` with a row for each run, and the dumps of each faul
 """
 
 import csv
+import json
 import os
 import random
 import re
-import shutil
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from collectives.bench.results import replace
 from collectives.emulator import Cluster, cluster
+from collectives.logs.flight.pickled import load
 from collectives.logs.read import read
 from collectives.processes import end
+from collectives.torch_backend.flight import PACKAGE
 from collectives_book.faults.cases import STEP
 
 HOSTS, RUNS, SEED = 4, 10, 33
 # Importing torch on all ranks takes seconds; a hang ends after its timeout.
 MOST_SECONDS = 60.0
 SLOW_RATE = "1MB/s"
+ROOT = f"{Path(__file__).parents[3]}{os.sep}"  # frames are named below it
+HEALTHY = "healthy"  # where nothing may be found
 # Faults of two ranks, of which either may be named: nothing shows which end of a link is slow.
 TWO_ENDS = ("link", "buffer")
 OTHER_VERSION = "0.0.1"
@@ -49,7 +54,10 @@ def outcome(fault: str, run: int, culprit: int, dumps: list[Path]) -> Outcome:
     first = faults[0] if faults else None
     named = first_ranks(first.found) if first else set()
     is_named = culprit in named and len(named) <= (2 if fault in TWO_ENDS else 1)
-    return Outcome(fault, run, culprit, is_named, first.kind if first else "", first.found if first else "")
+    if fault == HEALTHY:
+        is_named = first is None
+    said = first.found.replace(ROOT, "") if first else ""
+    return Outcome(fault, run, culprit, is_named, first.kind if first else "", said)
 
 
 def first_ranks(text: str) -> set[int]:
@@ -90,9 +98,9 @@ def _peculiar(fault: str, folder: Path) -> dict[str, str]:
     if fault == "algorithm":
         return {"COLLECTIVES_ALGORITHM": "tree"}
     if fault == "version":
-        info = folder / "other" / f"collectives-{OTHER_VERSION}.dist-info"
+        info = folder / "other" / f"{PACKAGE.replace('-', '_')}-{OTHER_VERSION}.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: collectives\nVersion: {OTHER_VERSION}\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {OTHER_VERSION}\n")
         return {"PYTHONPATH": os.pathsep.join(filter(None, [str(info.parent), os.environ.get("PYTHONPATH")]))}
     return {}
 
@@ -108,15 +116,16 @@ def outcomes(folder: Path, runs: int) -> Iterator[Outcome]:
                 play(hosts, fault, culprit, here)
                 dumps = [path for path in here.glob("rank*") if path.is_file()]
                 if run == 0:
-                    _archive(dumps, folder / fault)
+                    _archive(dumps, folder / f"{fault}.zip")
                 yield outcome(fault, run, culprit, dumps)
 
 
-def _archive(dumps: list[Path], name: Path) -> None:
-    with tempfile.TemporaryDirectory() as flat:
-        for path in dumps:
-            shutil.copy(path, flat)
-        shutil.make_archive(str(name), "zip", flat)
+def _archive(dumps: list[Path], path: Path) -> None:
+    """The dumps as JSON, with the paths of frames below the repository's root."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each in sorted(dumps):
+            text = json.dumps(load(each.read_bytes()), indent=1).replace(ROOT, "")
+            archive.writestr(zipfile.ZipInfo(f"{path.stem}/{each.name}.json"), text, zipfile.ZIP_DEFLATED)
 
 
 def main(folder: str, runs: str = str(RUNS)) -> None:
