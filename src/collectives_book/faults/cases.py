@@ -33,30 +33,31 @@ class Job(NamedTuple):
     sends_first: bool
 
 
-Call = Callable[[], object]
 Step = Callable[[Job, bool], object]
 
+# Functions are named by what a program does there, because their names are in the dumps, and a name tells the fault.
 
-def killed(job: Job, is_guilty: bool) -> None:
-    """The rank dies, as when the system has no memory left."""
+
+def train(job: Job, _: bool) -> None:
+    """Nothing is wrong in the program: the fault is outside, or there is none."""
+    dist.all_reduce(job.tensor)
+
+
+def out_of_memory(job: Job, is_guilty: bool) -> None:
+    """The system kills the rank."""
     if is_guilty:
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(job.tensor)
 
 
-def stopped(job: Job, is_guilty: bool) -> None:
-    """The rank does not run any more, as in a debugger or behind a hung file system."""
+def read_file(job: Job, is_guilty: bool) -> None:
+    """The rank does not run any more, as behind a file system that hangs."""
     if is_guilty:
         os.kill(os.getpid(), signal.SIGSTOP)
     dist.all_reduce(job.tensor)
 
 
-def healthy(job: Job, _: bool) -> None:
-    """Nothing is wrong in the program: the fault is outside, or there is none."""
-    dist.all_reduce(job.tensor)
-
-
-def link(job: Job, _: bool) -> None:
+def pass_on(job: Job, _: bool) -> None:
     """Each rank sends to the next."""
     rank, size, received = dist.get_rank(), dist.get_world_size(), torch.empty_like(job.tensor)
     sent = dist.isend(job.tensor, (rank + 1) % size)
@@ -66,45 +67,50 @@ def link(job: Job, _: bool) -> None:
     dist.barrier()
 
 
-def order(job: Job, is_guilty: bool) -> None:
+def average(job: Job, is_guilty: bool) -> None:
     """The rank calls two collectives in the wrong order."""
-    calls: list[Call] = [lambda: dist.all_reduce(job.tensor), lambda: dist.broadcast(job.tensor, 0)]
-    for call in reversed(calls) if is_guilty else calls:
-        call()
+    if is_guilty:
+        dist.broadcast(job.tensor, 0)
+    dist.all_reduce(job.tensor)
+    if not is_guilty:
+        dist.broadcast(job.tensor, 0)
 
 
-def sizes(job: Job, is_guilty: bool) -> None:
+def last_batch(job: Job, is_guilty: bool) -> None:
     """The rank's tensor is shorter, as the last batch of an epoch."""
     dist.all_reduce(job.tensor[:-7] if is_guilty else job.tensor)
 
 
-def subgroups(job: Job, is_guilty: bool) -> None:
+def two_groups(job: Job, is_guilty: bool) -> None:
     """The rank takes two groups in the other order."""
     for group in (job.other, job.one) if is_guilty else (job.one, job.other):
         dist.all_reduce(job.tensor, group=group)
 
 
-def buffer(job: Job, is_guilty: bool) -> None:
+def exchange(job: Job, is_guilty: bool) -> None:
     """Two ranks exchange tensors, the culprit's partner sends first; then both do, and no buffer holds so much."""
-    partner, sent, received = dist.get_rank() ^ 1, job.tensor, torch.empty_like(job.tensor)
-    calls: list[Call] = [lambda: dist.send(sent, partner), lambda: dist.recv(received, partner)]
-    for call in calls if is_guilty or job.sends_first else reversed(calls):
-        call()
+    partner, received = dist.get_rank() ^ 1, torch.empty_like(job.tensor)
+    sends_first = is_guilty or job.sends_first
+    if sends_first:
+        dist.send(job.tensor, partner)
+    dist.recv(received, partner)
+    if not sends_first:
+        dist.send(job.tensor, partner)
 
 
-# By the fault's name. What `healthy` does not do itself, `late`, `algorithm` and `version` do around it.
+# By the fault. What `train` does not do itself, the launcher does around it: another algorithm, another version.
 STEP: dict[str, Step] = {
-    "healthy": healthy,
-    "killed": killed,
-    "stopped": stopped,
-    "late": healthy,
-    "link": link,
-    "order": order,
-    "sizes": sizes,
-    "algorithm": healthy,
-    "groups": subgroups,
-    "version": healthy,
-    "buffer": buffer,
+    "healthy": train,
+    "killed": out_of_memory,
+    "stopped": read_file,
+    "late": train,
+    "link": pass_on,
+    "order": average,
+    "sizes": last_batch,
+    "algorithm": train,
+    "groups": two_groups,
+    "version": train,
+    "buffer": exchange,
 }
 
 

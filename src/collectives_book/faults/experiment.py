@@ -2,7 +2,7 @@
 
     python -m collectives_book.faults.experiment FOLDER [RUNS]
 
-writes ``FOLDER/faults.csv`` with a row for each run, and the dumps of each fault's first run as ``FOLDER/FAULT.zip``.
+writes ``FOLDER/faults.csv`` with a row for each run, and the dumps of each fault's first run as ``FOLDER/case-N.zip``.
 """
 
 import csv
@@ -108,7 +108,7 @@ def _peculiar(fault: str, folder: Path) -> dict[str, str]:
 def outcomes(folder: Path, runs: int) -> Iterator[Outcome]:
     """All runs of all faults, each on a random rank."""
     chance = random.Random(SEED)
-    for fault in STEP:
+    for number, fault in enumerate(STEP):
         for run in range(runs):
             culprit = chance.randrange(HOSTS)
             with tempfile.TemporaryDirectory() as name, cluster(HOSTS) as hosts:
@@ -116,7 +116,7 @@ def outcomes(folder: Path, runs: int) -> Iterator[Outcome]:
                 play(hosts, fault, culprit, here)
                 dumps = [path for path in here.glob("rank*") if path.is_file()]
                 if run == 0:
-                    _archive(dumps, folder / f"{fault}.zip")
+                    _archive(dumps, folder / f"case-{number}.zip")
                 yield outcome(fault, run, culprit, dumps)
 
 
