@@ -244,8 +244,12 @@ def _listen(rank: int) -> None:
     if not prefix or not _calls.maxlen or _listening:
         return
     path = Path(f"{prefix}{rank}.pipe")
-    path.unlink(missing_ok=True)
-    os.mkfifo(path, 0o600)
+    try:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path, 0o600)
+    except OSError as error:
+        warnings.warn(f"no pipe for the flight recorder: {error}", RuntimeWarning, stacklevel=2)
+        return
     atexit.register(path.unlink, missing_ok=True)
     _listening.append(threading.Thread(target=_read, args=(path, rank), daemon=True, name="collectives dump"))
     _listening[0].start()
