@@ -15,6 +15,7 @@ from collectives.logs.flight.agreement import disagreement
 from collectives.logs.flight.dump import Entry, Shapes, read
 from collectives.logs.flight.findings import findings_of
 from collectives.logs.flight.pickled import load
+from collectives.logs.flight.pickled import written as pickled
 from logs.flight_dumps import OTHERS, Dumps, Job, Step, dumps, job, written
 
 FORMS = ("pickle", "json")
@@ -404,10 +405,15 @@ def test_a_plain_pickle_is_read_as_python_reads_it(protocol: int) -> None:
             70_000,
             1 << 40,
             -(1 << 70),
-            1.5,
             True,
             False,
             "é" * 300,
         ]
     }
-    assert load(pickle.dumps(value, protocol=protocol)) == value
+    assert load(pickle.dumps([value, 1.5], protocol=protocol)) == [value, 1.5]
+    assert pickle.loads(pickled(value)) == load(pickled(value)) == value
+
+
+def test_only_plain_values_are_pickled() -> None:
+    with pytest.raises(TypeError, match="got object, expected a plain value"):
+        pickled({"a": [object()]})

@@ -75,8 +75,9 @@ def test_dumps_of_ranks_name_the_culprit(p: int, tmp_path: Path, monkeypatch: py
 
 
 @pytest.fixture
-def alone() -> Iterator[None]:
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     flight._calls.clear()
+    monkeypatch.setenv(flight.FILE[0], str(tmp_path / "dump" / "rank_"))
     dist.init_process_group("collectives", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -95,13 +96,20 @@ def test_an_entry_names_the_call_and_the_line_of_the_program() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_recorder_is_bounded_keeps_no_tensor_and_may_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorder_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight, "_calls", type(flight._calls)(maxlen=3))
     for _ in range(5):
         dist.barrier()
     assert [entry["collective_seq_id"] for entry in flight.snapshot()["entries"]] == [3, 4, 5]
-    monkeypatch.setattr(flight, "_calls", type(flight._calls)(maxlen=0))
+
+
+def test_nothing_is_kept_if_no_file_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in flight.FILE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(flight, "_calls", type(flight._calls)(maxlen=3))
+    dist.init_process_group("collectives", store=dist.HashStore(), rank=0, world_size=1)
     dist.barrier()
+    dist.destroy_process_group()
     assert flight.snapshot()["entries"] == []
 
 

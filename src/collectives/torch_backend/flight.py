@@ -2,9 +2,9 @@
 
 torch's own variables rule it:
 
-- TORCH_FR_BUFFER_SIZE (or TORCH_NCCL_TRACE_BUFFER_SIZE): how many calls are kept, by default 2000; 0 switches it off.
 - TORCH_FR_DUMP_TEMP_FILE (or TORCH_NCCL_DEBUG_INFO_TEMP_FILE): where a call that fails or runs into its timeout dumps
-  them, with the rank appended. Without it no file appears.
+  the calls before it, with the rank appended. Without it none are kept, and a call costs what it did.
+- TORCH_FR_BUFFER_SIZE (or TORCH_NCCL_TRACE_BUFFER_SIZE): how many calls are kept, by default 2000.
 - TORCH_NCCL_DEBUG_INFO_PIPE_FILE: a pipe, with the rank and ".pipe" appended. Whatever is written into it makes that
   rank dump, as with ``echo > prefix3.pipe``.
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import pickle
 import sys
 import threading
 import warnings
@@ -33,11 +32,13 @@ from itertools import count
 from pathlib import Path
 from time import time_ns
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import distributed as dist
+
+from collectives.logs.flight.pickled import written
 
 SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -52,7 +53,7 @@ LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __
 TYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long"}
 TYPES |= {"int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "complex64": "ComplexFloat"}
 
-Kinds = list[tuple[torch.Size, torch.dtype]]
+Shapes = list[torch.Size]
 
 
 class Members:
@@ -62,22 +63,53 @@ class Members:
         self.name, self.timeout = str(given.group_id), int(given.timeout.total_seconds() * 1000)
         self.algorithm = algorithm
         self.ranks = [*(given.global_ranks_in_group or range(given.group_size))]
-        self.rank = self.ranks[given.group_rank]
+        self.here, self.rank = given.group_rank, self.ranks[given.group_rank]
         self.collectives, self.messages, self.description, self.is_dumped = 0, 0, "undefined", False
+        self.keeps = bool(_calls.maxlen and setting(FILE))
         _groups.add(group)
-        _listen(self.rank)
+        if self.keeps:
+            _listen(self.rank)
 
 
-class Times:
-    """When a call was started and completed, in ns, 0 for not yet; a ``with`` around it takes the times.
+class Call:
+    """A call and its times, in ns, 0 for not yet; a ``with`` around it takes them. Nothing in it keeps a tensor.
 
     ``event`` is what a call on CUDA tensors ends with. It is over when it has failed, too: that dumps.
     """
 
-    __slots__ = ("completed", "event", "is_over", "of", "started")
+    __slots__ = (
+        "code",
+        "collectives",
+        "completed",
+        "created",
+        "device",
+        "dtype",
+        "event",
+        "inputs",
+        "is_over",
+        "line",
+        "messages",
+        "of",
+        "operation",
+        "outputs",
+        "peer",
+        "record",
+        "started",
+    )
 
-    def __init__(self, of: Members) -> None:
-        self.of, self.started, self.completed, self.is_over = of, 0, 0, False
+    code: CodeType
+    dtype: torch.dtype  # of the first tensor: torch lets those of a call have one only
+    outputs: Shapes
+    inputs: Shapes
+    record: int
+    collectives: int
+    messages: int
+    created: int
+    line: int
+
+    def __init__(self, of: Members, operation: str, device: str, peer: int | None = None) -> None:
+        self.of, self.operation, self.device, self.peer = of, operation, device, peer
+        self.started, self.completed, self.is_over = 0, 0, False
         self.event: torch.cuda.Event | None = None
 
     def __enter__(self) -> None:
@@ -90,23 +122,6 @@ class Times:
         elif issubclass(kind, RuntimeError) and not self.of.is_dumped:
             self.of.is_dumped = True
             dump(self.of.rank)
-
-
-class Call(NamedTuple):
-    """An entry. Nothing in it keeps a tensor."""
-
-    record: int
-    of: Members
-    collectives: int
-    messages: int
-    operation: str
-    outputs: Kinds
-    inputs: Kinds
-    device: str
-    created: int
-    code: CodeType
-    line: int
-    times: Times
 
 
 _groups: WeakSet[Any] = WeakSet()
@@ -131,22 +146,24 @@ def size() -> int:
 _calls: deque[Call] = deque(maxlen=size())
 
 
-def record(of: Members, operation: str, outputs: Sequence[Any], inputs: Sequence[Any], device: str) -> Times:
-    """Keep a call that is made now; its times are for whoever runs it. It takes about two microseconds."""
-    times = Times(of)
-    if not _calls.maxlen:
-        return times
-    if operation.startswith(("send", "recv")):
-        of.messages += 1
-    else:
+def record(call: Call, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Call:
+    """Keep a call that is made now, if its group keeps any: 5 µs."""
+    of = call.of
+    if not of.keeps:
+        return call
+    if call.peer is None:
         of.collectives += 1
-    frame = sys._getframe(1)
+    else:
+        of.messages += 1
+    call.record, call.collectives, call.messages = next(_count), of.collectives, of.messages
+    call.outputs, call.inputs = [each.shape for each in outputs], [each.shape for each in inputs]
+    call.dtype = (outputs or inputs)[0].dtype
+    frame = sys._getframe(2)
     while frame.f_back and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
-    out, into = [(each.shape, each.dtype) for each in outputs], [(each.shape, each.dtype) for each in inputs]
-    numbers = next(_count), of, of.collectives, of.messages
-    _calls.append(Call(*numbers, operation, out, into, device, time_ns(), frame.f_code, frame.f_lineno, times))
-    return times
+    call.code, call.line, call.created = frame.f_code, frame.f_lineno, time_ns()
+    _calls.append(call)
+    return call
 
 
 @cache
@@ -162,7 +179,7 @@ def dump(rank: int) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with _dumping:
         try:
-            part.write_bytes(pickle.dumps(snapshot(), protocol=2))
+            part.write_bytes(written(snapshot()))
             part.replace(path)
         except OSError as error:
             warnings.warn(f"no dump of the flight recorder: {error}", RuntimeWarning, stacklevel=2)
@@ -191,11 +208,12 @@ def _version() -> str:
 
 
 def _entry(call: Call) -> dict[str, Any]:
-    of, times = call.of, call.times
-    outputs, inputs = call.outputs, call.outputs if call.operation in IN_PLACE else call.inputs
+    of, outputs = call.of, call.outputs
+    inputs = outputs if call.operation in IN_PLACE else call.inputs
     if call.operation == "barrier":
         outputs = inputs = []
-    is_done = times.completed and (times.event is None or times.event.query())  # type: ignore[no-untyped-call]
+    is_done = call.completed and (call.event is None or call.event.query())  # type: ignore[no-untyped-call]
+    dtype = str(call.dtype).removeprefix("torch.")
     return {
         "record_id": call.record,
         "pg_id": 0,
@@ -203,43 +221,48 @@ def _entry(call: Call) -> dict[str, Any]:
         "collective_seq_id": call.collectives,
         "p2p_seq_id": call.messages,
         "op_id": call.collectives + call.messages,
-        "profiling_name": f"{'gloo' if call.device == 'cpu' else 'nccl'}:{call.operation}",
+        "profiling_name": _name(call),
         "time_created_ns": call.created,
         "input_sizes": _sizes(inputs, len(of.ranks) * len(outputs)),
-        "input_dtypes": [_type(dtype) for _, dtype in inputs],
+        "input_dtypes": [TYPES.get(dtype, dtype.capitalize())] * len(inputs),
         "output_sizes": _sizes(outputs, len(of.ranks) * len(inputs)),
-        "output_dtypes": [_type(dtype) for _, dtype in outputs],
-        "state": "completed" if is_done else "started" if times.started else "scheduled",
-        "time_discovered_started_ns": times.started or None,
-        "time_discovered_completed_ns": times.completed if is_done else None,
-        "retired": times.is_over,
+        "output_dtypes": [TYPES.get(dtype, dtype.capitalize())] * len(outputs),
+        "state": "completed" if is_done else "started" if call.started else "scheduled",
+        "time_discovered_started_ns": call.started or None,
+        "time_discovered_completed_ns": call.completed if is_done else None,
+        "retired": call.is_over,
         "timeout_ms": of.timeout,
         "algorithm": of.algorithm,
-        "is_p2p": call.operation.startswith(("send", "recv")),
+        "is_p2p": call.peer is not None,
         "frames": [{"name": call.code.co_name, "filename": call.code.co_filename, "line": call.line}],
     }
 
 
-def _sizes(kinds: Kinds, parts: int) -> list[list[int]]:
+def _name(call: Call) -> str:
+    """As torch writes it: gloo:all_reduce, gloo:send 0->1, gloo:recv 1<-0."""
+    ends = "" if call.peer is None else f" {call.of.here}{'->' if call.operation == 'send' else '<-'}{call.peer}"
+    return f"{'gloo' if call.device == 'cpu' else 'nccl'}:{call.operation}{ends}"
+
+
+def _sizes(shapes: Shapes, parts: int) -> list[list[int]]:
     """Sizes of tensors; the equal parts of a whole as one, as torch writes them."""
-    sizes = [[*shape] for shape, _ in kinds]
+    sizes = [[*shape] for shape in shapes]
     is_whole = len(sizes) == parts > 1 and all(each == sizes[0] for each in sizes)
     return [[parts, *sizes[0]]] if is_whole else sizes
-
-
-def _type(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    return TYPES.get(name, name.capitalize())
 
 
 def _listen(rank: int) -> None:
     """Dump whenever somebody writes into the pipe that is asked for; one thread for a process."""
     prefix = setting(PIPE)
-    if not prefix or not _calls.maxlen or _listening:
+    if not prefix or _listening:
         return
     path = Path(f"{prefix}{rank}.pipe")
-    path.unlink(missing_ok=True)
-    os.mkfifo(path, 0o600)
+    try:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path, 0o600)
+    except OSError as error:
+        warnings.warn(f"no pipe for the flight recorder: {error}", RuntimeWarning, stacklevel=2)
+        return
     atexit.register(path.unlink, missing_ok=True)
     _listening.append(threading.Thread(target=_read, args=(path, rank), daemon=True, name="collectives dump"))
     _listening[0].start()

@@ -20,6 +20,7 @@ from collectives.backends.p2p.reduce import takes_wire
 from collectives.torch_backend import calls, flight
 from collectives.torch_backend.base import bases, beside, forget
 from collectives.torch_backend.calls import Job, Tensors
+from collectives.torch_backend.flight import Call
 from collectives.torch_backend.observed import need_no_tracing, recording
 from collectives.torch_backend.options import Options, from_environment
 from collectives.torch_backend.passed import Passed
@@ -92,8 +93,8 @@ class Group(dist.ProcessGroup):
         """Reduce in place."""
         first = _first("all_reduce", tensors)
         if first.layout != torch.strided:
-            times = flight.record(self.members, "all_reduce", tensors, [], first.device.type)
-            return self._passed("all_reduce", first, times, lambda base: base.allreduce(list(tensors), opts))
+            kept = flight.record(Call(self.members, "all_reduce", first.device.type), tensors, [])
+            return self._passed("all_reduce", first, kept, lambda base: base.allreduce(list(tensors), opts))
         makes = [partial(calls.all_reduce, each, _op(opts)) for each in tensors]
         return self._run("all_reduce", tensors, [], makes, self._whose(first))
 
@@ -179,25 +180,25 @@ class Group(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> dist.Work:
         """Send to a rank."""
-        times = flight.record(self.members, f"send {self.rank()}->{to}", [], tensors, tensors[0].device.type)
-        return self._passed(f"send to rank {to}", tensors[0], times, lambda base: base.send(tensors, to, tag))
+        kept = flight.record(Call(self.members, "send", tensors[0].device.type, to), [], tensors)
+        return self._passed(f"send to rank {to}", tensors[0], kept, lambda base: base.send(tensors, to, tag))
 
     def recv(self, tensors: list[torch.Tensor], sender: int, tag: int) -> dist.Work:
         """Receive from a rank."""
-        times = flight.record(self.members, f"recv {self.rank()}<-{sender}", tensors, [], tensors[0].device.type)
-        return self._passed(f"recv from rank {sender}", tensors[0], times, lambda base: base.recv(tensors, sender, tag))
+        kept = flight.record(Call(self.members, "recv", tensors[0].device.type, sender), tensors, [])
+        return self._passed(f"recv from rank {sender}", tensors[0], kept, lambda base: base.recv(tensors, sender, tag))
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         """Receive from whichever rank sends first; torch's analyser knows no such call, so it is not recorded."""
-        times = flight.Times(self.members)
-        return self._passed("recv from any rank", tensors[0], times, lambda base: base.recv_anysource(tensors, tag))
+        call = Call(self.members, "recv", tensors[0].device.type)
+        return self._passed("recv from any rank", tensors[0], call, lambda base: base.recv_anysource(tensors, tag))
 
     def _passed(
-        self, what: str, tensor: torch.Tensor, times: flight.Times, call: Callable[[dist.ProcessGroup], dist.Work]
+        self, what: str, tensor: torch.Tensor, kept: Call, call: Callable[[dist.ProcessGroup], dist.Work]
     ) -> dist.Work:
         """Done by gloo or NCCL."""
         base = self.base(tensor.device.type)
-        return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.rank()}", times)
+        return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.rank()}", kept)
 
     def _run(self, collective: str, outputs: Tensors, inputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
         """Run jobs, one after the other, behind all that were asked for before."""
@@ -205,17 +206,17 @@ class Group(dist.ProcessGroup):
         used = [*outputs, *inputs]
         device = _first(collective, used).device
         base, record = self.base(device.type), recording(f"{NAME}:{collective}")
-        times = flight.record(self.members, collective, outputs, inputs, device.type)
+        kept = flight.record(Call(self.members, collective, device.type), outputs, inputs)
 
         def run() -> list[torch.Tensor]:
-            with record, times:
+            with record, kept:
                 for make_job in makes:
                     self._perform(make_job(), base, whose)
             return list(outputs)
 
         if device.type == "cpu":
             return start(run, base, collective)
-        done = times.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done = kept.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         stream = self._streams.get(device) or self._streams.setdefault(device, own_stream(device))
         return StreamWork(put(on_stream(run, stream, done, used), base), collective, done, device)
 

@@ -9,23 +9,23 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
-from collectives.torch_backend.flight import Times
+from collectives.torch_backend.flight import Call
 
 NO_LIMIT = timedelta(0)  # by torch's convention: that of the group
 
 
 class Passed(dist.Work):
-    """A call that was passed on; ``failed`` begins the errors' text, ``times`` are the recorder's."""
+    """A call that was passed on; ``failed`` begins the errors' text, ``kept`` is the recorder's entry."""
 
-    def __init__(self, call: Callable[[], dist.Work], failed: str, times: Times) -> None:
+    def __init__(self, call: Callable[[], dist.Work], failed: str, kept: Call) -> None:
         super().__init__()
-        self._failed, self._times = failed, times
-        times.__enter__()
+        self._failed, self._kept = failed, kept
+        kept.__enter__()
         try:
             with self._named():
                 self._work = call()
         except RuntimeError as error:
-            times.__exit__(type(error))
+            kept.__exit__(type(error))
             raise
 
     @contextmanager
@@ -37,12 +37,12 @@ class Passed(dist.Work):
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """Wait until it is done."""
-        with self._times, self._named():
+        with self._kept, self._named():
             return self._work.wait(timeout)
 
     def synchronize(self) -> None:
         """Wait until it is done."""
-        with self._times, self._named():
+        with self._kept, self._named():
             self._work.synchronize()
 
     def is_completed(self) -> bool:

@@ -1,4 +1,4 @@
-"""A pickle of plain dicts, lists, tuples, strings and numbers, loaded by a machine that knows no other opcode.
+"""A pickle of plain dicts, lists, tuples, strings and numbers: written, and loaded by a machine of these opcodes alone.
 
 No opcode for globals, calls or persistent ids exists here, so nothing in a file can be executed. CPython's unpickler
 with ``find_class`` forbidden is not enough: a place of the memo that a file names takes as much memory as the file
@@ -8,7 +8,7 @@ likes, and a key of nested tuples overflows the stack.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 MARK = object()
@@ -114,6 +114,41 @@ OPCODES = {
     for name in (*VALUES, *CHANGES)
 }
 STOP = ord(".")
+# Integers that have an opcode of their own.
+SMALL = 1 << 31
+
+
+def written(value: Any) -> bytes:
+    """A pickle of protocol 2, as Python's own loader reads it. Raises TypeError for what is not plain.
+
+    >>> load(written({"sizes": [[3, 4], []], "of": ("0", None), "ns": -(1 << 60), "done": True}))
+    {'sizes': [[3, 4], []], 'of': ('0', None), 'ns': -1152921504606846976, 'done': True}
+    """
+    return b"\x80\x02" + b"".join(_parts(value)) + b"."
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    if value is None or value is True or value is False:
+        yield {None: b"N", True: b"\x88", False: b"\x89"}[value]
+    elif isinstance(value, int):
+        small = -SMALL <= value < SMALL
+        yield (b"J" if small else b"\x8a\x10") + value.to_bytes(4 if small else 16, "little", signed=True)
+    elif isinstance(value, str):
+        data = value.encode("utf8", "replace")
+        yield b"X" + len(data).to_bytes(4, "little") + data
+    elif isinstance(value, dict):
+        yield b"}("
+        for key, each in value.items():
+            yield from _parts(key)
+            yield from _parts(each)
+        yield b"u"
+    elif isinstance(value, list | tuple):
+        yield b"](" if isinstance(value, list) else b"("
+        for each in value:
+            yield from _parts(each)
+        yield b"e" if isinstance(value, list) else b"t"
+    else:
+        raise TypeError(f"got {type(value).__name__}, expected a plain value")
 
 
 def load(data: bytes) -> Any:
