@@ -79,12 +79,24 @@ def _sentence(found: Finding) -> str:
     return f"{found.found}; {found.follows}"
 
 
-def main(folder: str) -> None:
+def table(of: list[PublicLog]) -> str:
+    """The logs whose authors say what is wrong, or that nothing is, in Markdown."""
+    lines = ["| log | its author says | read | agrees |", "|---|---|---|---|"]
+    for row in of:
+        if row.expected:
+            name = row.place.rpartition("/")[2]
+            link = row.place if not row.commit else f"https://github.com/{row.repository}/blob/{row.commit}/{row.place}"
+            found = row.found or "no fault"
+            lines.append(f"| {row.repository}, [{name}]({link}) | {row.said} | {found} | {row.verdict} |")
+    return "\n".join(lines)
+
+
+def main(folder: str, to: Path = TABLE) -> None:
     """Read all files of the folder that a row knows, and print what changed."""
     files = {sha256(path.read_bytes()).hexdigest(): path for path in Path(folder).iterdir() if path.is_file()}
-    before = rows()
+    before = rows(to)
     after = [judged(row, files[row.sha256]) if row.sha256 in files else row for row in before]
-    write(after)
+    write(after, to)
     for old, new in zip(before, after, strict=True):
         if old != new:
             print(
@@ -95,4 +107,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

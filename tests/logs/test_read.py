@@ -1,6 +1,7 @@
 """The verb ``read``: what it prints and writes, and files of no known kind."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ def test_one_page_says_the_same_with_pictures(tmp_path: Path, capsys: pytest.Cap
     assert main(["read", str(path), "--html", str(tmp_path / "no" / "job.html")]) == 2
     assert capsys.readouterr().err.endswith("No such file or directory\n")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["job.html", "job.log"]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        assert main(["read", str(path)]) == 2
+        assert capsys.readouterr().err.endswith(f"{path}: got a folder, pipe or device, expected a file\n")
 
 
 @pytest.mark.parametrize(

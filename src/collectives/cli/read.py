@@ -38,17 +38,22 @@ def _printed(findings: "Iterator[tuple[str, Finding]]", as_json: bool) -> "Itera
     """The findings, each printed when it is found; where the kind of files changes, its name is a heading."""
     before = ""
     for source, found in findings:
-        at = [str(place) for place in found.at]
-        row = {"source": source, "kind": found.kind, "found": found.found, "follows": found.follows, "next": found.next}
         if source != before and not as_json:
             out(f"{source}:")
         before = source
-        out_row(row | {"at": at}, line(row | {"at": at}), as_json)
+        told = row(source, found)
+        out_row(told, line(told), as_json)
         yield source, found
 
 
-def line(row: dict[str, Any]) -> str:
+def row(source: str, found: "Finding") -> dict[str, Any]:
+    """A finding as JSON has it."""
+    said = {"source": source, "kind": found.kind, "found": found.found, "follows": found.follows, "next": found.next}
+    return said | {"at": [str(place) for place in found.at]}
+
+
+def line(of: dict[str, Any]) -> str:
     """A row as the terminal shows it."""
-    first = f"  {row['kind']}: {row['found']}" + (f" ({', '.join(row['at'])})" if row["at"] else "")
-    more = [f"      {word}: {row[name]}" for name, word in (("follows", "so"), ("next", "try")) if row[name]]
+    first = f"  {of['kind']}: {of['found']}" + (f" ({', '.join(of['at'])})" if of["at"] else "")
+    more = [f"      {word}: {of[name]}" for name, word in (("follows", "so"), ("next", "try")) if of[name]]
     return "\n".join([first, *more])

@@ -46,6 +46,8 @@ def kinds_of(path: Path) -> list[Kind]:
 
     Raises LogError if the file cannot be read or no kind recognises it.
     """
+    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+        raise LogError(f"cannot read {path}: got a folder, pipe or device, expected a file")
     try:
         with path.open("rb") as file:
             start = plain(file.read(START))

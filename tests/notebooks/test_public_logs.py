@@ -1,0 +1,41 @@
+"""The committed table of public logs: its numbers, and reading again what a folder has."""
+
+from pathlib import Path
+
+from collectives_book import public_logs
+from collectives_book.public_logs import PublicLog
+from logs.nccl_logs import Job, lines
+
+ROWS = public_logs.rows()
+
+
+def test_there_are_logs_of_many_projects() -> None:
+    assert len(ROWS) >= 20
+    assert len({row.repository for row in ROWS}) >= 6
+    assert len({row.sha256 for row in ROWS}) == len(ROWS)
+    assert {row.verdict for row in ROWS} <= {"agrees", "misses", "open"}
+
+
+def test_no_row_has_a_path_or_a_traceback() -> None:
+    assert not [row for row in ROWS if "Traceback" in row.first or "/tmp" in row.first]
+
+
+def test_most_agree_with_what_their_authors_say() -> None:
+    said = [row for row in ROWS if row.expected]
+    assert sum(row.verdict == "agrees" for row in said) >= 0.9 * len(said)
+    assert len(public_logs.table(ROWS).splitlines()) == 2 + len(said)
+
+
+def test_a_file_is_known_by_its_hash(tmp_path: Path) -> None:
+    path = tmp_path / "any-name"
+    path.write_text("\n".join(lines(Job(way="NET/Socket/0"))))
+    digest = public_logs.sha256(path.read_bytes()).hexdigest()
+    table = tmp_path / "rows" / "public-logs.csv"
+    table.parent.mkdir()
+    absent = PublicLog("a/b", "x.log", "c", "0", 1, "slow", "connection", "", "", "")
+    public_logs.write([absent, absent._replace(sha256=digest)], table)
+    public_logs.main(str(tmp_path), table)
+    before, after = public_logs.rows(table)
+    assert before == absent
+    assert (after.found, after.verdict, after.sources) == ("connection", "agrees", "NCCL log")
+    assert after.first.startswith("4 connections by sockets between nodes, such as rank 3 to 4")
