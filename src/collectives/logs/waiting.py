@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.logs.finding import MOST_NAMED, Finding, Place
 from collectives.units import duration
+
+if TYPE_CHECKING:
+    from collectives.figures.style import Picture
 
 # A rank is named if there are so many calls, and if it causes this much of the waiting and its calls are this shorter.
 FEWEST_CALLS, MOSTLY, WIDE = 5, 0.75, 1.5
@@ -61,8 +64,8 @@ def findings(
         return
     of = waiting(microseconds)
     own, others, between = (duration(each / 1e6) for each in (of.own, of.others, of.others - of.own))
-    if of.last is not None:
-        name, at = members[of.last]
+    if (row := of.last) is not None:
+        name, at = members[row]
         yield Finding(
             "straggler",
             f"{name} begins last in {of.often:,} of {microseconds.shape[1]:,} calls of {collective}: a call takes "
@@ -71,6 +74,7 @@ def findings(
             f"compare {name} with another rank: its data loader, its kernels, its host, its clocks "
             "(nvidia-smi -q -d CLOCK,PERFORMANCE)",
             (at,),
+            lambda: _bars(collective, [name for name, _ in members], microseconds, row),
         )
     elif of.share > MUCH and microseconds.shape[1] >= MANY_CALLS:
         yield Finding(
@@ -80,3 +84,10 @@ def findings(
             "balance the batches (lengths of sequences, experts' tokens); look at data loading and garbage collection",
             tuple(at for _, at in members)[:MOST_NAMED],
         )
+
+
+def _bars(collective: str, names: Sequence[str], microseconds: NDArray[np.float64], row: int) -> Picture | None:
+    from collectives.logs.pictures import times
+
+    seconds = (np.median(microseconds, axis=1) / 1e6).tolist()
+    return times(names, seconds, row, f"median time in {collective}")

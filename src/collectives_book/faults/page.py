@@ -8,16 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-from matplotlib.figure import Figure
-
 from collectives.cli.read import line, row
-from collectives.figures.style import Picture, Theme, mark, picture
-from collectives.logs.flight.dump import Dump
-from collectives.logs.flight.dump import read as dump_of
+from collectives.figures.style import Picture
 from collectives.logs.read import read
 from collectives_book.faults.cases import STEP
-from collectives_book.figures import kit
 
 FOLDER = Path(__file__).parents[3] / "experiments/results/reference/slow-motion/faults"
 LATE = [*STEP].index("late")
@@ -54,31 +48,12 @@ def answer(number: int) -> str:
 
 
 def waits() -> Picture:
-    """The median time in an all-reduce on each rank of the case in which one is late."""
+    """The median time in an all-reduce on each rank, in the case of a late one."""
     with dumps(LATE) as paths:
-        ranks = [dump_of(path) for path in paths]
-    medians = [_median(dump) for dump in ranks]
-    late = int(np.argmin(medians))
-
-    def paint(figure: Figure, theme: Theme) -> None:
-        axes = figure.subplots()
-        colours = [mark("ring" if rank == late else "two_tree").colour for rank in range(len(medians))]
-        axes.barh(range(len(medians)), medians, color=colours)
-        for rank, value in enumerate(medians):
-            axes.annotate(f"{value:.1f} ms", (value, rank), (4, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(medians)), [f"rank {rank}" for rank in range(len(medians))])
-        axes.set(xlabel="median time in an all-reduce, ms", xlim=(0, 1.25 * max(medians)))
-        axes.invert_yaxis()
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        axes.tick_params(colors=theme.ink)
-
-    told = ", ".join(f"rank {rank} {value:.1f} ms" for rank, value in enumerate(medians))
-    return picture(paint, f"The median time of an all-reduce on each rank: {told}.", kit.WIDTH, 1.9)
-
-
-def _median(dump: Dump) -> float:
-    return float(np.median([entry.lasted for entry in dump.entries if entry.operation == "all_reduce"])) / 1e6
+        drawn = next(found.draw() for _, found in read(paths) if found.kind == "straggler" and found.draw)
+    if drawn is None:
+        raise ValueError(f"case {LATE}: got no picture of a straggler, expected one")
+    return drawn
 
 
 def counts() -> str:
