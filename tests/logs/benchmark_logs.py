@@ -1,14 +1,13 @@
 """Results as nccl-tests prints them, of a cost model with planted faults."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from collectives.contracts import CONTRACTS, REDUCING, ROOTED
-from collectives.logs.benchmarks.curves import Floats
-from collectives.logs.benchmarks.words import NAMES
+from collectives.logs.benchmarks.table import NAMES, Floats
 
 SIZES = tuple(1 << power for power in range(3, 34))
 
@@ -25,7 +24,7 @@ class Run(NamedTuple):
     rate: float = 200e9
     noise: float = 0.03
     sizes: tuple[int, ...] = SIZES
-    style: str = "new"  # or "old", "ancient"
+    style: str = "new"  # or "old"
     prefix: str = ""
     wrong: tuple[int, ...] = ()  # positions of sizes
     is_checked: bool = True
@@ -36,17 +35,26 @@ class Run(NamedTuple):
         """Seconds, of shape (2, sizes)."""
         chance = np.random.default_rng(self.seed)
         n = np.array(self.sizes, float)
-        line = self.latency + CONTRACTS[self.collective].factor(self.ranks) * n / self.rate
+        line = self.latency + self.factor * n / self.rate
         times: Floats = line * np.exp(self.noise * chance.standard_normal((2, len(n))))
         if self.fault:
             self.fault(times, chance)
         return times
 
+    @property
+    def factor(self) -> float:
+        """Busbw / algbw."""
+        return CONTRACTS[self.collective].factor(self.ranks)
+
+    @property
+    def program(self) -> str:
+        """Of nccl-tests."""
+        return f"{NAMES.get(self.collective, self.collective)}_perf"
+
 
 def text(run: Run, last: int = 0) -> str:
     """What nccl-tests prints; ``last``: the size that was asked for, if the run ends early."""
-    lines = _heading(run, last or run.sizes[-1])
-    lines += [_row(run, i, both) for i, both in enumerate(run.times.T)]
+    lines = _heading(run, last or run.sizes[-1]) + [_row(run, i, both) for i, both in enumerate(run.times.T)]
     if not last:
         lines += [f"# Out of bounds values : {len(run.wrong)} {'FAILED' if run.wrong else 'OK'}"]
         lines += ["# Avg bus bandwidth    : 70.1 ", "#"]
@@ -54,109 +62,70 @@ def text(run: Run, last: int = 0) -> str:
 
 
 def _heading(run: Run, last: int) -> list[str]:
-    name = f"{NAMES[run.collective]}_perf"
-    lines = [f"# Collective test starting: {name}"] if run.style == "new" else []
-    lines += [
-        f"# nThread 1 nGpus 1 minBytes {run.sizes[0]} maxBytes {last} step: 2(factor) warmup iters: 5 iters: 20",
-        "#",
-        "# Using devices",
-    ]
-    each = -(-run.ranks // len(run.hosts))
+    is_new, each = run.style == "new", -(-run.ranks // len(run.hosts))
+    lines = [f"# Collective test starting: {run.program}"] if is_new else []
+    lines += [f"# nThread 1 nGpus 1 minBytes {run.sizes[0]} maxBytes {last} step: 2(factor) warmup iters: 5 iters: 20"]
     for rank in range(run.ranks):
-        who = f"Group  0 Pid {900 + rank:6d} on" if run.style == "new" else f"Pid {900 + rank:6d} on"
-        lines.append(
-            f"#  Rank {rank:2d} {who} {run.hosts[rank // each]:>10} device {rank % each:2d} [0x07] {run.device}"
-        )
-    if run.style == "ancient":
-        part = "     time  algbw  busbw      res"
-        return [*lines, f"#      bytes             N    type      op{part}{part}"]
-    columns, wrong = ("redop    root", "#wrong") if run.style == "new" else ("redop", "error")
-    part = f"time   algbw   busbw {wrong}"
+        who = f"{'Group  0 ' * is_new}Pid {900 + rank:6d} on {run.hosts[rank // each]:>10}"
+        lines += [f"#  Rank {rank:2d} {who} device {rank % each:2d} [0x07] {run.device}"]
+    part = f"time   algbw   busbw {'#wrong' if is_new else 'error'}"
+    lines += [f"#       size         count      type   redop {'   root' * is_new}     {part}     {part}"]
     return [
         *lines,
-        "#",
-        "#                                    out-of-place                       in-place",
-        f"#       size         count      type   {columns}     {part}     {part}",
-        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)",
     ]
 
 
 def _row(run: Run, i: int, both: Floats) -> str:
-    n = run.sizes[i]
-    op = "sum" if run.collective in REDUCING else "none" if run.style == "new" else ""
-    root = (0 if run.collective in ROOTED else -1) if run.style == "new" else ""
+    n, is_new = run.sizes[i], run.style == "new"
+    op = "sum" if run.collective in REDUCING else "none" * is_new
+    root = (0 if run.collective in ROOTED else -1) if is_new else ""
     row = f"{n:12d}  {n // 4:12d}  {'float':>8}  {op:>6}  {root:>6}"
-    unit = 1e3 if run.style == "ancient" else 1e6
+    wrong = "2e-07" if not is_new else str(7 * (i in run.wrong)) if run.is_checked else "N/A"
     for seconds in both:
-        rate = n / seconds / 1e9
-        wrong = ("7" if i in run.wrong else "0") if run.style == "new" else "2e-07"
-        digits = f"{seconds * unit:.3f}" if run.style == "ancient" else f"{seconds * unit:.2f}"[:7].rstrip(".")
-        checked = wrong if run.is_checked else "N/A"
-        row += f"  {digits:>7}  {rate:6.2f}  {rate * CONTRACTS[run.collective].factor(run.ranks):6.2f}  {checked:>6}"
+        digits, rate = f"{seconds * 1e6:.2f}"[:7].rstrip("."), n / seconds / 1e9
+        row += f"  {digits:>7}  {rate:6.2f}  {rate * run.factor:6.2f}  {wrong:>6}"
     return row
 
 
-def report(run: Run) -> dict[str, Any]:
+def report(run: Run) -> str:
     """What nccl-tests writes with -J."""
-    each = -(-run.ranks // len(run.hosts))
-    devices = [
-        {
-            "rank": rank,
-            "group": 0,
-            "pid": 9,
-            "hostname": run.hosts[rank // each],
-            "device": 0,
-            "device_info": run.device,
-        }
-        for rank in range(run.ranks)
+    hosts = [run.hosts[rank * len(run.hosts) // run.ranks] for rank in range(run.ranks)]
+    devices = [{"rank": i, "hostname": host, "device_info": run.device} for i, host in enumerate(hosts)]
+    results = [
+        {"size": n, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": out, "in_place": inside}
+        for n, (out, inside) in _measured(run, "alg_bw", "bus_bw", "nwrong")
     ]
-    results = []
-    for i, (n, both) in enumerate(zip(run.sizes, run.times.T, strict=True)):
-        row: dict[str, Any] = {"size": n, "count": n // 4, "type": "float", "redop": "sum", "root": "    -1"}
-        for name, seconds in zip(("out_of_place", "in_place"), both, strict=True):
-            wrong = float(7 * (i in run.wrong)) if run.is_checked else None
-            rate = n / seconds / 1e9
-            rates = {"alg_bw": rate, "bus_bw": rate * CONTRACTS[run.collective].factor(run.ranks)}
-            row[name] = {"time": seconds * 1e6, **rates, "nwrong": wrong}
-        results.append(row | {"actual_iterations": 20, "experiment_name": ""})
-    return {
-        "version": 1,
-        "start_time": "2026-11-01",
-        "args": [f"./build/{NAMES[run.collective]}_perf", "-J", "a.json"],
-        "env": ["HOME=/root"],
-        "nccl_version": 22907,
-        "config": {
-            "nthreads": 1,
-            "ngpus": 1,
-            "minimum_bytes": run.sizes[0],
-            "maximum_bytes": run.sizes[-1],
-            "step_factor": 2,
-            "devices": devices,
-        },
-        "results": results,
-        "out_of_bounds": {"count": len(run.wrong), "okay": "true"},
-        "average_bus_bandwidth": {"bandwidth": 70.1, "okay": "unchecked"},
-        "errors": [""],
-        "end_time": "2026-11-01",
-    }
+    before = {"version": 3, "args": [f"./build/{run.program}", "-J", "a.json"], "nccl_version": 22907}
+    config = {"nthreads": 1, "ngpus": 1, "maximum_bytes": run.sizes[-1], "step_factor": 2, "devices": devices}
+    return json.dumps(before | {"config": config, "results": results, "average_bus_bandwidth": {"bandwidth": 70.1}})
 
 
-def our_rows(run: Run, algorithm: str = "ring") -> str:
+def rccl_rows(run: Run) -> str:
+    """What rccl-tests writes as JSON: a line for each part of a row."""
+    name = {"name": run.collective.title().replace("_", ""), "gpus": run.ranks, "redop": "sum", "type": "float"}
+    return "".join(
+        json.dumps(name | {"size": n, "inPlace": in_place} | part) + "\n"
+        for n, parts in _measured(run, "algBw", "busBw", "#wrong")
+        for in_place, part in enumerate(parts)
+    )
+
+
+def our_rows(run: Run) -> str:
     """What `collectives bench --json` prints."""
-    rows = []
-    for i, (n, seconds) in enumerate(zip(run.sizes, run.times[0], strict=True)):
-        us = seconds * 1e6
-        row = {
-            "collective": run.collective,
-            "algorithm": algorithm,
-            "segments": 1,
-            "backend": "p2p",
-            "where": "loopback",
-        }
-        row |= {"ranks": run.ranks, "bytes": n, "count": n // 4, "dtype": "float32", "op": "sum", "samples": [us]}
-        row |= {"median_us": us, "low_us": us, "high_us": us, "algbw": n / us / 1e3, "busbw": 1.0}
-        rows.append(json.dumps(row | {"wrong": 7 * (i in run.wrong), "device": "cpu"}))
-    return "\n".join(rows) + "\n"
+    how = {"algorithm": "ring", "backend": "p2p", "where": "loopback", "dtype": "float32", "op": "sum"}
+    what = how | {"collective": run.collective, "ranks": run.ranks}
+    return "".join(
+        json.dumps(what | {"bytes": n, "samples": [out["time"]], "median_us": out["time"]} | out) + "\n"
+        for n, (out, _) in _measured(run, "algbw", "busbw", "wrong")
+    )
+
+
+def _measured(run: Run, algbw: str, busbw: str, wrong: str) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """A size and its two parts, with these names of the rates and of the wrong elements."""
+    for i, (n, both) in enumerate(zip(run.sizes, run.times.T * 1e6, strict=True)):
+        rest = {wrong: str(7 * (i in run.wrong))}
+        yield n, [{"time": us, algbw: n / us / 1e3, busbw: run.factor * n / us / 1e3} | rest for us in both]
 
 
 # Faults: each changes the times of a run; `chance` says at which size.
@@ -179,7 +148,7 @@ def dip(times: Floats, chance: np.random.Generator) -> None:
 
 
 def fall(times: Floats, chance: np.random.Generator) -> None:
-    """From a large size on half the rate."""
+    """From a large size on half the rate: a dip that does not recover."""
     at = chance.integers(24, 28)
     times[:, at:] *= chance.uniform(1.6, 2.2)
 

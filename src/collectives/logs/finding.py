@@ -69,33 +69,33 @@ def numbered(texts: Iterable[str], file: str) -> Iterator[Line]:
     return (Line(Place(file, number), text) for number, text in enumerate(texts, start=1))
 
 
-def lines_of(paths: Sequence[Path]) -> Iterator[Line]:
-    """The lines of files, plain or gzip, without colours and cut after LONGEST bytes; one line at a time is in memory.
+def lines_of(paths: Sequence[Path], longest: int = LONGEST) -> Iterator[Line]:
+    """The lines of files, plain or gzip, without colours and cut after `longest` bytes; one at a time is in memory.
 
     Raises OSError.
     """
     for path in paths:
-        yield from numbered(_texts(path), str(path))
+        yield from numbered(_texts(path, longest), str(path))
 
 
-def _texts(path: Path) -> Iterator[str]:
+def _texts(path: Path, longest: int) -> Iterator[str]:
     with path.open("rb") as start:
         is_gzip = start.read(2) == GZIP
     with suppress(EOFError), gzip.open(path) if is_gzip else path.open("rb") as file:  # one that is cut short ends so
-        while data := file.readline(LONGEST):
+        while data := file.readline(longest):
             yield COLOURS.sub("", data.decode("utf8", "replace")).rstrip("\r\n")
             while data and not data.endswith(b"\n"):
-                data = file.readline(LONGEST)
+                data = file.readline(longest)
 
 
-def named(names: Sequence[str]) -> str:
+def named(names: Sequence[str], most: int = MOST_NAMED) -> str:
     """The first few of these names, and how many there are beside them.
 
     >>> named(["n1", "n2"]), named([str(i) for i in range(10)])
     ('n1, n2', '0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
     """
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def ranks(numbers: Iterable[int]) -> str:

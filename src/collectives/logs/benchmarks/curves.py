@@ -1,18 +1,18 @@
-"""Curves of time by size: latency and rate, falls of the rate, sizes that were disturbed, and columns that differ.
+"""Curves of time by size: latency and rate, dips of the rate, sizes that were disturbed, and columns that differ.
 
-All functions take the sizes in ascending bytes, more than 0 and each once, and times in seconds, more than 0.
+All functions take the sizes in ascending bytes, more than 0 and each once, and times in seconds, more than 0, of shape
+(2, sizes), out of place and in place, or (1, sizes).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from collectives.logs.benchmarks.table import Floats
 
-# busbw that falls by more between two sizes is a dip or a fall; two columns that differ by more are unlike.
+# busbw that falls by more between two sizes is a dip; two columns that differ by more are unlike.
 FALL = 0.15
 
 # A time above the line between its neighbours by this factor, or above the next size's by the other, was disturbed.
@@ -25,27 +25,14 @@ MOST_POINTS = 64
 LEAST_POINTS, TIMES_NOISE = 7, 6
 
 
-class Fit(NamedTuple):
-    """t = latency + bytes * per_byte, in seconds, and the median relative error of the points."""
+def fit(nbytes: Floats, seconds: Floats) -> tuple[float, float, float]:
+    """Latency in seconds, seconds per byte and median relative error of the line that fits best.
 
-    latency: float
-    per_byte: float
-    error: float
+    The sum of relative errors is least, which a few disturbed points do not change. Such a line goes through two of the
+    points, or through one and has no latency or no cost per byte. Takes time and memory O(MOST_POINTS^3).
 
-    @property
-    def knee(self) -> float:
-        """The bytes that cost as much as the latency; infinite if bytes cost nothing."""
-        return self.latency / self.per_byte if self.per_byte > 0 else np.inf
-
-
-def fit(nbytes: Floats, seconds: Floats) -> Fit:
-    """The line with the least sum of relative errors, which a few disturbed points do not move.
-
-    Such a line goes through two of the points, or through one of them and has no latency or no cost per byte.
-    Takes time and memory O(MOST_POINTS^3).
-
-    >>> found = fit(np.array([1e3, 1e4, 1e5, 1e6]), np.array([11e-6, 20e-6, 110e-6, 5.0]))
-    >>> round(found.latency * 1e6, 6), round(found.per_byte * 1e9, 6)
+    >>> latency, per_byte, _ = fit(np.array([1e3, 1e4, 1e5, 1e6]), np.array([11e-6, 20e-6, 110e-6, 5.0]))
+    >>> round(latency * 1e6, 6), round(per_byte * 1e9, 6)
     (10.0, 1.0)
     """
     some = np.unique(np.linspace(0, len(nbytes) - 1, min(len(nbytes), MOST_POINTS)).astype(int))
@@ -58,181 +45,107 @@ def fit(nbytes: Floats, seconds: Floats) -> Fit:
     per_byte, latency = per_byte[valid], latency[valid]
     off = np.abs((latency[:, None] + per_byte[:, None] * n) / t - 1)
     best = int(off.sum(axis=1).argmin())
-    return Fit(float(latency[best]), float(per_byte[best]), float(np.median(off[best])))
+    return float(latency[best]), float(per_byte[best]), float(np.median(off[best]))
 
 
-def noise(nbytes: Floats, columns: list[Floats]) -> float:
+def noise(nbytes: Floats, times: Floats) -> float:
     """How far times scatter round a smooth curve: a robust relative standard deviation, 0 for few points.
 
     Of two columns, what both show is no noise, and a difference between two smooth curves is none, either.
 
     >>> n = 2.0 ** np.arange(10)
-    >>> round(noise(n, [1 + n]), 3), noise(n, [1 + n, 3 + 3 * n])
+    >>> round(noise(n, np.array([1 + n])), 3), noise(n, np.array([1 + n, 3 + 3 * n]))
     (0.003, 0.0)
     """
     if len(nbytes) < LEAST_POINTS:
         return 0.0
-    found = min(_scatter(nbytes, seconds) for seconds in columns)
-    if len(columns) > 1:
-        off = np.log(columns[1] / columns[0])
-        found = min(found, float(np.median(np.abs(off - np.median(off)))) * 1.4826 / 2**0.5)
-    return found
-
-
-def _scatter(nbytes: Floats, seconds: Floats) -> float:
-    off = np.log(seconds[1:-1]) - _between(nbytes, seconds)
     # A bend of the curve moves neighbours alike, and noise does not: differences of what lies side by side remain.
-    off = np.diff(off)
-    spread = float(np.median(np.abs(off - np.median(off)))) * 1.4826
     # The variance of such a difference is 5 times a time's: of weights 1/2, -3/2, 3/2 and -1/2.
-    return spread / 5**0.5
+    scatter = [_deviation(off) / 5**0.5 for off in np.diff(_above_line(nbytes, times)[:, 1:-1])]
+    if len(times) > 1:
+        scatter.append(_deviation(np.log(times[1] / times[0])) / 2**0.5)
+    return min(scatter)
 
 
-def _between(nbytes: Floats, seconds: Floats) -> Floats:
-    """The log of the time that the line between both neighbours has, for all sizes but the first and the last."""
-    x, y = np.log(nbytes), np.log(seconds)
+def _deviation(values: Floats) -> float:
+    return float(np.median(np.abs(values - np.median(values)))) * 1.4826
+
+
+def _above_line(nbytes: Floats, times: Floats) -> Floats:
+    """The log of each time over that on the line between its neighbours, both logarithmic; 0 at the ends."""
+    x, y = np.log(nbytes), np.log(times)
+    found = np.zeros_like(y)
     share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
-    return np.asarray(y[:-2] + share * (y[2:] - y[:-2]))
-
-
-def first_above(nbytes: Floats, rate: Floats, share: float) -> float:
-    """The least size at which the rate is at least this share of its peak.
-
-    >>> first_above(np.array([1.0, 2.0, 4.0]), np.array([3.0, 6.0, 10.0]), 0.5)
-    2.0
-    """
-    return float(nbytes[int(np.argmax(rate >= share * rate.max()))])
-
-
-def above_line(nbytes: Floats, seconds: Floats, noise: float = 0.0) -> NDArray[np.bool_]:
-    """Which times are far above the line between their neighbours, both logarithmic; the first: above the second.
-
-    >>> above_line(np.array([1.0, 2.0, 4.0]), np.array([5.0, 9.0, 6.0])).tolist()
-    [False, True, False]
-    """
-    least = max(np.log(ABOVE_LINE), TIMES_NOISE * noise)
-    found = np.zeros(len(nbytes), bool)
-    if len(nbytes) > 2:
-        found[1:-1] = np.log(seconds[1:-1]) - _between(nbytes, seconds) > least
-        found[0] = np.log(seconds[0] / seconds[1]) > least
+    found[:, 1:-1] = y[:, 1:-1] - y[:, :-2] - share * (y[:, 2:] - y[:, :-2])
     return found
-
-
-def above_next(seconds: Floats, noise: float = 0.0) -> NDArray[np.bool_]:
-    """Which times are far above the next size's.
-
-    >>> above_next(np.array([5.0, 9.0, 6.0])).tolist()
-    [False, True, False]
-    """
-    least = max(np.log(ABOVE_NEXT), TIMES_NOISE * noise)
-    return np.append(-np.diff(np.log(seconds)) > least, False)
 
 
 class Dip(NamedTuple):
-    """Positions of sizes: the last before a fall, the lowest, and the first that recovered; None for none."""
+    """Positions of sizes: the last before a fall, the lowest, and the first that recovered, or one past the last."""
 
     before: int
     lowest: int
-    after: int | None
+    after: int
 
 
 def dips(rate: Floats, noise: float = 0.0) -> list[Dip]:
     """Where the rate falls by more than FALL from one size to the next, until it is what it was before.
 
-    >>> dips(np.array([5.0, 3.0, 4.0, 9.0]))
-    [Dip(before=0, lowest=1, after=3)]
+    >>> dips(np.array([5.0, 3.0, 4.0, 9.0, 2.0]))
+    [Dip(before=0, lowest=1, after=3), Dip(before=3, lowest=4, after=5)]
     """
     least = max(-np.log(1 - FALL), TIMES_NOISE * noise)
     found, i = [], 0
     while i + 1 < len(rate):
-        if np.log(rate[i] / rate[i + 1]) <= least:
-            i += 1
-            continue
-        back = np.flatnonzero(rate[i + 1 :] >= 0.95 * rate[i])
-        after = i + 1 + int(back[0]) if len(back) else None
-        lowest = i + 1 + int(np.argmin(rate[i + 1 : after]))
-        found.append(Dip(i, lowest, after))
-        i = len(rate) if after is None else after
+        after = i + 1
+        if np.log(rate[i] / rate[i + 1]) > least:
+            is_back = np.append(rate[i + 1 :] >= 0.95 * rate[i], True)
+            after += int(is_back.argmax())
+            found.append(Dip(i, i + 1 + int(rate[i + 1 : after].argmin()), after))
+        i = after
     return found
 
 
-class Shape(NamedTuple):
-    """What is odd about a curve: dips and falls that all columns show, and positions that were disturbed."""
-
-    dips: list[Dip]
-    disturbed: list[int]
-
-
-def shape(nbytes: Floats, columns: list[Floats]) -> Shape:
-    """Faults of one curve that was measured once or, out of place and in place, twice.
+def odd(nbytes: Floats, times: Floats) -> tuple[list[Dip], list[int]]:
+    """Dips that all columns show, and positions that were disturbed.
 
     What belongs to the size, such as a change of protocol, shows in each column. What shows in one of two does not. In
     both, one size alone was disturbed if its time is above the next size's.
+
+    >>> odd(2.0 ** np.arange(5), np.array([[1.0, 1.1, 4.0, 1.4, 1.7], [1.0, 1.2, 3.0, 1.4, 1.8]]))
+    ([], [2])
     """
-    spread = noise(nbytes, columns)
-    falls = [{dip.before: dip for dip in dips(nbytes / seconds, spread)} for seconds in columns]
-    tops = np.array([above_next(seconds, spread) for seconds in columns])
-    lines = np.array([above_line(nbytes, seconds, spread) for seconds in columns])
-    real, odd = [], []
-    for before, dip in falls[0].items():
-        alone = dip.after == dip.before + 2 and _is_alone(nbytes, columns, tops, dip.lowest)
-        if not alone and all(_falls_too(nbytes, seconds, before) for seconds in columns):
+    spread, rates = noise(nbytes, times), nbytes / times
+    tops = np.log(times / np.roll(times, -1, axis=1)) > max(np.log(ABOVE_NEXT), TIMES_NOISE * spread)
+    tops[:, -1] = False  # it has no next one
+    lines = _above_line(nbytes, times) > max(np.log(ABOVE_LINE), TIMES_NOISE * spread)
+    disturbed = tops.any(axis=0) | (lines.any(axis=0) & ~lines.all(axis=0))
+    falls = [dips(rate, spread) for rate in rates]
+    disturbed[[dip.lowest for some in falls for dip in some]] = True
+    real = []
+    for dip in falls[0]:
+        is_alone = dip.after == dip.before + 2 and tops[:, dip.lowest].any()
+        falls_too = rates[:, dip.before + 1] < (1 - FALL / 2) * rates[:, dip.before]
+        if not is_alone and falls_too.all():
             real.append(dip)
-    inside = {at for dip in real for at in range(dip.before, dip.after or len(nbytes))}
-    for at in range(len(nbytes)):
-        fell = any(dip.lowest == at for some in falls for dip in some.values())
-        is_step = lines[:, at].all() and not tops[:, at].any()
-        if at not in inside and (fell or ((lines | tops)[:, at].any() and not is_step)):
-            odd.append(at)
-    return Shape(real, odd)
+            disturbed[dip.before : dip.after] = False
+    return real, np.flatnonzero(disturbed).tolist()
 
 
-def _is_alone(nbytes: Floats, columns: list[Floats], tops: NDArray[np.bool_], at: int) -> bool:
-    """Whether a slow size between two good ones is no step: a larger size takes less, or the one column is steep."""
-    if tops[:, at].any():
-        return True
-    steep = np.log(columns[0][at + 1] / columns[0][at - 1]) > 0.8 * np.log(nbytes[at + 1] / nbytes[at - 1])
-    return len(columns) == 1 and bool(steep)
-
-
-def _falls_too(nbytes: Floats, seconds: Floats, before: int) -> bool:
-    rate = nbytes / seconds
-    return bool(rate[before + 1] < (1 - FALL / 2) * rate[before])
-
-
-class Unlike(NamedTuple):
-    """A range of positions, and by what factor the second column takes longer there."""
-
-    first: int
-    last: int
-    factor: float
-
-
-def unlike(first: Floats, second: Floats) -> list[Unlike]:
+def unlike(first: Floats, second: Floats) -> list[tuple[int, int, float]]:
     """Where two columns differ by more than FALL at almost all sizes: of the smaller half, of the larger, or of both.
 
+    The first and the last position, and by what factor the second column takes longer there.
+
     >>> unlike(np.ones(8), np.array([1, 1, 1, 1, 2, 2, 2, 2.0]))
-    [Unlike(first=4, last=7, factor=2.0)]
+    [(4, 7, 2.0)]
     """
-    half = len(first) // 2
-    found = []
+    half, found = len(first) // 2, []
     for some in (slice(0, half), slice(half, len(first))):
         off = np.log(second[some] / first[some])
         middle = float(np.median(off)) if len(off) >= 3 else 0.0
         if abs(middle) > np.log1p(FALL) and np.mean(off * np.sign(middle) > np.log1p(FALL / 2)) >= 0.8:
-            found.append(Unlike(some.start, some.stop - 1, float(np.exp(middle))))
-    if len(found) == 2 and (found[0].factor > 1) == (found[1].factor > 1):
-        return [Unlike(0, len(first) - 1, float(np.median(second / first)))]
+            found.append((some.start, some.stop - 1, float(np.exp(middle))))
+    if len(found) == 2 and (found[0][2] > 1) == (found[1][2] > 1):
+        return [(0, len(first) - 1, float(np.median(second / first)))]
     return found
-
-
-def common(sizes: list[Floats]) -> Floats:
-    """The sizes that all curves have, ascending.
-
-    >>> common([np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0])]).tolist()
-    [2.0, 4.0]
-    """
-    found: Any = sizes[0]
-    for other in sizes[1:]:
-        found = np.intersect1d(found, other)
-    return np.asarray(found, float)

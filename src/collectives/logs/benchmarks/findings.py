@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from collectives.logs.benchmarks import curves, rows, text
-from collectives.logs.benchmarks.compare import differences
-from collectives.logs.benchmarks.expected import below_preset
-from collectives.logs.benchmarks.table import MOST_TABLES, Table, hints_of
-from collectives.logs.benchmarks.words import about, again, percent, sizes, span, times_as_long, title
-from collectives.logs.finding import MOST_NAMED, Finding, LogError, Place, lines_of, named, numbered
+from collectives.logs.benchmarks.compare import against_preset, differences
+from collectives.logs.benchmarks.table import MOST_HOSTS, MOST_TABLES, PROGRAM, Table
+from collectives.logs.finding import MOST_NAMED, Finding, LogError, Place, lines_of, named
+from collectives.logs.json_stream import CHUNK, plain
+from collectives.logs.names import collective_of
 from collectives.units import duration, format_bytes, many
 
 # NCCL changes from LL to LL128 and to Simple at sizes in this range: by machine, ranks and version.
@@ -25,13 +27,10 @@ NOISY = 0.12
 # A fit needs this many sizes, and this factor between the least and the largest.
 LEAST_SIZES, LEAST_SPAN = 4, 8
 
-# A run that ended early has rows up to a size whose successor was asked for.
-LEAST_MISSING = 1.0
-
 
 def begins(start: bytes) -> bool:
     """Whether a file that begins so has results of nccl-tests, rccl-tests or `collectives bench --json`."""
-    return rows.is_report(start) or rows.is_ours(start) or text.begins(start)
+    return rows.is_report(start) or rows.has_rows(start) or text.begins(start)
 
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
@@ -39,52 +38,39 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
 
     Raises OSError, and LogError if no file has a table.
     """
-    found = [table for path in paths for table in tables_of(path)][:MOST_TABLES]
+    found = list(islice(chain.from_iterable(map(tables_of, paths)), MOST_TABLES))
     if not found:
-        raise LogError(
-            f"{named([str(path) for path in paths])}: got no rows of a benchmark, expected size, time and rates"
-        )
+        files = named([str(path) for path in paths])
+        raise LogError(f"{files}: got no rows of a benchmark, expected size, time and rates")
     return findings(found)
 
 
-def tables_of(path: Path) -> list[Table]:
-    """The tables of a file. Raises OSError and LogError."""
-    hints = hints_of(path)
+def tables_of(path: Path) -> Iterator[Table]:
+    """The tables of a file; its name may have the collective's. Raises OSError."""
     with path.open("rb") as file:
-        start = file.read(1 << 20)
-        if rows.is_report(start):
-            data = start + file.read(rows.MOST_BYTES)
-            return rows.report(data.decode("utf8", "replace"), str(path), hints)
-        if rows.is_ours(start):
-            file.seek(0)
-            lines = iter(lambda: file.readline(rows.LONGEST_ROW).decode("utf8", "replace"), "")
-            return rows.ours(numbered(lines, str(path)))
-    return [*text.tables(lines_of([path]), hints)]
+        start = plain(file.read(CHUNK))
+    hints = [collective_of(name) for name in re.findall(PROGRAM, path.name)[:1]]
+    if rows.is_report(start):
+        return rows.report(path, hints)
+    if rows.has_rows(start):
+        return rows.rows(lines_of([path], rows.LONGEST_ROW))
+    return text.tables(lines_of([path]), hints)
 
 
 def findings(tables: Sequence[Table]) -> Iterator[Finding]:
-    """Facts of the first tables, then what is wrong with any.
-
-    >>> from collectives.logs.benchmarks.text import tables
-    >>> from collectives.logs.finding import numbered
-    >>> text = ["# size count type redop root time algbw busbw #wrong", "1024 256 float sum -1 20.0 0.05 0.05 3"]
-    >>> [one.kind for one in findings([*tables(numbered(text, "a.log"), ["all_reduce"])])]
-    ['table', 'wrong']
-    """
-    shown = [table for table in tables if len(table.nbytes)]
-    for table in shown[:MOST_NAMED]:
+    """Facts of the first tables, then what is wrong with any; of several, the findings say which."""
+    for table in tables[:MOST_NAMED]:
         yield from _facts(table)
-    if (more := len(shown) - MOST_NAMED) > 0:
+    if (more := len(tables) - MOST_NAMED) > 0:
         yield Finding("table", f"{many(more, 'more table')}; what is wrong with them follows, too")
-    faults = chain.from_iterable(_faults(table) for table in tables)
-    yield from _limited(chain(faults, differences(shown)))
-
-
-def _limited(found: Iterable[Finding]) -> Iterator[Finding]:
-    """The first findings of each kind, and how many more there are."""
-    count: dict[str, int] = {}
-    for one in found:
-        count[one.kind] = count.get(one.kind, 0) + 1
+    faults = (
+        one._replace(found=f"{table.title}: {one.found}") if len(tables) > 1 else one
+        for table in tables
+        for one in _faults(table)
+    )
+    count: Counter[str] = Counter()
+    for one in chain(faults, differences(tables)):
+        count[one.kind] += 1
         if count[one.kind] <= MOST_NAMED:
             yield one
     for kind, times in count.items():
@@ -93,138 +79,132 @@ def _limited(found: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _facts(table: Table) -> Iterator[Finding]:
-    yield Finding("table", f"{title(table)}: {many(len(table.nbytes), 'size')}, {span(table)}", at=(table.head.at,))
-    nbytes, rate = table.nbytes, table.busbw
+    nbytes, rate, at = table.nbytes, table.busbw, (table.head.at,)
+    ranks = many(table.ranks, "rank") if table.ranks else "ranks that are not named"
+    on = f" of {named(table.hosts, MOST_HOSTS)}" if table.hosts else ""
+    devices = f" ({named(table.devices, MOST_HOSTS)})" if table.devices else ""
+    label = f", {table.label}" if table.label else ""
+    span = " to ".join(dict.fromkeys(format_bytes(size) for size in (*nbytes[:1], *nbytes[-1:])))
+    sizes = f"{many(len(nbytes), 'size')}, {span}" if len(nbytes) else "no size"
+    yield Finding("table", f"{table.collective or 'a collective'} on {ranks}{on}{devices}{label}: {sizes}", at=at)
     if table.ranks == 1 or len(nbytes) < LEAST_SIZES or nbytes[-1] < LEAST_SPAN * nbytes[0]:
         return
+    latency, per_byte, error = curves.fit(nbytes, table.times[0])
+    speed = f"{table.factor / per_byte / 1e9:.3g} GB/s" if per_byte > 0 else "no cost per byte"
+    over = f"fitted over {sizes}, median error {error:.0%}"
+    yield Finding("fit", f"latency {duration(latency)} and busbw {speed}, {over}", at=at)
     top = int(rate.argmax())
-    line = curves.fit(nbytes, table.seconds)
-    over = f"fitted over {many(len(nbytes), 'size')}, {span(table)}, median error {percent(line.error)}"
-    speed = f"{table.factor / line.per_byte / 1e9:.3g} GB/s" if line.per_byte > 0 else "no cost per byte"
-    yield Finding("fit", f"latency {duration(line.latency)} and busbw {speed}, {over}", at=(table.head.at,))
-    half, most = (format_bytes(curves.first_above(nbytes, rate, share)) for share in (0.5, 0.9))
+    half, most = (format_bytes(nbytes[(rate >= share * rate[top]).argmax()]) for share in (0.5, 0.9))
     knee = "no knee among these sizes"
-    if nbytes[0] < line.knee < nbytes[-1]:
-        knee = f"latency and bytes cost alike at {about(line.knee)}"
+    if nbytes[0] * per_byte < latency < nbytes[-1] * per_byte:
+        knee = f"latency and bytes cost alike at {_about(latency / per_byte)}"
     peak = f"peak busbw {rate[top]:.3g} GB/s at {format_bytes(nbytes[top])}"
-    yield Finding("knee", f"{peak}, half of it from {half}, 90 % from {most}; {knee}", at=(table.places[top],))
+    yield Finding("knee", f"{peak}, half of it from {half}, 90% from {most}; {knee}", at=(table.places[top],))
+
+
+def _about(nbytes: float) -> str:
+    """A size to two digits.
+
+    >>> _about(4_600_000), _about(900)
+    ('4.4 MiB', '900 B')
+    """
+    number, unit = format_bytes(nbytes).split()
+    return f"{float(f'{float(number):.2g}'):g} {unit}"
 
 
 def _faults(table: Table) -> Iterator[Finding]:
-    yield from _failed(table)
+    yield from _ended(table)
     if not len(table.nbytes):
         return
     yield from _wrong(table)
     if table.ranks == 1:
-        yield _one_rank(table)
+        follows = "no data moved; if a launcher started several processes, each ran a benchmark of its own"
+        advice = "build nccl-tests with `make MPI=1`, or ask for more devices with -g"
+        yield Finding("one rank", "one rank", follows, advice, (table.head.at,))
         return
-    noise = curves.noise(table.nbytes, table.columns)
+    noise = curves.noise(table.nbytes, table.times)
     if noise > NOISY:
-        yield Finding(
-            "noise",
-            f"{title(table)}: times scatter by {percent(noise)} from size to size",
-            "one size says little here",
-            f"measure on idle hosts, with more iterations: {again(table, table.nbytes[0], table.nbytes[-1])}",
-            (table.head.at,),
-        )
-    odd = curves.shape(table.nbytes, table.columns)
-    yield from (_dip(table, dip) for dip in odd.dips)
-    if odd.disturbed:
-        yield _disturbed(table, odd.disturbed)
-    yield from _in_place(table)
-    yield from below_preset(table)
+        found = f"times scatter by {noise:.0%} from size to size"
+        advice = f"measure on idle hosts, with more iterations: {table.again(table.nbytes[0], table.nbytes[-1])}"
+        yield Finding("noise", found, "one size says little here", advice, (table.head.at,))
+    dips, disturbed = curves.odd(table.nbytes, table.times)
+    yield from (_dip(table, dip) for dip in dips)
+    if disturbed:
+        yield _disturbed(table, disturbed)
+    if len(table.times) > 1:
+        yield from _in_place(table)
+    yield from against_preset(table)
 
 
-def _failed(table: Table) -> Iterator[Finding]:
+def _ended(table: Table) -> Iterator[Finding]:
+    """A run that failed, or one without the sizes up to the last that was asked for."""
     head, nbytes = table.head, table.nbytes
     last = f"after {format_bytes(nbytes[-1])}" if len(nbytes) else "before the first size"
+    factor = nbytes[-1] / nbytes[-2] if len(nbytes) > 1 else 2.0
+    following = factor * nbytes[-1] if len(nbytes) else 8.0
     if head.failure:
         at, said = head.failure
-        follows = f"the run ended {last}"
-        yield Finding("failed", f"{title(table)}: {said}", follows, "run it again with NCCL_DEBUG=INFO", (at,))
-    elif not head.is_whole and head.last and (not len(nbytes) or _next(table) <= head.last):
-        place = table.places[-1] if len(nbytes) else head.at
+        yield Finding("failed", said, f"the run ended {last}", "run it again with NCCL_DEBUG=INFO", (at,))
+    elif not head.is_whole and following <= head.last:
+        found = f"the table ends {last}, expected sizes to {format_bytes(head.last)}"
         follows = "the run was stopped, hangs, or its output was cut"
-        found = f"{title(table)}: the table ends {last}, expected sizes to {format_bytes(head.last)}"
-        first = _next(table) if len(nbytes) else 8.0
-        yield Finding("ends early", found, follows, f"NCCL_DEBUG=INFO {again(table, first, first)}", (place,))
-
-
-def _next(table: Table) -> float:
-    """The bytes after the last size: a step further, or as far as the last step if it added bytes."""
-    nbytes = table.nbytes
-    if table.head.step > 1:
-        return float(nbytes[-1] * table.head.step)
-    return float(2 * nbytes[-1] - nbytes[-2]) if len(nbytes) > 1 else float(nbytes[-1] + LEAST_MISSING)
+        advice = f"NCCL_DEBUG=INFO {table.again(following, following)}"
+        yield Finding("ends early", found, follows, advice, table.places[-1:] or (head.at,))
 
 
 def _wrong(table: Table) -> Iterator[Finding]:
-    bad = np.flatnonzero(np.nan_to_num(table.wrong) > 0)
+    bad = np.flatnonzero(table.wrong > 0)
     if len(bad):
-        count = int(min(table.wrong[bad].sum(), 1e18))
-        places: tuple[Place, ...] = tuple(table.places[i] for i in bad[:MOST_NAMED])
-        found = f"{title(table)}: {many(count, 'wrong element')} at {sizes(table.nbytes[bad])}"
-        first, last = table.nbytes[bad[0]], table.nbytes[bad[-1]]
+        sizes = named([format_bytes(nbytes) for nbytes in table.nbytes[bad]])
+        found = f"{many(int(min(table.wrong[bad].sum(), 1e18)), 'wrong element')} at {sizes}"
     elif table.head.bad:
-        places, found = (table.head.at,), f"{title(table)}: {many(int(table.head.bad), 'value')} out of bounds"
-        first, last = table.nbytes[0], table.nbytes[-1]
+        found = f"{many(table.head.bad, 'value')} out of bounds"
     else:
         return
+    nbytes = table.nbytes[bad] if len(bad) else table.nbytes  # nothing says at which sizes
     follows = "memory, a link or the library corrupts data, and training on these devices does, too"
-    advice = f"repeat with NCCL_PROTO=Simple and on half of the hosts: {again(table, first, last)}"
-    yield Finding("wrong", found, follows, advice, places)
+    advice = f"repeat with NCCL_PROTO=Simple and on half of the hosts: {table.again(nbytes[0], nbytes[-1])}"
+    yield Finding("wrong", found, follows, advice, _places(table, bad) or (table.head.at,))
 
 
-def _one_rank(table: Table) -> Finding:
-    follows = "no data moved; if a launcher started several processes, each ran a benchmark of its own"
-    advice = "build nccl-tests with `make MPI=1`, or ask for more devices with -g"
-    return Finding("one rank", f"{title(table)}: one rank", follows, advice, (table.head.at,))
+def _places(table: Table, at: Iterable[int]) -> tuple[Place, ...]:
+    return tuple(table.places[i] for i in islice(at, MOST_NAMED))
 
 
 def _dip(table: Table, dip: curves.Dip) -> Finding:
     nbytes, rate = table.nbytes, table.busbw
-    fall = f"{rate[dip.before]:.3g} GB/s at {format_bytes(nbytes[dip.before])} to {rate[dip.lowest]:.3g} GB/s"
-    found = f"{title(table)}: busbw falls from {fall} at {format_bytes(nbytes[dip.lowest])}"
-    until = nbytes[-1] if dip.after is None else nbytes[dip.after]
+    before, lowest = (f"{rate[i]:.3g} GB/s at {format_bytes(nbytes[i])}" for i in dip[:2])
+    until = nbytes[min(dip.after, len(nbytes) - 1)]
+    end = f"recovers at {format_bytes(until)}" if dip.after < len(nbytes) else "does not recover"
     least, most = PROTOCOLS_CHANGE
-    if least <= nbytes[dip.before] <= most and table.head.program == "nccl-tests":
+    follows = "messages of these sizes contend for something, such as a switch's buffers or memory"
+    how = "see whether it repeats"
+    if least <= nbytes[dip.before] <= most and not table.head.command:
         follows = "NCCL changes its protocol, from LL to LL128 to Simple, or its algorithm in this range of sizes"
-        advice = f"compare NCCL_PROTO=LL, LL128 and Simple: {again(table, nbytes[dip.before], until)}"
-    else:
-        follows = "messages of these sizes contend for something, such as a switch's buffers or memory"
-        advice = f"see whether it repeats: {again(table, nbytes[dip.before], until)}"
-    end = "does not recover" if dip.after is None else f"recovers at {format_bytes(until)}"
-    places = (table.places[dip.before], table.places[dip.lowest])
-    return Finding("fall" if dip.after is None else "dip", f"{found}, and {end}", follows, advice, places)
+        how = "compare NCCL_PROTO=LL, LL128 and Simple"
+    found = f"busbw falls from {before} to {lowest}, and {end}"
+    return Finding("dip", found, follows, f"{how}: {table.again(nbytes[dip.before], until)}", _places(table, dip[:2]))
 
 
 def _disturbed(table: Table, at: list[int]) -> Finding:
-    there = sizes(table.nbytes[at])
+    follows, more = "something else ran then, or these sizes are special", "and see whether it repeats"
     if at == [0]:
         follows, more = "the first size pays for what is set up late", "with more warm-ups (-w)"
-    else:
-        follows, more = "something else ran then, or these sizes are special", "and see whether it repeats"
-    advice = f"run it again, {more}: {again(table, table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]])}"
-    times = f"{duration(float(table.columns[-1][at[0]]))} in place" if len(table.columns) > 1 else ""
-    told = (
-        f"{duration(float(table.seconds[at[0]]))} out of place, {times}"
-        if times
-        else duration(float(table.seconds[at[0]]))
-    )
-    found = f"{title(table)}: disturbed at {there} ({told}{', the first' if len(at) > 1 else ''})"
-    return Finding("disturbed", found, follows, advice, tuple(table.places[i] for i in at[:MOST_NAMED]))
+    advice = f"run it again, {more}: {table.again(table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]])}"
+    times = [duration(seconds) for seconds in table.times[:, at[0]]]
+    told = " out of place, ".join(times) + " in place" * (len(times) > 1) + ", the first" * (len(at) > 1)
+    found = f"disturbed at {named([format_bytes(nbytes) for nbytes in table.nbytes[at]])} ({told})"
+    return Finding("disturbed", found, follows, advice, _places(table, at))
 
 
 def _in_place(table: Table) -> Iterator[Finding]:
-    if len(table.columns) < 2:
-        return
-    for part in curves.unlike(table.seconds, table.in_place):
-        first, last = table.nbytes[part.first], table.nbytes[part.last]
+    for start, end, factor in curves.unlike(*table.times):
+        first, last = table.nbytes[start], table.nbytes[end]
         over = f"{format_bytes(first)} to {format_bytes(last)}"
         yield Finding(
             "in place",
-            f"{title(table)}: in place takes {times_as_long(part.factor)} out of place, {over}",
+            f"in place takes {factor:.2g} times as long as out of place, {over}",
             "one way uses another path, such as buffers that are registered or a copy",
-            f"measure the way that your program uses; repeat: {again(table, first, last)}",
-            (table.places[part.first], table.places[part.last]),
+            f"measure the way that your program uses; repeat: {table.again(first, last)}",
+            _places(table, (start, end)),
         )
