@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable
 from html import escape
 from itertools import groupby
@@ -43,12 +44,16 @@ def page(findings: Iterable[tuple[str, Finding]]) -> str:
 
 def _article(found: Finding) -> str:
     mark = ' class="act"' if found.follows else ""
-    lines = [f"<p><b{mark}>{escape(found.kind)}</b>: {escape(found.found)}</p>"]
-    lines += [f"<p>So: {escape(found.follows)}.</p>"] if found.follows else []
-    lines += [f"<p>Try: {escape(found.next)}.</p>"] if found.next else []
+    lines = [f"<p><b{mark}>{escape(found.kind)}</b>: {_text(found.found)}</p>"]
+    lines += [f"<p>So: {_text(found.follows)}.</p>"] if found.follows else []
+    lines += [f"<p>Try: {_text(found.next)}.</p>"] if found.next else []
     lines += [f'<p class="at">{escape(", ".join(map(str, found.at)))}</p>'] if found.at else []
     drawn = found.draw() if found.draw else None
     return "\n".join(["<article>", *lines, *([_image(drawn)] if drawn else []), "</article>"])
+
+
+def _text(said: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(said))
 
 
 def _image(drawn: Picture) -> str:

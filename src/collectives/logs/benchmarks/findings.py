@@ -7,16 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collectives.logs.benchmarks import curves, rows, text
 from collectives.logs.benchmarks.compare import against_preset, differences
-from collectives.logs.benchmarks.table import MOST_HOSTS, MOST_TABLES, PROGRAM, Table
+from collectives.logs.benchmarks.table import MOST_HOSTS, MOST_TABLES, PROGRAM, Floats, Table
 from collectives.logs.finding import MOST_NAMED, Finding, LogError, Place, lines_of, named
 from collectives.logs.json_stream import CHUNK, plain
 from collectives.logs.names import collective_of
 from collectives.units import duration, format_bytes, many
+
+if TYPE_CHECKING:
+    from collectives.figures.style import Picture
 
 # NCCL changes from LL to LL128 and to Simple at sizes in this range: by machine, ranks and version.
 PROTOCOLS_CHANGE = (1 << 12, 1 << 28)
@@ -92,7 +96,9 @@ def _facts(table: Table) -> Iterator[Finding]:
     latency, per_byte, error = curves.fit(nbytes, table.times[0])
     speed = f"{table.factor / per_byte / 1e9:.3g} GB/s" if per_byte > 0 else "no cost per byte"
     over = f"fitted over {sizes}, median error {error:.0%}"
-    yield Finding("fit", f"latency {duration(latency)} and busbw {speed}, {over}", at=at)
+    line = table.factor * nbytes / (latency + per_byte * nbytes) / 1e9
+    said = f"latency {duration(latency)} and busbw {speed}, {over}"
+    yield Finding("fit", said, at=at, draw=lambda: _curve(nbytes, rate, line))
     top = int(rate.argmax())
     half, most = (format_bytes(nbytes[(rate >= share * rate[top]).argmax()]) for share in (0.5, 0.9))
     knee = "no knee among these sizes"
@@ -100,6 +106,12 @@ def _facts(table: Table) -> Iterator[Finding]:
         knee = f"latency and bytes cost alike at {_about(latency / per_byte)}"
     peak = f"peak busbw {rate[top]:.3g} GB/s at {format_bytes(nbytes[top])}"
     yield Finding("knee", f"{peak}, half of it from {half}, 90% from {most}; {knee}", at=(table.places[top],))
+
+
+def _curve(nbytes: Floats, busbw: Floats, fitted: Floats) -> Picture:
+    from collectives.logs.pictures import curve
+
+    return curve(nbytes, busbw, fitted)
 
 
 def _about(nbytes: float) -> str:
@@ -162,7 +174,7 @@ def _wrong(table: Table) -> Iterator[Finding]:
     else:
         return
     nbytes = table.nbytes[bad] if len(bad) else table.nbytes  # nothing says at which sizes
-    follows = "memory, a link or the library corrupts data, and training on these devices does, too"
+    follows = "a GPU, a link or the library corrupts data: do not train on these devices"
     advice = f"repeat with NCCL_PROTO=Simple and on half of the hosts: {table.again(nbytes[0], nbytes[-1])}"
     yield Finding("wrong", found, follows, advice, _places(table, bad) or (table.head.at,))
 
@@ -180,7 +192,7 @@ def _dip(table: Table, dip: curves.Dip) -> Finding:
     follows = "messages of these sizes contend for something, such as a switch's buffers or memory"
     how = "see whether it repeats"
     if least <= nbytes[dip.before] <= most and not table.head.command:
-        follows = "NCCL changes its protocol, from LL to LL128 to Simple, or its algorithm in this range of sizes"
+        follows = "NCCL may change its protocol (LL, LL128, Simple) or its algorithm there, as it does at such sizes"
         how = "compare NCCL_PROTO=LL, LL128 and Simple"
     found = f"busbw falls from {before} to {lowest}, and {end}"
     return Finding("dip", found, follows, f"{how}: {table.again(nbytes[dip.before], until)}", _places(table, dip[:2]))
