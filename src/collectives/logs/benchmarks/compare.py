@@ -54,12 +54,13 @@ def _low_rates(group: list[Table], nbytes: Floats) -> Iterator[Finding]:
     peaks = np.array([table.busbw[np.isin(table.nbytes, nbytes)].max() for table in group])
     shares = _against_others(group, peaks)
     low = np.flatnonzero(shares < LOW_RATE).tolist()
+    than = "the other table's" if len(group) == 2 else "the others' median"
     for i in low:
         peak = f"peak busbw {peaks[i]:.3g} GB/s up to {format_bytes(nbytes[-1])}"
         follows = "a link, a port or a host there is slow, or the settings differ"
         if HALF[0] <= shares[i] <= HALF[1]:
             follows = "half of the links, ports or lanes of these hosts are missing or slow"
-        yield _outlier("low rate", f"{peak}, {shares[i]:.0%} of the others' median", follows, group, low, i)
+        yield _outlier("low rate", f"{peak}, {shares[i]:.0%} of {than}", follows, group, low, i)
 
 
 def _high_latencies(group: list[Table], small: Floats) -> Iterator[Finding]:

@@ -132,7 +132,7 @@ def _faults(table: Table) -> Iterator[Finding]:
     if table.ranks == 1:
         follows = "no data moved; if a launcher started several processes, each ran a benchmark of its own"
         advice = "build nccl-tests with `make MPI=1`, or ask for more devices with -g"
-        yield Finding("one rank", "one rank", follows, advice, (table.head.at,))
+        yield Finding("one rank", "the run has one rank", follows, advice, (table.head.at,))
         return
     noise = curves.noise(table.nbytes, table.times)
     if noise > NOISY:
@@ -205,7 +205,7 @@ def _disturbed(table: Table, at: list[int]) -> Finding:
     advice = f"run it again, {more}: {table.again(table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]])}"
     times = [duration(seconds) for seconds in table.times[:, at[0]]]
     told = " out of place, ".join(times) + " in place" * (len(times) > 1) + ", the first" * (len(at) > 1)
-    found = f"disturbed at {named([format_bytes(nbytes) for nbytes in table.nbytes[at]])} ({told})"
+    found = f"times leave the curve at {named([format_bytes(nbytes) for nbytes in table.nbytes[at]])} ({told})"
     return Finding("disturbed", found, follows, advice, _places(table, at))
 
 
