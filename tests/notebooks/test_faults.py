@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collectives.emulator import cluster
-from collectives_book.faults import experiment, page
+from collectives_book.faults import page, planting
 from collectives_book.faults.cases import STEP
 
 ROWS = [*csv.DictReader((page.FOLDER / "faults.csv").open(encoding="utf8", newline=""))]
@@ -15,7 +15,7 @@ ROWS = [*csv.DictReader((page.FOLDER / "faults.csv").open(encoding="utf8", newli
 def test_every_fault_was_planted_ten_times_and_named() -> None:
     assert {(row["fault"], row["run"]) for row in ROWS} == {(fault, str(run)) for fault in STEP for run in range(10)}
     assert [row for row in ROWS if row["named"] != "True"] == []
-    assert len({row["culprit"] for row in ROWS}) == experiment.HOSTS
+    assert len({row["culprit"] for row in ROWS}) == planting.HOSTS
 
 
 @pytest.mark.parametrize("number", range(len(STEP)))
@@ -23,14 +23,14 @@ def test_its_dumps_are_read_as_then(number: int) -> None:
     row = next(row for row in ROWS if row["fault"] == [*STEP][number])
     said = page.answer(number)
     assert row["found"] in said
-    assert ("\n      so:" in said) == (row["fault"] != experiment.HEALTHY)
+    assert ("\n      so:" in said) == (row["fault"] != planting.HEALTHY)
 
 
 def test_the_late_rank_waits_least() -> None:
     late = next(row for row in ROWS if row["fault"] == "late")
     told = page.waits().alt.partition(": ")[2].rstrip(".").split(", ")
     times = {" ".join(words[:2]): float(words[2]) / (1e3 if words[3] == "µs" else 1) for words in map(str.split, told)}
-    assert len(times) == experiment.HOSTS
+    assert len(times) == planting.HOSTS
     assert min(times, key=times.__getitem__) == f"rank {late['culprit']}"
 
 
@@ -51,15 +51,15 @@ def test_the_table_has_each_fault_once() -> None:
     ],
 )
 def test_the_ranks_that_a_sentence_names_first(text: str, wanted: set[int]) -> None:
-    assert experiment.first_ranks(text) == wanted
+    assert planting.first_ranks(text) == wanted
 
 
 @pytest.mark.extended
 @pytest.mark.usefixtures("allowed")
 @pytest.mark.parametrize("fault", ["healthy", "sizes", "stopped", "link"])
 def test_a_fault_is_planted_and_named(fault: str, tmp_path: Path) -> None:
-    with cluster(experiment.HOSTS) as hosts:
-        experiment.play(hosts, fault, 2, tmp_path)
+    with cluster(planting.HOSTS) as hosts:
+        planting.play(hosts, fault, 2, tmp_path)
     dumps = [path for path in tmp_path.glob("rank*") if path.is_file()]
-    assert len(dumps) == experiment.HOSTS - (fault == "stopped")
-    assert experiment.outcome(fault, 0, 2, dumps).named
+    assert len(dumps) == planting.HOSTS - (fault == "stopped")
+    assert planting.outcome(fault, 0, 2, dumps).named

@@ -1,6 +1,6 @@
 """Plant each fault on random ranks of an emulated cluster, read the dumps, and count how often the culprit is named.
 
-    python -m collectives_book.faults.experiment FOLDER [RUNS]
+    python -m collectives_book.faults.planting FOLDER [RUNS]
 
 writes ``FOLDER/faults.csv`` with a row for each run, and the dumps of each fault's first run as ``FOLDER/case-N.zip``.
 """
