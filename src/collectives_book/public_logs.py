@@ -33,18 +33,28 @@ class PublicLog(NamedTuple):
     sources: str  # what it was recognised as
     found: str  # the kinds of findings from which something follows
     first: str  # the first of them
+    at_first: str  # of a log that was read once before anything was changed for it: what was found then
 
     @property
     def verdict(self) -> str:
         """Whether what was found agrees with what the author says.
 
-        >>> PublicLog("a/b", "x.log", "", "", 1, "slow", "dip", "NCCL log", "dip; graph", "…").verdict
+        >>> PublicLog("a/b", "x.log", "", "", 1, "slow", "dip", "NCCL log", "dip; graph", "…", "").verdict
         'agrees'
         """
-        if not self.expected:
-            return "open"
-        agrees = not self.found if self.expected == HEALTHY else self.expected in self.found.split("; ")
-        return "agrees" if agrees else "misses"
+        return _agreement(self.expected, self.found)
+
+    @property
+    def verdict_at_first(self) -> str:
+        """The same of what was found at the first look; empty for a log whose answer was known before its label."""
+        return _agreement(self.expected, self.at_first.replace("none", "")) if self.at_first else ""
+
+
+def _agreement(expected: str, found: str) -> str:
+    if not expected:
+        return "open"
+    agrees = not found if expected == HEALTHY else expected in found.split("; ")
+    return "agrees" if agrees else "misses"
 
 
 def rows(path: Path = TABLE) -> list[PublicLog]:

@@ -151,14 +151,25 @@ def test_a_dip_names_its_sizes(seed: int) -> None:
     assert "at 2 MiB" in dip.found
     assert "at 4 MiB, and recovers" in dip.found
     assert "NCCL_PROTO=LL, LL128 and Simple: `all_reduce_perf -b 2097152" in dip.next
-    assert "the first size pays for what is set up late" in first.follows
+    assert (first.kind, first.follows) == ("disturbed", "")
+    assert "with more warm-ups (-w)" in first.next
+
+
+def test_a_host_that_begins_with_digits_does_not_lengthen_a_number() -> None:
+    log = text(Run(**NODE)).replace("n1", "38dc")
+    glued = [
+        f"{line}38dc:7:7 [0] NCCL INFO AllReduce: 8 Bytes -> Algo 1 proto 0" if line.rstrip().endswith(" 0") else line
+        for line in log.splitlines()
+    ]
+    assert sum("NCCL" in line for line in glued) > 20
+    assert faults("\n".join(glued)) == faults(log) == []
 
 
 def test_a_node_against_its_preset() -> None:
     for rate, says in ((360e9, "preset"), (230e9, "half of the links"), (22e9, "another way than the fast links")):
         found = [*findings(read(text(Run(**NODE, device=H100, rate=rate))))][-1]
         assert says in f"{found.kind} {found.follows}"
-        assert "GB/s that the preset dgx-h100 allows at most (simulated)" in found.found
+        assert "GB/s of the preset dgx-h100, if no switch adds (simulated)" in found.found
 
 
 def pairs(seed: int, slow: str = "", rate: float = 90e9, latency: float = 20e-6) -> list[str]:

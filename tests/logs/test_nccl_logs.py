@@ -178,6 +178,18 @@ def test_a_line_inside_another_is_read() -> None:
     assert "that rank 2 of" in only([*log, before[:begun] + last], "incomplete").found
 
 
+def test_quoted_lines_without_host_and_device_are_read() -> None:
+    log = [line.partition("] ")[2] for line in lines(Job(nodes=1, inside="SHM/direct/direct"))]
+    assert log[0].startswith("NCCL INFO NCCL version")
+    assert "8 connections by shared memory inside a node" in only(log, "connection").found
+    assert "connection" not in kinds([line.replace("SHM/direct/direct", "P2P/CUMEM") for line in log])
+
+
+def test_the_log_of_one_rank_shows_what_leaves_its_node() -> None:
+    log = [line for line in lines(Job(way="NET/Socket/0")) if line.startswith(head(Job(), 3))]
+    assert "2 connections by sockets between nodes, such as rank 3 to 4" in only(log, "connection").found
+
+
 def watchdog(rank: int, number: int = 42, elements: int = 1024, collective: str = "ALLREDUCE") -> str:
     what = f"SeqNum={number}, OpType={collective}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000"
     return f"[rank{rank}]:[E C.cpp:1] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL({what}) ran"

@@ -1,6 +1,5 @@
 """The recorded faults: each was named, and its dumps are read as then; one is planted again."""
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from collectives.emulator import cluster
 from collectives_book.faults import page, planting
 from collectives_book.faults.cases import STEP
 
-ROWS = [*csv.DictReader((page.FOLDER / "faults.csv").open(encoding="utf8", newline=""))]
+ROWS = page.rows()
 
 
 def test_every_fault_was_planted_ten_times_and_named() -> None:

@@ -26,13 +26,21 @@ def test_most_agree_with_what_their_authors_say() -> None:
     assert len(public_logs.table(ROWS).splitlines()) == 2 + len(said)
 
 
+def test_what_was_found_at_first_is_kept() -> None:
+    blind = [row for row in ROWS if row.at_first]
+    verdicts = [row.verdict_at_first for row in blind if row.expected]
+    assert (len(verdicts), verdicts.count("agrees")) == (15, 8)
+    assert blind[0]._replace(expected="healthy", at_first="none").verdict_at_first == "agrees"
+    assert blind[0]._replace(at_first="").verdict_at_first == ""
+
+
 def test_a_file_is_known_by_its_hash(tmp_path: Path) -> None:
     path = tmp_path / "any-name"
     path.write_text("\n".join(lines(Job(way="NET/Socket/0"))))
     digest = public_logs.sha256(path.read_bytes()).hexdigest()
     table = tmp_path / "rows" / "public-logs.csv"
     table.parent.mkdir()
-    absent = PublicLog("a/b", "x.log", "c", "0", 1, "slow", "connection", "", "", "")
+    absent = PublicLog("a/b", "x.log", "c", "0", 1, "slow", "connection", "", "", "", "")
     public_logs.write([absent, absent._replace(sha256=digest)], table)
     public_logs.main(str(tmp_path), table)
     before, after = public_logs.rows(table)

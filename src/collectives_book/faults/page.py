@@ -56,13 +56,18 @@ def waits() -> Picture:
     return drawn
 
 
+def rows() -> list[dict[str, str]]:
+    """The recorded runs."""
+    with (FOLDER / "faults.csv").open(encoding="utf8", newline="") as file:
+        return [*csv.DictReader(file)]
+
+
 def counts() -> str:
     """How often the culprit was named, as a table in Markdown."""
-    with (FOLDER / "faults.csv").open(encoding="utf8", newline="") as file:
-        rows = [*csv.DictReader(file)]
+    recorded = rows()
     lines = ["| fault | runs | culprit named first | as |", "|---|--:|--:|---|"]
     for fault, title in TITLES.items():
-        mine = [each for each in rows if each["fault"] == fault]
+        mine = [each for each in recorded if each["fault"] == fault]
         right = sum(each["named"] == "True" for each in mine)
         kinds = ", ".join(dict.fromkeys(each["kind"] for each in mine if each["kind"])) or "no finding"
         lines.append(f"| {title} | {len(mine)} | {right} | {kinds} |")

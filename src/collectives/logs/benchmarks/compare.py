@@ -107,7 +107,7 @@ def against_preset(table: Table) -> Iterator[Finding]:
     top = int(table.busbw.argmax())
     share = table.busbw[top] / most
     peak = f"peak busbw {table.busbw[top]:.3g} GB/s at {format_bytes(table.nbytes[top])}"
-    found = f"{peak}, {share:.0%} of the {most:.3g} GB/s that the preset {preset} allows at most (simulated)"
+    found = f"{peak}, {share:.0%} of the {most:.3g} GB/s of the preset {preset}, if no switch adds (simulated)"
     places = (table.places[top],)
     if share > HALF[1]:
         yield Finding("preset", found, at=places)

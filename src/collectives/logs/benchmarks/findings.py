@@ -199,14 +199,13 @@ def _dip(table: Table, dip: curves.Dip) -> Finding:
 
 
 def _disturbed(table: Table, at: list[int]) -> Finding:
-    follows, more = "something else ran then, or these sizes are special", "and see whether it repeats"
-    if at == [0]:
-        follows, more = "the first size pays for what is set up late", "with more warm-ups (-w)"
+    """Not a fault: something else ran then, these sizes are special, or the first one pays for what is set up late."""
+    more = "with more warm-ups (-w)" if at == [0] else "and see whether it repeats"
     advice = f"run it again, {more}: {table.again(table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]])}"
     times = [duration(seconds) for seconds in table.times[:, at[0]]]
     told = " out of place, ".join(times) + " in place" * (len(times) > 1) + ", the first" * (len(at) > 1)
     found = f"times leave the curve at {named([format_bytes(nbytes) for nbytes in table.nbytes[at]])} ({told})"
-    return Finding("disturbed", found, follows, advice, _places(table, at))
+    return Finding("disturbed", found, "", advice, _places(table, at))
 
 
 def _in_place(table: Table) -> Iterator[Finding]:

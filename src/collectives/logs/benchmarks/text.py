@@ -29,6 +29,7 @@ TITLES = re.compile(r"size\s{1,40}count\s{1,40}type\b(?=.{0,120}?time\s{1,40}alg
 HEADING = re.compile("|".join(each.pattern for each in (NAME, CONFIG, RANK, TITLES)))
 BAD = re.compile(r"Out of bounds values\s{0,40}: (\d{1,18})")
 END = re.compile(r"Avg bus bandwidth\s{0,40}: ")
+LOG = re.compile(r"(\S{1,300}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] NCCL ")
 FAILED = re.compile(r"Test (?:NCCL|CUDA) failure .{1,200}")
 ROW = re.compile(
     r"(?<![\w.])(\d{1,19})[ \t]{1,40}\d{1,19}[ \t]{1,40}([a-z][a-z0-9_]{1,15})\b"
@@ -95,7 +96,7 @@ def _read(begun: Begun, at: Place, text: str) -> None:
     elif found := FAILED.search(text):
         head.failure = head.failure or (at, found[0])
     elif begun.titles:
-        _below_titles(begun, at, text)
+        _below_titles(begun, at, _alone(head, text))
 
 
 def _below_titles(begun: Begun, at: Place, text: str) -> None:
@@ -109,6 +110,14 @@ def _below_titles(begun: Begun, at: Place, text: str) -> None:
             begun.rows.append(Row(at, float(found[1]), found[2], found[3] or "", -1.0, _values(text, found.end())))
     elif begun.rows and len(begun.rows[-1].values) < len(begun.titles) and len(rest := _values(text)) >= LEAST_REST:
         begun.rows[-1].values.extend(rest)
+
+
+def _alone(head: Head, text: str) -> str:
+    """A row without the line of NCCL that begins inside it, with a host such as 38dcf168f605, as containers have."""
+    if not (found := LOG.search(text)):
+        return text
+    host = next((host for host, _ in head.ranks.values() if found[1].endswith(host)), found[1])
+    return text[: found.end(1) - len(host)]
 
 
 def _values(text: str, start: int = 0) -> list[float]:

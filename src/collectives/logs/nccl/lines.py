@@ -18,10 +18,10 @@ from collectives.logs.finding import COLOURS, Line, Place
 # What is kept at most: ranks of a communicator, its connections, warnings, and different values of anything else.
 MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1000, 1 << 14
 
-# An author who quotes a log may have left out the host and the process.
+# An author who quotes a log may have left out host and process, and the device, too.
 HEAD = re.compile(
-    r"(?:(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) |^[\s>]{0,9})"
-    r"\[(?P<device>-?\d{1,4})\] (?:[\d.]+ )?(?:(?P<where>[\w./]+:\d+) )?NCCL (?P<level>INFO|WARN|TRACE) ",
+    r"(?:(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
+    r"|^[\s>]{0,9}(?:\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?(?:[\w./]+:\d+ )?NCCL (?P<level>INFO|WARN|TRACE) ",
     re.MULTILINE,
 )
 WATCHDOG = re.compile(
@@ -136,7 +136,7 @@ def read(lines: Iterable[Line]) -> Log:
         heads = [*HEAD.finditer(text)]  # of interleaved lines, one begins inside another
         for head, following in zip_longest(heads, heads[1:]):
             reader.log.own += 1
-            process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"]))
+            process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"] or head["only"] or 0))
             reader.line(at, process, head["level"], text[head.end() : following and following.start()])
         if (found := WATCHDOG.search(text)) and len(reader.log.timeouts) < MOST_RANKS:
             timeout = Timeout(found[3], *(int(found[i]) for i in (2, 4, 5, 6)))

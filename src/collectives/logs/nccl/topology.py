@@ -136,8 +136,9 @@ def _connections(of: Communicator) -> Iterator[Finding]:
     node = node_of(of)
     ways: dict[str, list[tuple[int, int, Place]]] = {}
     for (_, a, b), (way, line) in of.connections.items():
-        if a in node and b in node:
-            ways.setdefault(_kind(way, node[a] == node[b]), []).append((a, b, line))
+        is_known = a in node and b in node  # a log of one rank knows one node, but only the network leaves it
+        is_inside = node[a] == node[b] if is_known else not way.startswith("NET")
+        ways.setdefault(_kind(way, is_inside), []).append((a, b, line))
     for kind, (follows, advice) in POOR.items():
         if found := ways.get(kind):
             a, b, line = found[0]
