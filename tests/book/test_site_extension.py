@@ -25,7 +25,7 @@ def test_a_figure_becomes_one_file_with_fewer_digits(tmp_path: Path) -> None:
     context: dict[str, Any] = {"body": body + body, "pathto": lambda name, _: f"../{name}"}
     extract(SimpleNamespace(outdir=tmp_path), "chapters/x", "page.html", context, object())
     (written,) = (tmp_path / "_images").iterdir()
-    assert written.read_bytes() == b'<svg d="M1.23 2" t="scale(0.015625)"/>'
+    assert written.read_bytes() == b'<svg d="M1.2 2" t="scale(0.015625)"/>'
     assert context["body"] == f'<img src="../_images/{written.name}">' * 2
 
 
@@ -188,5 +188,9 @@ def test_icons_that_no_page_shows_are_dropped(tmp_path: Path) -> None:
     script.write_text(f'a={{monero:[496,512,[],"f3d0","M3"],{sun},x:1}};b={{{moon}}}')
     (tmp_path / "page.html").write_text('<i class="fa-solid fa-sun fa-lg"></i>')
     (tmp_path / "theme.js").write_text('icon("fa-solid fa-moon")')
+    style = tmp_path / icons.STYLE
+    style.parent.mkdir(parents=True)
+    style.write_text('.a{b:c}.fa-monero:before{content:"1"}.fa-day:before,.fa-sun:before{content:"2"}')
     icons.keep_used(SimpleNamespace(outdir=tmp_path), None)
     assert script.read_text() == f"a={{{sun},x:1}};b={{{moon}}}"
+    assert style.read_text() == '.a{b:c}.fa-day:before,.fa-sun:before{content:"2"}'

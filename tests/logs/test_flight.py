@@ -157,6 +157,7 @@ def last(found: Dumps, rank: int) -> dict[str, object]:
     return entry
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
 def test_states_tell_a_device_from_a_program(p: int, tmp_path: Path) -> None:
     for seed in SEEDS:
@@ -347,6 +348,7 @@ WRONG: tuple[object, ...] = (
 )
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("form", FORMS)
 def test_wrong_types_leave_a_partial_answer(form: str, tmp_path: Path) -> None:
     def with_wrong(key: str, value: object, is_of_entry: bool) -> None:

@@ -25,6 +25,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {kind(row) for row in rows} == {"found"}
 
 
+@pytest.mark.integration  # seconds
 def test_one_page_says_the_same_with_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, page = tmp_path / "job.log", tmp_path / "job.html"
     log = [*lines(Job(nodes=4)), "node0:100:200 [0] f.cc:12 NCCL WARN <script>alert(1)</script>"]

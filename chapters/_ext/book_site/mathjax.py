@@ -7,6 +7,8 @@ from typing import Any
 
 # Of the package sphinx-mathjax-offline. For a formula that needs more, tests/book/test_site_browser.py names the file.
 KEPT = ["tex-chtml.js", "output/chtml/fonts/woff-v2"]
+# Fonts of letters that no formula here has.
+LEFT_OUT = shutil.ignore_patterns("MathJax_Fraktur*", "MathJax_SansSerif*", "MathJax_Script*")
 # The menu of a formula would load the parts that are not here.
 OPTIONS = {"enableMenu": False}
 
@@ -35,6 +37,6 @@ def package() -> Path:
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True)
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=LEFT_OUT)
     else:
         shutil.copyfile(source, target)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 EMBEDDED = re.compile(r'src="data:image/svg\+xml;base64,([^"]+)"')
-# Three digits or more of a coordinate in points, of which a screen shows two; factors of a scale are kept.
-LONG = re.compile(rb"scale\([^)]*\)|\d+\.\d{3,}")
+# Two digits or more of a coordinate in points, of which a screen shows one; factors of a scale are kept.
+LONG = re.compile(rb"scale\([^)]*\)|\d+\.\d{2,}")
 PATH, COMMAND = re.compile(rb'(?<= d=")[^"]+'), re.compile(rb"([A-Za-z])([^A-Za-z]*)")
 MOVED = re.compile(rb'transform="translate\((-?[\d.]+) 0\)"/>')  # of a letter, the last attribute
 STYLE, GROUP = re.compile(rb'(?<= style=")[^"]+'), re.compile(rb"<(/?)g( [^>]*)?>")
@@ -41,9 +41,9 @@ def slim(svg: bytes) -> bytes:
     """The same figure in fewer bytes: coordinates rounded, paths by distances, letters placed by ``x``.
 
     >>> slim(b'<path d="M 1.2345 2 L 3.5 4.0001" transform="scale(0.015625)"/>')
-    b'<path d="M1.23 2l2.27 2" transform="scale(0.015625)"/>'
+    b'<path d="M1.2 2l2.3 2" transform="scale(0.015625)"/>'
     >>> slim(b'<use xlink:href="#DejaVuSans-14" transform="translate(63.62 0)"/>')
-    b'<use xlink:href="#d14" x="63.62"/>'
+    b'<use xlink:href="#d14" x="63.6"/>'
     """
     svg = PATH.sub(lambda found: by_distances(found[0]), LONG.sub(_rounded, svg))
     svg = MOVED.sub(rb'x="\1"/>', svg.replace(b"DejaVuSans-", b"d"))
@@ -71,14 +71,14 @@ def without_bare_groups(svg: bytes) -> bytes:
 def by_distances(path: bytes) -> bytes:
     """A path of M, L, Q, C and z in which each point is given by its distance from the one before.
 
-    Coordinates have two decimals at most, so that the sums of distances are exact.
+    Coordinates have one decimal at most, so that the sums of distances are exact.
 
     >>> by_distances(b"M 10 20 L 15.5 20 L 15.5 19 Q 1 2 3 4 z")
     b'M10 20h5.5v-1q-14.5-17-12.5-15z'
     """
     begin, at, made = (0, 0), (0, 0), list[str]()
     for letter, numbers in COMMAND.findall(path):
-        command, given = letter.decode(), [round(100 * float(number)) for number in numbers.split()]
+        command, given = letter.decode(), [round(10 * float(number)) for number in numbers.split()]
         if command == "M":
             begin = at = given[0], given[1]
             made.append("M" + _joined(given))
@@ -101,13 +101,13 @@ def _moved(command: str, distances: list[int]) -> str:
     return command + _joined(distances)
 
 
-def _joined(hundredths: list[int]) -> str:
+def _joined(tenths: list[int]) -> str:
     """Numbers one after the other; a minus separates them, too."""
-    written = [f"{value / 100:.2f}".rstrip("0").rstrip(".") for value in hundredths]
+    written = [f"{value / 10:.1f}".removesuffix(".0") for value in tenths]
     return " ".join(written).replace(" -", "-")
 
 
 def _rounded(found: re.Match[bytes]) -> bytes:
     if found[0].startswith(b"scale"):
         return found[0]
-    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".").encode()
+    return f"{float(found[0]):.1f}".removesuffix(".0").encode()

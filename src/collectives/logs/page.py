@@ -28,7 +28,7 @@ b.act { color: var(--act) } .at { color: var(--faint); font-size: .85rem } img {
 def page(findings: Iterable[tuple[str, Finding]]) -> str:
     """The page: a section for each kind of file; findings from which something follows are marked.
 
-    >>> "<h2>NCCL log</h2>" in page([("NCCL log", Finding("log", "1 line of NCCL's of 1 line"))])
+    >>> "<h2>NCCL log</h2>" in page([("NCCL log", Finding("log", "9 lines, 1 of them NCCL's"))])
     True
     """
     sections = [

@@ -25,7 +25,7 @@ def findings(log: Log) -> Iterator[Finding]:
     >>> [one.kind for one in findings(read(numbered(log, "job.log")))]
     ['log', 'versions']
     """
-    yield Finding("log", f"{many(log.own, 'line')} of NCCL's of {many(log.lines, 'line')}")
+    yield Finding("log", f"{many(log.lines, 'line')}, {log.own:,} of them NCCL's")
     shown = [*log.communicators.values()][:MOST_NAMED]
     for of in shown:
         yield _job(of, log)
