@@ -27,6 +27,7 @@ def times(names: Sequence[str], seconds: Sequence[float], marked: int, what: str
             axes.annotate(duration(value), (value, i), (4, 0), textcoords="offset points", va="center", color=theme.ink)
         axes.set_yticks(range(len(names)), names)
         axes.set_xticks([])
+        axes.grid(visible=False)
         axes.set(xlabel=what, xlim=(0, 1.25 * max(seconds)))
         axes.invert_yaxis()
         axes.spines[["top", "right", "bottom"]].set_visible(False)
