@@ -21,7 +21,8 @@ def test_every_fault_was_planted_ten_times_and_named() -> None:
 def test_its_dumps_are_read_as_then(number: int) -> None:
     row = next(row for row in ROWS if row["fault"] == [*STEP][number])
     said = page.answer(number)
-    assert row["found"] in said
+    assert row["found"] in " ".join(said.split())
+    assert max(map(len, said.splitlines())) <= page.WIDTH
     assert ("\n      so:" in said) == (row["fault"] != planting.HEALTHY)
 
 

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 
 from collectives.cli.read import line, row
 from collectives.figures.style import Picture
@@ -14,6 +15,7 @@ from collectives.logs.read import read
 from collectives_book.faults.cases import STEP
 
 FOLDER = Path(__file__).parents[3] / "experiments/results/reference/slow-motion/faults"
+WIDTH = 84  # letters of a line on the page
 LATE = [*STEP].index("late")
 # What the table calls each fault.
 TITLES = {
@@ -41,10 +43,15 @@ def dumps(number: int) -> Iterator[list[Path]]:
 
 
 def answer(number: int) -> str:
-    """What `collectives read case-N/*.json` prints."""
+    """What `collectives read case-N/*.json` prints, in lines that fit a page."""
     with dumps(number) as paths:
-        said = [line(row(source, found)) for source, found in read(paths)]
-        return "\n".join(said).replace(f"{paths[0].parents[1]}{os.sep}", "")
+        said = "\n".join(line(row(source, found)) for source, found in read(paths))
+        lines = said.replace(f"{paths[0].parents[1]}{os.sep}", "").splitlines()
+    begins = [" " * (len(each) - len(each.lstrip())) for each in lines]
+    return "\n".join(
+        fill(each.strip(), WIDTH, initial_indent=begin, subsequent_indent=f"{begin}    ")
+        for each, begin in zip(lines, begins, strict=True)
+    )
 
 
 def waits() -> Picture:
