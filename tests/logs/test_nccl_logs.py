@@ -15,7 +15,7 @@ from collectives.logs.nccl.channels import parents as found_parents
 from collectives.logs.nccl.findings import findings
 from collectives.logs.nccl.lines import Log, Process
 from collectives.logs.nccl.lines import read as read_lines
-from logs.nccl_logs import Job, call, head, lines, parents
+from logs.nccl_logs import Job, call, head, lines, parents, watchdog
 
 JOBS = [
     Job(),
@@ -188,11 +188,6 @@ def test_quoted_lines_without_host_and_device_are_read() -> None:
 def test_the_log_of_one_rank_shows_what_leaves_its_node() -> None:
     log = [line for line in lines(Job(way="NET/Socket/0")) if line.startswith(head(Job(), 3))]
     assert "2 connections by sockets between nodes, such as rank 3 to 4" in only(log, "connection").found
-
-
-def watchdog(rank: int, number: int = 42, elements: int = 1024, collective: str = "ALLREDUCE") -> str:
-    what = f"SeqNum={number}, OpType={collective}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000"
-    return f"[rank{rank}]:[E C.cpp:1] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL({what}) ran"
 
 
 def test_the_ranks_that_a_watchdog_does_not_name_may_not_have_arrived() -> None:

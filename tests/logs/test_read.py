@@ -1,13 +1,15 @@
 """The verb ``read``: what it prints and writes, and files of no known kind."""
 
+import gzip
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 from collectives.cli import main
-from logs.nccl_logs import Job, lines
+from logs.nccl_logs import Job, lines, watchdog
 from test_schemas import kind
 
 
@@ -39,6 +41,27 @@ def test_one_page_says_the_same_with_pictures(tmp_path: Path, capsys: pytest.Cap
     assert main(["read", str(path), "--html", str(tmp_path / "no" / "job.html")]) == 2
     assert capsys.readouterr().err.endswith("No such file or directory\n")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["job.html", "job.log"]
+
+
+def test_a_hang_at_the_end_of_a_long_log_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("step 1, loss 0.3\n" * 100_000 + watchdog(3) + "\n")
+    assert main(["read", str(path)]) == 0
+    assert "rank 3 waited 600 s" in capsys.readouterr().out
+
+
+def test_broken_and_cut_archives_give_what_they_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chance = random.Random(3)
+    text = "\n".join([*lines(Job()), *(f"{chance.random()}" for _ in range(200_000))])
+    data = bytearray(gzip.compress(text.encode()))
+    path = tmp_path / "job.log.gz"
+    path.write_bytes(data[: len(data) - 1000])
+    assert main(["read", str(path)]) == 0
+    assert "0xabc of 8 ranks, all in the log" in capsys.readouterr().out
+    data[-5000:-4000] = bytes(1000)
+    path.write_bytes(data)
+    assert main(["read", str(path)]) == 0
+    assert "0xabc of 8 ranks, all in the log" in capsys.readouterr().out
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

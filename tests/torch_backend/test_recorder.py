@@ -26,7 +26,6 @@ def faults(folder: Path) -> list[Finding]:
 
 def torchs(folder: Path, *cases: str) -> list[str]:
     """What torch's analyser says of the dumps of each case: in a process of its own, because it ends Python's gc."""
-    pytest.importorskip("torch.distributed.flight_recorder.fr_trace")
     said = subprocess.run(
         [sys.executable, "-c", ANALYSE, str(folder), *cases], capture_output=True, text=True, check=True
     )

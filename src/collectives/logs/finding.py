@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from collectives.units import runs
 
@@ -78,10 +79,20 @@ def lines_of(paths: Sequence[Path], longest: int = LONGEST) -> Iterator[Line]:
         yield from numbered(_texts(path, longest), str(path))
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file, plain or gzip, to be read in pieces; at a place where gzip's data are cut or broken the block ends.
+
+    Raises OSError.
+    """
+    with path.open("rb") as raw, suppress(EOFError, zlib.error, gzip.BadGzipFile):
+        is_gzip = raw.read(2) == GZIP
+        raw.seek(0)
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw
+
+
 def _texts(path: Path, longest: int) -> Iterator[str]:
-    with path.open("rb") as start:
-        is_gzip = start.read(2) == GZIP
-    with suppress(EOFError), gzip.open(path) if is_gzip else path.open("rb") as file:  # one that is cut short ends so
+    with opened(path) as file:
         while data := file.readline(longest):
             yield COLOURS.sub("", data.decode("utf8", "replace")).rstrip("\r\n")
             while data and not data.endswith(b"\n"):

@@ -68,7 +68,7 @@ class Log:
 
 
 def begins(start: bytes) -> bool:
-    """Whether a file that begins so, compressed or not, is the Inspector's."""
+    """Whether a file that begins so is the Inspector's."""
     return BEGINS.search(start.decode("utf8", "replace")) is not None
 
 

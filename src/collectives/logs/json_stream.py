@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from collectives.logs.finding import GZIP
+from collectives.logs.finding import GZIP, opened
 
 # What is read at once, and the longest object: an event of a trace takes a few hundred bytes.
 CHUNK, LONGEST_OBJECT = 1 << 20, 1 << 22
@@ -46,32 +46,10 @@ def texts(path: Path) -> Iterator[str]:
     Raises OSError.
     """
     decoder, left = codecs.getincrementaldecoder("utf8")("replace"), MOST_CHARACTERS
-    with path.open("rb") as file:
-        is_gzip = file.read(2) == GZIP
-        file.seek(0)
-        pieces = iter(lambda: file.read(CHUNK), b"")
-        for piece in _inflated(pieces) if is_gzip else pieces:
+    with opened(path) as file:
+        while left > 0 and (piece := file.read1(CHUNK)):  # type: ignore[attr-defined]  # both kinds of file have it
             yield decoder.decode(piece)
             left -= len(piece)
-            if left <= 0:
-                return
-
-
-def _inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The members of a gzip file, a chunk at a time: a small file that expands to a huge one stays small in memory."""
-    inflate = zlib.decompressobj(31)
-    for piece in pieces:
-        while piece:
-            try:
-                data = inflate.decompress(piece, CHUNK)
-            except zlib.error:
-                return
-            yield data
-            piece = inflate.unconsumed_tail or inflate.unused_data
-            if inflate.eof:
-                inflate = zlib.decompressobj(31)
-            elif not data and not inflate.unconsumed_tail:
-                break
 
 
 def array_in(path: Path, name: re.Pattern[str]) -> tuple[Object, Iterator[Object | None]]:

@@ -84,10 +84,9 @@ def play(hosts: Cluster, fault: str, culprit: int, folder: Path) -> None:
             environment = hosts.variables(rank) | variables
             processes.append(hosts.popen(rank, command, environment=environment, stdout=log, stderr=log))
         deadline = time.monotonic() + MOST_SECONDS
-        waiting = {"killed", "stopped"} & {fault}
         while time.monotonic() < deadline:
             running = [rank for rank, process in enumerate(processes) if process.poll() is None]
-            if not running or (waiting and running == [culprit]):
+            if not running or (fault == "stopped" and running == [culprit]):
                 break
             time.sleep(0.1)
         end(processes)

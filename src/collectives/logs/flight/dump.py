@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from collectives.logs.finding import LogError
+from collectives.logs.finding import LogError, opened
 from collectives.logs.flight.pickled import load
 
 # What is read at most: bytes of a file, entries of all files together, tensors of an entry, their dimensions, elements
@@ -83,7 +83,8 @@ def begins(start: bytes) -> bool:
 def read(path: Path, most: int = MOST_ENTRIES) -> Dump:
     """The dump in a file, the last ``most`` entries of it. Raises LogError, in one line."""
     try:
-        with path.open("rb") as file:
+        data = b""
+        with opened(path) as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ValueError(f"got more than {MOST_BYTES:,} bytes, expected a dump of one rank")

@@ -82,7 +82,7 @@ class Trace:
 
 
 def begins(start: bytes) -> bool:
-    """Whether a file that begins so, compressed or not, is a trace."""
+    """Whether a file that begins so is a trace."""
     return EVENTS.search(start.decode("utf8", "replace")) is not None
 
 

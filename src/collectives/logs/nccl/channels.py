@@ -9,10 +9,9 @@ from functools import reduce as fold
 import numpy as np
 
 from collectives.algorithms import ALGORITHMS
+from collectives.algorithms.binary_tree import NO_PARENT
 from collectives.logs.nccl.lines import Communicator
 from collectives.schedule import Ints, Schedule, Step, on, parallel, reverse, then
-
-NO_PARENT = -1
 
 # More (rank, chunk) cells than these are not proved: a second or so.
 MOST_CELLS = 1 << 20

@@ -116,8 +116,12 @@ class Log:
 
 def begins(start: bytes) -> bool:
     """Whether a file that begins so has lines of NCCL, or of torch's watchdog."""
-    text = COLOURS.sub("", start.decode("utf8", "replace"))
-    return HEAD.search(text) is not None or WATCHDOG.search(text) is not None
+    return is_own(COLOURS.sub("", start.decode("utf8", "replace")))
+
+
+def is_own(text: str) -> bool:
+    """Whether a text has a line of NCCL, or of torch's watchdog."""
+    return "NCCL" in text and (HEAD.search(text) is not None or WATCHDOG.search(text) is not None)
 
 
 def read(lines: Iterable[Line]) -> Log:

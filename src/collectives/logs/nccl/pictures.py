@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collectives.logs.nccl.channels import NO_PARENT
+from collectives.algorithms.binary_tree import NO_PARENT
 from collectives.schedule import Ints
 
 if TYPE_CHECKING:
