@@ -11,7 +11,7 @@ partner, wait, and get the result back.
 import numpy as np
 
 from collectives import bounds
-from collectives.schedule import Schedule, Step, on, reverse, then
+from collectives.schedule import Ints, Schedule, Step, on, reverse, then
 
 
 def recursive_doubling(p: int) -> Schedule:
@@ -83,14 +83,29 @@ def halving_doubling(p: int) -> Schedule:
     """Reduce-scatter by halving, then all-gather by doubling: Rabenseifner's all-reduce.
 
     Steps: 2 log2 p for a power of two. Otherwise the ranks beyond p' = 2**floor(log2 p) fold in whole: 2 log2 p' +
-    2. Bytes a rank sends: 2 (p-1)/p n, or at most 2 (p'-1)/p' n + n for a rank with a folded partner (Thakur,
-    Rabenseifner and Gropp 2005).
+    2. Bytes a rank sends: 2 (p-1)/p n, or at most 2 (p'-1)/p' n + n for a rank with a folded partner. The longest
+    messages, of n/2 bytes, go to the next rank (Thakur, Rabenseifner and Gropp 2005: vector halving, distance doubling).
 
     >>> halving_doubling(8).nsteps, halving_doubling(9).nsteps
     (6, 8)
+    >>> halving_doubling(4).step(0)
+    Step(1->0:+0-1, 3->2:+0-1, 0->1:+2-3, 2->3:+2-3)
     """
     core = bounds.core(p)
-    return fold(then(reduce_scatter(core), all_gather(core), "all_reduce"), p)
+    far_first = then(reduce_scatter(core), all_gather(core), "all_reduce")
+    return fold(on(far_first, core, core, _reversed_bits(core), np.arange(core)), p)
+
+
+def _reversed_bits(p: int) -> Ints:
+    """Each rank's number with its bits in reverse, which exchanges near and far; p is a power of two.
+
+    >>> _reversed_bits(8).tolist()
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    """
+    bits = np.zeros(1, dtype=np.int64)
+    while len(bits) < p:
+        bits = np.concatenate([2 * bits, 2 * bits + 1])
+    return bits
 
 
 def fold(inner: Schedule, p: int) -> Schedule:
