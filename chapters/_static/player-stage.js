@@ -65,10 +65,17 @@
       return svg("g", { class: "sp-nodes" }, line(3.5 * this.radius + 1, "sp-rim"), line(3.5 * this.radius, "sp-inner"));
     }
 
+    /* Of two trees each has its colour: the first one carries the first half of the chunks. */
     links() {
-      const pairs = new Set(this.game.messages.flat().map(({ src, dst }) => `${src} ${dst}`));
-      const d = [...pairs].map((pair) => pathOf(this.curve(...pair.split(" ").map(Number)))).join("");
-      return svg("path", { class: "sp-links", d, style: `opacity: ${pairs.size > 60 ? 0.4 : 1}` });
+      const { k, layout } = this.game.data;
+      const trees = Array.from({ length: layout.shape === "two trees" ? 2 : 1 }, () => new Set());
+      for (const { src, dst, chunks } of this.game.messages.flat())
+        for (const chunk of chunks) trees[Math.floor((chunk * trees.length) / k)].add(`${src} ${dst}`);
+      return svg("g", {}, ...trees.map((pairs, nth) => {
+        const d = [...pairs].map((pair) => pathOf(this.curve(...pair.split(" ").map(Number)))).join("");
+        const tree = trees.length > 1 ? ` sp-tree-${nth + 1}` : "";
+        return svg("path", { class: `sp-links${tree}`, d, style: `opacity: ${pairs.size > 60 ? 0.4 : 1}` });
+      }));
     }
 
     curve(src, dst) {
