@@ -76,7 +76,10 @@ SWEEPS = {
     "slow-motion/two-trees-all-reduce": Run(
         [
             Settings(
-                algorithms=["segmented_ring", "recursive_doubling", "halving_doubling", "tree", "two_tree"],
+                algorithms=[
+                    *("segmented_ring", "recursive_doubling", "halving_doubling", "optimal"),
+                    *("tree", "overlapped_tree", "two_tree"),
+                ],
                 ranks=31,
                 where="cluster:10ms,12.5MB/s",
                 bytes=[128 << 10 << i for i in range(5)],
