@@ -41,9 +41,9 @@ def step(*algorithms: str) -> Picture:
         axes = figure.subplots()
         places = [-nth for nth in range(len(bars))]
         colours = [theme.faint, *(mark(name).colour for name in times)]
-        axes.barh(places, list(bars.values()), color=colours, height=0.7)
+        drawn = axes.barh(places, list(bars.values()), color=colours, height=0.7)
         axes.set_yticks(places, list(bars))
-        axes.bar_label(axes.containers[0], [duration(seconds) for seconds in bars.values()], padding=3)
+        axes.bar_label(drawn, [duration(seconds) for seconds in bars.values()], padding=3)
         axes.set_xlim(right=1.2 * max(bars.values()))
         axes.xaxis.set_visible(False)
         axes.grid(visible=False)
@@ -56,10 +56,9 @@ def step(*algorithms: str) -> Picture:
 
 def _caption(times: dict[str, float]) -> str:
     least = statements.least(times)
-    job = (
-        f"The job: {MODEL.name} on {GPUS} H100, {GRADIENT / 1e9:.0f} GB of gradients in every step, simulated on {ON}."
-    )
-    return f"{job} The all-reduce by {least} adds {min(times.values()) / COMPUTING:.0%} to the computing if nothing overlaps."
+    added = f"{min(times.values()) / COMPUTING:.0%}"
+    job = f"The job: {MODEL.name} on {GPUS} H100 sums {GRADIENT / 1e9:.0f} GB of gradients a step. Simulated on {ON}."
+    return f"{job} If nothing overlaps, the all-reduce by {least} adds {added} to the computing."
 
 
 def wasted(algorithm: str, tokens: float = 1e12) -> float:
