@@ -75,7 +75,8 @@ def test_trees_take_no_more_steps_than_they_promise(segments: int, ranks: list[i
     for p in ranks:
         for algorithm in ("tree", "two_tree"):
             schedule = build("all_reduce", algorithm, p, segments=segments)
-            assert schedule.nsteps <= 2 * (2 * height(p) + 2 * segments - 2), p
+            saved = 2 if algorithm == "tree" else 0  # the root of one tree has a single child
+            assert schedule.nsteps <= 2 * (2 * height(p) + 2 * segments - 2) - saved, p
 
 
 def test_trees_begin_and_end_at_work() -> None:
