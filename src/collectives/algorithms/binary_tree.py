@@ -155,5 +155,5 @@ def exchanges(parent: Ints) -> tuple[Ints, Ints, int]:
     while (level := (parent != NO_PARENT) & level[parent]).any():
         before[level] = before[parent[level]] + place[level]
         after[level] = after[parent[level]] + period - place[level]
-    turn = before.max()
-    return (*(np.where(parent == NO_PARENT, -1, steps) for steps in (turn - before, turn + after)), period)
+    up, down = (np.where(parent == NO_PARENT, -1, before.max() + steps) for steps in (-before, after))
+    return up, down, period

@@ -108,8 +108,8 @@ def over_bound(n: int) -> float:
 def leaves_both_ways(algorithm: str) -> tuple[int, ...]:
     """In how many steps a leaf of one tree on 32 ranks both sends and receives, with one segment and with eight."""
     leaves = set(range(32)) - inside(binary_tree(32))
-    cut = (schedule(algorithm, 32, segments) for segments in (1, 8))
-    return tuple(sum(bool(leaves & {*step.src.tolist()} & {*step.dst.tolist()}) for step in tree.steps()) for tree in cut)
+    trees = (schedule(algorithm, 32, segments).steps() for segments in (1, 8))
+    return tuple(sum(bool(leaves & {*step.src.tolist()} & {*step.dst.tolist()}) for step in steps) for steps in trees)
 
 
 def duplex() -> float:
@@ -294,7 +294,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "39.1 39.2", "in a half-duplex manner",
         "A leaf never sends and receives at once, and pipelining does not change that.", (0, 0),
         lambda: leaves_both_ways("overlapped_tree"), EQUAL,
-        "If later segments go up while the first go down, leaves do both in {} steps (32 ranks, one segment and eight).",
+        "On 32 ranks, if segments go up while others go down, leaves do both in {} steps (one segment, eight segments).",
         TREE, Given("the broadcast waits for the end of the reduce", lambda: leaves_both_ways("tree")),
     ),
     Claim(
