@@ -294,7 +294,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "39.1 39.2", "in a half-duplex manner",
         "A leaf never sends and receives at once, and pipelining does not change that.", (0, 0),
         lambda: leaves_both_ways("overlapped_tree"), EQUAL,
-        "On 32 ranks, if segments go up while others go down, leaves do both in {} steps (one segment, eight segments).",
+        "On 32 ranks, one segment and eight: if some go up while others go down, leaves do both in {} steps.",
         TREE, Given("the broadcast waits for the end of the reduce", lambda: leaves_both_ways("tree")),
     ),
     Claim(
