@@ -150,8 +150,8 @@ def exchanges(parent: Ints) -> tuple[Ints, Ints, int]:
     above, place = parent[ranks], np.ones_like(parent)
     place[ranks] += np.arange(len(ranks)) - np.searchsorted(above, above)  # 1 for the child that comes last
     before, after = np.zeros_like(parent), np.zeros_like(parent)  # steps between a rank's turn and the root's
+    period = int((place[ranks] + (parent[above] != NO_PARENT)).max(initial=0))
     level = parent == NO_PARENT
-    period = int((np.bincount(above, minlength=len(parent)) + ~level).max())
     while (level := (parent != NO_PARENT) & level[parent]).any():
         before[level] = before[parent[level]] + place[level]
         after[level] = after[parent[level]] + period - place[level]
