@@ -1,12 +1,15 @@
 """Closed forms and bounds at their edges: one rank, no time, and each term that can be the largest."""
 
+from math import sqrt
+
 import numpy as np
 import pytest
 
-from collectives.algorithms import COSTS, build
+from collectives.algorithms import COSTS, PIPELINES, build
 from collectives.bounds import (
     algbw,
     busbw,
+    height,
     lower_bound,
     pipelined_seconds,
     reach_seconds,
@@ -41,6 +44,15 @@ def test_one_rank_alone_takes_no_time() -> None:
 def test_busbw_counts_the_bytes_of_the_busiest_link(collective: str, factor: float) -> None:
     assert busbw(collective, 4, 2_000_000_000, 1.0) == 2 * factor
     assert lower_bound(collective, 4, 1e9, alpha=0, beta=1e-9) == factor
+
+
+@pytest.mark.parametrize("p", [4, 64, 1024])
+def test_the_best_number_of_segments_gives_the_time_that_the_chapter_states(p: int) -> None:
+    n, alpha, beta, h = 1 << 28, 5e-6, 4e-11, height(p)
+    for name, fixed, period in (("tree", 4 * h - 4, 4), ("overlapped_tree", 4 * h - 3, 3)):
+        form = PIPELINES["all_reduce", name](p)
+        least = period * n * beta + fixed * alpha + 2 * sqrt(fixed * period * n * alpha * beta)
+        assert form.seconds(n, form.best(n, alpha, beta), alpha, beta) == pytest.approx(least, rel=1e-3)
 
 
 def test_what_took_no_time_has_no_bandwidth() -> None:

@@ -164,6 +164,12 @@ def binary_trees(levels: int, trees: int) -> Pipeline:
     return Pipeline(max(0, 4 * levels - 4), 4, trees)
 
 
+def overlapped_tree(p: int) -> Pipeline:
+    """A segment takes a step for each neighbour of an interior rank: three, if there are four ranks or more."""
+    period = max(1, min(3, p - 1))
+    return Pipeline(max(0, (period + 1) * height(p) - period), period, 1)
+
+
 def chain(p: int) -> Pipeline:
     """One step a hop, and one a segment."""
     return Pipeline(max(0, p - 2), 1, 1)

@@ -155,7 +155,7 @@ def test_a_slow_leaf_is_held_against_even_links(leaf: float, said: str) -> None:
     sentence = figures.slow_leaf(table, {1, 3, 5, 7})
     assert sentence.startswith("Measured on 8 hosts with 1 MiB: 472 ms with even links. With a link 4 times slower")
     assert said in sentence
-    assert sentence.endswith("at a rank inside, 1.23 s, longer than with even links.")
+    assert sentence.endswith("at an interior rank, 1.23 s, longer than with even links.")
 
 
 def test_the_record_can_be_written() -> None:

@@ -45,6 +45,7 @@ BRICK, NAVY = Mark("#994F00", "H"), Mark("#4B6FC4", "8")
 OLIVE, WINE, TEAL = Mark("#999933", "<"), Mark("#882255", "p"), Mark("#44AA99", "d")
 INDIGO, FOREST, NEUTRAL = Mark("#332288", "h"), Mark("#117733", ">"), Mark("#8c8c8c", "*")
 ROSE, GOLD, PLUM = Mark("#CC6677", "*"), Mark("#B8860B", "2"), Mark("#AA4499", "+")
+MAGENTA = Mark("#EE3377", "x")
 
 
 # Trees packed into the links of a machine are named by it: ``packed_trees@dgx1``.
@@ -176,6 +177,8 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         swing.doubling, NAVY, cost=bounds.recursive_doubling, far=True),
     ("all_reduce", "tree"): Algorithm(
         tree.all_reduce, ORANGE, "tree", pipeline=lambda p: bounds.binary_trees(height(p), 1)),
+    ("all_reduce", "overlapped_tree"): Algorithm(
+        tree.overlapped, MAGENTA, "tree", pipeline=bounds.overlapped_tree),
     ("all_reduce", "two_tree"): Algorithm(
         tree.two_tree, VERMILION, "two trees", pipeline=lambda p: bounds.binary_trees(height(p), 2)),
     ("all_reduce", "hierarchical_ring"): Algorithm(

@@ -132,3 +132,28 @@ def arrivals(parent: Ints, colour: Ints) -> Ints:
             return arrival
         earliest = arrival[parent[level]] + 1
         arrival[level] = earliest + (earliest + colour[level]) % 2
+
+
+def exchanges(parent: Ints) -> tuple[Ints, Ints, int]:
+    """The steps of an all-reduce in which the two ends of an edge always send to each other: ``up, down, period``.
+
+    Rank r sends segment j to its parent in step ``up[r] + period * j`` and receives it in step ``down[r] + period * j``
+    (-1 at the root). The period is the largest number of neighbours, because a rank serves one in each step. Of two
+    children the one with the higher rank comes first, in both directions.
+
+    >>> up, down, period = exchanges(binary_tree(8))
+    >>> up.tolist(), down.tolist(), period
+    ([-1, 2, 3, 1, 4, 1, 2, 0], [-1, 11, 9, 10, 7, 10, 8, 9], 3)
+    """
+    ranks = np.flatnonzero(parent != NO_PARENT)
+    ranks = ranks[np.argsort(parent[ranks], kind="stable")]
+    above, place = parent[ranks], np.ones_like(parent)
+    place[ranks] += np.arange(len(ranks)) - np.searchsorted(above, above)  # 1 for the child that comes last
+    before, after = np.zeros_like(parent), np.zeros_like(parent)  # steps between a rank's turn and the root's
+    period = int((place[ranks] + (parent[above] != NO_PARENT)).max(initial=0))
+    level = parent == NO_PARENT
+    while (level := (parent != NO_PARENT) & level[parent]).any():
+        before[level] = before[parent[level]] + place[level]
+        after[level] = after[parent[level]] + period - place[level]
+    up, down = (np.where(parent == NO_PARENT, -1, before.max() + steps) for steps in (-before, after))
+    return up, down, period

@@ -1,15 +1,16 @@
 """Up a tree to add, down a tree to spread: about log2(p) hops instead of p.
 
 A binomial tree moves whole buffers, or in a scatter ever smaller halves of one. Chain and binary trees are
-pipelined: the buffer is cut into segments that follow each other, so that all levels work at the same time. Two
-trees keep every port busy in both directions, because an interior rank of one is a leaf of the other (Sanders,
-Speck and Träff 2009).
+pipelined: the buffer is cut into segments that follow each other, so that all levels work at the same time. In an
+all-reduce the first segments can go down while later ones still go up; then the ports of interior ranks are busy in
+both directions. Two trees keep every port busy, because an interior rank of one is a leaf of the other (Sanders, Speck
+and Träff 2009).
 """
 
 import numpy as np
 
 from collectives.algorithms import ring
-from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, second_tree
+from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, exchanges, second_tree
 from collectives.schedule import Ints, Schedule, Step, on, parallel, reverse, then
 
 
@@ -141,8 +142,8 @@ def two_tree_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
 def all_reduce(p: int, segments: int = 1) -> Schedule:
     """Reduce to the root of one binary tree, then broadcast from it, both pipelined over ``segments`` segments.
 
-    Steps: at most 2 (2h + 2s - 2), where h = ceil(log2 p) is the tree's height and s the segments. Bytes a rank inside
-    the tree sends: up to 3 n (one n up, two down), while a leaf sends n.
+    Steps: at most 2 (2h + 2s - 2), where h = ceil(log2 p) is the tree's height and s the segments. Bytes an interior
+    rank sends: up to 3 n (one n up, two down), while a leaf sends n.
 
     >>> all_reduce(8, segments=4).nsteps
     22
@@ -158,6 +159,25 @@ def all_reduce_through(parent: Ints, segments: int = 1) -> Schedule:
     """
     down = _down(parent, arrivals(parent, edge_colours(parent[None])[0]), segments, period=2)
     return then(reverse(down, "reduce", add=True), down, "all_reduce")
+
+
+def overlapped(p: int, segments: int = 1) -> Schedule:
+    """The same tree, but every segment goes down as soon as the root has it, while later ones still go up.
+
+    Both ends of an edge send to each other in the same steps (`exchanges`). A rank has three neighbours at most, so
+    that a segment follows three steps after the one before it, and not four, two up and two down.
+
+    Steps for p > 3: 4h + 3s - 3, h = ceil(log2 p), s segments; one less if p is no power of two. Bytes an interior rank
+    sends: up to 3 n.
+
+    >>> all_reduce(8, segments=64).nsteps, overlapped(8, segments=64).nsteps
+    (262, 201)
+    """
+    parent = binary_tree(p)
+    up, down, period = exchanges(parent)
+    rising = reverse(_down(parent, up.max() - up, segments, period), "reduce", add=True)  # its last segment comes first
+    rising = on(rising, p, segments, np.arange(p), np.arange(segments)[::-1])
+    return parallel(rising, _down(parent, down, segments, period), "all_reduce")
 
 
 def two_tree(p: int, segments: int = 1, second: str | None = None) -> Schedule:

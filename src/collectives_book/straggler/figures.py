@@ -111,17 +111,17 @@ def _worst(name: str, rows: Rows) -> str:
 
 
 def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
-    """A sentence about one algorithm and size: a slow leaf against even links, and against slow ranks inside.
+    """A sentence about one algorithm and size: a slow leaf against even links, and against slow interior ranks.
 
     ``leaves`` are the ranks without children; rank 0, the root, is left out.
     """
     even, places = next(by_factor(rows[rows.factor == 1]).itertuples()), list(by_position(rows).itertuples())
     at_leaf = [row for row in places if row.slow_host in leaves]
-    inside = [row for row in places if row.slow_host not in {0, *leaves}]
+    interior = [row for row in places if row.slow_host not in {0, *leaves}]
     return (
         f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}: {statements.us(even.median_us)} with even "
         f"links. With a link {places[0].factor} times slower at a leaf it takes {_took_by(at_leaf)}, "
-        f"{_longer(at_leaf, even)}; at a rank inside, {_took_by(inside)}, {_longer(inside, even)}."
+        f"{_longer(at_leaf, even)}; at an interior rank, {_took_by(interior)}, {_longer(interior, even)}."
     )
 
 
