@@ -139,7 +139,7 @@ def share(p: int, steps: int, adds: bool = False) -> Cost:
 class Pipeline(NamedTuple):
     """A pipelined algorithm: at most ``fixed + period * s`` steps, each of one of s segments of n / share bytes.
 
-    Of its steps the part ``adds`` adds what arrives: half in a reduce and a broadcast one after the other.
+    In the share ``adds`` of its steps ranks add what they receive: a half, if a broadcast follows a reduce.
     """
 
     fixed: int
