@@ -91,7 +91,8 @@ class FilledPorts:
                     yield _group(tree, rank, line)
             for rank, (x, y) in enumerate(at):
                 circle = f'<circle cx="{x}" cy="{y}" r="12" fill="{COLOURS[tree]}"/>'
-                yield _group(tree, rank, f'{circle}<text x="{x}" y="{y}" style="fill: #fff; font-weight: 600">{rank}</text>')
+                number = f'<text x="{x}" y="{y}" style="fill: #fff; font-weight: 600">{rank}</text>'
+                yield _group(tree, rank, circle + number)
 
     def _slots(self, height: int) -> Iterator[str]:
         """A row in which ranks send and one in which they receive; each rank has a slot for either colour."""
