@@ -1,4 +1,4 @@
-"""The rule of the page on choosing an all-reduce, its losses, and what busbw can show: on machines and rows made here."""
+"""The rule for choosing an all-reduce, its losses, and what busbw can show, on machines and rows made here."""
 
 import pandas as pd
 import pytest
