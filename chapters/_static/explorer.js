@@ -10,7 +10,7 @@
   const { plain, svg } = schedulePlayer;
 
   const LABEL = 24; // pixels from one label to the next: as high as a finger needs
-  const TOP = 22, BOTTOM = 26, LEFT = 52; // room for the marker's size, the sizes and the times
+  const TOP = 22, BOTTOM = 26, LEFT = 50; // room for the marker's size, the sizes and the times
   const UNITS = ["B", "KiB", "MiB", "GiB"];
 
   const size = (n) => {
@@ -127,7 +127,7 @@
         const over = data.n.map((n) => boundOf(data, { ...values, n }));
         lines.push({ name: "lower bound", over, now: boundOf(data, values), node: this.bound, dashed: true });
       }
-      const width = this.width = this.find("chart").clientWidth, right = width - (width < 480 ? 142 : 168);
+      const width = this.width = this.find("chart").clientWidth, right = width - (width < 480 ? 132 : 168);
       const height = Math.max(300, LABEL * lines.length + TOP + BOTTOM), floor = height - BOTTOM;
       const all = lines.flatMap(({ over }) => over).map(Math.log10);
       const [low, high] = all.length ? [Math.floor(Math.min(...all)), Math.ceil(Math.max(...all))] : [-6, 0];
@@ -143,7 +143,7 @@
 
     axes(x, y, right, floor, low, high) {
       const marks = [];
-      const sizes = right - LEFT < 320 ? [3, 10, 20, 30] : [3, 10, 15, 20, 25, 30, 34];
+      const sizes = right - LEFT < 320 ? [3, 20, 30] : [3, 10, 15, 20, 25, 30, 34];
       const times = Array.from({ length: high - low + 1 }, (_, i) => low + i).filter((power) => high - low < 9 || (power - low) % 2 === 0);
       for (const power of times) {
         marks.push(svg("path", { class: "ce-grid", d: `M${LEFT} ${y(10 ** power)}H${right}` }));

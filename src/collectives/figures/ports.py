@@ -70,7 +70,7 @@ class FilledPorts:
         body = "".join([*_words(height), *self._slots(height), *self._edges(height)])
         alone, both = map(escape, self.said)
         return (
-            f'<figure class="filled-ports"><style>{STYLE}</style>'
+            f'<figure class="drawn filled-ports"><style>{STYLE}</style>'
             '<label><input type="checkbox"> Add the second tree</label>'
             f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(self.alt)}">'
             f"{body}</svg>"
