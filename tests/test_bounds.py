@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from collectives.algorithms import COSTS, PIPELINES, build
+from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, build
 from collectives.bounds import (
     algbw,
     busbw,
@@ -76,3 +76,18 @@ def test_what_is_added_is_what_the_closed_form_says(collective: str, algorithm: 
             np.add.at(per_rank, step.dst[step.add], step.count[step.add])
             added += int(per_rank.max())
         assert added == pytest.approx(COSTS[collective, algorithm](p).added * schedule.k), p
+
+
+@pytest.mark.parametrize(("p", "g"), [(6, 2), (6, 3), (12, 4), (16, 8), (10, 5)])
+def test_what_leaves_nodes_of_any_size_is_what_the_closed_forms_say(p: int, g: int) -> None:
+    for name in ("hierarchical_ring", "multi_channel_ring"):
+        known = ALGORITHMS["all_reduce", name]
+        assert known.cost is not None
+        assert known.inside is not None
+        schedule, whole, inside = known(p, ranks_per_node=g), known.cost(p, g), known.inside(p, g)
+        sent = np.zeros((2, p), dtype=np.int64)
+        for step in schedule.steps():
+            np.add.at(sent, ((step.src // g == step.dst // g).astype(int), step.src), step.count)
+        assert sent[1].max() == pytest.approx(inside.sent * schedule.k)
+        assert sent[0].max() == pytest.approx((whole.sent - inside.sent) * schedule.k)
+        assert schedule.nsteps == whole.steps - (inside.steps if name == "multi_channel_ring" else 0)

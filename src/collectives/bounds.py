@@ -97,37 +97,37 @@ def bruck_all_to_all(p: int) -> Cost:
     return Cost(height(p), sum(i.bit_count() for i in range(p)) / p, 0)
 
 
-def hierarchical_ring(p: int) -> Cost:
-    """On the squarest nodes; inside and outside one after the other, as if their links were alike."""
-    g, inside = default_node(p), inside_nodes(p)
+def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Cost:
+    """On the squarest nodes unless told; inside and outside one after the other, as if their links were alike."""
+    g, inside = ranks_per_node or default_node(p), inside_nodes(p, ranks_per_node)
     outside = 2 * (p // g - 1)
     sent = inside.sent + outside / p
     return Cost(inside.steps + outside, sent, sent / 2)
 
 
-def inside_nodes(p: int) -> Cost:
-    """The part of a hierarchical ring's cost that stays inside nodes of `default_node` ranks.
+def inside_nodes(p: int, ranks_per_node: int | None = None) -> Cost:
+    """The part of a hierarchical ring's cost that stays inside nodes, by default of `default_node` ranks.
 
     >>> inside_nodes(16)
     Cost(steps=6, sent=1.5, added=0.75)
     """
-    g = default_node(p)
+    g = ranks_per_node or default_node(p)
     return Cost(2 * (g - 1), 2 * (g - 1) / g, (g - 1) / g)
 
 
-def multi_channel_ring(p: int) -> Cost:
-    """On the squarest nodes, in every step of the ring a message inside and one outside, one after the other."""
+def multi_channel_ring(p: int, ranks_per_node: int | None = None) -> Cost:
+    """On the squarest nodes unless told, in every step a message inside and one outside, one after the other."""
     ring = Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)
-    return ring._replace(steps=2 * ring.steps) if default_node(p) > 1 else ring
+    return ring._replace(steps=2 * ring.steps) if (ranks_per_node or default_node(p)) > 1 else ring
 
 
-def inside_channels(p: int) -> Cost:
-    """The part of a multi-channel ring's cost that stays inside nodes of `default_node` ranks.
+def inside_channels(p: int, ranks_per_node: int | None = None) -> Cost:
+    """The part of a multi-channel ring's cost that stays inside nodes, by default of `default_node` ranks.
 
     >>> inside_channels(16)
     Cost(steps=30, sent=1.40625, added=0.703125)
     """
-    g, ring = default_node(p), multi_channel_ring(p)
+    g, ring = ranks_per_node or default_node(p), multi_channel_ring(p, ranks_per_node)
     return Cost(ring.steps // 2 if g > 1 else 0, ring.sent * (g - 1) / g, ring.added * (g - 1) / g)
 
 
@@ -137,37 +137,46 @@ def share(p: int, steps: int, adds: bool = False) -> Cost:
 
 
 class Pipeline(NamedTuple):
-    """A pipelined algorithm: at most ``fixed + period * s`` steps, each of one of s segments of n / share bytes."""
+    """A pipelined algorithm: at most ``fixed + period * s`` steps, each of one of s segments of n / share bytes.
+
+    In the share ``adds`` of its steps ranks add what they receive: a half, if a broadcast follows a reduce.
+    """
 
     fixed: int
     period: int
     share: int
+    adds: float = 0.0
 
-    def seconds(self, n: float, segments: int, alpha: float, beta: float) -> float:
+    def seconds(self, n: float, segments: int, alpha: float, beta: float, gamma: float = 0.0) -> float:
         """The time for n bytes in ``segments`` segments (of each tree)."""
-        return (self.fixed + self.period * segments) * (alpha + beta * n / (self.share * segments))
+        byte = beta + self.adds * gamma
+        return (self.fixed + self.period * segments) * (alpha + byte * n / (self.share * segments))
 
-    def best(self, n: float, alpha: float, beta: float) -> int:
+    def best(self, n: float, alpha: float, beta: float, gamma: float = 0.0) -> int:
         """The number of segments that takes least time: sqrt(fixed beta n / (period share alpha)), at least 1.
 
-        More segments fill the pipeline better, but each costs its own alpha; Sanders, Speck and Träff 2009 balance the
-        same two terms.
+        A byte costs gamma, too, in the steps that add. More segments fill the pipeline better, but each costs its own
+        alpha; Sanders, Speck and Träff 2009 balance the same two terms.
 
         >>> chain(10).best(n=8e6, alpha=5e-6, beta=1e-9)
         113
         """
-        return max(1, round(sqrt(self.fixed * beta * n / (self.period * self.share * alpha))))
+        byte = beta + self.adds * gamma
+        return max(1, round(sqrt(self.fixed * byte * n / (self.period * self.share * alpha))))
 
 
 def binary_trees(levels: int, trees: int) -> Pipeline:
     """Reduce and broadcast, each with two steps a level and two a segment."""
-    return Pipeline(max(0, 4 * levels - 4), 4, trees)
+    return Pipeline(max(0, 4 * levels - 4), 4, trees, adds=0.5)
 
 
 def overlapped_tree(p: int) -> Pipeline:
-    """A segment takes a step for each neighbour of an interior rank: three, if there are four ranks or more."""
+    """A segment takes a step for each neighbour of an interior rank: three, if there are four ranks or more.
+
+    Some rank adds in every step but the last ones.
+    """
     period = max(1, min(3, p - 1))
-    return Pipeline(max(0, (period + 1) * height(p) - period), period, 1)
+    return Pipeline(max(0, (period + 1) * height(p) - period), period, 1, adds=1.0)
 
 
 def chain(p: int) -> Pipeline:

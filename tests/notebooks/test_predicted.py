@@ -1,7 +1,7 @@
 """Pictures of which algorithm to take: every field is drawn, and the alternative text says who wins where."""
 
 from collectives_book.figures.kit import readable_on
-from collectives_book.figures.predicted import Fastest, bus_bandwidth, fastest
+from collectives_book.figures.predicted import Fastest, _areas, _initials, fastest
 
 SMALL, LARGE = 8, 25 << 20
 
@@ -29,10 +29,10 @@ def test_names_are_readable_on_every_colour() -> None:
     assert [readable_on(colour) for colour in ("#000000", "#332288", "#ffffff")] == ["white", "white", "black"]
 
 
-def test_lines_of_bandwidth_are_named_with_their_ends() -> None:
-    drawn = bus_bandwidth([1024, 2048], {"ring": [1.0, 48.0], "ring, one slow port": [1.0, 12.5]}, 50.0, "A slow port")
-    assert drawn.alt == (
-        "Simulated bus bandwidth by size: ring from 1 GB/s at 1 KiB to 48 GB/s at 2 KiB; "
-        "ring, one slow port from 1 GB/s at 1 KiB to 12.5 GB/s at 2 KiB. A port has 50 GB/s."
-    )
-    assert b"<svg" in drawn.dark
+def test_every_area_has_a_label() -> None:
+    """One field is too narrow for a name of two words, and two areas of one name are named apart."""
+    rows = [["ring", "recursive_doubling", "ring"], ["ring", "ring", "ring"], ["optimal", "ring", "optimal"]]
+    areas = _areas(rows)
+    assert sorted(map(len, areas)) == [1, 1, 1, 6]
+    assert [_initials(name) for name in ("recursive_doubling", "two_tree", "optimal")] == ["RD", "TT", "O"]
+    assert _areas([["", ""]]) == []

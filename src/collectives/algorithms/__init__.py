@@ -63,9 +63,9 @@ class Algorithm:
     make: Callable[..., Schedule]
     mark: Mark = NEUTRAL
     shape: str = "ring"  # or "star", "tree", "two trees"; where ranks sit on nodes, the nodes decide
-    cost: Callable[[int], Cost] | None = None  # what the busiest port pays, step by step, for the buffer in one piece
+    cost: Callable[..., Cost] | None = None  # of p: what the busiest port pays, step by step, for the whole buffer
     far: bool = False  # partners are everywhere: all ranks of a node send out of it at once, and share its ports
-    inside: Callable[[int], Cost] | None = None  # how much of it stays inside nodes of `bounds.default_node(p)` ranks
+    inside: Callable[..., Cost] | None = None  # how much of it stays inside nodes; both take ranks_per_node
     pipeline: Callable[[int], Pipeline] | None = None  # what it pays for the buffer in segments
     seconds: Callable[..., float] | None = None  # of p, n, segments, latency, overhead, beta, where latencies overlap
     latencies: int = 0  # of the one rank that alone sends, or receives: how many latencies follow each other
@@ -135,15 +135,16 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("reduce", "binomial"): Algorithm(
         tree.binomial_reduce, GREEN, "tree", lambda p: Cost(height(p), height(p), height(p))),
     ("reduce", "chain"): Algorithm(
-        tree.chain_reduce, PURPLE, cost=lambda p: Cost(p - 1, p - 1, p - 1), pipeline=bounds.chain),
+        tree.chain_reduce, PURPLE, cost=lambda p: Cost(p - 1, p - 1, p - 1),
+        pipeline=lambda p: bounds.chain(p)._replace(adds=1)),
     ("reduce", "rabenseifner"): Algorithm(
         tree.rabenseifner_reduce, WINE, cost=lambda p: Cost(p - 1 + height(p), 2 * (p - 1) / p, (p - 1) / p)),
     ("reduce", "two_tree"): Algorithm(
-        tree.two_tree_reduce, VERMILION, "two trees", pipeline=bounds.fed_trees),
+        tree.two_tree_reduce, VERMILION, "two trees", pipeline=lambda p: bounds.fed_trees(p)._replace(adds=1)),
     ("reduce", "bine"): Algorithm(
         bine.reduce, TEAL, "tree", lambda p: Cost(height(p), height(p), height(p))),
     ("reduce", "circulant"): Algorithm(
-        circulant.reduce, INDIGO, pipeline=bounds.circulant, far=True),
+        circulant.reduce, INDIGO, pipeline=lambda p: bounds.circulant(p)._replace(adds=1), far=True),
     ("reduce_scatter", "ring"): Algorithm(
         ring.reduce_scatter, BLUE, cost=lambda p: share(p, p - 1, adds=True)),
     ("reduce_scatter", "recursive_halving"): Algorithm(
@@ -164,7 +165,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         ring.all_reduce, BLUE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
     ("all_reduce", "segmented_ring"): Algorithm(
         ring.segmented_ring, TEAL,
-        pipeline=lambda p: Pipeline(0, 2 * (p - 1), p), seconds=bounds.segmented_ring_seconds),
+        pipeline=lambda p: Pipeline(0, 2 * (p - 1), p, adds=0.5), seconds=bounds.segmented_ring_seconds),
     ("all_reduce", "recursive_doubling"): Algorithm(
         halving.recursive_doubling, GREEN, cost=bounds.recursive_doubling, far=True),
     ("all_reduce", "halving_doubling"): Algorithm(

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from math import isclose, log2
+from math import ceil, isclose, log2
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from collectives.figures.style import MARKS, Picture, Theme, mark, picture
 from collectives.units import duration, format_bytes
@@ -121,9 +121,10 @@ def fastest(panels: Sequence[Fastest], message: str, bucket: int | None = None, 
     """A panel for each machine: a coloured field for each size and number of ranks, each area with its name in it.
 
     ``message`` is above the figure. The row of ``bucket`` bytes has a dotted frame. ``how`` begins the alternative
-    text. An empty name is a field without a winner; it has the colour of the ground. A name that does not fit into its
-    area is left out: its colour has a name in another panel or area, or in the alternative text.
+    text. An empty name is a field without a winner; it has the colour of the ground. An area that is too narrow for the
+    name has its initials, which the legend explains.
     """
+    names = dict.fromkeys(name for panel in panels for row in panel.names.values() for name in row if name)
 
     def paint(figure: Figure, theme: Theme) -> None:
         rows = figure.subplots(len(panels), 1, squeeze=False)
@@ -132,20 +133,37 @@ def fastest(panels: Sequence[Fastest], message: str, bucket: int | None = None, 
             look: dict[str, Any] = {"fill": False, "ec": theme.ink, "lw": 1.4, "ls": (0, (1, 1.5))}
             for y in (y for y, nbytes in enumerate(panel.names) if nbytes == bucket):
                 axes.add_patch(mpl.patches.Rectangle((-0.5, y - 0.5), len(panel.ranks), 1, **look))
+        handles = [mpl.patches.Patch(fc=mark(name).colour, label=f"{_initials(name)} {_words(name)}") for name in names]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
         kit.message(figure, theme, message)
 
     alt = f"{how}, the fastest all-reduce. {' '.join(map(_fastest_alt, panels))}"
-    return picture(paint, alt, kit.WIDTH, sum(AROUND + ROW * len(panel.names) for panel in panels) + 0.4)
+    height = sum(AROUND + ROW * len(panel.names) for panel in panels) + 0.6 + ROW * ceil(len(names) / 3)
+    return picture(paint, alt, kit.WIDTH, height)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _initials(name: str) -> str:
+    """What stands for an algorithm in a narrow field.
+
+    >>> _initials("recursive_doubling"), _initials("ring")
+    ('RD', 'R')
+    """
+    return "".join(word[0].upper() for word in name.split("_"))
 
 
 def _fields(axes: Axes, panel: Fastest, theme: Theme) -> None:
-    for y, names in enumerate(panel.names.values()):
+    rows = list(panel.names.values())
+    for y, names in enumerate(rows):
         for name in filter(None, dict.fromkeys(names)):
             look: dict[str, Any] = {"fc": mark(name).colour, "ec": theme.ground, "lw": 1}
-            for length, x, _ in _runs(names, name, y):
-                axes.add_patch(mpl.patches.Rectangle((x - 0.5, y - 0.5), length, 1, **look))
-    for name in filter(None, dict.fromkeys(name for names in panel.names.values() for name in names)):
-        _name_area(axes, name, panel)
+            for run in _runs([x for x, each in enumerate(names) if each == name]):
+                axes.add_patch(mpl.patches.Rectangle((run[0] - 0.5, y - 0.5), len(run), 1, **look))
+    for area in _areas(rows):
+        _name_area(axes, area, rows[area[0][1]][area[0][0]], ACROSS / len(panel.ranks))
     axes.set(xlim=(-0.5, len(panel.ranks) - 0.5), ylim=(-0.5, len(panel.names) - 0.5))
     axes.set_xticks(range(len(panel.ranks)), [f"{ranks:,}" for ranks in panel.ranks])
     axes.set_yticks(range(len(panel.names)), [format_bytes(nbytes) for nbytes in panel.names])
@@ -155,21 +173,51 @@ def _fields(axes: Axes, panel: Fastest, theme: Theme) -> None:
     kit.headline(axes, panel.title)
 
 
-def _name_area(axes: Axes, name: str, panel: Fastest) -> None:
-    """The name in the longest row of its fields that has room, the middle one of several."""
-    rows = [run for y, names in enumerate(panel.names.values()) for run in _runs(names, name, y)]
-    most = max(length for length, _, _ in rows)
-    _, x, y = [run for run in rows if run[0] == most][(sum(run[0] == most for run in rows) - 1) // 2]
-    words = name.replace("_", " ")
-    if len(words) * LETTER <= most * ACROSS / len(panel.ranks):
-        colour = kit.readable_on(mark(name).colour)
-        axes.text(x + (most - 1) / 2, y, words, ha="center", va="center", fontsize=SIZE, color=colour)
+Field = tuple[int, int]  # column and row
 
 
-def _runs(names: Sequence[str], name: str, y: int) -> list[tuple[int, int, int]]:
-    """(length, first column, row) of each run of a name in a row."""
-    runs = [[x for x, _ in group] for each, group in groupby(enumerate(names), lambda at: at[1]) if each == name]
-    return [(len(run), run[0], y) for run in runs]
+def _areas(rows: Sequence[Sequence[str]]) -> list[list[Field]]:
+    """Fields of one name that touch, area by area.
+
+    >>> _areas([["a", "b"], ["b", "b"], ["", "a"]])
+    [[(0, 0)], [(0, 1), (1, 0), (1, 1)], [(1, 2)]]
+    """
+    found, seen = [], set[Field]()
+    for start in ((x, y) for x in range(len(rows[0])) for y in range(len(rows))):
+        area, todo = set[Field](), [start]
+        while todo:
+            x, y = field = todo.pop()
+            if field in area | seen or not (0 <= x < len(rows[0]) and 0 <= y < len(rows)):
+                continue
+            if rows[y][x] and rows[y][x] == rows[start[1]][start[0]]:
+                area.add(field)
+                todo += [(x - 1, y), (x + 1, y), (x, y - 1), (x, y + 1)]
+        seen |= area
+        found += [sorted(area)] if area else []
+    return found
+
+
+def _name_area(axes: Axes, area: Sequence[Field], name: str, width: float) -> None:
+    """The name in the longest row of an area, the middle one of several; its initials where a field is too narrow."""
+    levels = sorted({y for _, y in area})
+    runs = [(len(run), run[0], y) for y in levels for run in _runs([x for x, row in area if row == y])]
+    longest = [run for run in runs if run[0] == max(runs)[0]]
+    length, x, y = longest[(len(longest) - 1) // 2]
+    words = _words(name) if len(name) * LETTER <= length * width else _initials(name)
+    axes.text(
+        x + (length - 1) / 2, y, words, ha="center", va="center",
+        fontsize=SIZE, color=kit.readable_on(mark(name).colour),
+    )  # fmt: skip
+
+
+def _runs(columns: Sequence[int]) -> list[list[int]]:
+    """Consecutive numbers, run by run.
+
+    >>> _runs([0, 1, 4])
+    [[0, 1], [4]]
+    """
+    runs = groupby(enumerate(columns), lambda at: at[1] - at[0])
+    return [[column for _, column in run] for _, run in runs]
 
 
 def _fastest_alt(panel: Fastest) -> str:
@@ -179,34 +227,6 @@ def _fastest_alt(panel: Fastest) -> str:
         from_sizes = ", ".join(f"{name or 'no winner'} from {format_bytes(next(sizes))}" for name, sizes in runs)
         columns.append(f"on {ranks:,} ranks {from_sizes}")
     return f"{panel.title}: {'; '.join(columns)}."
-
-
-def bus_bandwidth(sizes: Sequence[int], curves: Curves, rate: float, message: str) -> Picture:
-    """Simulated GB/s by size as lines, each with its name in the colour of its algorithm; dashes at the port's rate.
-
-    The first word of a name is its algorithm; a second line of one algorithm is dashed. ``message`` is above.
-    """
-
-    def paint(figure: Figure, theme: Theme) -> None:
-        axes, drawn = figure.subplots(), set[str]()
-        for name, values in curves.items():
-            algorithm = name.split(",")[0].replace(" ", "_")
-            dashes = "--" if algorithm in drawn else "-"
-            axes.plot(sizes, values, color=mark(algorithm).colour, lw=1.8, ls=dashes, label=name)
-            drawn.add(algorithm)
-        kit.lower_bound(axes, theme, sizes, [rate] * len(sizes), "rate of a port")
-        kit.binary_axis(axes, sizes)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.set_ylabel("busbw, GB/s")
-        kit.message(figure, theme, message)
-        kit.labels(figure, more=[kit.key(theme, "simulated, not measured", lw=1.8)])
-
-    ends = [kit.from_to(name, sizes, values, kit.at_size, "{:.3g} GB/s".format) for name, values in curves.items()]
-    alt = f"Simulated bus bandwidth by size: {'; '.join(ends)}. A port has {rate:g} GB/s."
-    return picture(paint, alt, kit.WIDTH, 3.6)
 
 
 def memory() -> Picture:

@@ -1,0 +1,190 @@
+"""All-reduces by their closed forms, for the explorer in the book's pages: coefficients as JSON, in an HTML element."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+from collectives.algorithms import ALGORITHMS, Algorithm
+from collectives.bounds import Cost, lower_bound
+from collectives.figures.style import BRIGHTER
+from collectives.units import duration, format_bytes, format_rate
+
+COLLECTIVE = "all_reduce"
+
+MOST_RANKS = 24_576
+
+# Powers of two, 3 and 5 times one, one less than one, and round numbers.
+RANKS = sorted(
+    {factor << power for factor in (1, 3, 5) for power in range(14) if 2 <= factor << power <= MOST_RANKS}
+    | {(1 << power) - 1 for power in range(2, 15)}
+    | {1 << 14, 100, 1_000, 10_000}
+)
+
+
+def _steps(powers: Iterable[int], digits: tuple[float, ...]) -> list[float]:
+    return [float(f"{digit}e{power}") for power in powers for digit in digits]
+
+
+# What each slider offers; an explorer adds the value at which it starts.
+OFFERED: dict[str, Sequence[Any]] = {
+    "p": RANKS,
+    "n": [1 << power for power in range(3, 35)],
+    "alpha": [*_steps(range(-7, -2), (1, 2, 5)), 1e-2],
+    "rate": [*_steps(range(7, 12), (1, 2.5, 5)), 1e12],
+    "adding": _steps(range(9, 13), (1, 2.5, 5)),
+    "ranks_per_node": [1, 2, 4, 8, 16],
+}
+
+# A link inside a node is this many times as fast as one between nodes, both in latency and in rate.
+INSIDE = 10
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """Where the sliders are when the page opens (`explorer`). A page without JavaScript shows the times there."""
+
+    p: int
+    n: int
+    alpha: float
+    rate: float
+    adding: float | None
+    ranks_per_node: int
+
+    def _repr_html_(self) -> str:
+        data = json.dumps(explorer_data(self), separators=(",", ":")).replace("<", "\\u003c")
+        return (
+            '<cost-explorer role="group" aria-label="Explorer: the time of an all-reduce by formula">'
+            f'<p>{escape(self.sentence())}</p><script type="application/json">{data}</script></cost-explorer>'
+        )
+
+    def sentence(self) -> str:
+        """The time of every algorithm at these values, the shortest first.
+
+        >>> explorer(p=8, n=8).sentence().partition("; ")[0]
+        'All-reduce of 8 B on 8 ranks, 5 µs and 25GB/s, by formula: recursive doubling 15 µs'
+        """
+        times = sorted((seconds, name) for name, seconds in self.seconds().items())
+        each = "; ".join(f"{name.replace('_', ' ')} {duration(seconds)}" for seconds, name in times)
+        links = f"{duration(self.alpha)} and {format_rate(self.rate)}"
+        return f"All-reduce of {format_bytes(self.n)} on {self.p:,} ranks, {links}, by formula: {each}."
+
+    def seconds(self) -> dict[str, float]:
+        """The time by each closed form that applies: what the page must agree with."""
+        links = self.alpha, 1 / self.rate, 1 / self.adding if self.adding else 0.0
+        found = {}
+        for name, known in explored().items():
+            if known.inside and known.cost and _are_full(self.p, self.ranks_per_node):
+                saved = [each * (1 - 1 / INSIDE) for each in links[:2]]
+                whole, inside = known.cost(self.p, self.ranks_per_node), known.inside(self.p, self.ranks_per_node)
+                found[name] = whole.seconds(self.n, *links) - inside.seconds(self.n, *saved)
+            elif known.pipeline:
+                pipeline = known.pipeline(self.p)
+                found[name] = pipeline.seconds(self.n, pipeline.best(self.n, *links), *links)
+            elif known.cost and not known.inside:
+                found[name] = known.cost(self.p).seconds(self.n, *links)
+        return found
+
+
+def explorer(
+    p: int = 64,
+    n: int = 25 << 20,
+    *,
+    alpha: float = 5e-6,
+    rate: float = 25e9,
+    adding: float | None = None,
+    ranks_per_node: int = 1,
+) -> Explorer:
+    """The explorer for a chapter's code cell: the time of each all-reduce over the size of the buffer, with sliders.
+
+    ``alpha`` and ``rate`` are those of the slowest link, ``adding`` the bytes that a rank adds in a second; None adds
+    in no time. Values that the sliders lack are added to them. Raises ValueError outside their ranges.
+    """
+    start = Explorer(p, n, alpha, rate, adding, ranks_per_node)
+    for name, got in asdict(start).items():
+        least, most = min(OFFERED[name]), max(OFFERED[name])
+        if got is not None and not least <= got <= most:
+            raise ValueError(f"{name}: got {got:,}, expected {least:,} to {most:,}")
+    return start
+
+
+def explored() -> dict[str, Algorithm]:
+    """The all-reduces of the table that ranks perform alone, and whose closed form is one in alpha, beta and gamma."""
+    return {
+        name: each
+        for (of, name), each in ALGORITHMS.items()
+        if of == COLLECTIVE and (each.cost or each.pipeline) and not each.seconds and each.is_executable
+    }
+
+
+def explorer_data(start: Explorer) -> dict[str, Any]:
+    """What the page needs, as values that JSON has.
+
+    ===========  ====================================================================================================
+    at           the values of ``start``
+    p, n, …      for each of them the values that its slider offers; an ``adding`` of null is free
+    inside       how many times as fast a link inside a node is
+    bound        for each p [steps, sent, added] of the lower bound, whose time is the longest of the three
+    algorithms   each has a name, colours for a light and a dark page, and one of the following
+    - cost       for each p [steps, sent, added]; sent and added are in p-ths of the buffer
+    - pipeline   for each p [fixed, period, share, adds] (`collectives.bounds.Pipeline`)
+    - nodes      for each number of ranks per node above 1, for each p, [steps, sent, added] in all and [steps, sent]
+                 inside nodes; 0 where p ranks do not fill several nodes
+    ===========  ====================================================================================================
+
+    Cost: O(p log p) for the bound on the most ranks.
+    """
+    values = {name: sorted({*given, getattr(start, name)} - {None}) for name, given in OFFERED.items()}
+    ranks, nodes = values["p"], values["ranks_per_node"]
+    return {
+        "at": asdict(start),
+        **values,
+        "adding": [*values["adding"], None],
+        "inside": INSIDE,
+        "bound": [_counts(_least(p), p) for p in ranks],
+        "algorithms": [_algorithm(name, each, ranks, nodes) for name, each in explored().items()],
+    }
+
+
+def _algorithm(name: str, known: Algorithm, ranks: list[int], nodes: list[int]) -> dict[str, Any]:
+    dark = BRIGHTER.get(known.mark.colour.lower().encode(), known.mark.colour.encode()).decode()
+    form: dict[str, Any] = {}
+    if known.inside:
+        form["nodes"] = {g: [_on_nodes(known, p, g) for p in ranks] for g in nodes if g > 1}
+    elif known.pipeline:
+        form["pipeline"] = [list(known.pipeline(p)) for p in ranks]
+    elif known.cost:
+        form["cost"] = [_counts(known.cost(p), p) for p in ranks]
+    return {"name": name, "colours": [known.mark.colour, dark], **form}
+
+
+def _on_nodes(known: Algorithm, p: int, g: int) -> list[float] | int:
+    if known.cost is None or known.inside is None or not _are_full(p, g):
+        return 0
+    return _counts(known.cost(p, g), p) + _counts(known.inside(p, g), p)[:2]
+
+
+def _are_full(p: int, g: int) -> bool:
+    """Whether p ranks fill several nodes of g."""
+    return 1 < g < p and p % g == 0
+
+
+def _least(p: int) -> Cost:
+    """The three terms of the lower bound, each with the others left out."""
+    return Cost(
+        lower_bound(COLLECTIVE, p, 0, alpha=1, beta=0),
+        lower_bound(COLLECTIVE, p, 1, alpha=0, beta=1),
+        lower_bound(COLLECTIVE, p, 1, alpha=0, beta=0, gamma=1),
+    )
+
+
+def _counts(cost: Cost, p: int) -> list[float]:
+    """Steps, and bytes in p-ths of the buffer: most are whole numbers, and short to write."""
+    return [_short(cost.steps), _short(cost.sent * p), _short(cost.added * p)]
+
+
+def _short(value: float) -> float:
+    """Without the last digits, in which sums of thirds differ from whole numbers."""
+    rounded = float(f"{value:.13g}")
+    return int(rounded) if rounded.is_integer() else rounded

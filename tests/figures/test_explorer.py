@@ -1,0 +1,108 @@
+"""The explorer's data are the library's closed forms, read back by the documented rule; tests/book has the page."""
+
+import json
+from math import isclose
+from typing import Any
+
+import pytest
+
+from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, names
+from collectives.bounds import Pipeline, lower_bound
+from collectives.figures.explorer import OFFERED, RANKS, explored, explorer, explorer_data
+
+DATA = explorer_data(explorer())
+FORMS = {each["name"]: each for each in DATA["algorithms"]}
+
+
+def test_the_table_decides_which_algorithms_there_are() -> None:
+    formed = [name for name in names("all_reduce") if {("all_reduce", name)} & {*COSTS, *PIPELINES}]
+    left_out = {"segmented_ring": "its latencies overlap", "in_network": "a switch adds"}
+    assert list(FORMS) == [name for name in formed if name not in left_out]
+    assert all(len({"cost", "pipeline", "nodes"} & form.keys()) == 1 for form in FORMS.values())
+    assert {name for name, form in FORMS.items() if "nodes" in form} == {"hierarchical_ring", "multi_channel_ring"}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_coefficients_are_those_of_the_closed_form(name: str) -> None:
+    known, form = ALGORITHMS["all_reduce", name], FORMS[name]
+    for at, p in enumerate(DATA["p"]):
+        if "pipeline" in form:
+            assert Pipeline(*form["pipeline"][at]) == PIPELINES["all_reduce", name](p)
+        if "cost" in form:
+            assert read(form["cost"][at], p) == pytest.approx(COSTS["all_reduce", name](p), rel=1e-12)
+        for g, rows in form.get("nodes", {}).items():
+            assert known.cost is not None
+            assert known.inside is not None
+            if p % g or p <= g:
+                assert rows[at] == 0
+            else:
+                assert read(rows[at][:3], p) == pytest.approx(known.cost(p, g), rel=1e-12)
+                assert read([*rows[at][3:], 0], p)[:2] == pytest.approx(known.inside(p, g)[:2], rel=1e-12)
+
+
+def read(counts: list[float], p: int) -> tuple[float, float, float]:
+    steps, sent, added = counts
+    return steps, sent / p, added / p
+
+
+def test_the_longest_of_three_terms_is_the_bound() -> None:
+    for at, p in enumerate(DATA["p"]):
+        steps, sent, added = read(DATA["bound"][at], p)
+        for n, gamma in ((8, 0.0), (1 << 20, 0.0), (1 << 34, 1e-9)):
+            terms = (steps * 5e-6, sent * n * 4e-11, added * n * gamma)
+            assert isclose(max(terms), lower_bound("all_reduce", p, n, 5e-6, 4e-11, gamma), rel_tol=1e-12)
+
+
+def test_sliders_offer_what_they_start_with() -> None:
+    data = json.loads(json.dumps(explorer_data(explorer(40, 1_200_000_000, alpha=3e-6, rate=6e9, ranks_per_node=5))))
+    assert data["at"] == {"p": 40, "n": 1_200_000_000, "alpha": 3e-6, "rate": 6e9, "adding": None, "ranks_per_node": 5}
+    for name, value in data["at"].items():
+        assert value in data[name]
+        numbers = [each for each in data[name] if each is not None]
+        assert numbers == sorted(set(numbers))
+    assert (data["p"][0], data["p"][-1], data["n"][0], data["n"][-1]) == (2, 24_576, 8, 1 << 34)
+    ring = next(each for each in data["algorithms"] if each["name"] == "hierarchical_ring")["nodes"]["5"]
+    assert [data["p"][at] for at, row in enumerate(ring) if row] == [p for p in RANKS if p % 5 == 0 and p > 5]
+
+
+def test_what_a_node_saves_is_what_its_links_are_faster() -> None:
+    """Two nodes of 8: 14 of 16 steps are inside, in which 14/8 of the buffer are sent, and 2/16 outside."""
+    times = explorer(16, 1 << 20, ranks_per_node=8).seconds()
+    expected = (14 / 10 + 2) * 5e-6 + (14 / 8 / 10 + 2 / 16) * 2**20 / 25e9
+    assert times["hierarchical_ring"] == pytest.approx(expected, rel=1e-12)
+    assert times.keys() - explorer(15, 1 << 20, ranks_per_node=8).seconds().keys() == {
+        "hierarchical_ring",
+        "multi_channel_ring",
+    }
+
+
+def test_adding_takes_time_in_every_form() -> None:
+    free, slow = (explorer(64, 1 << 24, adding=adding).seconds() for adding in (None, 1e9))
+    assert all(slow[name] > free[name] for name in free)
+
+
+def test_the_element_carries_the_data_and_the_times_as_text() -> None:
+    html = explorer(p=3, n=8)._repr_html_()
+    text, _, script = html.partition("<p>")[2].partition('</p><script type="application/json">')
+    assert text.startswith("All-reduce of 8 B on 3 ranks, 5 µs and 25GB/s, by formula: exchange 10 µs; ")
+    assert all(name.replace("_", " ") in text for name in explored() if "nodes" not in FORMS[name])
+    assert json.loads(script.partition("</script>")[0])["at"]["p"] == 3
+    assert len(html) < 25_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"p": 1}, "p: got 1, expected 2 to 24,576"),
+        ({"n": 4}, "n: got 4, expected 8 to 17,179,869,184"),
+        ({"alpha": 0.0}, "alpha: got 0.0, expected 1e-07 to 0.01"),
+        ({"ranks_per_node": 32}, "ranks_per_node: got 32, expected 1 to 16"),
+    ],
+)
+def test_a_value_outside_a_slider_fails_the_page(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        explorer(**options)
+
+
+def test_values_are_those_that_people_write() -> None:
+    assert [*OFFERED["alpha"][:4], OFFERED["alpha"][-1]] == [1e-7, 2e-7, 5e-7, 1e-6, 1e-2]
