@@ -143,7 +143,7 @@ def undefined(pages: list[Path]) -> Iterator[Fault]:
         found = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
     by_name = {page.stem: page for page in pages}
     for one in found:
-        message = f"{one['message']}, which no cell defines that a page shows"
+        message = f"a copied cell fails: {one['message']}"
         yield Fault(by_name[Path(one["filename"]).stem], one["location"]["row"], message)
 
 
