@@ -49,8 +49,9 @@ def html(results: Path, chapters: Path) -> str:
     """The table as a page shows it: four columns, which fit beside the page's two sidebars."""
     runs = table(results, chapters).reset_index()
     sure = runs["repetitions and confidence"].map(lambda text: f", {text}" if text else "")
+    whole = runs.command.str.replace(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', regex=True)
     named = {
-        "run and command": runs.run.map(lambda run: _notebook(run, results)) + "<br>" + runs.command,
+        "run and command": runs.run.map(lambda run: _notebook(run, results)) + "<br>" + whole,
         "measured": runs.date + ", " + runs.ranks + sure,
         "machine": runs.machine + "; " + runs.versions,
         "shown in": runs.pages,

@@ -34,6 +34,7 @@ def test_a_run_of_this_build_leads_to_its_notebook(tmp_path: Path) -> None:
     page = recorded.html(tmp_path, ROOT / "chapters")
     assert '<a href="../experiments/results/quick/straggler.html"><b>quick/straggler</b></a>' in page
     assert "<td><b>reference/straggler</b><br><code>" in page
+    assert '<span class="command-word">--ranks</span> ' in page
 
 
 def test_own_rows_are_beside_those_of_the_same_points(tmp_path: Path) -> None:
