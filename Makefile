@@ -106,7 +106,7 @@ site: first-pages experiments
 	$(BIN)/python .ci/gates.py --executed; \
 	echo "$$now" > $(BUILT_FROM)
 
-pdf: book ## Print the whole book into _build/book.pdf
+pdf: book ## Print the whole book into _build/book.pdf, and link it on the site
 	@$(BIN)/python .ci/pdf.py
 
 checksum:

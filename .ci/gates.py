@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +48,10 @@ PROSE = "admonition|dropdown|note|tip|warning|important|seealso|glossary|figure|
 FENCE = re.compile(rf"^(`{{3,}})(?!\{{(?:{PROSE})\}}).*?\n.*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 FRONT = re.compile(r"\A---\n.*?^---$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$", re.DOTALL)
+# A cell, its tags and its code; those whose code a page leaves out cannot be copied from it.
+CELL = re.compile(r"^(`{3,})\{code-cell\}.*?\n(:tags:.*?\n)?(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+LEFT_OUT = re.compile(r"\bremove-(?:input|cell)\b")
+WIDEST = 80  # columns of code on a page, beside the two sidebars
 CITED = re.compile(r"\{cite|\]\(http|facts?\.md|\bpublished\b|\bmeasured by\b")
 
 
@@ -105,6 +110,41 @@ def typed(path: Path, root: Path = ROOT) -> Iterator[Fault]:
                     at = line + paragraph[: match.start()].count("\n")
                     yield Fault(path, at, f"typed number: got {match[0]!r}, expected a computed or a cited one")
         line += paragraph.count("\n")
+
+
+def shown(text: str) -> list[tuple[int, str]]:
+    """The cells of a page that a reader can copy: the number of the line before their code, and the code."""
+    cells = [cell for cell in CELL.finditer(text) if not LEFT_OUT.search(cell[2] or "")]
+    return [(text.count("\n", 0, cell.start(3)), cell[3]) for cell in cells]
+
+
+def copied(text: str) -> str:
+    """Their code alone; lines keep their numbers."""
+    lines = [""] * text.count("\n")
+    for before, code in shown(text):
+        lines[before : before + code.count("\n")] = code.splitlines()
+    return "\n".join(lines)
+
+
+def wide(path: Path) -> Iterator[Fault]:
+    """A line of a cell that a page would cut off."""
+    for number, line in enumerate(copied(path.read_text(encoding="utf8")).splitlines(), start=1):
+        if len(line) > WIDEST:
+            yield Fault(path, number, f"wide code: got {len(line)} columns, expected at most {WIDEST}")
+
+
+def undefined(pages: list[Path]) -> Iterator[Fault]:
+    """A name that a cell uses and no cell defines that a reader can copy."""
+    with TemporaryDirectory() as folder:
+        for page in pages:
+            (Path(folder) / f"{page.stem}.py").write_text(copied(page.read_text(encoding="utf8")), encoding="utf8")
+        options = ["--isolated", "--no-cache", "--select=F821", "--output-format=json"]
+        command = [sys.executable, "-m", "ruff", "check", *options, "--config=builtins=['display']", folder]
+        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    by_name = {page.stem: page for page in pages}
+    for one in found:
+        message = f"a copied cell fails: {one['message']}"
+        yield Fault(by_name[Path(one["filename"]).stem], one["location"]["row"], message)
 
 
 def spelling(root: Path = ROOT) -> Iterator[Fault]:
@@ -186,8 +226,11 @@ def sources() -> Iterator[Fault]:
     for path in texts():
         yield from placeholders(path)
         yield from confidences(path)
-    for path in sorted((ROOT / "chapters").glob("*.md")):
+    chapters = sorted((ROOT / "chapters").glob("*.md"))
+    for path in chapters:
         yield from typed(path)
+        yield from wide(path)
+    yield from undefined(chapters)
     for path in sorted((ROOT / "experiments" / "results" / "reference").rglob("*.json")):
         yield from stale(path)
     yield from spelling()

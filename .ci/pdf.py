@@ -10,7 +10,9 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import yaml
@@ -36,6 +38,7 @@ async () => {
     await document.fonts.ready;
 }
 """
+HIDDEN = re.compile(r"<!--pdf (.*?) -->")  # chapters/_templates/book-links.html
 PLAYERS = "[...document.querySelectorAll('schedule-player')].every(it => it.dataset.ready)"
 
 
@@ -43,7 +46,14 @@ def contents(toc: Path = ROOT / "_toc.yml") -> PARTS:
     """The parts of the book, each with its pages. What comes before the first part has none of its own."""
     given = yaml.safe_load(toc.read_text(encoding="utf8"))
     parts = given.get("parts", [{"caption": "", "chapters": given.get("chapters", [])}])
-    return ("", [given["root"]]), *((each["caption"], [page["file"] for page in each["chapters"]]) for each in parts)
+    return ("", [given["root"]]), *((each["caption"], list(below(each["chapters"]))) for each in parts)
+
+
+def below(entries: list[dict[str, Any]]) -> Iterator[str]:
+    """The pages of some entries of the table of contents, each followed by its sections."""
+    for each in entries:
+        yield each["file"]
+        yield from below(each.get("sections", []))
 
 
 def slug(page: str) -> str:
@@ -160,6 +170,14 @@ def write(to: Path, site: Path = SITE, parts: PARTS | None = None) -> None:
         browser.close()
 
 
+def offer(pdf: Path, site: Path = SITE) -> None:
+    """Copy the PDF into the site, and show the link to it that each page hides."""
+    shutil.copy(pdf, site)
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf8")
+        page.write_text(HIDDEN.sub(r"\1", text), encoding="utf8")
+
+
 def show(page: Page, whole: Path) -> None:
     """Open the book and wait until players and formulas are there."""
     page.set_default_timeout(PATIENCE)
@@ -174,4 +192,5 @@ if __name__ == "__main__":
         sys.exit(f"no site: got no {SITE / 'index.html'}, expected one; run `make book`")
     print(f"==> pdf: printing {SITE} through Chromium", flush=True)
     write(ROOT / "_build" / "book.pdf")
+    offer(ROOT / "_build" / "book.pdf")
     print(f"The book as a PDF: {ROOT / '_build' / 'book.pdf'}")

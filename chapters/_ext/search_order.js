@@ -5,6 +5,12 @@ const EXPLAINED = {
   "busbw": "chapters/cost-model",
   "bus bandwidth": "chapters/cost-model",
   "nccl_algo": "chapters/which-all-reduce",
+  "hang": "chapters/what-went-wrong",
+  "bf16": "chapters/what-is-the-sum-worth",
+  "quantised": "chapters/what-is-the-sum-worth",
+  "quantisation": "chapters/what-is-the-sum-worth",
+  "one-shot": "chapters/naive-all-reduce",
+  "nvls": "chapters/after-two-trees",
 };
 
 const words = text => text.toLowerCase().match(/[\p{Letter}\p{Number}]+/gu) || [];

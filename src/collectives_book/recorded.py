@@ -45,9 +45,30 @@ def table(results: Path, chapters: Path) -> Rows:
     return pd.DataFrame(lines).set_index("run")
 
 
+def html(results: Path, chapters: Path) -> str:
+    """The table as a page shows it: four columns, which fit beside the page's two sidebars."""
+    runs = table(results, chapters).reset_index()
+    sure = runs["repetitions and confidence"].map(lambda text: f", {text}" if text else "")
+    whole = runs.command.str.replace(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', regex=True)
+    named = {
+        "run and command": runs.run.map(lambda run: _notebook(run, results)) + "<br>" + whole,
+        "measured": runs.date + ", " + runs.ranks + sure,
+        "machine": runs.machine + "; " + runs.versions,
+        "shown in": runs.pages,
+    }
+    return str(pd.DataFrame(named).to_html(index=False, escape=False))
+
+
+def _notebook(run: str, results: Path) -> str:
+    """The name of a run; of one that this build measured, a link to its notebook."""
+    name = f"<b>{run}</b>"
+    there = (results / f"{run}.ipynb").exists()
+    return f'<a href="../experiments/results/{run}.html">{name}</a>' if there else name
+
+
 def _ranks(record: dict[str, Any]) -> str:
     counts = [each["ranks"] for each in record.get("settings", []) if "ranks" in each]
-    return statements.span(counts, "{:.0f}".format) if counts else "none: simulated"
+    return f"{statements.span(counts, '{:.0f}'.format)} ranks" if counts else "simulated"
 
 
 def _link(page: Path) -> str:
@@ -57,8 +78,8 @@ def _link(page: Path) -> str:
 
 def pages(run: Path, chapters: Path) -> list[Path]:
     """The chapters that read a run, as ``slow-motion/scaling``: they name its folder, and its name after a slash."""
-    folder, name = re.escape(run.parent.as_posix()), re.escape(run.name)
-    found = re.compile(rf"results/{folder}/{name}\b|results/{folder}\".*?/{name}\"", re.DOTALL)
+    within, folder, name = (re.escape(each) for each in (run.parent.as_posix(), run.parent.name, run.name))
+    found = re.compile(rf"/{folder}/{name}(?![\w-])|results/{within}\".*?[/\"]{name}\"", re.DOTALL)
     return [page for page in sorted(chapters.glob("*.md")) if found.search(page.read_text())]
 
 

@@ -47,6 +47,15 @@ def test_the_contents_have_every_part_and_page(site: Path) -> None:
     assert [page for _, pages in PDF.contents() for page in pages] == DOCUMENTS
 
 
+def test_a_page_shows_the_link_to_the_pdf_if_there_is_one(site: Path) -> None:
+    page, pdf = site / "chapters" / "one.html", site.parent / "book.pdf"
+    pdf.write_bytes(b"pdf")
+    page.write_text('<a href="../genindex.html">Index</a> <!--pdf <a href="../book.pdf">PDF</a> --> <!-- else -->')
+    PDF.offer(pdf, site)
+    assert page.read_text() == '<a href="../genindex.html">Index</a> <a href="../book.pdf">PDF</a> <!-- else -->'
+    assert (page.parent / "../book.pdf").read_bytes() == b"pdf"
+
+
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> PdfReader:
     path = tmp_path_factory.mktemp("pdf") / "book.pdf"

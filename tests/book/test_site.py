@@ -16,7 +16,8 @@ from places import ROOT
 
 SITE = ROOT / "_build" / "html"
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
-DOCUMENTS = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
+CHAPTERS = [entry for part in TOC["parts"] for entry in part["chapters"]]
+DOCUMENTS = [TOC["root"], *(each["file"] for entry in CHAPTERS for each in (entry, *entry.get("sections", [])))]
 NOTEBOOKS = [ROOT / f"{name}.ipynb" for name in DOCUMENTS if name.startswith("experiments/results/")]
 FETCHES = "script[src], link[href], img[src], source[src], iframe[src], video[src], audio[src], object[data]"
 FILE_NAME = re.compile(r"\.(svg|png|jpe?g|gif|webp)$", re.IGNORECASE)
@@ -166,8 +167,9 @@ def weight(paths: Iterable[Path]) -> int:
 
 def test_the_site_is_below_20_mb() -> None:
     """Every file of it, downloads too."""
-    heavy = sorted(SITE.rglob("*"), key=lambda path: -path.stat().st_size)[:10]
-    assert weight(SITE.rglob("*")) < 20e6, [path.relative_to(SITE).as_posix() for path in heavy]
+    files = {*SITE.rglob("*")} - {SITE / "book.pdf"}  # of `make pdf`
+    heavy = sorted(files, key=lambda path: -path.stat().st_size)[:10]
+    assert weight(files) < 20e6, [path.relative_to(SITE).as_posix() for path in heavy]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -215,4 +217,20 @@ def test_a_page_with_cells_can_be_downloaded_as_a_notebook(document: str) -> Non
     (link,) = {str(tag["href"]) for tag in parse(page).select("a.btn[href$='.ipynb']")}
     notebook = nbformat.read(page.parent / link, as_version=4)
     nbformat.validate(notebook)
-    assert any(cell.get("outputs") for cell in notebook.cells) == document.startswith("experiments/")
+    assert any(cell.get("outputs") for cell in notebook.cells)
+
+
+@pytest.mark.parametrize("document", [each for each in DOCUMENTS if not each.startswith("experiments/")])
+def test_a_page_can_be_downloaded_as_plain_markdown(document: str) -> None:
+    text = (SITE / "_sources" / f"{document}.md").read_text(encoding="utf8")
+    assert text.startswith("# ")
+    assert not re.findall(r"\{(?:doc|ref|term|cite:[pt])\}`|^[`:]{3,}\{.*", text, re.MULTILINE)
+
+
+def test_every_page_leads_to_the_index_and_the_sidebar_to_no_data() -> None:
+    for document in DOCUMENTS:
+        sidebar = parse(SITE / f"{document}.html").select_one(".bd-sidebar-primary")
+        assert sidebar is not None
+        assert sidebar.select_one("a[href$='genindex.html']")
+        data = [link for link in sidebar.select("a[href*='results/quick']") if not link.find_parent("details")]
+        assert not data

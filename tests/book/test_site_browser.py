@@ -9,6 +9,7 @@ from collectives.algorithms import ALGORITHMS
 
 WIDEST_PICTURE = """
     Math.max(0, ...[...document.querySelectorAll("article :is(img, svg)")]
+        .filter(it => !it.closest("figure.drawn"))  // which is scrolled: UNMARKED looks at it
         .map(picture => picture.getBoundingClientRect().right))
 """
 # What can be scrolled sideways in the article, and does not show that there is more.

@@ -1,5 +1,6 @@
 """The parts of chapters/_ext/book_site, without a build."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,12 +84,32 @@ def test_the_page_that_leads_to_the_first_one_asks_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "https://github.com/example/book"])
-def test_one_setting_turns_on_the_links_to_the_repository(address: str) -> None:
+def test_one_line_turns_on_links_to_the_repository_and_is_in_commands(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     from book_site import repository
 
-    config = SimpleNamespace(html_theme_options={"repository_url": address})
+    given = {"repository-code": address, "url": "https://example.org"} if address else {}
+    monkeypatch.setattr(repository, "citation", lambda: given)
+    config = SimpleNamespace(html_theme_options={}, html_baseurl="")
     repository.configure(None, config)
     assert {config.html_theme_options[each] for each in repository.BUTTONS} == {bool(address)}
+    assert bool(config.html_baseurl) == bool(address)
+    source = ["git clone REPOSITORY book; REPOSITORY"]
+    repository.name(SimpleNamespace(config=config), "chapters/x", source)
+    assert source == [f"git clone {address or 'REPOSITORY'} book; REPOSITORY"]
+
+
+def test_every_page_writes_the_address_in_the_same_way() -> None:
+    from book_site.repository import COMMAND, UNKNOWN
+
+    commands = [
+        line
+        for page in (ROOT / "chapters").glob("*.md")
+        for line in re.findall("^git clone .*", page.read_text(), re.M)
+    ]
+    assert len(commands) >= 3
+    assert not [line for line in commands if not line.startswith(COMMAND.format(UNKNOWN))]
 
 
 def test_an_executed_notebook_has_no_source_to_edit() -> None:
@@ -102,17 +123,75 @@ def test_an_executed_notebook_has_no_source_to_edit() -> None:
         assert context == {"header_buttons": [full, {"type": "group", "buttons": left}]}
 
 
-def test_a_download_has_no_figure_twice_and_a_chapters_has_no_outputs() -> None:
-    from book_site.downloads import with_figures_once, without_outputs
+def test_a_download_has_no_figure_twice() -> None:
+    from book_site.downloads import with_figures_once
 
     html = '<figure class="drawn"><img class="only-light" src="a"><img class="only-dark" src="b"></figure>'
     output = new_output("execute_result", {"text/html": html, "text/plain": "Picture(…)"})
     notebook = new_notebook(cells=[new_code_cell("figure", outputs=[output], execution_count=3)])
     (shown,) = with_figures_once(notebook).cells[0].outputs
     assert shown.data == {"text/html": '<figure class="drawn"><img class="only-light" src="a"></figure>'}
-    cell = without_outputs(notebook).cells[0]
-    assert (cell.outputs, cell.execution_count) == ([], None)
     nbformat.validate(notebook)
+
+
+MYST = """---
+kernelspec: x
+---
+(label)=
+# Trees
+
+See {doc}`/chapters/ring`, {doc}`the ring <ring>`, {ref}`label` and {term}`trees <tree>` {cite:p}`one2011`.
+
+````{dropdown} Answer 1
+```{glue:md} tree-1
+:format: commonmark
+```
+````
+
+```{literalinclude} code.py
+:language: python
+:pyobject: two
+```
+"""
+PLAIN = """# Trees
+
+See Ring, the ring, Labelled and trees (one2011).
+
+**Answer 1**
+
+Twice as fast.
+
+```python
+def two():
+    return 2
+```"""
+
+
+def test_a_page_in_plain_markdown(tmp_path: Path) -> None:
+    from book_site.plain import Page
+
+    (tmp_path / "code.py").write_text("def one():\n    return 1\n\n\ndef two():\n    return 2\n")
+    titles = {"chapters/ring": "Ring", "ring": "Ring", "label": "Labelled"}
+    page = Page(tmp_path, titles, {"tree-1": "Twice as fast."}, SimpleNamespace(source_encoding="utf8"))
+    assert page.plain(MYST) == PLAIN
+
+
+def test_a_notebook_as_markdown_has_what_its_page_shows() -> None:
+    from book_site.plain import markdown
+
+    figure = '<figure class="drawn"><img alt="Two trees."><figcaption>Measured &amp; drawn.</figcaption></figure>'
+    outputs = [new_output("stream", text="8\n"), new_output("execute_result", {"text/html": figure})]
+    said = new_output("execute_result", {"text/markdown": "It is *faster*.", "text/plain": "<IPython.core.display.M>"})
+    player = new_output("execute_result", {"text/html": "<schedule-player>", "text/plain": "Player()"})
+    notebook = new_notebook(
+        cells=[
+            new_code_cell("print(8)", outputs=outputs),
+            new_code_cell("secret", outputs=[said, player], metadata={"tags": ["remove-input"]}),
+            new_code_cell("removed", outputs=[said], metadata={"tags": ["remove-cell"]}),
+        ]
+    )
+    shown = ["```python\nprint(8)\n```", "```text\n8\n```", "*Figure: Two trees. Measured & drawn.*", "It is *faster*."]
+    assert markdown(notebook) == "\n\n".join(shown) + "\n"
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     assert "asynchronous makes 2.00 times as many updates per second as synchronous" in captions.faster(
         table, "compute", "asynchronous", "synchronous"
     )
-    assert "are equally fast, as far as the intervals can tell" in captions.faster(
+    assert "show no significant difference (50% intervals)" in captions.faster(
         table, "nobody", "asynchronous", "synchronous"
     )
     late = table[table.slow == "compute"]

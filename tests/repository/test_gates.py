@@ -51,6 +51,22 @@ def test_a_number_that_may_be_typed(tmp_path: Path, text: str) -> None:
     assert not lines(GATES.typed(page(tmp_path, CLEAN + "\n" + text if text[0] != "-" else text), tmp_path))
 
 
+HEAD = "```{code-cell} ipython3\n"
+SHOWN = f"{HEAD}:tags: [hide-input]\n\nprint(two)\n```\n"
+LEFT_OUT = f"{HEAD}:tags: [remove-input]\n\ntwo = 2  # {80 * '-'}\n```\n"
+
+
+@pytest.mark.integration
+def test_a_name_that_no_cell_defines_that_a_reader_can_copy(tmp_path: Path) -> None:
+    assert lines(GATES.undefined([page(tmp_path, CLEAN + LEFT_OUT + SHOWN)])) == [12]
+    assert not lines(GATES.undefined([page(tmp_path, CLEAN + LEFT_OUT + SHOWN.replace("two", "display"))]))
+
+
+def test_a_line_of_code_that_a_page_would_cut_off(tmp_path: Path) -> None:
+    assert not lines(GATES.wide(page(tmp_path, CLEAN + LEFT_OUT + SHOWN)))
+    assert lines(GATES.wide(page(tmp_path, CLEAN + LEFT_OUT.replace("remove", "hide") + SHOWN))) == [7]
+
+
 @pytest.mark.integration
 def test_a_misspelt_word(tmp_path: Path) -> None:
     path = page(tmp_path, f"{CLEAN}\nThey rec{'ie'}ve it.\n")

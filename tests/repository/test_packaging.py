@@ -105,3 +105,9 @@ def test_conda_s_pip_part_resolves_to_the_lock_in_a_fresh_environment(tmp_path: 
     versions = {name: version.split("+")[0] for name, version in found.items() if name in lock()}
     assert versions == lock()
     assert canonicalize_name(PROJECT["name"]) in found
+
+
+def test_pypi_has_the_addresses_of_the_citation() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf8"))
+    urls = PROJECT.get("urls", {})
+    assert (urls.get("Repository"), urls.get("Homepage")) == (citation.get("repository-code"), citation.get("url"))

@@ -11,6 +11,7 @@ def setup(app: Any) -> dict[str, Any]:
     read_beside(app)
     app.connect("config-inited", mathjax.configure)
     app.connect("config-inited", repository.configure)
+    app.connect("source-read", repository.name)
     app.connect("html-page-context", head.describe)
     app.connect("html-page-context", pictures.extract)
     app.connect("html-page-context", access.repair)
@@ -19,7 +20,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("html-page-context", repository.hide_edit, priority=502)  # after them
     app.connect("build-finished", front.lead)
     app.connect("build-finished", mathjax.install)
-    app.connect("build-finished", downloads.lighten)
+    app.connect("build-finished", downloads.write)
     app.connect("build-finished", weight.drop)
     app.connect("build-finished", icons.keep_used)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

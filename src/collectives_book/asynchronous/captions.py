@@ -27,7 +27,8 @@ def faster(rows: Rows, slow: str, one: str, other: str) -> str:
     first, second = (next(table.loc[[mode]].itertuples()) for mode in (one, other))
     names = [name(mode, int(table.bound.iloc[0])) for mode in (one, other)]
     if not statements.apart(first, second):
-        return f"{names[0]} and {names[1]} are equally fast, as far as the intervals can tell"
+        sure = statements.intervals([len(each.samples) for each in (first, second)])
+        return f"{names[0]} and {names[1]} show no significant difference ({sure})"
     return f"{names[0]} makes {second.median_us / first.median_us:.2f} times as many updates per second as {names[1]}"
 
 

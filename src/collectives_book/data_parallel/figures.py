@@ -20,13 +20,13 @@ LOOKS = {"same": Mark("#0072B2", "o"), "linear": Mark("#D55E00", "^")}
 
 
 def losses(rows: Rows) -> Picture:
-    """The loss of every step: in one process a line, on replicas markers upon it."""
+    """The loss of every step: in one process small markers and a line, on replicas larger markers upon it."""
     alone, series = captions.one_process(rows), _one_of_each(rows)
     steps = np.arange(1, len(alone.losses) + 1)
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        axes.plot(steps, alone.losses, color=theme.ink, lw=1.2, label=captions.ALONE)
+        axes.plot(steps, alone.losses, ".-", color=theme.ink, lw=1.2, ms=4, label=captions.ALONE)
         for nth, row in enumerate(series):
             at = slice(2 * nth, None, 2 * len(series))
             look = measured.look(row.backend, row.algorithm)

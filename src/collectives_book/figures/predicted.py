@@ -237,9 +237,8 @@ def memory() -> Picture:
         colour = mark("ring").colour
         for nth, model in enumerate(MODELS):
             state, total = needed(model)
-            axes.plot([state, total], [-nth, -nth], color=colour, lw=1.2)
+            axes.plot([state, total], [-nth, -nth], color=colour, lw=7, alpha=0.45, solid_capstyle="butt")
             axes.plot([state], [-nth], "o", color=colour)
-            axes.plot([total], [-nth], "|", color=colour, ms=11, mew=1.6)
             axes.annotate(written(state), (state, -nth), xytext=(0, 7), textcoords="offset points", ha="center", size=9)
         for gpus, name in ((1, "1 GPU"), (NODE, f"{NODE} GPUs")):
             axes.axvline(gpus * H100.memory, color=theme.ink, lw=0.9, ls=(0, (5, 3)))

@@ -217,7 +217,7 @@ def ratio(one: Row, other: Row) -> tuple[float, float, float]:
 def times_as_long(one: Row, other: Row, form: Callable[[float], str] = "{:.1f}".format) -> str:
     """How many times as long as another row one takes, or that it is a tie."""
     if not apart(one, other):
-        return "as long, as far as the intervals can tell"
+        return "about as long, without a significant difference"
     return f"{form(one.median_us / other.median_us)} times as long"
 
 
