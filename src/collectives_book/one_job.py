@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.machine import machine
+from collectives.simulator.overlap import exposed as overlap_exposed
+from collectives.simulator.overlap import ready_times
 from collectives.simulator.scaling import Case, row
 from collectives.units import duration
 from collectives_book import needs
@@ -23,13 +25,13 @@ COMPUTING = (needs.FORWARD + needs.BACKWARD) * MODEL.parameters * MODEL.sequence
 BACKWARD = COMPUTING * needs.BACKWARD / (needs.FORWARD + needs.BACKWARD)
 
 
-def all_reduce_seconds(algorithm: str) -> float:
-    """Simulated seconds of one all-reduce of the gradient, a pipelined algorithm with its best number of segments.
+def all_reduce_seconds(algorithm: str, nbytes: int = GRADIENT) -> float:
+    """Simulated seconds of one all-reduce, of the whole gradient or a bucket; pipelined in the best number of segments.
 
     >>> round(all_reduce_seconds("ring"), 2), round(COMPUTING, 2)
     (0.63, 0.98)
     """
-    return float(row(Case("all_reduce", algorithm, GPUS, GRADIENT, machine(ON)))["seconds"])
+    return float(row(Case("all_reduce", algorithm, GPUS, nbytes, machine(ON)))["seconds"])
 
 
 def step(*algorithms: str) -> Picture:
@@ -59,6 +61,17 @@ def _caption(times: dict[str, float]) -> str:
     added = f"{min(times.values()) / COMPUTING:.0%}"
     job = f"The job: {MODEL.name} on {GPUS} H100 sums {GRADIENT / 1e9:.0f} GB of gradients a step. Simulated on {ON}."
     return f"{job} If nothing overlaps, the all-reduce by {least} adds {added} to the computing."
+
+
+def exposed(algorithm: str, bucket: int) -> float:
+    """Seconds by which all-reduces in buckets, each begun when its gradients are ready, outlast the backward pass.
+
+    >>> exposed("multi_channel_ring", 25 << 20) < exposed("ring", 25 << 20)
+    True
+    """
+    buckets = -(-GRADIENT // bucket)
+    ready = ready_times(buckets, BACKWARD)
+    return overlap_exposed(ready, [all_reduce_seconds(algorithm, bucket)] * buckets)
 
 
 def wasted(algorithm: str, tokens: float = 1e12) -> float:
