@@ -73,12 +73,14 @@ def _find_sources(program: Flat, state: LoopState) -> None:
             _add_source(state, do[PEER])
     if is_sending:
         for peer in range(len(state.peers)):
-            if state.peers[peer, INTO_FIRST] != NONE and state.peers[peer, INTO] != NONE:
+            if state.peers[peer, INTO_FIRST] != NONE:
                 _add_source(state, peer)
 
 
 @compiled
 def _add_source(state: LoopState, peer: int) -> None:
+    if state.peers[peer, INTO] == NONE:  # it has not connected yet
+        return
     for nth in range(state.numbers[SOURCES]):
         if state.peers[nth, SOURCE] == peer:
             return
