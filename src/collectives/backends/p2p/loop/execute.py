@@ -114,7 +114,8 @@ def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None
     if has_failed:
         _lose(state, mesh, messages[0])
     mesh.progress(0.0)
-    mesh.need_peers(messages)
+    if messages:  # some task still waits
+        mesh.need_peers(messages)
     for connection in asked:
         connection.got = 0
         connection.messages.clear()
