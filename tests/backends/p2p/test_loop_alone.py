@@ -138,6 +138,21 @@ def test_a_message_may_come_in_pieces(stack: ExitStack) -> None:
     assert bytes(rank.tensor[:100]) == bytes(range(100))
 
 
+@pytest.mark.parametrize("size", [0, N], ids=["receiving", "sending, too"])
+def test_a_peer_may_connect_while_a_rank_waits_for_it(stack: ExitStack, size: int) -> None:
+    rank = Rank(stack, peers=2)
+    connected = int(rank.sockets[0, state.INTO])
+    rank.sockets[0, state.INTO] = state.NONE
+    rank.begin(receive(100), *([send(size, number=1, peer=1)] if size else []))
+    assert rank.run() == tasks.PAUSE
+    assert not rank.failed[0]
+    rank.sockets[0, state.INTO] = connected
+    rank.peers[0].sendall(header(100) + bytes(range(100)))
+    reader = threading.Thread(daemon=True, target=come, args=(rank.peers[1], HEADER.size + size if size else 0))
+    assert ended(rank, reader) == tasks.FINISHED
+    assert bytes(rank.tensor[:100]) == bytes(range(100))
+
+
 @pytest.mark.parametrize("begun", [0, 3])
 @pytest.mark.parametrize(
     "wrong",

@@ -1,8 +1,8 @@
 """Execute one rank's program on CPU tensors, over TCP connections or shared memory.
 
 The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
-reference. `loop` does the same in compiled code. One of the two executes a call from its begin to its end: this one
-where there is no numba, where it paces exchanges of long messages, and where messages are encoded (`coded`).
+reference. `loop` does the same in compiled code. One of the two executes a whole call: this one where there is no
+numba, paces exchanges of long messages, and encodes messages (`coded`).
 """
 
 from __future__ import annotations

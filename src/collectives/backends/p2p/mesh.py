@@ -82,7 +82,7 @@ class Mesh:
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
         # For the compiled loop: numbers of the sockets to and from each peer, and addresses of the rings; -1 without.
         self.sockets = np.full((self.size, 4), -1)
-        self.half_sent: Callable[[], Iterable[Message]] = tuple  # what is left of those that the loop has begun to send
+        self.half_sent: Callable[[], Iterable[Message]] = tuple  # the rest of what the compiled loop has begun to send
         self.has_network = False  # whether any peer is reached by TCP
         self.over: str | None = None  # what its connections are: shared memory, TCP, or both
         self._rings: dict[int, Any] = {}  # by numbers of sockets
@@ -133,7 +133,7 @@ class Mesh:
             return
         self.is_open, self.outgoing.step_by_step, self._has_told = False, False, True
         why, until = reason(self.rank, error), time.monotonic() + PATIENCE
-        for message in self.half_sent():  # what goes before the abort
+        for message in self.half_sent():  # before the abort
             self.out[message.peer].messages.append(message)
         for peer in self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}:
             connection = self.out.get(peer) or self._connect(peer)
@@ -165,7 +165,7 @@ class Mesh:
             self.close()
 
     def connect(self, first_sends: Mapping[int, int]) -> None:
-        """Connect with these peers, and wait until they can be sent to; it names the step that first sends to each."""
+        """Connect to each of these peers, for the step that first sends to it, and wait until they can be sent to."""
         missing = [peer for peer in first_sends if peer not in self.out]
         self.finish([hello for peer in missing for hello in self._connect(peer, first_sends[peer]).messages])
 
@@ -207,7 +207,7 @@ class Mesh:
         self.progress(left)
 
     def need_peers(self, messages: Sequence[Message]) -> float:
-        """The seconds that are left for these messages. Raises MessageError as `wait` does."""
+        """The seconds that are left for these messages. Raises MessageError as `wait` does, which calls it."""
         left = self._need_time(messages[0])
         for message in messages if self._lost else ():
             why = self._lost.get((message.peer, message.is_sent))

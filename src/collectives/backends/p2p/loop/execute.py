@@ -1,4 +1,4 @@
-"""Execute a program in compiled code, and have the mesh look meanwhile at what ends a call before its end.
+"""Execute a program in compiled code; whenever that pauses, the mesh looks for lost peers, aborts and the timeout.
 
 The loop is compiled when this file is first imported on a machine, and loaded from numba's cache later: before ranks
 are forked, where a server forks them. Ranks that start together wait for the one that compiles.
@@ -51,7 +51,7 @@ from collectives.backends.p2p.outgoing import BANDWIDTH_DELAY
 from collectives.backends.p2p.program import Flat, Plan
 from collectives.schedule import Ints
 
-# Nanoseconds after which the loop lets Python look for signals, and where somebody is about to say which rank it is.
+# Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a visitor has not named its rank.
 PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 
 
@@ -99,9 +99,9 @@ def _made(program: Flat, sockets: Ints) -> tuple[Flat, LoopState]:
 
 
 def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None:
-    """Let visitors in. Raises MessageError if a connection has failed, others have given up, or time is over.
+    """Let visitors in. Raises MessageError if a connection has failed, a rank has given up, or time is over.
 
-    The mesh looks for aborts behind the messages that have been asked for, so it has to know how far these have come.
+    An abort comes behind the message that a connection is asked for, so the mesh has to know how much of that has come.
     """
     asked = [_ask(program, state, mesh, number) for number in state.peers[:, INTO_FIRST].tolist() if number != NONE]
     if has_failed:
@@ -143,14 +143,14 @@ def _lose(state: LoopState, mesh: Mesh, message: Message) -> None:
 
 
 def _half_sent(program: Flat, state: LoopState, call: int) -> Iterator[Message]:
-    """What is left of the messages that have begun to leave: nothing else may come before it."""
+    """What is left of the messages that have begun to leave: it goes before all else."""
     for number in state.peers[:, OUT_FIRST].tolist() if state.numbers[BEGUN] else ():
         if number != NONE and state.messages[number, THROUGH]:
             yield _message(program, state, number, call)
 
 
 def _message(program: Flat, state: LoopState, number: int, call: int) -> Message:
-    """What is left of a message, as the mesh has it."""
+    """What is left of a message, as the mesh keeps messages."""
     row, size, memory = state.messages[number], int(state.numbers[SIZE]), state.numbers[: SCRATCH_MEMORY + 1].tolist()
     do = program.instructions[row[INSTRUCTION]].tolist()
     is_sent, through = do[KIND] == SEND, int(row[THROUGH])

@@ -79,8 +79,6 @@ def _find_sources(program: Flat, state: LoopState) -> None:
 
 @compiled
 def _add_source(state: LoopState, peer: int) -> None:
-    if state.peers[peer, INTO] == NONE:  # it has not connected yet
-        return
     for nth in range(state.numbers[SOURCES]):
         if state.peers[nth, SOURCE] == peer:
             return
@@ -161,7 +159,7 @@ def _polls(program: Flat, state: LoopState) -> int:
     count = LISTENERS
     for nth in range(state.numbers[SOURCES]):
         peer = state.peers[nth, SOURCE]
-        state.polls[count] = _poll(state.peers[peer, INTO], POLLIN)
+        state.polls[count] = _poll(state.peers[peer, INTO], POLLIN)  # NONE before it connects: ppoll ignores that
         if state.peers[peer, INTO_RING] != NONE:
             sleeps_soon(state.peers[peer, INTO_RING], False)
         count += 1
