@@ -1,8 +1,8 @@
 """Execute one rank's program on CPU tensors, over TCP connections or shared memory.
 
 The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
-reference. `loop` does the same in compiled code. One of the two executes a whole call: this one where there is no
-numba, paces exchanges of long messages, and encodes messages (`coded`).
+reference, and serves where there is no numba. `loop` does the same in compiled code. One of the two executes a whole
+call: this one paces exchanges of long messages, encodes messages (`coded`), and reduces what `loop` has no kernel for.
 """
 
 from __future__ import annotations
