@@ -166,8 +166,8 @@ class Mesh:
 
     def connect(self, first_sends: Mapping[int, int]) -> None:
         """Connect to each of these peers, for the step that first sends to it, and wait until they can be sent to."""
-        missing = [peer for peer in first_sends if peer not in self.out]
-        self.finish([hello for peer in missing for hello in self._connect(peer, first_sends[peer]).messages])
+        if missing := first_sends.keys() - self.out.keys():
+            self.finish([hello for peer in missing for hello in self._connect(peer, first_sends[peer]).messages])
 
     def send(self, peer: int, step: int, parts: list[memoryview]) -> Message:
         """Send these bytes as one message, without waiting; they may not change until `wait` has seen it leave."""

@@ -83,7 +83,7 @@ def execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh,
         mesh.spins,
         0,
     )
-    mesh.half_sent = partial(_half_sent, program, state, mesh.call)
+    mesh.half_sent = partial(_half_sent, program, state)
     while (status := run(program, state, PAUSE_SOON if mesh.has_visitors else PAUSE_AFTER)) != FINISHED:
         _look(program, state, mesh, status == FAILED)
 
@@ -110,7 +110,7 @@ def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None
     else:
         tasks = state.tasks[: state.numbers[BLOCKED_TASKS], BLOCKED]
         awaited = program.instructions[state.tasks[tasks, AT], NUMBER].tolist()
-    messages = [_message(program, state, number, mesh.call) for number in awaited]
+    messages = [_message(program, state, number) for number in awaited]
     if has_failed:
         _lose(state, mesh, messages[0])
     mesh.progress(0.0)
@@ -123,7 +123,7 @@ def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None
 
 def _ask(program: Flat, state: LoopState, mesh: Mesh, number: int) -> Connection:
     """Show the mesh what has come of the first message that a connection is asked for."""
-    row, message = state.messages[number], _message(program, state, number, mesh.call)
+    row, message = state.messages[number], _message(program, state, number)
     connection = mesh.into.get(message.peer) or mesh.into.setdefault(message.peer, Connection(message.peer))
     connection.got, connection.header[:] = min(int(row[THROUGH]), HEADER_BYTES), row[:HEADER_WORDS].tobytes()
     connection.messages.append(message)
@@ -142,14 +142,14 @@ def _lose(state: LoopState, mesh: Mesh, message: Message) -> None:
         mesh.lose(connection, error, message.is_sent)
 
 
-def _half_sent(program: Flat, state: LoopState, call: int) -> Iterator[Message]:
+def _half_sent(program: Flat, state: LoopState) -> Iterator[Message]:
     """What is left of the messages that have begun to leave: it goes before all else."""
     for number in state.peers[:, OUT_FIRST].tolist() if state.numbers[BEGUN] else ():
         if number != NONE and state.messages[number, THROUGH]:
-            yield _message(program, state, number, call)
+            yield _message(program, state, number)
 
 
-def _message(program: Flat, state: LoopState, number: int, call: int) -> Message:
+def _message(program: Flat, state: LoopState, number: int) -> Message:
     """What is left of a message, as the mesh keeps messages."""
     row, size, memory = state.messages[number], int(state.numbers[SIZE]), state.numbers[: SCRATCH_MEMORY + 1].tolist()
     do = program.instructions[row[INSTRUCTION]].tolist()
@@ -160,7 +160,7 @@ def _message(program: Flat, state: LoopState, number: int, call: int) -> Message
     ]
     if is_sent:
         parts.insert(0, row[:HEADER_WORDS].tobytes())
-    message = Message(do[PEER], call, do[STEP], parts, is_sent)
+    message = Message(do[PEER], int(state.header[0]), do[STEP], parts, is_sent)
     message.advance(through if is_sent else max(0, through - HEADER_BYTES))
     return message
 
