@@ -248,7 +248,7 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
     me = dist.get_rank(group)
     task = Task((Send(0, me, 0, (whole,)), Recv(1, me, 0, aside), Wait(1), Reduce(whole, (whole, aside)), Wait(0)), ())
     program, ties, followers = (task,), (0,), ((),)
-    doubled = Plan(program, ties, followers, n, True, True, flatten(program, ties, followers))
+    doubled = Plan(program, ties, followers, n, True, True, flatten(program, ties, followers), {me: 0})
     mine = np.arange(n) % 1009
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         tensor = torch.tensor(mine, dtype=torch.float32, device=device)

@@ -65,7 +65,7 @@ class Rank:
 
     def run(self) -> int:
         """What the loop gives: PAUSE after a tenth of a second."""
-        return int(execute.run(self.program, self.state))
+        return int(execute.run(self.program, self.state, execute.PAUSE_AFTER))
 
     def wait(self, nanoseconds: int) -> int:
         """What waiting gives, for at most that time."""
@@ -138,6 +138,21 @@ def test_a_message_may_come_in_pieces(stack: ExitStack) -> None:
     assert bytes(rank.tensor[:100]) == bytes(range(100))
 
 
+@pytest.mark.parametrize("size", [0, N], ids=["receiving", "sending, too"])
+def test_a_peer_may_connect_while_a_rank_waits_for_it(stack: ExitStack, size: int) -> None:
+    rank = Rank(stack, peers=2)
+    connected = int(rank.sockets[0, state.INTO])
+    rank.sockets[0, state.INTO] = state.NONE
+    rank.begin(receive(100), *([send(size, number=1, peer=1)] if size else []))
+    assert rank.run() == tasks.PAUSE
+    assert not rank.failed[0]
+    rank.sockets[0, state.INTO] = connected
+    rank.peers[0].sendall(header(100) + bytes(range(100)))
+    reader = threading.Thread(daemon=True, target=come, args=(rank.peers[1], HEADER.size + size if size else 0))
+    assert ended(rank, reader) == tasks.FINISHED
+    assert bytes(rank.tensor[:100]) == bytes(range(100))
+
+
 @pytest.mark.parametrize("begun", [0, 3])
 @pytest.mark.parametrize(
     "wrong",
@@ -153,7 +168,7 @@ def test_another_header_is_refused_whether_or_not_bytes_follow(stack: ExitStack,
     rank = Rank(stack, peers=2)
     rank.begin(receive(100, peer=1))
     rank.peers[1].sendall(wrong + b"x" * begun)
-    assert rank.run() == tasks.HAND_OVER
+    assert rank.run() == tasks.FAILED
     assert rank.failed == (1, 1, 0, state.DIFFERENT, begun)
 
 
@@ -166,7 +181,7 @@ def test_a_peer_that_ends_in_a_message_is_named(
     rank.peers[2].sendall(header(100) + b"part")
     assert rank.run() == tasks.PAUSE
     end(rank.peers[2])
-    assert rank.run() == tasks.HAND_OVER
+    assert rank.run() == tasks.FAILED
     assert rank.failed[:4] == (1, 2, 0, why)
 
 
@@ -176,7 +191,7 @@ def test_of_two_peers_that_end_the_first_is_named(stack: ExitStack) -> None:
     assert rank.run() == tasks.PAUSE
     for peer in rank.peers:
         reset(peer)
-    assert rank.run() == tasks.HAND_OVER
+    assert rank.run() == tasks.FAILED
     assert rank.failed[:4] == (1, 0, 0, errno.ECONNRESET)
 
 
@@ -185,7 +200,7 @@ def test_a_peer_that_takes_no_more_is_named_as_the_receiver(stack: ExitStack) ->
     rank.begin(send(N, peer=1))
     assert rank.run() == tasks.PAUSE
     reset(rank.peers[1])
-    assert rank.run() == tasks.HAND_OVER
+    assert rank.run() == tasks.FAILED
     assert rank.failed[:3] == (1, 1, 1)
     assert rank.failed[3] in (errno.ECONNRESET, errno.EPIPE)
 
@@ -317,7 +332,7 @@ def test_a_writer_that_closes_in_a_message_is_named(stack: ExitStack) -> None:
     writer.sendmsg([header(100) + b"part"])
     assert rank.run() == tasks.PAUSE
     writer.close()
-    assert rank.run() == tasks.HAND_OVER
+    assert rank.run() == tasks.FAILED
     assert rank.failed[:4] == (1, 0, 0, state.CLOSED)
 
 
@@ -326,7 +341,7 @@ def test_a_reader_that_closes_is_noticed_when_its_ring_is_full(stack: ExitStack)
     rank.begin(send(N), send(N, number=1))
     assert rank.run() == tasks.PAUSE
     reader.close()
-    assert rank.run() == tasks.HAND_OVER
+    assert rank.run() == tasks.FAILED
     assert rank.failed[:4] == (1, 0, 1, errno.EPIPE)
 
 

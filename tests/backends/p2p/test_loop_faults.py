@@ -6,6 +6,8 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ from loop_ranks import Ranks, follow
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.backends.p2p import rings
+from collectives.backends.p2p import mesh, rings
 from collectives.backends.p2p.compile import plan
+from collectives.backends.p2p.connection import HEADER
 from collectives.backends.p2p.mesh import Mesh
 
 pytestmark = pytest.mark.integration
@@ -27,12 +30,12 @@ NO_SIGN = "rank 1 gave no sign in time (late, stopped, or never called): not don
 SIGNATURE, OTHER = bytes(40), bytes(39) + b"x"
 
 
-def call(ranks: Ranks, r: int, signature: bytes = SIGNATURE, n: int = N) -> str:
-    """An all-reduce by a ring; the executor that served it."""
-    schedule = build("all_reduce", "ring", P)
+def call(ranks: Ranks, r: int, signature: bytes = SIGNATURE, n: int = N, algorithm: str = "ring") -> str:
+    """An all-reduce; the executor that served it."""
+    schedule = build("all_reduce", algorithm, ranks.p)
     made = plan(schedule, r, schedule.cut(n))
-    tensor, scratch, mesh = torch.ones(n), torch.zeros(made.scratch), ranks.groups[r].mesh
-    return follow(made, tensor, scratch, mesh, dist.ReduceOp.SUM, signature)
+    tensor, scratch, joined = torch.ones(n), torch.zeros(made.scratch), ranks.groups[r].mesh
+    return follow(made, tensor, scratch, joined, dist.ReduceOp.SUM, signature)
 
 
 def gives_up(ranks: Ranks) -> None:
@@ -42,16 +45,16 @@ def gives_up(ranks: Ranks) -> None:
     joined.end()
 
 
-def is_interrupted(ranks: Ranks) -> None:
+def is_interrupted(ranks: Ranks, n: int = N) -> None:
     """Ctrl-C while it waits."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    mesh = ranks.groups[1].mesh
-    mesh.__class__ = type("Interrupted", (Mesh,), {"is_due": property(interrupt), "wait": interrupt})
+    joined = ranks.groups[1].mesh
+    joined.__class__ = type("Interrupted", (Mesh,), {"need_peers": interrupt})
     with pytest.raises(KeyboardInterrupt):
-        call(ranks, 1)
+        call(ranks, 1, n=n)
 
 
 def comes_late(ranks: Ranks) -> None:
@@ -97,6 +100,68 @@ def test_the_others_say_why(fault: str, who: str, monkeypatch: pytest.MonkeyPatc
         assert isinstance(said, RuntimeError), said
         assert words in str(said)
         assert "in step " in str(said)
+
+
+@pytest.mark.parametrize("who", ["ppp", "ccc", "cpc", "CCC", "PCP"])
+def test_an_abort_comes_behind_a_half_sent_message(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk is longer than what a ring or the system's buffers hold, and its receiver comes late."""
+    n = 6 << 20
+    ranks = Ranks(P, monkeypatch, tcp=[r for r in range(P) if who[r].isupper()])
+
+    def once(r: int) -> object:
+        if r == 1:
+            return is_interrupted(ranks, n)
+        time.sleep(LATE)
+        return call(ranks, r, n=n)
+
+    ranks.run(lambda r: call(ranks, r), who.lower())
+    first, own, last = ranks.run(once, who.lower())
+    ranks.close()
+    assert own is None
+    for said in (first, last):
+        assert "rank 1 failed by KeyboardInterrupt" in str(said)
+
+
+@pytest.mark.parametrize("who", ["pppp", "cccc", "cpcp"])
+def test_ranks_whose_first_calls_differ_are_told_although_some_never_connect(
+    who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = Ranks(4, monkeypatch, tcp=range(4))
+    other = {1: {"signature": OTHER, "algorithm": "ring"}}
+    seen = ranks.run(lambda r: call(ranks, r, **other.get(r, {"algorithm": "recursive_doubling"})), who)
+    ranks.close()
+    for said in seen:
+        assert "call differs from this rank's: algorithm" in str(said)
+
+
+@pytest.mark.parametrize("who", ["pp", "cp"])
+def test_half_a_message_is_not_taken_for_an_abort(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its bits are set, as the first word of an abort. Rank 0 looks for aborts while it waits for the rest."""
+    monkeypatch.setattr(mesh, "POLL_INTERVAL", 0.1)
+    ranks, n = Ranks(2, monkeypatch, tcp=range(2)), 1 << 20
+    schedule = build("broadcast", "binomial", 2, root=1)
+    plans = [plan(schedule, r, schedule.cut(n)) for r in range(2)]
+
+    def once(r: int) -> torch.Tensor:
+        tensor = torch.full((n,), 255 * r, dtype=torch.uint8)
+        follow(plans[r], tensor, tensor[:0], ranks.groups[r].mesh, None, SIGNATURE)
+        return tensor
+
+    def in_pieces(joined: Mesh) -> None:
+        joined.begin(step_by_step=False)
+        whole = HEADER.pack(joined.call, 0, n, SIGNATURE) + b"\xff" * n
+        for begin, end in pairwise((0, n // 2, n // 2 + 1000, len(whole))):  # the second wakes nobody
+            sent = begin
+            while sent < end:
+                with suppress(BlockingIOError):
+                    sent += joined.out[0].socket.send(whole[sent:end])
+            time.sleep(LATE)
+        joined.end()
+
+    ranks.run(once, who)
+    came, _ = ranks.run(lambda r: in_pieces(ranks.groups[1].mesh) if r else once(0), who)
+    ranks.close()
+    assert came.tolist() == [255] * n
 
 
 @pytest.mark.parametrize("who", ["ppp", "ccc"])

@@ -62,7 +62,9 @@ Span(start=0, stop=8, scratch=True)))
     ties = tuple(len(task.after) for task in program)
     writes, exchanges = any(messages.receives for messages in steps), all(_is_exchange(messages) for messages in steps)
     followers = _followers(program)
-    return Plan(program, ties, followers, scratch, writes, exchanges, flatten(program, ties, followers))
+    first_sends = {message.peer: t for t in reversed(range(len(steps))) for message in steps[t].sends}
+    flat = flatten(program, ties, followers)
+    return Plan(program, ties, followers, scratch, writes, exchanges, flat, first_sends)
 
 
 def is_straight(schedule: Schedule) -> bool:

@@ -1,8 +1,8 @@
 """Execute one rank's program on CPU tensors, over TCP connections or shared memory.
 
 The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
-reference. `loop` does the same in compiled code, and leaves to this one what is rare: it makes connections, reports
-errors, waits for more than a second, paces exchanges of long messages, and encodes messages (`coded`).
+reference, and serves where there is no numba. `loop` does the same in compiled code. One of the two executes a whole
+call: this one paces exchanges of long messages, encodes messages (`coded`), and reduces what `loop` has no kernel for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from collectives.backends.p2p import local
 from collectives.backends.p2p.coded import coded_executor
 from collectives.backends.p2p.connection import Message
-from collectives.backends.p2p.executor_state import ExecutorState, initial_state
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.prepared import Prepared
 from collectives.backends.p2p.program import (
@@ -46,7 +45,7 @@ def execute(
     """Send and receive what is prepared, each task as soon as its inputs are there.
 
     Every message carries the call's signature. ``finish`` sends and receives what ends the call, over the same
-    connections. Returns the executor's name, COMPILED also where a call that the loop has begun was ended in Python.
+    connections. Returns the executor's name.
     """
     with joined.begin(made.plan.exchanges, made.signature):
         if joined.segment:
@@ -65,30 +64,29 @@ def execute_published(made: Prepared, tensors: Any, joined: Mesh, agreed: bool) 
 
 
 def _execute(made: Prepared, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any) -> str:
-    """In compiled code if it is there and takes this call; what that leaves, in Python. Returns the one that began."""
+    """In compiled code if it is there and takes this call, otherwise in Python. Returns the executor's name."""
     plan, compiled = made.plan, local.loop()
     if not plan.scratch:
         scratch = tensor
+    joined.connect(plan.first_sends)
     kernels = not made.wire and compiled and compiled.takes(plan, tensor, joined, op)
     if not kernels:
-        _go_on(plan, tensor, scratch, joined, op, initial_state(plan), made.wire)
+        _execute_in_python(plan, tensor, scratch, joined, op, made.wire)
         return PYTHON
-    if left := compiled.execute(plan, tensor, scratch, joined, kernels):
-        _go_on(plan, tensor, scratch, joined, op, left)
+    compiled.execute(plan, tensor, scratch, joined, kernels)
     return COMPILED
 
 
-def _go_on(
-    made: Plan,
-    tensor: torch.Tensor,
-    scratch: torch.Tensor,
-    joined: Mesh,
-    op: Any,
-    progress: ExecutorState,
-    wire: str | None = None,
+def _execute_in_python(
+    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, wire: str | None
 ) -> None:
-    """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
-    first, ties, ready, at, done, messages = progress
+    """Run each task when the tasks before it are done; a task that waits for a message lets others run.
+
+    ``ready`` is a heap of the tasks that may run, and ``at`` each task's next instruction.
+    """
+    ties, ready = list(made.ties), [i for i, earlier in enumerate(made.ties) if not earlier]
+    first, at, done = 0, [0] * len(made.program), bytearray(len(made.program))  # the first task that is not done
+    messages: dict[int, Message] = {}  # by number
     blocked: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
     execute_instruction = _executor_of(tensor, scratch, joined, op, messages)
     if wire:

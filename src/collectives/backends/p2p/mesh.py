@@ -20,7 +20,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -82,6 +82,7 @@ class Mesh:
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
         # For the compiled loop: numbers of the sockets to and from each peer, and addresses of the rings; -1 without.
         self.sockets = np.full((self.size, 4), -1)
+        self.half_sent: Callable[[], Iterable[Message]] = tuple  # the rest of what the compiled loop has begun to send
         self.has_network = False  # whether any peer is reached by TCP
         self.over: str | None = None  # what its connections are: shared memory, TCP, or both
         self._rings: dict[int, Any] = {}  # by numbers of sockets
@@ -132,6 +133,8 @@ class Mesh:
             return
         self.is_open, self.outgoing.step_by_step, self._has_told = False, False, True
         why, until = reason(self.rank, error), time.monotonic() + PATIENCE
+        for message in self.half_sent():  # before the abort
+            self.out[message.peer].messages.append(message)
         for peer in self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}:
             connection = self.out.get(peer) or self._connect(peer)
             self.outgoing.send(connection, abort_message(peer, self.call, self.signature, why))
@@ -161,6 +164,11 @@ class Mesh:
         if not self.is_open:
             self.close()
 
+    def connect(self, first_sends: Mapping[int, int]) -> None:
+        """Connect to each of these peers, for the step that first sends to it, and wait until they can be sent to."""
+        if missing := first_sends.keys() - self.out.keys():
+            self.finish([hello for peer in missing for hello in self._connect(peer, first_sends[peer]).messages])
+
     def send(self, peer: int, step: int, parts: list[memoryview]) -> Message:
         """Send these bytes as one message, without waiting; they may not change until `wait` has seen it leave."""
         header = HEADER.pack(self.call, step, sum(map(len, parts)), self.signature)
@@ -181,8 +189,7 @@ class Mesh:
 
         It reads no other message, because that would wake this rank for nothing. Returns after a second at most.
         """
-        first = messages[0]
-        left = self._need_time(first)
+        left, first = self.need_peers(messages), messages[0]
         alone = len(messages) == 1 and len(self._handlers) == 1 + bool(self._local) and not self.outgoing.unsent
         if alone and not self._lost and not first.is_sent:
             connection = self.into[first.peer]
@@ -191,10 +198,6 @@ class Mesh:
                 self._read(connection)
                 return
         for message in messages:
-            why = self._lost.get((message.peer, message.is_sent))
-            if why is not None:
-                why = (message.is_sent and self._drain_abort(message.peer)) or why
-                raise self._explained(message, why) from why
             if not message.is_sent:
                 self._listen(self.into[message.peer])
                 continue
@@ -202,6 +205,16 @@ class Mesh:
                 if connection.messages:
                     self._listen(connection)
         self.progress(left)
+
+    def need_peers(self, messages: Sequence[Message]) -> float:
+        """The seconds that are left for these messages. Raises MessageError as `wait` does, which calls it."""
+        left = self._need_time(messages[0])
+        for message in messages if self._lost else ():
+            why = self._lost.get((message.peer, message.is_sent))
+            if why is not None:
+                why = (message.is_sent and self._drain_abort(message.peer)) or why
+                raise self._explained(message, why) from why
+        return left
 
     def check(self, peer: int, step: int, is_done: Callable[[], bool]) -> None:
         """Raise MessageError if this rank waits for a peer in vain: that is lost, or has given up, or time is over.
@@ -308,15 +321,9 @@ class Mesh:
                 self._handlers[number]()
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether nothing is under way but what a call asks for: no stranger, no long message of the last call."""
-        return self.is_open and not (self._lost or self._pending or self.outgoing.is_busy)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a rank that waits has to see if others have given up, or the call's time is over."""
-        now = time.monotonic()
-        return not self.is_open or now > self._listened + POLL_INTERVAL or now >= self.deadline
+    def has_visitors(self) -> bool:
+        """Whether somebody has connected and may say at any time which rank it is."""
+        return len(self._pending) > 0
 
     def close(self) -> None:
         """Give up, from any thread: a call under way here, and all ranks that wait for this one, fail at once."""
@@ -344,7 +351,7 @@ class Mesh:
         if self._handlers.pop(number, None):
             self._poll.unregister(number)
 
-    def _connect(self, peer: int) -> Connection:
+    def _connect(self, peer: int, step: int = 0) -> Connection:
         connection, hello = self.out.setdefault(peer, Connection(peer)), HELLO.pack(self._token, self.rank)
         connection.handler = partial(self._go_on, connection)
         if ring := local.meet(self.addresses, peer, hello):
@@ -356,7 +363,7 @@ class Mesh:
         code = connected.connect_ex(self.addresses[peer])
         if code not in (0, errno.EINPROGRESS):
             self.lose(connection, OSError(code, os.strerror(code)), is_sent=True)
-        self.outgoing.send(connection, Message(peer, 0, 0, [hello], is_sent=True))
+        self.outgoing.send(connection, Message(peer, 0, step, [hello], is_sent=True))
         return connection
 
     def _use(self, connection: Connection, connected: Any, is_sent: bool) -> None:

@@ -94,7 +94,7 @@ class Plan(NamedTuple):
 
     ``exchanges`` says that this rank only ever swaps messages: whom it sends to in a step, it hears from in that step.
     ``ties`` says of each task after how many others it comes, and ``followers`` which come after it. ``flat`` is all of
-    it as arrays.
+    it as arrays. ``first_sends`` has the peers that the rank sends to, and the first step in which it does.
     """
 
     program: tuple[Task, ...]
@@ -104,6 +104,7 @@ class Plan(NamedTuple):
     writes: bool
     exchanges: bool
     flat: Flat
+    first_sends: dict[int, int]
 
     def instructions(self) -> Iterator[Instruction]:
         """All of them, task by task."""

@@ -34,7 +34,6 @@ from collectives.backends.p2p.loop.state import (
     KERNELS,
     LOW_WATER,
     NONE,
-    OUT,
     PLACES,
     RANKS,
     READIES,
@@ -43,36 +42,36 @@ from collectives.backends.p2p.loop.state import (
     UNDONE,
     LoopState,
 )
-from collectives.backends.p2p.loop.system import BILLION, now
+from collectives.backends.p2p.loop.system import now
 from collectives.backends.p2p.loop.waiting import GOING, LISTENER_READY, PAUSE, wait
 from collectives.backends.p2p.program import AHEAD, Flat
 from collectives.compiled import compiled
 
-# What the loop returns beside PAUSE and LISTENER_READY: the program is done; Python has to go on.
-FINISHED, HAND_OVER = 10, 11
-# Nanoseconds after which the caller looks for signals.
-PAUSE_AFTER = BILLION // 10
-__all__ = ["FINISHED", "HAND_OVER", "LISTENER_READY", "PAUSE", "run"]
+# What the loop returns beside PAUSE and LISTENER_READY: the program is done; a connection has failed.
+FINISHED, FAILED = 10, 11
+__all__ = ["FAILED", "FINISHED", "LISTENER_READY", "PAUSE", "run"]
 
 
 @compiled
-def run(program: Flat, state: LoopState) -> int:
+def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
     """Run the program until it is done, or until the caller has to look at something; then call it again.
 
-    It returns FINISHED, PAUSE after a tenth of a second, LISTENER_READY when somebody connects, or HAND_OVER where a
-    connection is not made yet or has failed: the executor in Python goes on from this state.
+    It returns FINISHED, PAUSE after so many nanoseconds, LISTENER_READY when somebody connects, or FAILED: the state
+    says which connection has failed, and why. All peers that the program sends to are connected. One that it receives
+    from may connect meanwhile.
     """
     if not state.numbers[BEGUN]:
         _begin(program, state)
-    until = now(state.times) + PAUSE_AFTER
+    state.peers[:, :PLACES] = state.sockets
+    until = now(state.times) + nanoseconds
     while True:
         if not _run_ready(program, state):
-            return HAND_OVER
+            return FAILED
         if not state.numbers[BLOCKED_TASKS]:
             return FINISHED
         status = wait(program, state, until)
         if state.numbers[HAS_FAILED]:
-            return HAND_OVER
+            return FAILED
         if status != GOING:
             return status
 
@@ -82,7 +81,7 @@ def _begin(program: Flat, state: LoopState) -> None:
     """Fill the arrays for a new call."""
     state.messages[:], state.tasks[:], state.peers[:], state.numbers[BEGUN:] = NONE, 0, NONE, 0
     state.numbers[BEGUN] = 1
-    state.peers[:, :PLACES], state.peers[:, LOW_WATER] = state.sockets, 1
+    state.peers[:, LOW_WATER] = 1
     for task in range(len(program.tasks) - 1):
         state.tasks[task, UNDONE], state.tasks[task, AT] = program.tasks[task, TIES], program.tasks[task, START]
         if not state.tasks[task, UNDONE]:
@@ -91,20 +90,19 @@ def _begin(program: Flat, state: LoopState) -> None:
 
 @compiled
 def _run_ready(program: Flat, state: LoopState) -> bool:
-    """Run the tasks that are ready, each until it is done or waits. False where Python has to go on."""
+    """Run the tasks that are ready, each until it is done or waits. False where a connection has failed."""
     while state.numbers[READIES] and state.tasks[0, READY] < state.numbers[FIRST_TASK] + AHEAD:
         task = pop(state)
         last = program.tasks[task + 1, START]
         while state.tasks[task, AT] < last:
-            status = _do(program, state, state.tasks[task, AT])
-            if status == PAUSE:
+            is_done = _do(program, state, state.tasks[task, AT])
+            if state.numbers[HAS_FAILED]:
+                return False
+            if not is_done:
                 state.tasks[state.numbers[BLOCKED_TASKS], BLOCKED] = task
                 state.numbers[BLOCKED_TASKS] += 1
                 break
-            state.tasks[task, AT] += status == GOING
-            if status == HAND_OVER or state.numbers[HAS_FAILED]:
-                push(state, task)
-                return False
+            state.tasks[task, AT] += 1
         else:
             _finish(program, state, task)
     return True
@@ -126,26 +124,22 @@ def _finish(program: Flat, state: LoopState, task: int) -> None:
 
 
 @compiled
-def _do(program: Flat, state: LoopState, instruction: int) -> int:
-    """Execute an instruction: GOING if it is done, PAUSE if it waits, HAND_OVER where its connection is not there."""
+def _do(program: Flat, state: LoopState, instruction: int) -> bool:
+    """Execute an instruction. False if it waits, or if a connection has failed."""
     do = program.instructions[instruction]
-    kind, peer = do[KIND], do[PEER]
+    kind = do[KIND]
     if kind == WAIT:
         return _await(program, state, do[NUMBER], do[FIRST] * state.numbers[SIZE])
     if kind == SEND:
-        if state.peers[peer, OUT] == NONE:
-            return HAND_OVER
-        send(program, state, instruction)
-    elif kind == RECV:
-        if state.peers[peer, INTO] == NONE:
-            return HAND_OVER
+        return send(program, state, instruction)
+    if kind == RECV:
         queue(program, state, instruction, INTO_FIRST)
     elif kind == REDUCE:
         _reduce(program, state, do[FIRST], do[LAST])
     elif kind == AVERAGE:
         count = length(program, state, do[FIRST]) // state.numbers[SIZE]
         divide(state.numbers[KERNELS:], address(program, state, do[FIRST]), count, state.numbers[RANKS])
-    return GOING
+    return True
 
 
 @compiled
@@ -159,10 +153,10 @@ def _reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
 
 
 @compiled
-def _await(program: Flat, state: LoopState, number: int, missing: int) -> int:
-    """Read until no more than so many bytes of a message are missing: GOING, or PAUSE; HAND_OVER after a failure."""
+def _await(program: Flat, state: LoopState, number: int, missing: int) -> bool:
+    """Read until no more than so many bytes of a message are missing. False if that takes longer, or has failed."""
     do = program.instructions[state.messages[number, INSTRUCTION]]
     while left(state, number) > missing:
-        if do[KIND] == SEND or not take(program, state, do[PEER]):
-            return HAND_OVER if state.numbers[HAS_FAILED] else PAUSE
-    return GOING
+        if do[KIND] == SEND or state.peers[do[PEER], INTO] == NONE or not take(program, state, do[PEER]):
+            return False
+    return True

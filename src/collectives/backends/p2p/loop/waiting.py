@@ -73,7 +73,7 @@ def _find_sources(program: Flat, state: LoopState) -> None:
             _add_source(state, do[PEER])
     if is_sending:
         for peer in range(len(state.peers)):
-            if state.peers[peer, INTO_FIRST] != NONE and state.peers[peer, INTO] != NONE:
+            if state.peers[peer, INTO_FIRST] != NONE:
                 _add_source(state, peer)
 
 
@@ -159,7 +159,7 @@ def _polls(program: Flat, state: LoopState) -> int:
     count = LISTENERS
     for nth in range(state.numbers[SOURCES]):
         peer = state.peers[nth, SOURCE]
-        state.polls[count] = _poll(state.peers[peer, INTO], POLLIN)
+        state.polls[count] = _poll(state.peers[peer, INTO], POLLIN)  # NONE before it connects: ppoll ignores that
         if state.peers[peer, INTO_RING] != NONE:
             sleeps_soon(state.peers[peer, INTO_RING], False)
         count += 1
