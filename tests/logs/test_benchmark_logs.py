@@ -14,7 +14,7 @@ import pytest
 
 from collectives.cli import main
 from collectives.contracts import CONTRACTS
-from collectives.logs.benchmarks.findings import findings, tables_of
+from collectives.logs.benchmarks.findings import begins, findings, tables_of
 from collectives.logs.benchmarks.table import Table
 from collectives.logs.benchmarks.text import tables
 from collectives.logs.finding import Finding, numbered
@@ -139,6 +139,27 @@ def test_a_run_that_ended_early() -> None:
     assert "before the first size" in only("ends early", "\n".join(line for line in log if " float " not in line)).found
     failure = "n1: Test NCCL failure all_reduce.cu:44 'unhandled system error'"
     assert "unhandled system error" in only("failed", text(Run(), last=1 << 34) + failure).found
+
+
+def test_the_heading_of_rccl_tests_and_a_run_that_failed_at_once() -> None:
+    config = "# nThreads: 1 nGpus: 4 nRanks: 1 minBytes: 8 maxBytes: 64 step: 2(factor) warmupIters: 5 iters: 20"
+    log = re.sub("# nThread 1 .*", config, text(Run()))
+    assert read(log)[0].head.last == 64
+    start = "\n".join([config, *log.splitlines()[2:6], "n1: Test HIP failure common.cu:12 'out of memory'"])
+    assert begins(start.encode())
+    failed = only("failed", start)
+    assert (failed.found, failed.follows) == (
+        "Test HIP failure common.cu:12 'out of memory'",
+        "the run ended before the first size",
+    )
+
+
+def test_old_versions_print_busbw_as_algbw() -> None:
+    run = Run(style="old", collective="all_gather", noise=0.0)
+    rows = [line.split() for line in text(run).splitlines()]
+    swapped = [" ".join([*row[:4], row[5], row[5], *row[6:]]) if len(row) == 11 else " ".join(row) for row in rows]
+    (table,) = read("\n".join(["./build/all_gather_perf -b 8", *swapped]))
+    assert (table.collective, table.factor) == ("all_gather", 15 / 16)
 
 
 @pytest.mark.parametrize("seed", range(5))

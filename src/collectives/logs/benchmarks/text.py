@@ -20,7 +20,10 @@ MOST_PROCESSES, MOST_HINTS = 1 << 12, 4
 PROCESS = re.compile(r"\s{0,8}(?:\[\d{1,6},\d{1,6}\](?:<\w{1,8}>)?:?|\d{1,6}:(?= ))")
 TAG = re.compile(r"\[\d{1,6},\d{1,6}\]<\w{1,8}>:")
 NAME = re.compile(r"Collective test starting: ")
-CONFIG = re.compile(r"nThread \d{1,9} nGpus \d{1,9} minBytes \d{1,19} maxBytes (\d{1,19}) ")
+# nccl-tests prints "nThread 1 nGpus 8 minBytes 8", and rccl-tests "nThreads: 1 nGpus: 8 nRanks: 1 minBytes: 8".
+CONFIG = re.compile(
+    r"nThreads?:? \d{1,9} nGpus:? \d{1,9} (?:nRanks: \d{1,9} )?minBytes:? \d{1,19} maxBytes:? (\d{1,19}) "
+)
 RANK = re.compile(
     r"Rank\s{1,8}(\d{1,7})\b.{0,60}?\bon\s{1,20}(\S{1,253})\s{1,8}device\s{1,8}\d{1,4}\s{1,4}"
     r"\[[^\]]{0,40}\]\s{1,4}(\S.{0,99})"
@@ -30,7 +33,7 @@ HEADING = re.compile("|".join(each.pattern for each in (NAME, CONFIG, RANK, TITL
 BAD = re.compile(r"Out of bounds values\s{0,40}: (\d{1,18})")
 END = re.compile(r"Avg bus bandwidth\s{0,40}: ")
 LOG = re.compile(r"(\S{1,300}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] NCCL ")
-FAILED = re.compile(r"Test (?:NCCL|CUDA) failure .{1,200}")
+FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP) failure .{1,200}")
 ROW = re.compile(
     r"(?<![\w.])(\d{1,19})[ \t]{1,40}\d{1,19}[ \t]{1,40}([a-z][a-z0-9_]{1,15})\b"
     r"(?:[ \t]{1,40}((?!nan|inf)[a-z]\w{1,11})\b)?"
