@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.algorithms import ALGORITHMS
 from collectives.algorithms.binary_tree import NO_PARENT
-from collectives.logs.nccl.lines import Communicator
+from collectives.logs.nccl.log import Communicator
 from collectives.schedule import Ints, Schedule, Step, on, parallel, reverse, then
 
 # More (rank, chunk) cells than these are not proved: a second or so.
