@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import random
 import re
 from collections.abc import Callable
 from itertools import combinations
@@ -305,22 +304,3 @@ def test_a_file_with_both_is_read_as_both(tmp_path: Path, capsys: pytest.Capture
     assert main(["read", str(path), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["source"] for row in rows} == {"benchmark", "NCCL log"}
-
-
-@pytest.mark.integration  # seconds
-@pytest.mark.parametrize("texts_made", [500, pytest.param(10_000, marks=pytest.mark.extended)])
-def test_no_mutation_makes_it_fail(texts_made: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files with bytes cut, doubled, changed and mixed."""
-    chance, path = random.Random(11), tmp_path / "file"
-    run = Run(sizes=PAIR_SIZES[:12], ranks=4)
-    files = [text(run), text(run._replace(style="old")), make.report(run), make.our_rows(run), make.rccl_rows(run)]
-    for _ in range(texts_made):
-        data = bytearray(chance.choice(files).encode())
-        for _ in range(chance.randrange(1, 8)):
-            a, b = sorted(chance.randrange(len(data) + 1) for _ in range(2))
-            b = min(b, a + chance.choice((1, 5, 60, 2000)))
-            noise = bytes(chance.randrange(256) for _ in range(b - a))
-            data[a:b] = chance.choice((b"", data[a:b] * 2, noise, b"99999999999", b"-1", b" nan "))
-        path.write_bytes(bytes(data))
-        assert main(["read", str(path)]) in (0, 2)
-        assert "Traceback" not in capsys.readouterr().err
