@@ -9,7 +9,7 @@ import pytest
 
 from collectives import verify
 from collectives.logs.finding import Finding, Place, lines_of, numbered
-from collectives.logs.nccl.channels import depths, inside_both, orders, ring_schedule, tree_schedule
+from collectives.logs.nccl.channels import loaded_nodes, orders, ring_schedule, tree_schedule
 from collectives.logs.nccl.channels import parents as found_parents
 from collectives.logs.nccl.findings import findings
 from collectives.logs.nccl.lines import read as read_lines
@@ -294,9 +294,9 @@ def test_no_rank_is_absent_or_present_beyond_what_the_log_says() -> None:
 def test_a_node_inside_both_trees() -> None:
     node = {rank: f"n{rank}" for rank in range(7)}
     first, leaves = np.array([-1, 0, 0, 1, 1, 2, 2]), np.array([3, 5, 5, 4, 6, 4, -1])
-    assert inside_both({0: first, 1: first}, node) == []
-    assert inside_both({0: first, 1: leaves}, node) == []
-    assert inside_both({0: first, 1: np.array([1, -1, 1, 0, 0, 2, 2])}, node) == ["n0", "n1", "n2"]
+    assert loaded_nodes({0: first, 1: first}, node) == []
+    assert loaded_nodes({0: first, 1: leaves}, node) == []
+    assert loaded_nodes({0: first, 1: np.array([1, -1, 1, 0, 0, 2, 2])}, node) == ["n0", "n1", "n2"]
     log = [*lines(Job(nodes=7, gpus=1))]
     assert "inside both" not in kinds(log)
     places = [
@@ -314,7 +314,6 @@ def test_trees_that_do_not_fit_together_are_left_out() -> None:
     log = [line.replace("[0] 2/-1/-1->1->0", "[0] 3/-1/-1->1->0") for line in lines(Job())]
     (of,) = read(log).communicators.values()
     assert list(found_parents(of)) == [1]
-    assert depths(np.array([1, 0])).tolist() == [-1, -1]
 
 
 def test_two_communicators_are_kept_apart() -> None:

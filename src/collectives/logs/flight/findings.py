@@ -104,12 +104,6 @@ def _first_odd(of: Group) -> tuple[Key, Odd] | None:
     return None
 
 
-OTHER = {
-    "operation": "another operation",
-    "dtypes": "other dtypes",
-    "sizes": "other sizes",
-    "algorithm": "another algorithm",
-}
 NEXT = {
     "operation": "compare the frames: find the branch in which the ranks' programs part",
     "dtypes": "print dtypes of the tensor on each rank before the call; see autocast and parameters' dtypes",
@@ -121,8 +115,8 @@ NEXT = {
 def _differs(of: Group, key: Key, odd: Odd, dumps: Mapping[int, Dump]) -> Finding:
     calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
     others = [rank for rank in calls if rank not in odd.culprits]
-    who, what = ranks(odd.culprits) if others else "all ranks", OTHER[odd.kind]
-    said = f"{who}: {what} in call {_number(key)} of {of}"
+    who, other = ranks(odd.culprits) if others else "all ranks", "other" if odd.kind.endswith("s") else "another"
+    said = f"{who}: {other} {odd.kind} in call {_number(key)} of {of}"
     shown = [odd.culprits[0], *others[:1]] if others else [*odd.culprits[:2]]
     where = "; ".join(f"rank {rank}: {_told(calls[rank])}" for rank in shown if rank in calls)
     follows = "a collective whose arguments differ hangs or gives wrong results" + _shifted(of, key, odd, others)

@@ -57,26 +57,14 @@ def _job(of: Communicator, log: Log) -> Finding:
 
 
 def _versions(log: Log) -> Iterator[Finding]:
-    if len(log.versions) > 1:
-        told = _by_value(log.versions)
-        follows = "ranks with different versions of NCCL may fail or hang when they connect"
-        yield Finding(
-            "versions",
-            f"NCCL versions differ: {told}",
-            follows,
-            "install one version on all hosts",
-            _lines(log.versions),
-        )
+    follows = "ranks with different versions of NCCL may fail or hang when they connect"
+    yield from _differ("versions", "NCCL versions differ", log.versions, follows, "install one version on all hosts")
 
 
 def _environment(log: Log) -> Iterator[Finding]:
     for name, values in sorted(log.environment.items()):
-        if len(values) > 1:
-            told = _by_value(values)
-            follows = f"{name} differs between ranks, and they may choose different algorithms or links"
-            yield Finding(
-                "environment", f"{name} differs: {told}", follows, f"set {name} on every rank alike", _lines(values)
-            )
+        follows = f"{name} differs between ranks, and they may choose different algorithms or links"
+        yield from _differ("environment", f"{name} differs", values, follows, f"set {name} on every rank alike")
     asked = log.environment.get("NCCL_ALGO", {})
     ran = Counter(algorithm for _, _, algorithm, _ in log.choices)
     for value, setting in asked.items():
@@ -112,14 +100,8 @@ def _warnings(log: Log) -> Iterator[Finding]:
 
 
 def _networks(log: Log) -> Iterator[Finding]:
-    if len(log.networks) > 1:
-        yield Finding(
-            "networks",
-            f"ranks use different networks: {_by_value(log.networks)}",
-            "two ranks that use different networks cannot connect",
-            "install the same network plugin on all hosts",
-            _lines(log.networks),
-        )
+    follows, advice = "two ranks that use different networks cannot connect", "install one network plugin on all hosts"
+    yield from _differ("networks", "ranks use different networks", log.networks, follows, advice)
 
 
 def _choices(log: Log) -> Iterator[Finding]:
@@ -164,15 +146,15 @@ def _calls(log: Log) -> Iterator[Finding]:
             )
 
 
-def _by_value(values: dict[str, Setting]) -> str:
-    return "; ".join([f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MOST_NAMED])
+def _differ(kind: str, what: str, values: dict[str, Setting], follows: str, advice: str) -> Iterator[Finding]:
+    """A finding if processes have different values."""
+    if len(values) > 1:
+        told = [f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MOST_NAMED]
+        at = tuple(setting.at for setting in values.values())[:MOST_NAMED]
+        yield Finding(kind, f"{what}: {'; '.join(told)}", follows, advice, at)
 
 
 def _on(processes: Iterable[Process]) -> str:
     """The hosts, as far as lines name them."""
     hosts = sorted({process.host for process in processes} - {""})
     return f" on {named(hosts)}" if hosts else ""
-
-
-def _lines(values: dict[str, Setting]) -> tuple[Place, ...]:
-    return tuple(setting.at for setting in values.values())[:MOST_NAMED]

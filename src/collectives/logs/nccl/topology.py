@@ -11,7 +11,7 @@ from collectives.logs.nccl import pictures
 from collectives.logs.nccl.channels import (
     MOST_CELLS,
     crossings,
-    inside_both,
+    loaded_nodes,
     node_of,
     orders,
     parents,
@@ -109,7 +109,7 @@ def _trees(of: Communicator) -> Iterator[Finding]:
     line = min(line for places in of.trees.values() for _, line in places.values())
     yield from _proved(of, f"the trees of {many(len(trees), 'channel')}", tree_schedule(trees), line, draw)
     node = node_of(of)
-    if set(node) == set(range(of.size)) and (both := inside_both(trees, node)):
+    if set(node) == set(range(of.size)) and (both := loaded_nodes(trees, node)):
         yield Finding(
             "inside both",
             f"inside both trees, with more than four links to other nodes: {named(both)}",
