@@ -22,7 +22,8 @@ def test_no_row_has_a_path_or_a_traceback() -> None:
 
 def test_most_agree_with_what_their_authors_say() -> None:
     said = [row for row in ROWS if row.expected]
-    assert sum(row.verdict == "agrees" for row in said) >= 0.9 * len(said)
+    for rows, least in ([row for row in said if not row.at_first], 0.9), ([row for row in said if row.at_first], 0.75):
+        assert sum(row.verdict == "agrees" for row in rows) >= least * len(rows)
     assert len(public_logs.table(ROWS).splitlines()) == 2 + len(said)
 
 
