@@ -231,7 +231,7 @@ def test_one_version_that_is_printed_in_two_ways_is_one() -> None:
         ("Duplicate GPU detected : rank 3 and rank 1 both on CUDA device 7000", "failed", "two ranks use one GPU"),
         ("NET/IB : Got completion from peer n2<7> with error 12, opcode 0", "failed", "the peer did not answer"),
         ("NET/IB: Got completion from peer n2<7> with status=IBV_WC_RETRY_EXC_ERR(12)", "failed", "the peer did not"),
-        ("NET/IB : Got completion from peer n2<7> with error 125, opcode 0", "warning", "1 such warning on node0"),
+        ("NET/IB : Got completion from peer n2<7> with error 125, opcode 0", "warning", "1 such warning, on node0"),
         ("socketProgress: Connection closed by remote peer n2<7>", "failed", "the peer's process ended first"),
         (
             "NET/IB : req 0/1 tag 0 peer n2<7> collective mismatch error, local size 8 remote size 4",
@@ -243,7 +243,7 @@ def test_one_version_that_is_printed_in_two_ways_is_one() -> None:
         ("NET/Socket : no interface found", "failed", "no network interface has the name"),
         ("Error : no algorithm/protocol available for function AllGather", "failed", "NCCL_ALGO and NCCL_PROTO leave"),
         ("Cuda failure 2 'out of memory'", "failed", "a call of CUDA failed"),
-        ("Could not find a path for pattern 4", "warning", "1 such warning on node0"),
+        ("Could not find a path for pattern 4", "warning", "1 such warning, on node0"),
     ],
 )
 def test_a_warning_that_is_known_says_why_the_job_fails(text: str, kind: str, follows: str) -> None:

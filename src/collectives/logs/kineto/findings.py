@@ -73,13 +73,9 @@ def _cut(traces: Sequence[Trace]) -> Iterator[Finding]:
         at = places([trace.file])
         if trace.broken:
             follows = "what comes behind it may be missing in all sums"
-            yield Finding(
-                "cut", f"{many(trace.broken, 'place')} of the trace cannot be read", follows, "", places([trace.file])
-            )
+            yield Finding("cut", f"{many(trace.broken, 'place')} of the trace cannot be read", follows, "", at)
         if trace.left_out:
-            yield Finding(
-                "left out", f"{many(trace.left_out, 'event')} beyond what is kept in memory", at=places([trace.file])
-            )
+            yield Finding("left out", f"{many(trace.left_out, 'event')} beyond what is kept in memory", at=at)
 
 
 def _twice(traces: Sequence[Trace]) -> Iterator[Finding]:

@@ -96,7 +96,7 @@ def _warnings(log: Log) -> Iterator[Finding]:
         if cause:
             yield Finding(cause.kind, f"{found} ({many(len(places), 'line')}{on})", cause.follows, cause.next, (line,))
         else:
-            yield Finding("warning", found, f"{many(len(places), 'such warning')}{on}", "", (line,))
+            yield Finding("warning", found, f"{many(len(places), 'such warning')}{on and f',{on}'}", "", (line,))
 
 
 def _networks(log: Log) -> Iterator[Finding]:
