@@ -11,6 +11,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from collectives.bench.results import replace
 from collectives.logs.finding import Finding, LogError
@@ -95,7 +96,8 @@ def table(of: list[PublicLog]) -> str:
     for row in of:
         if row.expected:
             name = row.place.rpartition("/")[2]
-            link = row.place if not row.commit else f"https://github.com/{row.repository}/blob/{row.commit}/{row.place}"
+            path = f"https://github.com/{row.repository}/blob/{row.commit}/{quote(row.place)}"
+            link = path if row.commit else row.place
             found = row.found or "no fault"
             lines.append(f"| {row.repository}, [{name}]({link}) | {row.said} | {found} | {row.verdict} |")
     return "\n".join(lines)

@@ -92,3 +92,16 @@ def watchdog(rank: int, number: int = 42, elements: int = 1024, collective: str 
     """What torch's watchdog prints."""
     what = f"SeqNum={number}, OpType={collective}, NumelIn={elements}, NumelOut={elements}, Timeout(ms)=600000"
     return f"[rank{rank}]:[E C.cpp:1] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL({what}) ran"
+
+
+# What a log has beside NCCL's lines of a healthy job.
+SAID = [
+    "#  Rank  0 Pid  900 on      node0 device  0 [0x07] GeForce RTX 2080 Ti",
+    "node0:100:200 [0] f.cc:12 NCCL WARN NET/IB : Got completion from peer n2<7> with error 12, opcode 0",
+    "node0:100:200 [0] NCCL INFO NVLS Head  0:  0  4",
+    watchdog(3),
+    "     [1, 2] finished collective #41, but didn't join collective #42 (count from 1)",
+    "[rank1]: NCCL error in: /a/P.cpp:36, invalid usage (run with more), NCCL version 2.27.3",
+    "[rank1]: Last error:",
+    "[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
+]

@@ -366,32 +366,6 @@ def test_wrong_types_leave_a_partial_answer(form: str, tmp_path: Path) -> None:
             with_wrong(key, value, is_of_entry=False)
 
 
-@pytest.mark.integration  # seconds
-@pytest.mark.parametrize("texts_made", [500, pytest.param(10_000, marks=pytest.mark.extended)])
-def test_no_mutation_makes_it_fail(texts_made: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files with bytes cut, doubled, changed and mixed, beside one that is whole."""
-    chance = random.Random(11)
-    of = job(2, 5, 8)
-    of.programs[1].pop()
-    whole, *_ = written(dumps(of), tmp_path)
-    texts = [pickle.dumps(dumps(of)[1], protocol=protocol) for protocol in (2, 4)]
-    texts.append(json.dumps(dumps(of)[1]).encode())
-    path = tmp_path / "broken_1"
-    for number in range(texts_made):
-        data = bytearray(chance.choice(texts))
-        for _ in range(chance.randrange(1, 4)):
-            a, b = sorted(chance.randrange(len(data) + 1) for _ in range(2))
-            b = min(b, a + chance.choice((1, 5, 60)))
-            data[a:b] = chance.choice(
-                (b"", data[a:b] * 2, bytes(chance.randrange(256) for _ in range(b - a)), b"99", b"-1")
-            )
-        path.write_bytes(data)
-        assert all(isinstance(one, Finding) for one in findings_of([whole, path]))
-        if number % 100 == 0:
-            assert main(["read", str(path)]) in (0, 2)
-            assert "Traceback" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_plain_pickle_is_read_as_python_reads_it(protocol: int) -> None:
     shared = [1, 2]

@@ -164,18 +164,3 @@ def test_hostile_records(record: Record, tmp_path: Path, capsys: pytest.CaptureF
     assert "nan" not in said.out
     assert max(map(len, said.out.splitlines())) < 400
     assert said.err == ""
-
-
-@pytest.mark.integration  # seconds
-@pytest.mark.parametrize("texts_made", [500, pytest.param(10_000, marks=pytest.mark.extended)])
-def test_no_mutation_makes_it_fail(texts_made: int, tmp_path: Path) -> None:
-    chance, path = random.Random(5), tmp_path / "log"
-    whole = "".join(lines(rank, [call(n, 90 * rank + n) for n in range(6)]) for rank in range(2)).encode()
-    for number in range(texts_made):
-        data = bytearray(whole)
-        for _ in range(chance.randrange(1, 9)):
-            a = chance.randrange(len(data) + 1)
-            b = min(len(data), a + chance.choice((1, 5, 60, 900)))
-            data[a:b] = chance.choice((b"", data[a:b] * 2, b"-1", b"null", b"[", b"{", b"1e999", bytes([number % 256])))
-        path.write_bytes(data)
-        assert all(isinstance(one, Finding) for one in findings_of([path]))

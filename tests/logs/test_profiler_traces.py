@@ -261,26 +261,6 @@ def test_names_of_collectives() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.integration  # seconds
-@pytest.mark.parametrize("texts_made", [500, pytest.param(10_000, marks=pytest.mark.extended)])
-def test_no_mutation_makes_it_fail(texts_made: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Bytes cut, doubled, changed and mixed, plain and in an archive."""
-    chance = random.Random(11)
-    whole = [text([*training([90.0] * 6)], rank).encode() for rank in range(2)]
-    path = tmp_path / "trace"
-    for number in range(texts_made):
-        data = bytearray(chance.choice(whole))
-        for _ in range(chance.randrange(1, 6)):
-            a = chance.randrange(len(data) + 1)
-            b = min(len(data), a + chance.choice((1, 5, 60, 2000)))
-            data[a:b] = chance.choice((b"", data[a:b] * 2, b"-1", b"null", b"[", b"{", b"1e999", bytes([number % 256])))
-        path.write_bytes(gzip.compress(bytes(data))[: chance.choice((None, 300))] if number % 3 == 0 else bytes(data))
-        assert all(isinstance(one, Finding) for one in findings_of([path, path]))
-        if number % 100 == 0:
-            assert main(["read", str(path)]) in (0, 2)
-            assert "Traceback" not in capsys.readouterr().err
-
-
 def many_events(nbytes: int) -> Iterator[str]:
     """A trace of about so many bytes."""
     yield '{"distributedInfo": {"rank": 0, "world_size": 4}, "traceEvents": [\n'

@@ -1,6 +1,5 @@
 """Reports of NCCL's RAS: what each block says, ranks that are behind though others are named, no text that fails."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -188,19 +187,3 @@ def test_hostile_lines(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr()
     assert (said.out.splitlines()[0], said.err) == ("NCCL RAS:", "")
     assert max(map(len, said.out.splitlines())) < 500
-
-
-@pytest.mark.integration  # seconds
-@pytest.mark.parametrize("texts_made", [500, pytest.param(10_000, marks=pytest.mark.extended)])
-def test_no_mutation_makes_it_fail(texts_made: int) -> None:
-    chance = random.Random(5)
-    values = ["  6 ranks have launched up to operation 4", "  2 ranks have launched up to operation 3", "  " + rank(1)]
-    values += ["  " + rank(2), f"  Rank 5 has launched up to operation 2 -- {where(5)}"]
-    lines = report("MISMATCH", blocks=mismatch("AllReduce operation counts", values) + mismatch("status", values))
-    for _ in range(texts_made):
-        text = list("\n".join(lines * 2))
-        for _ in range(chance.randrange(1, 9)):
-            a = chance.randrange(len(text) + 1)
-            b = min(len(text), a + chance.choice((1, 5, 60, 900)))
-            text[a:b] = chance.choice(([], text[a:b] * 2, list("-1"), list("99999999"), ["\n"], [chr(a % 256)]))
-        assert all(isinstance(one, Finding) for one in findings(read(numbered("".join(text).splitlines(), "x"))))

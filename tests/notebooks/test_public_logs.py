@@ -22,14 +22,15 @@ def test_no_row_has_a_path_or_a_traceback() -> None:
 
 def test_most_agree_with_what_their_authors_say() -> None:
     said = [row for row in ROWS if row.expected]
-    assert sum(row.verdict == "agrees" for row in said) >= 0.9 * len(said)
+    for rows, least in ([row for row in said if not row.at_first], 0.9), ([row for row in said if row.at_first], 0.75):
+        assert sum(row.verdict == "agrees" for row in rows) >= least * len(rows)
     assert len(public_logs.table(ROWS).splitlines()) == 2 + len(said)
 
 
 def test_what_was_found_at_first_is_kept() -> None:
     blind = [row for row in ROWS if row.at_first]
     verdicts = [row.verdict_at_first for row in blind if row.expected]
-    assert (len(verdicts), verdicts.count("agrees")) == (15, 8)
+    assert (len(verdicts), verdicts.count("agrees")) == (49, 26)
     assert blind[0]._replace(expected="healthy", at_first="none").verdict_at_first == "agrees"
     assert blind[0]._replace(at_first="").verdict_at_first == ""
 

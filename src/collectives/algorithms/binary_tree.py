@@ -157,3 +157,19 @@ def exchanges(parent: Ints) -> tuple[Ints, Ints, int]:
         after[level] = after[parent[level]] + period - place[level]
     up, down = (np.where(parent == NO_PARENT, -1, before.max() + steps) for steps in (-before, after))
     return up, down, period
+
+
+def depths(parent: Ints) -> Ints:
+    """How many links every rank is away from the root; -1 for ranks that do not reach it.
+
+    >>> depths(np.array([-1, 0, 1, 4, 3])).tolist()
+    [0, 1, 2, -1, -1]
+    """
+    depth = np.where(parent == NO_PARENT, 0, -1)
+    for level in range(1, len(parent)):
+        reached = (depth < 0) & (parent != NO_PARENT)
+        reached &= depth[np.where(reached, parent, 0)] == level - 1
+        if not reached.any():
+            break
+        depth[reached] = level
+    return depth

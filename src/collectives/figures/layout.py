@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.algorithms import ALGORITHMS, is_for_links, machine_of
+from collectives.algorithms.binary_tree import depths
 from collectives.contracts import contract
 from collectives.machine import machine
-from collectives.schedule import Ints, Schedule
+from collectives.schedule import Schedule
 
 Points = NDArray[np.float64]
 Line = tuple[float, float, float, float]
@@ -135,22 +136,9 @@ def parents(schedule: Schedule, first: int, last: int) -> list[int]:
     return parent
 
 
-def depths(parent: list[int]) -> Ints:
-    """How many edges each rank is away from the root; ``parent`` is -1 for the root.
-
-    >>> depths([-1, 2, 4, 2, 0]).tolist()
-    [0, 3, 2, 3, 1]
-    """
-
-    def depth(rank: int) -> int:
-        return 0 if parent[rank] < 0 else 1 + depth(parent[rank])
-
-    return np.array([depth(rank) for rank in range(len(parent))])
-
-
 def _levels(parent: list[int]) -> Points:
     """Leaves side by side, every other rank above the middle of its children."""
-    depth = depths(parent)
+    depth = depths(np.array(parent))
     children = [[c for c, up in enumerate(parent) if up == rank] for rank in range(len(parent))]
     x, leaves = np.zeros(len(parent)), iter(range(len(parent)))
 
@@ -170,7 +158,7 @@ def _two_trees(first: list[int], second: list[int]) -> Points:
     y = np.full(len(first), 0.5)
     for tree, top, towards in ((second, 1.0, -1), (first, 0.0, 1)):
         inside = sorted(set(tree) - {-1})
-        depth = depths(tree)[inside]
+        depth = depths(np.array(tree))[inside]
         y[inside] = top + towards * 0.37 * depth / max(1, depth.max())
     return np.stack([np.arange(len(first)) / max(1, len(first) - 1), y], axis=1)
 

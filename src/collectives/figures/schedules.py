@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, edge_colours, second_tree
+from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, depths, edge_colours, second_tree
 from collectives.contracts import Counts, after, before
-from collectives.figures.layout import Placement, Points, bend, depths, layout
+from collectives.figures.layout import Placement, Points, bend, layout
 from collectives.figures.style import Colour, Picture, Theme, hues, mark, picture
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step, run
@@ -281,7 +281,7 @@ def _listed(ranks: Ints) -> str:
 
 def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme: Theme) -> None:
     """Ranks left to right by number, top to bottom by their distance from the root."""
-    depth = depths(parent.tolist())
+    depth = depths(parent)
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:
             style = "solid" if colour[rank] == 0 else (0, (2, 1.5))

@@ -4,9 +4,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collectives.algorithms.binary_tree import NO_PARENT
+from collectives.algorithms.binary_tree import NO_PARENT, depths
 from collectives.algorithms.library_trees import inside_both
-from collectives.figures.layout import depths
 from collectives.figures.schedules import WIDTH
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.schedule import Ints
@@ -15,7 +14,7 @@ from collectives.schedule import Ints
 def side_by_side(parents: Ints, title: str) -> Picture:
     """Both trees; a rank that is inside both is filled, all others are rings."""
     both = inside_both(parents).tolist()
-    levels = [int(depths(parent.tolist()).max()) for parent in parents]
+    levels = [int(depths(parent).max()) for parent in parents]
 
     def paint(figure: Figure, theme: Theme) -> None:
         for axes, parent, name in zip(figure.subplots(1, 2), parents, ("first", "second"), strict=True):
@@ -29,7 +28,7 @@ def side_by_side(parents: Ints, title: str) -> Picture:
 
 def _tree(axes: Axes, parent: Ints, both: set[int], theme: Theme) -> None:
     """A rank is above its subtree, level by level."""
-    depth, x = depths(parent.tolist()), x_positions(parent)
+    depth, x = depths(parent), x_positions(parent)
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:
             axes.plot([x[rank], x[up]], [depth[rank], depth[up]], color=theme.ink, lw=1.2, zorder=1)

@@ -43,6 +43,11 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
+def places(files: Iterable[str]) -> tuple[Place, ...]:
+    """The first few of these files, each once."""
+    return tuple(Place(file) for file in dict.fromkeys(files))[:MOST_NAMED]
+
+
 class Finding(NamedTuple):
     """A sentence each: what the files say, what follows (or ""), what to try next (or ""); and their places."""
 

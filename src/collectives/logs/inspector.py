@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from collectives.bounds import busbw
 from collectives.contracts import CONTRACTS
 from collectives.logs import waiting
 from collectives.logs.finding import MOST_NAMED, Finding, Place, named, ranks
-from collectives.logs.json_stream import Object, objects, texts
+from collectives.logs.json_stream import Object, as_count, as_object, objects, texts
 from collectives.logs.names import collective_of
 from collectives.units import MOST_RANKS, duration, format_bytes, many
 
@@ -91,18 +91,18 @@ def read(paths: Sequence[Path]) -> Log:
             if record is None:
                 log.broken[path] = log.broken.get(path, 0) + 1
                 continue
-            header = {**_object(record, "header"), **_object(record, "metadata")} or header
-            stats = _object(record, "dump_stats")
+            header = {**as_object(record.get("header")), **as_object(record.get("metadata"))} or header
+            stats = as_object(record.get("dump_stats"))
             name = str(header.get("id"))[:80]
-            dropped[name] = max(dropped.get(name, 0), _count(stats.get("coll_dropped_total")))
+            dropped[name] = max(dropped.get(name, 0), as_count(stats.get("coll_dropped_total")))
             for kind in ("coll", "p2p"):
-                _call(log, header, kind, _object(record, f"{kind}_perf"), Place(str(path)))
+                _call(log, header, kind, as_object(record.get(f"{kind}_perf")), Place(str(path)))
         log.dropped += sum(dropped.values())
     return log
 
 
 def _call(log: Log, header: Object, kind: str, perf: Object, place: Place) -> None:
-    size, rank, time = _count(header.get("n_ranks")), _count(header.get("rank")), perf.get(f"{kind}_exec_time_us")
+    size, rank, time = as_count(header.get("n_ranks")), as_count(header.get("rank")), perf.get(f"{kind}_exec_time_us")
     if not perf or not 0 <= rank < size <= MOST_RANKS or not isinstance(time, (int, float)) or not 0 <= time < 1e15:
         return
     name, collective = str(header.get("id"))[:80], collective_of(str(perf.get(kind)))
@@ -112,10 +112,10 @@ def _call(log: Log, header: Object, kind: str, perf: Object, place: Place) -> No
         log.left_out += 1
         return
     calls = log.calls.setdefault(key, Calls(size, place))
-    calls.numbers.append(_count(perf.get(f"{kind}_sn")))
+    calls.numbers.append(as_count(perf.get(f"{kind}_sn")))
     calls.times.append(float(time))
     parts = size if collective in ("all_gather", "reduce_scatter") else 1
-    calls.nbytes.append(_count(perf.get(f"{kind}_msg_size_bytes")) * parts)
+    calls.nbytes.append(as_count(perf.get(f"{kind}_msg_size_bytes")) * parts)
     log.hosts.setdefault((name, rank), str(header.get("hostname", ""))[:80])
     log.by_cpu += str(perf.get(f"{kind}_timing_source", "kernel_gpu")) != "kernel_gpu"
     if told := [str(perf[f"{kind}_{what}"])[:20] for what in ("algo", "proto") if perf.get(f"{kind}_{what}")]:
@@ -231,13 +231,3 @@ def _matched(members: Sequence[Calls]) -> NDArray[np.float64]:
             for calls, (numbers, index) in zip(members, firsts, strict=True)
         ]
     )
-
-
-def _object(record: Object, name: str) -> Object:
-    value = record.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _count(value: Any) -> int:
-    """A whole number from 0 to 2^50, or 0."""
-    return value if isinstance(value, int) and 0 <= value <= 1 << 50 else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,9 @@ from collectives.logs.finding import GZIP, opened
 
 # What is read at once, and the longest object: an event of a trace takes a few hundred bytes.
 CHUNK, LONGEST_OBJECT = 1 << 20, 1 << 22
+
+# Letters of a name.
+MOST_LETTERS = 300
 
 # After so many characters, or so many places that are no JSON, the rest of a file is left out.
 MOST_CHARACTERS, MOST_BROKEN = 1 << 35, 64
@@ -69,10 +73,37 @@ def array_in(path: Path, name: re.Pattern[str]) -> tuple[Object, Iterator[Object
 
 def _members(text: str) -> Object:
     try:
-        value = json.loads(text.rstrip().rstrip(",") + "}")
+        return as_object(json.loads(text.rstrip().rstrip(",") + "}"))
     except (ValueError, RecursionError):
         return {}
+
+
+def as_object(value: Any) -> Object:
+    """An object; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
+
+
+def as_text(value: Any) -> str:
+    """The first line of a text; "" for anything else."""
+    return " ".join(value.lstrip()[:MOST_LETTERS].partition("\n")[0].split()) if isinstance(value, str) else ""
+
+
+def as_count(value: Any, most: int = 1 << 50) -> int:
+    """A whole number from 0 on; 0 for anything else."""
+    return value if isinstance(value, int) and 0 <= value <= most else 0
+
+
+def as_number(value: Any, otherwise: float = math.nan) -> float:
+    """A number, also one in a text; `otherwise` for anything else.
+
+    >>> as_number("-1"), as_number(None), as_number(10**400, 0.0), as_number(float("inf"))
+    (-1.0, nan, 0.0, nan)
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
+    return number if abs(number) < 1e18 else otherwise
 
 
 def objects(pieces: Iterable[str]) -> Iterator[Object | None]:

@@ -23,7 +23,7 @@ from collectives.logs.benchmarks.table import (
     tables_of,
 )
 from collectives.logs.finding import Line, Place
-from collectives.logs.json_stream import Object, array_in, texts
+from collectives.logs.json_stream import Object, array_in, as_number, as_object, as_text, texts
 from collectives.logs.names import collective_of
 
 # Before the first row there may be lines of a launcher. A row of 10,000 samples takes 100 KB.
@@ -55,16 +55,16 @@ def has_rows(start: bytes) -> bool:
 def report(path: Path, hints: list[str]) -> Iterator[Table]:
     """The tables of a report, which is one line; if it was cut, of the results before. Raises OSError."""
     before, results = array_in(path, RESULTS)
-    config, at = _object(before.get("config")), Place(str(path), 1)
+    config, at = as_object(before.get("config")), Place(str(path), 1)
     devices = config.get("devices")
-    devices = [_object(each) for each in devices[:MOST_RANKS]] if isinstance(devices, list) else []
+    devices = [as_object(each) for each in devices[:MOST_RANKS]] if isinstance(devices, list) else []
     head = Head(
         at,
         hints=[*map(collective_of, PERF.findall(str(before.get("args")))), *hints],
         # Of each process the report names the first device only.
-        size=_ranks(len(devices) * _number(config.get("nthreads")) * _number(config.get("ngpus"))),
-        ranks={i: (_text(each.get("hostname")), _text(each.get("device_info"))) for i, each in enumerate(devices)},
-        last=_number(config.get("maximum_bytes"), 0.0),
+        size=_ranks(len(devices) * as_number(config.get("nthreads")) * as_number(config.get("ngpus"))),
+        ranks={i: (as_text(each.get("hostname")), as_text(each.get("device_info"))) for i, each in enumerate(devices)},
+        last=as_number(config.get("maximum_bytes"), 0.0),
         is_whole='"average_bus_bandwidth"' in "".join(deque(texts(path), maxlen=2)),
     )
     rows = (_row(at, each, each.get("out_of_place"), each.get("in_place")) for each in results if each)
@@ -88,8 +88,8 @@ def rows(lines: Iterable[Line]) -> Iterator[Table]:
         if key not in tables and len(tables) >= MOST_TABLES:
             continue
         head, alike = tables.setdefault(key, (head, []))
-        if error := _text(record.get("error")):
-            head.failure = head.failure or (at, error.splitlines()[0])
+        if error := as_text(record.get("error")):
+            head.failure = head.failure or (at, error)
         elif record.get("inPlace") and alike and alike[-1].nbytes == row.nbytes:
             alike[-1].values[4:] = row.values[:4]
         elif len(alike) < MOST_ROWS:
@@ -104,16 +104,16 @@ def _record(line: str) -> Object:
     if not line.lstrip().startswith("{"):
         return {}
     try:
-        record = _object(json.loads(line))
+        record = as_object(json.loads(line))
     except (ValueError, RecursionError):
         return {}
     return record if record.keys() >= OURS or record.keys() >= THEIRS else {}
 
 
 def _head(at: Place, record: Object) -> Head:
-    name = collective_of(_text(_first(record, "name", "collective")))
+    name = collective_of(as_text(_first(record, "name", "collective")))
     name = name if name in (*CONTRACTS, SEND) else ""
-    head = Head(at, name, size=_ranks(_number(_first(record, "gpus", "ranks"))))
+    head = Head(at, name, size=_ranks(as_number(_first(record, "gpus", "ranks"))))
     if "algorithm" in record:
         algorithm, backend, where = (str(record[key])[:100] for key in ("algorithm", "backend", "where"))
         head.label = f"{algorithm} by {backend} on {where}"
@@ -124,9 +124,9 @@ def _head(at: Place, record: Object) -> Head:
 
 def _row(at: Place, record: Object, *parts: Any) -> Row:
     """A row of two parts, or of one."""
-    values = [_number(_first(_object(part), *names)) for part in parts for names in VALUES]
-    dtype, op = _text(_first(record, "type", "dtype")), _text(_first(record, "redop", "op"))
-    nbytes, root = _number(_first(record, "size", "bytes")), _number(record.get("root"), -1.0)
+    values = [as_number(_first(as_object(part), *names)) for part in parts for names in VALUES]
+    dtype, op = as_text(_first(record, "type", "dtype")), as_text(_first(record, "redop", "op"))
+    nbytes, root = as_number(_first(record, "size", "bytes")), as_number(record.get("root"), -1.0)
     return Row(at, nbytes, dtype, op, root, (values + [float("nan")] * 4)[:8])
 
 
@@ -144,26 +144,6 @@ def _first(record: Object, *names: str) -> Any:
     return next((record[name] for name in names if name in record), None)
 
 
-def _object(value: Any) -> Object:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return value[:300] if isinstance(value, str) else ""
-
-
 def _ranks(number: float) -> int:
     """A number of ranks; 0 for none."""
     return int(number) if 0 < number < MOST_RANKS else 0
-
-
-def _number(value: Any, otherwise: float = float("nan")) -> float:
-    """A number, also one in a string; `otherwise` for anything else.
-
-    >>> _number("-1"), _number(None), _number(10**400, 0.0)
-    (-1.0, nan, 0.0)
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return otherwise

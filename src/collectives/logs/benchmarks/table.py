@@ -116,12 +116,14 @@ def tables_of(head: Head, rows: Iterable[Row]) -> Iterator[Table]:
 
 
 def _table(head: Head, rows: list[Row]) -> Table:
-    us, algbw, busbw, wrong = np.array([row.values for row in rows]).reshape(-1, 2, 4).transpose(2, 1, 0)
+    us, _, busbw, wrong = np.array([row.values for row in rows]).reshape(-1, 2, 4).transpose(2, 1, 0)
+    nbytes = np.array([row.nbytes for row in rows])
     times = np.where(np.isfinite(us), us, us[::-1]) * 1e-6
     has_both = bool(np.all((us[1] > 0) & (us[1] < MOST_US)))
     ranks = max(max(head.ranks, default=-1) + 1, head.size)
-    some = (algbw[0] > 1) & (busbw[0] > 0)  # rates of at least three digits
-    ratio = float(np.median(busbw[0, some] / algbw[0, some])) if some.any() else np.nan
+    # Rates of at least three digits. Algbw is not always bytes over time: some versions print busbw there.
+    some = busbw[0] > 1
+    ratio = float(np.median(busbw[0, some] * us[0, some] * 1e3 / nbytes[some])) if some.any() else np.nan
     collective = head.name or _collective(head.hints, rows, ranks, ratio)
     is_known = collective in CONTRACTS and ranks > 1
     return Table(
@@ -132,7 +134,7 @@ def _table(head: Head, rows: list[Row]) -> Table:
         tuple(dict.fromkeys(device for _, device in head.ranks.values())),
         head.label or (f"{rows[0].dtype} {rows[0].op}".removesuffix(" none").strip() if rows else ""),
         CONTRACTS[collective].factor(ranks) if is_known else ratio if np.isfinite(ratio) else 1.0,
-        np.array([row.nbytes for row in rows]),
+        nbytes,
         times if has_both else times[:1],
         np.nansum(wrong, axis=0),
         tuple(row.at for row in rows),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from collectives.logs.benchmarks.table import MOST_RANKS, MOST_ROWS, PERF, Head, Row, Table, tables_of
 from collectives.logs.finding import COLOURS, Line, Place
 from collectives.logs.names import collective_of
+from collectives.logs.nccl.lines import HEAD
 
 # Processes whose lines a launcher marks: each may print a table of its own. And names of collectives before a table.
 MOST_PROCESSES, MOST_HINTS = 1 << 12, 4
@@ -19,18 +20,19 @@ MOST_PROCESSES, MOST_HINTS = 1 << 12, 4
 # mpirun --tag-output and srun --label say which process printed a line; mpirun may say it in the middle, too.
 PROCESS = re.compile(r"\s{0,8}(?:\[\d{1,6},\d{1,6}\](?:<\w{1,8}>)?:?|\d{1,6}:(?= ))")
 TAG = re.compile(r"\[\d{1,6},\d{1,6}\]<\w{1,8}>:")
-NAME = re.compile(r"Collective test starting: ")
-CONFIG = re.compile(r"nThread \d{1,9} nGpus \d{1,9} minBytes \d{1,19} maxBytes (\d{1,19}) ")
+# nccl-tests prints "nThread 1 nGpus 8 minBytes 8", and rccl-tests "nThreads: 1 nGpus: 8 nRanks: 1 minBytes: 8".
+CONFIG = re.compile(
+    r"nThreads?:? \d{1,9} nGpus:? \d{1,9} (?:nRanks: \d{1,9} )?minBytes:? \d{1,19} maxBytes:? (\d{1,19}) "
+)
 RANK = re.compile(
     r"Rank\s{1,8}(\d{1,7})\b.{0,60}?\bon\s{1,20}(\S{1,253})\s{1,8}device\s{1,8}\d{1,4}\s{1,4}"
     r"\[[^\]]{0,40}\]\s{1,4}(\S.{0,99})"
 )
 TITLES = re.compile(r"size\s{1,40}count\s{1,40}type\b(?=.{0,120}?time\s{1,40}algbw\s{1,40}busbw)")
-HEADING = re.compile("|".join(each.pattern for each in (NAME, CONFIG, RANK, TITLES)))
+HEADING = re.compile("|".join(["Collective test starting: ", CONFIG.pattern, RANK.pattern, TITLES.pattern]))
 BAD = re.compile(r"Out of bounds values\s{0,40}: (\d{1,18})")
 END = re.compile(r"Avg bus bandwidth\s{0,40}: ")
-LOG = re.compile(r"(\S{1,300}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] NCCL ")
-FAILED = re.compile(r"Test (?:NCCL|CUDA) failure .{1,200}")
+FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP) failure .{1,200}")
 ROW = re.compile(
     r"(?<![\w.])(\d{1,19})[ \t]{1,40}\d{1,19}[ \t]{1,40}([a-z][a-z0-9_]{1,15})\b"
     r"(?:[ \t]{1,40}((?!nan|inf)[a-z]\w{1,11})\b)?"
@@ -114,10 +116,10 @@ def _below_titles(begun: Begun, at: Place, text: str) -> None:
 
 def _alone(head: Head, text: str) -> str:
     """A row without the line of NCCL that begins inside it, with a host such as 38dcf168f605, as containers have."""
-    if not (found := LOG.search(text)):
+    if not (found := HEAD.search(text)) or not (whole := found["host"]):
         return text
-    host = next((host for host, _ in head.ranks.values() if found[1].endswith(host)), found[1])
-    return text[: found.end(1) - len(host)]
+    host = next((host for host, _ in head.ranks.values() if whole.endswith(host)), whole)
+    return text[: found.end("host") - len(host)]
 
 
 def _values(text: str, start: int = 0) -> list[float]:

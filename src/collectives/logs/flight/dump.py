@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from collectives.logs.finding import LogError, opened
 from collectives.logs.flight.pickled import load
+from collectives.logs.json_stream import MOST_LETTERS, as_count, as_text
 
 # What is read at most: bytes of a file, entries of all files together, tensors of an entry, their dimensions, elements
-# of a tensor, ranks of a group, groups of a rank, letters of a name.
+# of a tensor, ranks of a group, groups of a rank.
 MOST_BYTES, MOST_ENTRIES, MOST_TENSORS, MOST_DIMENSIONS = 1 << 28, 1 << 21, 1 << 10, 64
-MOST_ELEMENTS, MOST_RANKS, MOST_GROUPS, MOST_LETTERS = 1 << 62, 1 << 17, 1 << 12, 200
+MOST_ELEMENTS, MOST_RANKS, MOST_GROUPS = 1 << 62, 1 << 17, 1 << 12
 
 MESSAGE = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
 AT_END = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|pt|bin|txt))?$")
@@ -116,13 +117,13 @@ def _dump(path: Path, value: Any, most: int) -> Dump:
     return Dump(
         str(path),
         rank,
-        _text(value.get("version")),
-        _text(value.get("host_name")),
+        as_text(value.get("version")),
+        as_text(value.get("host_name")),
         _groups(value.get("pg_config")),
         entries,
         min(len(raw), most) - len(entries),
         first == 0 and len(raw) <= most,
-        _text(value.get("comm_lib_version")),
+        as_text(value.get("comm_lib_version")),
     )
 
 
@@ -164,15 +165,15 @@ def _entry(raw: Any) -> Entry:
         _names(raw.get("output_dtypes")),
         _state(raw, back_end),
         _frame(raw.get("frames")),
-        _count(raw.get("time_created_ns")),
-        _count(raw.get("timeout_ms")),
+        as_count(raw.get("time_created_ns"), MOST_ELEMENTS),
+        as_count(raw.get("timeout_ms"), MOST_ELEMENTS),
         _lasted(raw),
-        _text(raw.get("algorithm")),
+        as_text(raw.get("algorithm")),
     )
 
 
 def _lasted(raw: Any) -> int:
-    start, end = (_count(raw.get(f"time_discovered_{what}_ns")) for what in ("started", "completed"))
+    start, end = (as_count(raw.get(f"time_discovered_{what}_ns"), MOST_ELEMENTS) for what in ("started", "completed"))
     return end - start if 0 < start < end else 0
 
 
@@ -204,14 +205,14 @@ def _names(raw: Any) -> tuple[str, ...]:
         return ()
     if not isinstance(raw, list | tuple) or len(raw) > MOST_TENSORS:
         raise ValueError("dtypes")
-    return tuple(_text(each) for each in raw)
+    return tuple(as_text(each) for each in raw)
 
 
 def _frame(raw: Any) -> str:
     """The innermost frame of the program itself; of torch's own where there is no other."""
     frames = raw[:MOST_DIMENSIONS] if isinstance(raw, list) else []
     told = [
-        f"{_text(frame.get('filename'))}:{frame.get('line')} ({_text(frame.get('name'))})"
+        f"{as_text(frame.get('filename'))}:{frame.get('line')} ({as_text(frame.get('name'))})"
         for frame in frames
         if isinstance(frame, dict) and _is_count(frame.get("line"))
     ]
@@ -221,7 +222,7 @@ def _frame(raw: Any) -> str:
 def _groups(raw: Any) -> dict[str, Members]:
     found = [*raw.items()][:MOST_GROUPS] if isinstance(raw, dict) else []
     return {
-        name[:MOST_LETTERS]: Members(_text(of.get("desc")), _ranks(of.get("ranks")))
+        name[:MOST_LETTERS]: Members(as_text(of.get("desc")), _ranks(of.get("ranks")))
         for name, of in found
         if isinstance(name, str) and isinstance(of, dict)
     }
@@ -237,12 +238,3 @@ def _ranks(raw: Any) -> tuple[int, ...]:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST_ELEMENTS
-
-
-def _count(value: Any) -> int:
-    return value if _is_count(value) else 0
-
-
-def _text(value: Any) -> str:
-    """A name on one line; "" for what is none."""
-    return " ".join(value[:MOST_LETTERS].split()) if isinstance(value, str) else ""

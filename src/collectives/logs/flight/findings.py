@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from collectives.logs.finding import MOST_NAMED, Finding, LogError, Place, named, ranks
+from collectives.logs.finding import MOST_NAMED, Finding, LogError, Place, named, places, ranks
 from collectives.logs.flight.agreement import Odd, disagreement, elements
 from collectives.logs.flight.blame import Link, cycles, waiting_ranks
 from collectives.logs.flight.dump import MOST_ENTRIES, Dump, Entry, read
@@ -54,12 +54,12 @@ def findings(dumps: Sequence[Dump], broken: Sequence[LogError] = ()) -> Iterator
         yield _crossed(circle, by_rank)
     told = {(id(of), key) for of, key, _ in odd}
     yield from _waits([wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in told], by_rank)
-    places = {dump.rank: Place(dump.path) for dump in dumps}
+    files = {dump.rank: Place(dump.path) for dump in dumps}
     for of in groups:
         yield from _messages(of, by_rank)
     for of in groups if not waits and not odd else ():
-        yield from slow_links(of, places)
-        yield from stragglers(of, places)
+        yield from slow_links(of, files)
+        yield from stragglers(of, files)
 
 
 def _job(dumps: Sequence[Dump], groups: Sequence[Group]) -> Finding:
@@ -87,7 +87,7 @@ def _versions(dumps: Sequence[Dump]) -> Iterator[Finding]:
         few = sorted(by_version.items(), key=lambda item: len(item[1]))
         told = named([f"{ranks(those)}: {version}" for version, those in few])
         follows = "ranks with different versions may choose different algorithms, and hang or fail"
-        at = tuple(Place(dump.path) for dump in dumps if dump.rank in few[0][1])[:MOST_NAMED]
+        at = places(dump.path for dump in dumps if dump.rank in few[0][1])
         yield Finding("versions", told, follows, "install one version on all hosts", at)
 
 
@@ -104,12 +104,6 @@ def _first_odd(of: Group) -> tuple[Key, Odd] | None:
     return None
 
 
-OTHER = {
-    "operation": "another operation",
-    "dtypes": "other dtypes",
-    "sizes": "other sizes",
-    "algorithm": "another algorithm",
-}
 NEXT = {
     "operation": "compare the frames: find the branch in which the ranks' programs part",
     "dtypes": "print dtypes of the tensor on each rank before the call; see autocast and parameters' dtypes",
@@ -121,8 +115,8 @@ NEXT = {
 def _differs(of: Group, key: Key, odd: Odd, dumps: Mapping[int, Dump]) -> Finding:
     calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
     others = [rank for rank in calls if rank not in odd.culprits]
-    who, what = ranks(odd.culprits) if others else "all ranks", OTHER[odd.kind]
-    said = f"{who}: {what} in call {_number(key)} of {of}"
+    who, other = ranks(odd.culprits) if others else "all ranks", "other" if odd.kind.endswith("s") else "another"
+    said = f"{who}: {other} {odd.kind} in call {_number(key)} of {of}"
     shown = [odd.culprits[0], *others[:1]] if others else [*odd.culprits[:2]]
     where = "; ".join(f"rank {rank}: {_told(calls[rank])}" for rank in shown if rank in calls)
     follows = "a collective whose arguments differ hangs or gives wrong results" + _shifted(of, key, odd, others)
@@ -317,4 +311,4 @@ def _told(entry: Entry) -> str:
 
 
 def _places(dumps: Mapping[int, Dump], of: Sequence[int]) -> tuple[Place, ...]:
-    return tuple(Place(dumps[rank].path) for rank in dict.fromkeys(of) if rank in dumps)[:MOST_NAMED]
+    return places(dumps[rank].path for rank in of if rank in dumps)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.logs.json_stream import Object, array_in
+from collectives.logs.json_stream import Object, array_in, as_count, as_number, as_object
 from collectives.logs.kineto.intervals import Floats, shared, union
 from collectives.logs.names import collective_of
 from collectives.units import MOST_RANKS
@@ -116,18 +116,17 @@ class _Reader:
         """What comes before the events."""
         if not isinstance(given, dict):
             return
-        trace, rank, world = self.trace, _count(given.get("rank")), _count(given.get("world_size"))
+        trace, rank, world = self.trace, as_count(given.get("rank")), as_count(given.get("world_size"))
         trace.world = world if world <= MOST_RANKS else 0
         trace.rank = rank if rank < world else trace.rank
         trace.backend = str(given.get("backend", ""))[:40]
         self.whole = trace.world if given.get("pg_count", 1) == 1 else 0
 
     def event(self, event: Object) -> None:
-        cat, name, args = event.get("cat"), str(event.get("name"))[:400], event.get("args")
-        start, duration = _number(event.get("ts")), _number(event.get("dur"))
+        cat, name, args = event.get("cat"), str(event.get("name"))[:400], as_object(event.get("args"))
+        start, duration = as_number(event.get("ts")), as_number(event.get("dur"))
         if event.get("ph") != "X" or math.isnan(start) or not duration >= 0:
             return
-        args = args if isinstance(args, dict) else {}
         if cat == "kernel" and (found := KERNEL.search(name)):
             self.kernel(found, args, start, duration)
         elif cat == "kernel" or (cat == "cpu_op" and name.startswith("aten::")):
@@ -152,10 +151,10 @@ class _Reader:
             name = f"{collective} {told[1]}_{told[2]}"
             if name in self.trace.kernels or len(self.trace.kernels) < MOST_NAMES:
                 self.trace.kernels[name] += 1
-        elements = max(_count(args.get("In msg nelems")), _count(args.get("Out msg nelems")))
+        elements = max(as_count(args.get("In msg nelems")), as_count(args.get("Out msg nelems")))
         nbytes = elements * ITEM_BYTES.get(str(args.get("dtype")), 0)
         group = args.get("Process Group Ranks") or args.get("Process Group Name") or f"stream {args.get('stream')}"
-        size = min(_count(args.get("Group size")), MOST_RANKS)
+        size = min(as_count(args.get("Group size")), MOST_RANKS)
         self.call(self.trace.calls, (collective, str(group)[:1000]), size, nbytes, start, duration)
 
     def call(
@@ -194,16 +193,5 @@ def _host_bytes(args: Object) -> int:
         return 0
     elements = 1
     for length in dims[0][:16]:
-        elements = min(elements * _count(length), 1 << 50)
+        elements = min(elements * as_count(length), 1 << 50)
     return elements * ITEM_BYTES.get(str(kinds[0]), 0)
-
-
-def _count(value: Any) -> int:
-    """A count of ranks or elements; 0 for what is none."""
-    return value if isinstance(value, int) and 0 <= value <= 1 << 50 else 0
-
-
-def _number(value: Any) -> float:
-    """A time in microseconds, or NaN."""
-    is_time = isinstance(value, (int, float)) and abs(value) < 1e18
-    return float(value) if is_time else math.nan

@@ -12,7 +12,7 @@ import numpy as np
 from collectives.bounds import algbw, busbw
 from collectives.contracts import CONTRACTS
 from collectives.logs import waiting
-from collectives.logs.finding import MOST_NAMED, Finding, Place, named, ranks
+from collectives.logs.finding import MOST_NAMED, Finding, Place, named, places, ranks
 from collectives.logs.kineto.events import Calls, Trace, read
 from collectives.logs.kineto.intervals import Floats
 from collectives.logs.waiting import FEWEST_CALLS, TOGETHER
@@ -46,7 +46,7 @@ def findings(traces: Sequence[Trace]) -> Iterator[Finding]:
             "no trace has a collective",
             "the job has one rank, or its GPUs were not traced",
             "profile with ProfilerActivity.CUDA and after the first steps; NCCL's kernels must be there",
-            _places(traces),
+            places(trace.file for trace in traces),
         )
         return
     yield from _collectives(traces)
@@ -65,16 +65,17 @@ def _job(traces: Sequence[Trace]) -> Finding:
     whole = f" of {world}" if world else ""
     more = "give the traces of the other ranks, too: together they tell who waits for whom"
     found = f"{ranks(numbers)}{whole}{f', {backends}' if backends else ''}{told}"
-    return Finding("trace", found, "", more if len(numbers) < world else "", _places(traces))
+    return Finding("trace", found, "", more if len(numbers) < world else "", places(trace.file for trace in traces))
 
 
 def _cut(traces: Sequence[Trace]) -> Iterator[Finding]:
     for trace in traces:
+        at = places([trace.file])
         if trace.broken:
             follows = "what comes behind it may be missing in all sums"
-            yield Finding("cut", f"{many(trace.broken, 'place')} of the trace cannot be read", follows, "", _at(trace))
+            yield Finding("cut", f"{many(trace.broken, 'place')} of the trace cannot be read", follows, "", at)
         if trace.left_out:
-            yield Finding("left out", f"{many(trace.left_out, 'event')} beyond what is kept in memory", at=_at(trace))
+            yield Finding("left out", f"{many(trace.left_out, 'event')} beyond what is kept in memory", at=at)
 
 
 def _twice(traces: Sequence[Trace]) -> Iterator[Finding]:
@@ -86,7 +87,7 @@ def _twice(traces: Sequence[Trace]) -> Iterator[Finding]:
                 f"{many(times, 'trace')} are of rank {rank}",
                 "the first of them is compared with the other ranks",
                 "give the traces of one time of all ranks",
-                _places(here),
+                places(trace.file for trace in here),
             )
 
 
@@ -152,7 +153,7 @@ def _exposed(traces: Sequence[Trace]) -> Iterator[Finding]:
     told = f"communication takes {np.median(share[:, 0]):.0%} of the time, and {np.median(hidden):.0%} of it is hidden"
     found = f"{told} behind computation; exposed: {least} of the time"
     if share[:, 1].max() < MUCH_EXPOSED:
-        yield Finding("overlap", found, at=_at(worst))
+        yield Finding("overlap", found, at=places([worst.file]))
         return
     saves = f"{_time(worst.exposed / steps)} a step" if worst.steps else f"{_time(worst.exposed)}"
     yield Finding(
@@ -160,7 +161,7 @@ def _exposed(traces: Sequence[Trace]) -> Iterator[Finding]:
         found,
         f"if all communication ran beside computation, rank {worst.rank} would save up to {saves}",
         "start collectives earlier (smaller first buckets, prefetch), send fewer bytes, or compute more between them",
-        _at(worst),
+        places([worst.file]),
     )
 
 
@@ -181,7 +182,7 @@ def _waiting(traces: Sequence[Trace]) -> Iterator[Finding]:
                 f"rank {least.rank} has {min(counts):,} calls of {collective}, rank {most.rank} {max(counts):,}",
                 "these calls cannot be matched, and are not compared",
                 "trace the same steps on all ranks",
-                _places([least, most]),
+                places([least.file, most.file]),
             )
             continue
         names = [(f"rank {trace.rank}", Place(trace.file)) for trace, _ in members]
@@ -203,7 +204,7 @@ def _small(traces: Sequence[Trace]) -> Iterator[Finding]:
             f"{a_step:,.0f} calls of {collective} {per}, median {format_bytes(nbytes)}",
             "latency sets their time, not the links' rate",
             "send them together: DDP's bucket_cap_mb, larger FSDP units, torch.distributed's coalescing",
-            _at(trace),
+            places([trace.file]),
         )
 
 
@@ -219,17 +220,9 @@ def _kernels(traces: Sequence[Trace]) -> Iterator[Finding]:
             "LL may run other algorithms and protocols, because NCCL does not compile a kernel for each",
             "",
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING prints the algorithm and protocol of each call",
-            _places([trace for trace in traces if trace.kernels]),
+            places(trace.file for trace in traces if trace.kernels),
         )
 
 
 def _time(microseconds: float) -> str:
     return duration(float(microseconds) / 1e6)
-
-
-def _at(trace: Trace) -> tuple[Place, ...]:
-    return (Place(trace.file),)
-
-
-def _places(traces: Sequence[Trace]) -> tuple[Place, ...]:
-    return tuple(Place(trace.file) for trace in traces)[:MOST_NAMED]

@@ -9,8 +9,8 @@ from functools import reduce as fold
 import numpy as np
 
 from collectives.algorithms import ALGORITHMS
-from collectives.algorithms.binary_tree import NO_PARENT
-from collectives.logs.nccl.lines import Communicator
+from collectives.algorithms.binary_tree import NO_PARENT, depths
+from collectives.logs.nccl.log import Communicator
 from collectives.schedule import Ints, Schedule, Step, on, parallel, reverse, then
 
 # More (rank, chunk) cells than these are not proved: a second or so.
@@ -46,22 +46,6 @@ def parents(of: Communicator) -> dict[int, Ints]:
         if whole and (parent == NO_PARENT).sum() == 1 and (depths(parent) >= 0).all():
             found[channel] = parent
     return found
-
-
-def depths(parent: Ints) -> Ints:
-    """How many links every rank is away from the root; -1 for ranks that do not reach it.
-
-    >>> depths(np.array([-1, 0, 1, 4, 3])).tolist()
-    [0, 1, 2, -1, -1]
-    """
-    depth = np.where(parent == NO_PARENT, 0, -1)
-    for level in range(1, len(parent)):
-        reached = (depth < 0) & (parent != NO_PARENT)
-        reached &= depth[np.where(reached, parent, 0)] == level - 1
-        if not reached.any():
-            break
-        depth[reached] = level
-    return depth
 
 
 def ring_schedule(rings: dict[int, tuple[int, ...]]) -> Schedule:
@@ -105,7 +89,7 @@ def crossings(order: tuple[int, ...], node: dict[int, str]) -> int:
     return sum(node[a] != node[b] for a, b in zip(order, order[1:] + order[:1], strict=True))
 
 
-def inside_both(trees: dict[int, Ints], node: dict[int, str]) -> list[str]:
+def loaded_nodes(trees: dict[int, Ints], node: dict[int, str]) -> list[str]:
     """The nodes with more than four links to other nodes in two different trees.
 
     Inside one tree a node has a parent and two children, as a leaf of the other a parent. One with more is inside both,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from collectives.logs.finding import MOST_NAMED, Finding, Place, lines_of, named, ranks
+from collectives.logs.finding import MOST_NAMED, Finding, Place, lines_of, named
 from collectives.logs.nccl import topology
-from collectives.logs.nccl.lines import Communicator, Log, Process, Setting, Timeout, read
+from collectives.logs.nccl.causes import Cause, cause_of
+from collectives.logs.nccl.lines import read
+from collectives.logs.nccl.log import Communicator, Log, Process, Setting
+from collectives.logs.nccl.torch_lines import timeouts
 from collectives.units import format_bytes, many
 
 
@@ -36,11 +39,11 @@ def findings(log: Log) -> Iterator[Finding]:
     yield from _warnings(log)
     for of in log.communicators.values():
         if not of.is_several:
-            yield from (one for one in topology.findings(of) if one.kind != "proved" or of in shown)
+            yield from (one for one in topology.findings(of, log) if one.kind != "proved" or of in shown)
     yield from _networks(log)
     yield from _choices(log)
     yield from _calls(log)
-    yield from _timeouts(log)
+    yield from timeouts(log.torch, max([of.size for of in log.communicators.values()], default=0))
 
 
 def _job(of: Communicator, log: Log) -> Finding:
@@ -54,26 +57,14 @@ def _job(of: Communicator, log: Log) -> Finding:
 
 
 def _versions(log: Log) -> Iterator[Finding]:
-    if len(log.versions) > 1:
-        told = _by_value(log.versions)
-        follows = "ranks with different versions of NCCL may fail or hang when they connect"
-        yield Finding(
-            "versions",
-            f"NCCL versions differ: {told}",
-            follows,
-            "install one version on all hosts",
-            _lines(log.versions),
-        )
+    follows = "ranks with different versions of NCCL may fail or hang when they connect"
+    yield from _differ("versions", "NCCL versions differ", log.versions, follows, "install one version on all hosts")
 
 
 def _environment(log: Log) -> Iterator[Finding]:
     for name, values in sorted(log.environment.items()):
-        if len(values) > 1:
-            told = _by_value(values)
-            follows = f"{name} differs between ranks, and they may choose different algorithms or links"
-            yield Finding(
-                "environment", f"{name} differs: {told}", follows, f"set {name} on every rank alike", _lines(values)
-            )
+        follows = f"{name} differs between ranks, and they may choose different algorithms or links"
+        yield from _differ("environment", f"{name} differs", values, follows, f"set {name} on every rank alike")
     asked = log.environment.get("NCCL_ALGO", {})
     ran = Counter(algorithm for _, _, algorithm, _ in log.choices)
     for value, setting in asked.items():
@@ -91,30 +82,26 @@ def _environment(log: Log) -> Iterator[Finding]:
 
 
 def _warnings(log: Log) -> Iterator[Finding]:
-    seen: dict[str, list[tuple[Place, Process]]] = {}
+    """Those that say why the job fails first; what only names a result says nothing beside them."""
+    seen: dict[tuple[Cause | None, str], list[tuple[Place, Process, str]]] = {}
     for line, process, text in log.warnings:
-        seen.setdefault(text, []).append((line, process))
-    for text, places in list(seen.items())[:MOST_NAMED]:
-        line, process = places[0]
-        hosts = sorted({each.host for _, each in places})
-        yield Finding(
-            "warning",
-            f"{process.host} warns: {text[:300]}",
-            f"{many(len(places), 'such warning')}, on {named(hosts)}",
-            "",
-            (line,),
-        )
+        cause = cause_of(text)
+        seen.setdefault((cause, "" if cause else text), []).append((line, process, text))
+    is_told = any(cause and not cause.is_result for cause, _ in seen)
+    kept = [each for each in seen.items() if not (is_told and each[0][0] and each[0][0].is_result)]
+    for (cause, _), places in sorted(kept, key=lambda each: each[0][0] is None)[:MOST_NAMED]:
+        line, process, text = places[0]
+        found = f"{process.host or 'NCCL'} warns: {text[:300]}"
+        on = _on(process for _, process, _ in places)
+        if cause:
+            yield Finding(cause.kind, f"{found} ({many(len(places), 'line')}{on})", cause.follows, cause.next, (line,))
+        else:
+            yield Finding("warning", found, f"{many(len(places), 'such warning')}{on and f',{on}'}", "", (line,))
 
 
 def _networks(log: Log) -> Iterator[Finding]:
-    if len(log.networks) > 1:
-        yield Finding(
-            "networks",
-            f"ranks use different networks: {_by_value(log.networks)}",
-            "two ranks that use different networks cannot connect",
-            "install the same network plugin on all hosts",
-            _lines(log.networks),
-        )
+    follows, advice = "two ranks that use different networks cannot connect", "install one network plugin on all hosts"
+    yield from _differ("networks", "ranks use different networks", log.networks, follows, advice)
 
 
 def _choices(log: Log) -> Iterator[Finding]:
@@ -159,32 +146,15 @@ def _calls(log: Log) -> Iterator[Finding]:
             )
 
 
-def _timeouts(log: Log) -> Iterator[Finding]:
-    """Collectives in which torch's watchdog found ranks waiting, and the ranks that do not wait there."""
-    waiting: dict[Timeout, list[int]] = {}
-    for rank, (timeout, _) in log.timeouts.items():
-        waiting.setdefault(timeout, []).append(rank)
-    size = max([1 + rank for rank in log.timeouts] + [of.size for of in log.communicators.values()], default=0)
-    for timeout, those in waiting.items():
-        others = set(range(size)) - set(those)
-        what = f"{timeout.collective} {timeout.number} ({many(timeout.sent, 'element')} in, {timeout.received:,} out)"
-        arrived = "all ranks arrived: a link or a GPU stopped, not the program"
-        yield Finding(
-            "timeout",
-            f"{ranks(those)} waited {timeout.milliseconds / 1000:g} s in {what}",
-            f"{ranks(others)} did not report it, and may not have arrived" if others else arrived,
-            "run again with TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE set, and read the dumps of all ranks",
-            (log.timeouts[those[0]][1],),
-        )
+def _differ(kind: str, what: str, values: dict[str, Setting], follows: str, advice: str) -> Iterator[Finding]:
+    """A finding if processes have different values."""
+    if len(values) > 1:
+        told = [f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MOST_NAMED]
+        at = tuple(setting.at for setting in values.values())[:MOST_NAMED]
+        yield Finding(kind, f"{what}: {'; '.join(told)}", follows, advice, at)
 
 
-def _by_value(values: dict[str, Setting]) -> str:
-    told = [
-        f"{value} on {named(sorted({process.host for process in setting.processes}))}"
-        for value, setting in values.items()
-    ]
-    return "; ".join(told[:MOST_NAMED])
-
-
-def _lines(values: dict[str, Setting]) -> tuple[Place, ...]:
-    return tuple(setting.at for setting in values.values())[:MOST_NAMED]
+def _on(processes: Iterable[Process]) -> str:
+    """The hosts, as far as lines name them."""
+    hosts = sorted({process.host for process in processes} - {""})
+    return f" on {named(hosts)}" if hosts else ""

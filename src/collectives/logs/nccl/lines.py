@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import NamedTuple
 
 from collectives.logs.finding import COLOURS, Line, Place
+from collectives.logs.nccl.log import NOBODY, Communicator, Edges, Graph, Log, Process, Setting
+from collectives.logs.nccl.torch_lines import is_torch
 
 # What is kept at most: ranks of a communicator, its connections, warnings, and different values of anything else.
 MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1000, 1 << 14
@@ -24,11 +24,11 @@ HEAD = re.compile(
     r"|^[\s>]{0,9}(?:\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?(?:[\w./]+:\d+ )?NCCL (?P<level>INFO|WARN|TRACE) ",
     re.MULTILINE,
 )
-WATCHDOG = re.compile(
-    r"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
-    r"NumelIn=(\d{1,15}), NumelOut=(\d{1,15}), Timeout\(ms\)=(\d{1,12})\)"
-)
-VERSION = re.compile(r"NCCL version (\d[\w.+-]*)")
+VERSION = re.compile(r"NCCL version ((\d[\d.]*)[\w.+-]*)")
+# GPUs without GPU-direct RDMA, as nccl-tests names them.
+GEFORCE = re.compile(r"\b(?:GeForce|GTX|TITAN|RTX [2-9]0[5-9]0)\b")
+# What any line that is read has.
+WORDS = ("NCCL", "Last error:", "collective #", "lagging ranks")
 
 # A rank's place in a channel's tree: children -> rank -> parent; before NCCL 2.7 parent -> rank -> children.
 TREE = re.compile(
@@ -40,88 +40,14 @@ ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree
 PROTOCOLS = ("LL", "LL128", "Simple")
 
 
-class Process(NamedTuple):
-    """Who wrote a line: a host, a process of it, and the process's device."""
-
-    host: str
-    pid: int
-    device: int
-
-
-class Graph(NamedTuple):
-    """The rings that NCCL's search found: channels, GB/s of each inside a node; and the GB/s of a GPU's links."""
-
-    channels: int
-    rate: float
-    most: float
-
-
-class Edges(NamedTuple):
-    """A rank's place in a tree: its parent, None for the root, and its children."""
-
-    parent: int | None
-    children: tuple[int, ...]
-
-
-@dataclass
-class Communicator:
-    """What was printed about one communicator; every value has the number of the line that says it."""
-
-    name: str
-    size: int
-    is_named: bool = True  # by an identifier of NCCL's, or by its size
-    is_several: bool = False  # of one size, without identifiers that would tell them apart
-    processes: dict[int, Process] = field(default_factory=dict)  # by rank
-    complete: dict[int, Place] = field(default_factory=dict)  # by rank: the line of "Init COMPLETE"
-    rings: dict[int, tuple[tuple[int, ...], Place]] = field(default_factory=dict)  # by channel
-    trees: dict[int, dict[int, tuple[Edges, Place]]] = field(default_factory=dict)  # by channel and rank
-    connections: dict[tuple[int, int, int], tuple[str, Place]] = field(default_factory=dict)  # channel, from, to
-    # By channel and sender: the first that it connects to. NCCL connects rings before trees.
-    successors: dict[tuple[int, int], int] = field(default_factory=dict)
-    graph: tuple[Graph, Place] | None = None
-
-
-class Setting(NamedTuple):
-    """A value that processes have, and the first line of it."""
-
-    processes: set[Process]
-    at: Place
-
-
-class Timeout(NamedTuple):
-    """A collective that torch's watchdog gave up: its name and number, elements in and out, and milliseconds."""
-
-    collective: str
-    number: int
-    sent: int
-    received: int
-    milliseconds: int
-
-
-@dataclass
-class Log:
-    """All that was found."""
-
-    lines: int = 0
-    own: int = 0  # lines of NCCL
-    communicators: dict[str, Communicator] = field(default_factory=dict)
-    versions: dict[str, Setting] = field(default_factory=dict)
-    networks: dict[str, Setting] = field(default_factory=dict)
-    environment: dict[str, dict[str, Setting]] = field(default_factory=dict)  # by variable and value
-    warnings: list[tuple[Place, Process, str]] = field(default_factory=list)
-    timeouts: dict[int, tuple[Timeout, Place]] = field(default_factory=dict)  # by rank, of torch's watchdog
-    choices: dict[tuple[str, int, str, str], tuple[int, Place]] = field(default_factory=dict)  # how often, first line
-    calls: dict[tuple[str, Process], tuple[int, str, Place]] = field(default_factory=dict)  # the last
-
-
 def begins(start: bytes) -> bool:
-    """Whether a file that begins so has lines of NCCL, or of torch's watchdog."""
+    """Whether a file that begins so has lines of NCCL, or of torch about it."""
     return is_own(COLOURS.sub("", start.decode("utf8", "replace")))
 
 
 def is_own(text: str) -> bool:
-    """Whether a text has a line of NCCL, or of torch's watchdog."""
-    return "NCCL" in text and (HEAD.search(text) is not None or WATCHDOG.search(text) is not None)
+    """Whether a text has a line of NCCL, or of torch about it."""
+    return "NCCL" in text and (HEAD.search(text) is not None or is_torch(text))
 
 
 def read(lines: Iterable[Line]) -> Log:
@@ -135,18 +61,15 @@ def read(lines: Iterable[Line]) -> Log:
     reader = _Reader()
     for at, text in lines:
         reader.log.lines += 1
-        if "NCCL" not in text:
+        reader.log.has_geforce = reader.log.has_geforce or GEFORCE.search(text) is not None
+        if reader.log.torch.last is None and not any(word in text for word in WORDS):
             continue
         heads = [*HEAD.finditer(text)]  # of interleaved lines, one begins inside another
         for head, following in zip_longest(heads, heads[1:]):
             reader.log.own += 1
             process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"] or head["only"] or 0))
             reader.line(at, process, head["level"], text[head.end() : following and following.start()])
-        if (found := WATCHDOG.search(text)) and len(reader.log.timeouts) < MOST_RANKS:
-            timeout = Timeout(found[3], *(int(found[i]) for i in (2, 4, 5, 6)))
-            reader.log.timeouts.setdefault(int(found[1]), (timeout, at))
-        if not heads and (found := VERSION.search(text)):
-            reader.version(at, Process("", 0, 0), found)
+        reader.outside(at, text, is_own=bool(heads))
     reader.flush()
     return reader.log
 
@@ -163,15 +86,28 @@ class _Reader:
         self.links: dict[Process, float] = {}
 
     def line(self, at: Place, process: Process, level: str, text: str) -> None:
-        if level == "WARN" and len(self.log.warnings) < MOST_WARNINGS:
-            self.log.warnings.append((at, process, text))
+        if level == "WARN":
+            self.warning(at, process, text)
         for pattern, method in PATTERNS:
             if found := pattern.search(text):
                 method(self, at, process, found)
                 return
 
+    def outside(self, at: Place, text: str, *, is_own: bool) -> None:
+        """What torch says in a line, or a library in one without NCCL's head."""
+        if error := self.log.torch.line(at, text):
+            self.warning(at, NOBODY, error)
+        if not is_own and (found := VERSION.search(text)):
+            self.version(at, NOBODY, found)
+
+    def warning(self, at: Place, process: Process, text: str) -> None:
+        if len(self.log.warnings) < MOST_WARNINGS:
+            self.log.warnings.append((at, process, text))
+
     def version(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        _add(self.log.versions, found[1], process, at)
+        """Torch prints a version without its CUDA: the same number is the same version."""
+        alike = (each for each in self.log.versions if each.partition("+")[0] == found[2])
+        _add(self.log.versions, next(alike, found[1]), process, at)
 
     def network(self, at: Place, process: Process, found: re.Match[str]) -> None:
         _add(self.log.networks, found[1].strip(), process, at)
@@ -199,6 +135,8 @@ class _Reader:
         here.is_several |= told is None and here.processes.get(rank, process) != process
         self.now[process] = here
         here.processes.setdefault(rank, process)
+        if nodes := re.search(r"\bnNodes (\d{1,6})\b", text):
+            here.told = max(here.told, int(nodes[1]))
         self.finished.discard(process)
         if "Init COMPLETE" in text:
             here.complete.setdefault(rank, at)
@@ -251,6 +189,11 @@ class _Reader:
     def searched(self, at: Place, process: Process, found: re.Match[str]) -> None:
         graph = Graph(int(found[1]), float(found[2]), self.links.get(process, 0.0))
         self._later(process, 1, lambda here: setattr(here, "graph", here.graph or (graph, at)))
+
+    def heads(self, _: Place, process: Process, found: re.Match[str]) -> None:
+        """A rank of each node."""
+        those = [int(each) for each in found[1].split()]
+        self._later(process, 1 + max(those), lambda here: setattr(here, "told", max(here.told, len(those))))
 
     def choice(self, at: Place, _: Process, found: re.Match[str]) -> None:
         algorithm, protocol = _name(found[3], ALGORITHMS), _name(found[4], PROTOCOLS)
@@ -320,5 +263,6 @@ PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Place, Process, re.Mat
     (re.compile(r"^(\w+): opCount ([0-9a-f]+) .*?(?:count (\d+)|$)"), _Reader.call),
     (re.compile(r"^(NCCL_\w+) set by environment to (.*)$"), _Reader.variable),
     (VERSION, _Reader.version),
+    (re.compile(r"^NVLS Head +\d{1,6}:((?: +\d{1,7})+)$"), _Reader.heads),
     (re.compile(r"^Using network (.+)$"), _Reader.network),
 )

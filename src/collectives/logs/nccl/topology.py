@@ -11,14 +11,14 @@ from collectives.logs.nccl import pictures
 from collectives.logs.nccl.channels import (
     MOST_CELLS,
     crossings,
-    inside_both,
+    loaded_nodes,
     node_of,
     orders,
     parents,
     ring_schedule,
     tree_schedule,
 )
-from collectives.logs.nccl.lines import Communicator
+from collectives.logs.nccl.log import Communicator, Log
 from collectives.schedule import Schedule, ScheduleError
 from collectives.units import many
 from collectives.verify import verify
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     Draw = Callable[[], Picture | None]
 
 
-def findings(of: Communicator) -> Iterator[Finding]:
+def findings(of: Communicator, log: Log) -> Iterator[Finding]:
     """All that the lines about one communicator say, the causes before the effects."""
     yield from _absent(of)
     yield from _rings(of)
     yield from _trees(of)
     yield from _graph(of)
-    yield from _connections(of)
+    yield from _connections(of, log.has_geforce)
+    yield from _sockets(of, log)
 
 
 def _absent(of: Communicator) -> Iterator[Finding]:
@@ -54,7 +55,7 @@ def _absent(of: Communicator) -> Iterator[Finding]:
 
 def _graph(of: Communicator) -> Iterator[Finding]:
     """Rings inside one node that use less than half of what a GPU's links carry."""
-    if of.graph is None or len(set(node_of(of).values())) != 1:
+    if of.graph is None or not of.is_one_node:
         return
     (channels, rate, most), at = of.graph
     if 2 * (used := channels * rate) < most:
@@ -108,7 +109,7 @@ def _trees(of: Communicator) -> Iterator[Finding]:
     line = min(line for places in of.trees.values() for _, line in places.values())
     yield from _proved(of, f"the trees of {many(len(trees), 'channel')}", tree_schedule(trees), line, draw)
     node = node_of(of)
-    if set(node) == set(range(of.size)) and (both := inside_both(trees, node)):
+    if set(node) == set(range(of.size)) and (both := loaded_nodes(trees, node)):
         yield Finding(
             "inside both",
             f"inside both trees, with more than four links to other nodes: {named(both)}",
@@ -132,7 +133,7 @@ def _proved(of: Communicator, what: str, schedule: Schedule, line: Place, draw: 
         yield Finding("proved", said, at=(line,), draw=draw)
 
 
-def _connections(of: Communicator) -> Iterator[Finding]:
+def _connections(of: Communicator, has_geforce: bool) -> Iterator[Finding]:
     node = node_of(of)
     ways: dict[str, list[tuple[int, int, Place]]] = {}
     for (_, a, b), (way, line) in of.connections.items():
@@ -142,14 +143,22 @@ def _connections(of: Communicator) -> Iterator[Finding]:
     for kind, (follows, advice) in POOR.items():
         if found := ways.get(kind):
             a, b, line = found[0]
-            yield Finding(
-                "connection",
-                f"{many(len(found), 'connection')} by {kind}, such as rank {a} to {b}",
-                follows,
-                advice,
-                (line,),
-            )
+            told = f"{many(len(found), 'connection')} by {kind}, such as rank {a} to {b}"
+            if has_geforce and kind == WITHOUT_GPU_DIRECT:
+                yield Finding("connection", f"{told}; GeForce and TITAN GPUs do not support it", at=(line,))
+            else:
+                yield Finding("connection", told, follows, advice, (line,))
 
+
+def _sockets(of: Communicator, log: Log) -> Iterator[Finding]:
+    """Nodes that sockets join, where the log has no connection between them."""
+    is_shown = any(way.startswith("NET") for way, _ in of.connections.values())
+    if of.nodes > 1 and [*log.networks] == ["Socket"] and not is_shown:
+        found = f"the network of {many(of.size, 'rank')} on {of.nodes} nodes is sockets"
+        yield Finding("connection", found, *POOR["sockets between nodes"], (log.networks["Socket"].at,))
+
+
+WITHOUT_GPU_DIRECT = "InfiniBand without GPU-direct"
 
 # Ways of messages that are slower than others may be, what follows and what to try.
 POOR = {
@@ -157,7 +166,7 @@ POOR = {
         "TCP copies all data through the hosts' memory and processors",
         "if there is InfiniBand or RoCE, see why NCCL does not use it: NCCL_IB_DISABLE, NCCL_IB_HCA, the libraries",
     ),
-    "InfiniBand without GPU-direct": (
+    WITHOUT_GPU_DIRECT: (
         "data pass through the hosts' memory on their way to the network",
         "load nvidia-peermem, or a kernel with DMA-BUF; see NCCL_NET_GDR_LEVEL",
     ),
@@ -182,4 +191,4 @@ def _kind(way: str, is_inside: bool) -> str:
         return {"SHM": "shared memory inside a node", "NET": "the network inside a node"}.get(way.partition("/")[0], "")
     if way.startswith("NET/Socket"):
         return "sockets between nodes"
-    return "InfiniBand without GPU-direct" if way.startswith("NET/IB") and "GDRDMA" not in way else ""
+    return WITHOUT_GPU_DIRECT if way.startswith("NET/IB") and "GDRDMA" not in way else ""

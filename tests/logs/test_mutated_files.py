@@ -1,0 +1,26 @@
+"""No mutation of a file makes its reader fail, or take much memory."""
+
+import subprocess
+import sys
+
+import pytest
+
+from collectives.logs.read import KINDS
+from logs.mutated import FORMATS
+from places import ROOT
+
+MOST_BYTES = 1_000_000_000
+
+
+def test_every_format_is_mutated() -> None:
+    assert {*FORMATS} == {kind.name for kind in KINDS}
+
+
+@pytest.mark.integration  # seconds
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("number", [300, pytest.param(10_000, marks=pytest.mark.extended)])
+def test_no_mutation_makes_it_fail_or_take_much_memory(name: str, number: int) -> None:
+    command = [sys.executable, "-m", "logs.mutated", name, str(number)]
+    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) < MOST_BYTES
