@@ -84,7 +84,8 @@ def halving_doubling(p: int) -> Schedule:
 
     Steps: 2 log2 p for a power of two. Otherwise the ranks beyond p' = 2**floor(log2 p) fold in whole: 2 log2 p' +
     2. Bytes a rank sends: 2 (p-1)/p n, or at most 2 (p'-1)/p' n + n for a rank with a folded partner. The longest
-    messages, of n/2 bytes, go to the next rank (Thakur, Rabenseifner and Gropp 2005: vector halving, distance doubling).
+    messages, of n/2 bytes, go to the next rank: vector halving, distance doubling (Thakur, Rabenseifner and
+    Gropp 2005).
 
     >>> halving_doubling(8).nsteps, halving_doubling(9).nsteps
     (6, 8)

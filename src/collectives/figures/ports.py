@@ -6,8 +6,7 @@ from html import escape
 
 import numpy as np
 
-from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, edge_colours, second_tree
-from collectives.figures.layout import depths
+from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, depths, edge_colours, second_tree
 from collectives.figures.style import mark
 from collectives.schedule import Ints
 from collectives.units import many
@@ -65,7 +64,7 @@ class FilledPorts:
         )
 
     def _repr_html_(self) -> str:
-        p, levels = self.parents.shape[1], 1 + int(max(depths(tree.tolist()).max() for tree in self.parents))
+        p, levels = self.parents.shape[1], 1 + int(max(depths(tree).max() for tree in self.parents))
         width, height = LEFT + COLUMN * p, 2 * (EDGE + LEVEL * levels) + 4 * SLOT
         body = "".join([*_words(height), *self._slots(height), *self._edges(height)])
         alone, both = map(escape, self.said)
@@ -80,7 +79,7 @@ class FilledPorts:
     def _edges(self, height: int) -> Iterator[str]:
         """The first tree from above, the second from below; solid and dashed edges take turns."""
         for tree, (parent, colour) in enumerate(zip(self.parents, self.colours, strict=True)):
-            depth = depths(parent.tolist())
+            depth = depths(parent)
             at = [(_x(rank), EDGE + LEVEL * down) for rank, down in enumerate(depth.tolist())]
             at = [(x, height - y if tree else y) for x, y in at]
             for rank, up in enumerate(parent.tolist()):
