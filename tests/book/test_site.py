@@ -165,11 +165,11 @@ def weight(paths: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def test_the_site_is_below_20_mb() -> None:
-    """Every file of it, downloads too."""
+def test_the_site_is_below_26_mb() -> None:
+    """Every file of it, downloads too: notebooks with their figures are 7 MB."""
     files = {*SITE.rglob("*")} - {SITE / "book.pdf"}  # of `make pdf`
     heavy = sorted(files, key=lambda path: -path.stat().st_size)[:10]
-    assert weight(files) < 20e6, [path.relative_to(SITE).as_posix() for path in heavy]
+    assert weight(files) < 26e6, [path.relative_to(SITE).as_posix() for path in heavy]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

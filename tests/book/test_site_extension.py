@@ -10,7 +10,7 @@ import pytest
 from docutils.core import publish_doctree
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from places import ROOT
+from places import ROOT, script
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +152,11 @@ See {doc}`/chapters/ring`, {doc}`the ring <ring>`, {ref}`label` and {term}`trees
 :language: python
 :pyobject: two
 ```
+
+```{literalinclude} link.yaml
+:language: yaml
+:start-at: "rate: \\x32"
+```
 """
 PLAIN = """# Trees
 
@@ -164,6 +169,10 @@ Twice as fast.
 ```python
 def two():
     return 2
+```
+
+```yaml
+rate: 25 GB/s
 ```"""
 
 
@@ -171,9 +180,24 @@ def test_a_page_in_plain_markdown(tmp_path: Path) -> None:
     from book_site.plain import Page
 
     (tmp_path / "code.py").write_text("def one():\n    return 1\n\n\ndef two():\n    return 2\n")
+    (tmp_path / "link.yaml").write_text("name: link\nrate: 25 GB/s\n")
     titles = {"chapters/ring": "Ring", "ring": "Ring", "label": "Labelled"}
     page = Page(tmp_path, titles, {"tree-1": "Twice as fast."}, SimpleNamespace(source_encoding="utf8"))
     assert page.plain(MYST) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*ROOT.glob("chapters/*.md"), *ROOT.glob("assignments/*/handout.md")],
+    ids=lambda path: path.as_posix()[-24:],
+)
+def test_every_page_can_be_written_in_plain_markdown(path: Path) -> None:
+    from book_site.plain import Page
+
+    page = Page(path.parent, {}, {}, SimpleNamespace(source_encoding="utf8"))
+    text = page.plain(script("gates").CELL.sub("", path.read_text(encoding="utf8")))
+    assert text.startswith("# ")
+    assert not re.findall(r"\{(?:doc|ref|term|download|cite:[pt])\}`.*|^[`:]{3,}\{.*", text, re.MULTILINE)
 
 
 def test_a_notebook_as_markdown_has_what_its_page_shows() -> None:

@@ -28,8 +28,7 @@ def write(app: Any, failure: Exception | None) -> None:
     for page in app.env.found_docs if failure is None and app.builder.format == "html" else []:
         source = Path(app.env.doc2path(page))
         if source.suffix == ".ipynb":
-            notebook = nbformat.read(sources / f"{page}.ipynb", as_version=4)
-            nbformat.write(with_figures_once(notebook), sources / f"{page}.ipynb")
+            nbformat.write(with_figures_once(nbformat.read(source, as_version=4)), sources / f"{page}.ipynb")
         elif source.suffix == ".md":
             (sources / f"{page}.md").write_text(_markdown(app, page, source), encoding="utf8")
 

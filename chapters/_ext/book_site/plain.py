@@ -6,7 +6,8 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from sphinx.directives.code import LiteralIncludeReader
+import yaml
+from sphinx.directives.code import LiteralInclude, LiteralIncludeReader
 
 HEAD = re.compile(r"\A---\n(?:.*\n)*?---\n+")
 LABEL = re.compile(r"^\([\w-]+\)=\n", re.MULTILINE)
@@ -44,18 +45,20 @@ class Page:
         return re.sub(r"\n{3,}", "\n\n", ROLE.sub(self._role, text)).strip()
 
     def _directive(self, found: re.Match[str]) -> str:
-        name, title, options = found["name"], found["title"], dict(OPTION.findall(found["body"]))
+        name, title = found["name"], found["title"]
+        options = {key: yaml.safe_load(value) for key, value in OPTION.findall(found["body"])}
         body = OPTION.sub("", found["body"])
         if name == "glue:md":
             return self.glued.get(title, "")
         if name == "literalinclude":
-            return f"```python\n{self._included(title, options).strip()}\n```"
+            return fenced(self._included(title, options).strip(), options.get("language", "text"))
         if name in ("eval-rst", "raw", "bibliography"):
             return ""
         return body if name == "glossary" else f"**{title or name.capitalize()}**\n\n{body}"
 
-    def _included(self, name: str, options: dict[str, str]) -> str:
-        return str(LiteralIncludeReader(str(self.folder / name), options, self.config).read()[0])
+    def _included(self, name: str, options: dict[str, Any]) -> str:
+        read = {key: LiteralInclude.option_spec[key](str(value)) for key, value in options.items()}
+        return str(LiteralIncludeReader(str(self.folder / name), read, self.config).read()[0])
 
     def _role(self, found: re.Match[str]) -> str:
         role, text = found[1], found[2]
