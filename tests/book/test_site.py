@@ -135,6 +135,13 @@ def has_anchor(page: Path, anchor: str) -> bool:
     return anchor in anchors(page)
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_page_shows_a_role_as_text(document: str) -> None:
+    """In an output, roles need ``render_markdown_format: myst`` at the head of the page."""
+    page = (SITE / f"{document}.html").read_text(encoding="utf8")
+    assert not re.findall(r"\{(?:doc|ref|term|cite:[pt])\}\s*<code", page)
+
+
 def test_every_link_within_the_site_leads_somewhere() -> None:
     broken = {page.relative_to(SITE).as_posix(): broken_links(page) for page in pages()}
     assert not {page: links for page, links in broken.items() if links}

@@ -144,7 +144,7 @@ def outcome(rows: Rows) -> str:
     ]
     p = int(rows.ranks.max())
     beside = (
-        f" Baidu's plot has {published.SAMPLES[p]:,} there ({share_published(p):.0%})."
+        f" Baidu's plot shows {published.SAMPLES[p]:,} there ({share_published(p):.0%})."
         if p in published.SAMPLES
         else ""
     )
