@@ -182,7 +182,7 @@ def test_sentences_of_weak_scaling_have_the_rows_numbers() -> None:
     table = pd.DataFrame(made)
     assert scaling_figures.outcome(table) == (
         "On 40 workers: 1,600 samples/s without overlap (efficiency 50%) and 2,000 samples/s with overlap "
-        "(efficiency 62%). Baidu's plot has 1,776 there (50%)."
+        "(efficiency 62%). Baidu's plot shows 1,776 there (50%)."
     )
     assert scaling_figures.saved(table).startswith("Overlap saves 160 ms of 800 ms on 40 workers; Baidu's text says")
     assert "by 0% over 4 rows" in scaling_figures.deviation(table)
