@@ -53,9 +53,13 @@ class Begun:
 
 
 def begins(start: bytes) -> bool:
-    """Whether a text that begins so has a table of nccl-tests, or its first lines."""
+    """Whether a text that begins so has a table of nccl-tests, or its first lines, or why there is none.
+
+    >>> begins(b"host: Test NCCL failure common.cu:961 'internal error'"), begins(b"Test failure")
+    (True, False)
+    """
     text = COLOURS.sub("", start.decode("utf8", "replace"))
-    return CONFIG.search(text) is not None or TITLES.search(text) is not None
+    return any(pattern.search(text) for pattern in (CONFIG, TITLES, FAILED))
 
 
 def tables(lines: Iterable[Line], hints: list[str]) -> Iterator[Table]:
