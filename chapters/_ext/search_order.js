@@ -10,7 +10,7 @@ const EXPLAINED = {
   "quantised": "chapters/what-is-the-sum-worth",
   "quantisation": "chapters/what-is-the-sum-worth",
   "one-shot": "chapters/naive-all-reduce",
-  "nvls": "chapters/after-two-trees",
+  "nvls": "chapters/switches-and-rings",
 };
 
 const words = text => text.toLowerCase().match(/[\p{Letter}\p{Number}]+/gu) || [];
