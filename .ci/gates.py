@@ -45,7 +45,8 @@ GIVEN = {
 }
 # Directives whose content is prose; every other fence holds code.
 PROSE = "admonition|dropdown|note|tip|warning|important|seealso|glossary|figure|exercise|solution|list-table|card|grid"
-FENCE = re.compile(rf"^(`{{3,}})(?!\{{(?:{PROSE})\}}).*?\n.*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(`{3,})(.*?)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+IS_PROSE = re.compile(rf"\{{(?:{PROSE})\}}")
 FRONT = re.compile(r"\A---\n.*?^---$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$", re.DOTALL)
 # A cell, its tags and its code; those whose code a page leaves out cannot be copied from it.
@@ -90,10 +91,19 @@ def confidences(path: Path) -> Iterator[Fault]:
     yield from found(CONFIDENCE, path, "typed confidence, expected that of the samples")
 
 
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def _opened(fence: re.Match[str]) -> str:
+    """What is in a fence of prose, which may hold further fences; nothing of any other."""
+    return f"\n{FENCE.sub(_opened, fence[3])}" if IS_PROSE.match(fence[2]) else _blank(fence)
+
+
 def prose(text: str) -> str:
     """A page without front matter, code, formulas and exercises, whose numbers are given; lines keep their numbers."""
-    for pattern in (FRONT, FENCE, INLINE):
-        text = pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    text = FENCE.sub(_opened, FRONT.sub(_blank, text))
+    text = INLINE.sub(_blank, text)
     before, mark, exercises = text.partition("\n## Exercises")
     _, rest, after = exercises.partition("\n## ")
     return before + "\n" * (mark + exercises[: len(exercises) - len(rest + after)]).count("\n") + rest + after

@@ -17,7 +17,7 @@ window.costForms ??= {};
     return (fixed + period * segments) * (alpha + (byte * n) / (share * segments));
   }
 
-  /* What stays inside nodes takes less, by links that are so many times as fast. */
+  /* Links inside a node are `inside` times as fast: the bytes that stay there take less time. */
   function onNodes(counts, values, inside) {
     const less = 1 - 1 / inside, [steps, sent] = counts.slice(3);
     return add(counts, values) - add([steps, sent, 0], { ...values, alpha: less * values.alpha, beta: less * values.beta });

@@ -1,4 +1,4 @@
-/* The explorer: <cost-explorer> shows the time of each all-reduce over the size of the buffer, and who is the fastest.
+/* The explorer: <cost-explorer> shows the time of each all-reduce over the size of the buffer, and names the fastest.
 
    It contains its data as a JSON script (`collectives.figures.explorer`), and keeps no state elsewhere. The label of a curve
    is a button that hides it; among the hidden ones it shows it again. Attribute: data-ready. */

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.machine import machine
-from collectives.simulator.overlap import exposed as overlap_exposed
-from collectives.simulator.overlap import ready_times
+from collectives.simulator import overlap
 from collectives.simulator.scaling import Case, row
 from collectives.units import duration
 from collectives_book import needs
@@ -70,8 +69,8 @@ def exposed(algorithm: str, bucket: int) -> float:
     True
     """
     buckets = -(-GRADIENT // bucket)
-    ready = ready_times(buckets, BACKWARD)
-    return overlap_exposed(ready, [all_reduce_seconds(algorithm, bucket)] * buckets)
+    ready = overlap.ready_times(buckets, BACKWARD)
+    return overlap.exposed(ready, [all_reduce_seconds(algorithm, bucket)] * buckets)
 
 
 def wasted(algorithm: str, tokens: float = 1e12) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from collectives.bench.results import read
+from collectives.figures.style import with_whole_options
 from collectives.units import format_bytes
 from collectives_book.figures import measured, statements
 from collectives_book.figures.statements import Rows
@@ -49,7 +50,7 @@ def html(results: Path, chapters: Path) -> str:
     """The table as a page shows it: four columns, which fit beside the page's two sidebars."""
     runs = table(results, chapters).reset_index()
     sure = runs["repetitions and confidence"].map(lambda text: f", {text}" if text else "")
-    whole = runs.command.str.replace(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', regex=True)
+    whole = runs.command.map(with_whole_options)
     named = {
         "run and command": runs.run.map(lambda run: _notebook(run, results)) + "<br>" + whole,
         "measured": runs.date + ", " + runs.ranks + sure,

@@ -46,14 +46,14 @@ def test_a_tie_is_no_win() -> None:
     tied = rows(two_tree=(1.0,), chain=(1.1,))
     assert figures.two_trees_headline(tied) == "two trees win nowhere"
     assert figures.two_trees_outcome(tied) == (
-        "On 3 hosts two trees win nowhere. They are the furthest behind at 4 B, where chain takes 1.1 ms and two trees "
+        "On 3 hosts two trees win nowhere. Their worst size is 4 B, where chain takes 1.1 ms and two trees "
         "about as long, without a significant difference: 1 ms."
     )
 
 
 def test_the_largest_gap_is_said_in_full() -> None:
     assert figures.two_trees_outcome(rows(two_tree=(1, 3, 4), chain=(0.5, 1, 3), binomial=(9, 9, 9))) == (
-        "On 3 hosts two trees win nowhere. They are the furthest behind at 8 B, where chain takes 1 ms and two trees "
+        "On 3 hosts two trees win nowhere. Their worst size is 8 B, where chain takes 1 ms and two trees "
         "3.00 times as long: 3 ms."
     )
 

@@ -35,6 +35,13 @@ def test_a_typed_number(tmp_path: Path, number: str) -> None:
     assert lines(GATES.typed(page(tmp_path, text), tmp_path)) == [6, 15]
 
 
+def test_a_typed_number_between_prose_in_fences_and_code(tmp_path: Path) -> None:
+    note, code = "```{note}\nA word.\n```\n", "```python\nx = '87 ms'\n```\n"
+    inner = f"````{{dropdown}} Answer\n{code}\n12%\n````\n"
+    found = lines(GATES.typed(page(tmp_path, f"{CLEAN}\n{note}\n3.5 GB/s\n\n{code}\n{inner}"), tmp_path))
+    assert found == [9, 20]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,4 +1,4 @@
-"""A page in plain Markdown, for whoever reads it without Sphinx: what the site offers to download."""
+"""A page as plain Markdown, which needs no Sphinx to read: the site offers it for download."""
 
 import re
 from collections.abc import Mapping

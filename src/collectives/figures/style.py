@@ -99,7 +99,7 @@ class Picture:
             f'{base64.b64encode(svg).decode()}">'
             for name, svg, style in (("light", self.light, ""), ("dark", self.dark, ' style="display: none"'))
         )
-        said = re.sub(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', escape(self.caption))
+        said = with_whole_options(escape(self.caption))
         caption = f"<figcaption>{said}</figcaption>" if said else ""
         # in a box of their own: the theme hides a caption beside an image of the other theme
         return f'<figure class="drawn"><div>{images}</div>{caption}</figure>'
@@ -108,6 +108,11 @@ class Picture:
         """Write ``stem-light.svg`` and ``stem-dark.svg``."""
         Path(f"{stem}-light.svg").write_bytes(self.light)
         Path(f"{stem}-dark.svg").write_bytes(self.dark)
+
+
+def with_whole_options(text: str) -> str:
+    """HTML whose options of commands, such as ``--preset``, a page does not cut at the end of a line."""
+    return re.sub(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', text)
 
 
 def picture(paint: Callable[[Figure, Theme], None], alt: str, width: float = 7.2, height: float = 4.0) -> Picture:

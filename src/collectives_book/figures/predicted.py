@@ -147,7 +147,7 @@ def _words(name: str) -> str:
 
 
 def _initials(name: str) -> str:
-    """What stands for an algorithm in a narrow field.
+    """The label of an algorithm in a narrow field.
 
     >>> _initials("recursive_doubling"), _initials("ring")
     ('RD', 'R')

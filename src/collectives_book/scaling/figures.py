@@ -217,8 +217,8 @@ def two_trees_headline(rows: Rows) -> str:
     return f"two trees win {_sizes(rows, {nbytes for nbytes, _, _ in two_trees_won(rows)})}"
 
 
-def _furthest_behind(rows: Rows) -> str:
-    """A sentence: at which size two trees take the longest beside the fastest other, and how long."""
+def _worst_size(rows: Rows) -> str:
+    """A sentence: the size at which two trees compare worst with the fastest other, and both times."""
     pairs = []
     for nbytes, group in rows.groupby("bytes"):
         (trees,) = group[group.algorithm == "two_tree"].itertuples()
@@ -226,7 +226,7 @@ def _furthest_behind(rows: Rows) -> str:
         pairs.append((trees.median_us / first.median_us, int(nbytes), trees, first))
     _, nbytes, trees, first = max(pairs, key=lambda pair: pair[0])
     return (
-        f"They are the furthest behind at {format_bytes(nbytes)}, where {first.algorithm} takes "
+        f"Their worst size is {format_bytes(nbytes)}, where {first.algorithm} takes "
         f"{statements.us(first.median_us)} and two trees {statements.times_as_long(trees, first, '{:.2f}'.format)}: "
         f"{statements.us(trees.median_us)}."
     )
@@ -250,7 +250,7 @@ def two_trees_outcome(rows: Rows) -> str:
     """A sentence: where two trees win, by how much, and against what."""
     found = two_trees_won(rows)
     if not found:
-        return f"On {rows.ranks.iloc[0]} hosts {two_trees_headline(rows)}. {_furthest_behind(rows)}"
+        return f"On {rows.ranks.iloc[0]} hosts {two_trees_headline(rows)}. {_worst_size(rows)}"
     nbytes, first, second = max(found, key=lambda one: one[2].median_us / one[1].median_us)
     return (
         f"On {rows.ranks.iloc[0]} hosts {two_trees_headline(rows)}. The lead is the largest at {format_bytes(nbytes)}: "
