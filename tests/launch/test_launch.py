@@ -160,6 +160,9 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
             supervise(*watched)
 
 
+DATED_ALIKE = "touch -d @0 /proc/self/fd/1"
+
+
 @pytest.mark.parametrize(
     ("peer", "failing", "said"),
     [
@@ -172,9 +175,15 @@ def test_a_stopped_rank_is_named_when_time_is_up() -> None:
     ],
 )
 def test_the_rank_that_failed_is_named_although_its_peer_ends_first(peer: str, failing: str, said: str) -> None:
-    commands = [["sh", "-c", f"echo '{peer}'; exit 1"], ["sh", "-c", f"sleep 0.4; {failing}"]]
+    """Also where both print within one tick of the clock that dates files."""
+    commands = [
+        ["sh", "-c", f"echo '{peer}'; {DATED_ALIKE}; exit 1"],
+        ["sh", "-c", f"sleep 0.4; {failing.replace('exit', DATED_ALIKE + '; exit')}"],
+    ]
     with ExitStack() as stack:
         logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in commands]
+        for log in logs:
+            os.utime(log.fileno(), (0, 0))
         processes = [start(command, log, {}, []) for command, log in zip(commands, logs, strict=True)]
         stack.callback(end, processes)
         with pytest.raises(RankError, match=said):

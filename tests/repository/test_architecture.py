@@ -131,6 +131,27 @@ def test_functions_stay_short() -> None:
     assert lengths[len(lengths) * 9 // 10] <= 25
 
 
+def pointers(tree: ast.AST) -> Iterator[str]:
+    """Whose memory is passed on as an address: variables, or calls that return an array."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).endswith(".ctypes.data"):
+            owner: ast.expr = node
+            while isinstance(owner, ast.Attribute | ast.Subscript):
+                owner = owner.value
+            yield ast.unparse(owner)
+
+
+def test_compiled_code_passes_addresses_of_its_arguments_only() -> None:
+    """An array of its own is freed after its last use: that may be taking its address."""
+    found = set()
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and "compiled" in {ast.unparse(each) for each in node.decorator_list}:
+                arguments = {each.arg for each in node.args.args}
+                found |= {f"{name}.{node.name}: {each}" for each in {*pointers(node)} - arguments}
+    assert found == set()
+
+
 # What turns bytes into code. A peer's bytes may reach these only if it is authenticated, so nothing calls them at all.
 EXECUTES = {"pickle", "cloudpickle", "marshal", "shelve", "eval", "exec", "all_gather_object", "gather_object"}
 EXECUTES |= {"broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list", "rpc"}

@@ -142,9 +142,10 @@ def carry(net: EmulatedNetwork, devices: Ints, hosts: Ints, poll: int) -> None:
     them.
     """
     time, events = np.zeros(2, dtype=np.int64), np.zeros(EVENT_WORDS * AT_ONCE, dtype=np.uint32)
+    waiting = np.array([poll | POLLIN << 32], dtype=np.int64)  # a pollfd: int32 descriptor, int16 events, int16 results
     while True:
-        _sleep(next_event(net) - EARLY - _now(time), poll, time)
-        for nth in range(epoll_wait(poll, events.ctypes.data, AT_ONCE, 0)):
+        _sleep(next_event(net) - EARLY - _now(time), waiting, time)
+        for nth in range(_poll(poll, events)):
             device = events[EVENT_WORDS * nth + DESCRIPTOR]
             if hosts[device] == NONE:
                 return
@@ -160,11 +161,15 @@ def _now(time: Ints) -> float:
 
 
 @compiled
-def _sleep(seconds: float, poll: int, time: Ints) -> None:
+def _poll(poll: int, events: Any) -> int:
+    return int(epoll_wait(poll, events.ctypes.data, AT_ONCE, 0))
+
+
+@compiled
+def _sleep(seconds: float, waiting: Ints, time: Ints) -> None:
     """Wait for input, at most for ``seconds``: epoll itself counts in milliseconds."""
     nanoseconds = int(min(max(seconds, 0.0), 1.0) * BILLION)
     time[0], time[1] = nanoseconds // BILLION, nanoseconds % BILLION
-    waiting = np.array([poll | POLLIN << 32], dtype=np.int64)  # a pollfd: int32 descriptor, int16 events, int16 results
     ppoll(waiting.ctypes.data, np.uint64(1), time.ctypes.data, np.uintp(0))
 
 
@@ -176,7 +181,7 @@ def _read(net: EmulatedNetwork, device: int, source: int, time: Ints) -> None:
         if packet == NONE:
             return
         data = net.data[packet]
-        length = read(device, data.ctypes.data, np.uint64(len(data)))
+        length = read(device, net.data[packet].ctypes.data, np.uint64(len(data)))
         if length < 0:
             return
         target = int(data[TARGET + 3]) - 1

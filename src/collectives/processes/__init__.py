@@ -123,12 +123,12 @@ def _need_time(names: list[str], processes: list[ChildProcess], logs: list[Log],
 def _first_failure(names: list[str], processes: list[ChildProcess], logs: list[Log]) -> str:
     """The first to fail is the rank that printed its last line first, because its failure makes the others fail.
 
-    Before it come the ranks that did not lose a peer: a kernel may close a rank's connections before it has ended, and
-    it notes times of files by the tick only. If it failed because a running rank did not answer, the message begins
-    with that rank.
+    Before it come the ranks that name no peer as the reason: a kernel may close a rank's connections before it has
+    ended, and it notes times of files by the tick only. If it failed because a running rank did not answer, the message
+    begins with that rank.
     """
     until = time.monotonic() + DYING_SECONDS
-    while (_silent(processes, logs) or _lost(processes, logs)) and time.monotonic() < until:
+    while _lost(processes, logs) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     failed = [which for which, process in enumerate(processes) if process.poll()]
     which = min(failed, key=lambda which: (_has_lost(logs[which]), os.fstat(logs[which].fileno()).st_mtime_ns))
@@ -150,13 +150,13 @@ def _silent(processes: list[ChildProcess], logs: list[Log]) -> list[int]:
 
 
 def _lost(processes: list[ChildProcess], logs: list[Log]) -> bool:
-    """Whether all failed ranks lost a peer, and a rank has not ended: it may be that peer, on its way out."""
+    """Whether all failed ranks name a peer, and a rank has not ended: it may be that peer, on its way out."""
     failed = [_has_lost(log) for process, log in zip(processes, logs, strict=True) if process.poll()]
     return all(failed) and any(process.poll() is None for process in processes)
 
 
 def _has_lost(log: Log) -> bool:
-    return bool(LOST.search(text(log)))
+    return bool(WAITED.search(text(log)) or LOST.search(text(log)))
 
 
 def _stopped(logs: list[Log]) -> list[int]:

@@ -1,5 +1,7 @@
 """Kernels combine, divide and round as torch does, bit for bit, wherever their operands are."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -62,3 +64,22 @@ def test_the_place_may_be_any_operand(place: int | None, n: int, dtype: torch.dt
     into = torch.zeros(n, dtype=dtype) if place is None else operands[place]
     run(SUM, into, operands)
     assert torch.equal(into, total)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_threads_combine_at_the_same_time(dtype: torch.dtype) -> None:
+    """Memory that one thread has freed goes to another, where threads are more than the arenas of malloc."""
+    threads, n = 64, 8 * BLOCK
+    made = [torch.randn(n, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(threads + 2)]
+    found = kernels(AVG, dtype)
+
+    def many(r: int) -> bool:
+        operands, seen = made[r : r + 3], set()
+        for _ in range(200):
+            run(SUM, into := torch.zeros(n, dtype=dtype), operands)
+            divide(np.array(found), into.data_ptr(), n, 3)
+            seen.add(into.view(torch.uint8).numpy().tobytes())
+        return len(seen) == 1
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert all(pool.map(many, range(threads)))

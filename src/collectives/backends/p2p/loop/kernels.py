@@ -59,20 +59,20 @@ def bitwise_xor(into: Array, one: Array, other: Array, count: int) -> None:
         into[i] = one[i] ^ other[i]
 
 
-def divide(into: Array, one: Array, ranks: Array, count: int) -> None:
+def divide(into: Array, one: Array, ranks: int, count: int) -> None:
     """A sum divided by a number: in float64, rounded once, which is right for float32, too."""
     for i in range(count):
-        into[i] = one[i] / ranks[0]
+        into[i] = one[i] / ranks
 
 
-def divide_whole(into: Array, one: Array, ranks: Array, count: int) -> None:
+def divide_whole(into: Array, one: Array, ranks: int, count: int) -> None:
     """A sum of integers divided towards zero."""
     for i in range(count):
-        a, by = types.int64(one[i]), ranks[0]
-        into[i] = a // by if a >= 0 else -(-a // by)
+        a = types.int64(one[i])
+        into[i] = a // ranks if a >= 0 else -(-a // ranks)
 
 
-Kernel = Callable[[Array, Array, Array, int], None]
+Kernel = Callable[[Array, Array, Any, int], None]  # the third is an array, or the ranks that divide
 KERNELS: dict[Any, Kernel] = {
     dist.ReduceOp.SUM: add,
     dist.ReduceOp.AVG: add,
@@ -115,29 +115,31 @@ def kernels(op: Any, dtype: torch.dtype) -> Kernels | None:
         return Kernels(0, 0, 0, 0, dtype.itemsize)
     kernel = KERNELS[op]
     if dtype == torch.bool:
-        return Kernels(_address(OF_BOOLS.get(kernel, kernel), types.uint8, types.uint8), 0, 0, 0, 1)
+        return Kernels(_address(OF_BOOLS.get(kernel, kernel), *3 * [_BYTES]), 0, 0, 0, 1)
     if dtype == torch.float16 and not converts_float16():
         return None
     widen, narrow = CONVERSIONS.get(dtype, (None, None))
-    kind = getattr(types, str(torch.float32 if widen else dtype).removeprefix("torch."))
+    wide = _array_of(getattr(types, str(torch.float32 if widen else dtype).removeprefix("torch.")))
     by = divide if dtype.is_floating_point else divide_whole
     return Kernels(
-        _address(kernel, kind, kind),
-        _address(by, kind, types.int64) if op == dist.ReduceOp.AVG else 0,
-        _address(widen, kind, types.uint16) if widen else 0,
-        _address(narrow, types.uint16, kind) if narrow else 0,
+        _address(kernel, wide, wide, wide),
+        _address(by, wide, wide, types.int64) if op == dist.ReduceOp.AVG else 0,
+        _address(widen, wide, _HALVES, _HALVES) if widen else 0,
+        _address(narrow, _HALVES, wide, wide) if narrow else 0,
         dtype.itemsize,
     )
 
 
-def _address(kernel: Kernel, kind: Any, other: Any) -> int:
-    """Of a kernel from and to arrays of one kind; the other is that of a converted array, or of what divides."""
-    one = kind if other == types.int64 else other
-    pointers: list[Any] = [types.CPointer(each) for each in (kind, one, other)]  # type: ignore[no-untyped-call]
-    signature = types.void(*pointers, types.int64)
-    made: Any = cfunc(signature, cache=True, error_model="numpy")(kernel)
+def _array_of(kind: Any) -> Any:
+    return types.CPointer(kind)  # type: ignore[no-untyped-call]
+
+
+def _address(kernel: Kernel, into: Any, one: Any, other: Any) -> int:
+    """Of a kernel for arguments of these types."""
+    made: Any = cfunc(types.void(into, one, other, types.int64), cache=True, error_model="numpy")(kernel)
     _kept.append(made)
     return int(made.address)
 
 
+_BYTES, _HALVES = _array_of(types.uint8), _array_of(types.uint16)
 _kept: list[Any] = []  # compiled code lives as long as its object

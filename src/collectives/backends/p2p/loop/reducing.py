@@ -1,5 +1,7 @@
 """Reducing, compiled: operands into a place in their order, by the kernels of an op and a dtype."""
 
+from typing import Any
+
 import numpy as np
 
 from collectives.backends.p2p.loop.system import call_kernel, memmove
@@ -23,18 +25,18 @@ def combine(kernels: Ints, into: int, operands: Ints, count: int) -> None:
     elif len(operands) == 2 and not kernels[WIDEN] and into not in (operands[0], operands[1]):
         call_kernel(kernels[COMBINE], into, operands[0], operands[1], count)
     else:
-        aside = np.empty(4 * BLOCK * WIDEST, np.uint8).ctypes.data
+        aside = np.empty(4 * BLOCK * WIDEST, np.uint8)  # an argument: after its last use numba would free it
         for done in range(0, count, BLOCK):
             _combine_block(kernels, into, operands, done * kernels[SIZE], min(BLOCK, count - done), aside)
 
 
 @compiled
-def _combine_block(kernels: Ints, into: int, operands: Ints, at: int, count: int, aside: int) -> None:
+def _combine_block(kernels: Ints, into: int, operands: Ints, at: int, count: int, memory: Any) -> None:
     """Combine aside, in the cache, because the place may be an operand that is needed later.
 
     No kernel writes what it reads: it would go element by element.
     """
-    each = BLOCK * WIDEST
+    aside, each = memory.ctypes.data, BLOCK * WIDEST
     total = _wide(kernels, operands[0] + at, aside, count)
     for nth in range(1, len(operands)):
         other = _wide(kernels, operands[nth] + at, aside + each, count)
@@ -61,13 +63,18 @@ def divide(kernels: Ints, at: int, count: int, ranks: int) -> None:
     """Make an average of a sum, if the op is one."""
     if not kernels[DIVIDE]:
         return
-    by = np.full(1, ranks, np.int64)
     if not kernels[WIDEN]:
-        call_kernel(kernels[DIVIDE], at, at, by.ctypes.data, count)
+        call_kernel(kernels[DIVIDE], at, at, ranks, count)
         return
     aside = np.empty(BLOCK * WIDEST, np.uint8)
     for done in range(0, count, BLOCK):
-        some, wide, place = min(BLOCK, count - done), aside.ctypes.data, at + done * kernels[SIZE]
-        call_kernel(kernels[WIDEN], wide, place, 0, some)
-        call_kernel(kernels[DIVIDE], wide, wide, by.ctypes.data, some)
-        call_kernel(kernels[NARROW], place, wide, 0, some)
+        _divide_block(kernels, at + done * kernels[SIZE], min(BLOCK, count - done), ranks, aside)
+
+
+@compiled
+def _divide_block(kernels: Ints, at: int, count: int, ranks: int, memory: Any) -> None:
+    """Divide in the wide type, aside."""
+    aside = memory.ctypes.data
+    call_kernel(kernels[WIDEN], aside, at, 0, count)
+    call_kernel(kernels[DIVIDE], aside, aside, ranks, count)
+    call_kernel(kernels[NARROW], at, aside, 0, count)
