@@ -5,7 +5,9 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from collectives import simulate
 from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, build
+from collectives.autotune import bound
 from collectives.bounds import (
     algbw,
     busbw,
@@ -17,6 +19,7 @@ from collectives.bounds import (
     star_seconds,
 )
 from collectives.contracts import CONTRACTS
+from collectives.machine import machine, presets
 
 COLLECTIVES = list(CONTRACTS)
 
@@ -91,3 +94,14 @@ def test_what_leaves_nodes_of_any_size_is_what_the_closed_forms_say(p: int, g: i
         assert sent[1].max() == pytest.approx(inside.sent * schedule.k)
         assert sent[0].max() == pytest.approx((whole.sent - inside.sent) * schedule.k)
         assert schedule.nsteps == whole.steps - (inside.steps if name == "multi_channel_ring" else 0)
+
+
+@pytest.mark.parametrize("name", [name for name in presets() if not machine(name).links])
+def test_no_algorithm_is_faster_than_the_bound_of_its_machine(name: str) -> None:
+    on = machine(name)
+    p = 2 * max(2, on.ranks_per_node)
+    for (collective, algorithm), each in ALGORITHMS.items():
+        if each.is_executable:
+            schedule = build(collective, algorithm, p)
+            for n in (8, 1 << 16, 1 << 26):
+                assert simulate(schedule, on, n).seconds >= bound(on, collective, p, n) * (1 - 1e-9), (algorithm, n)

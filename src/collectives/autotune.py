@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from collectives.algorithms import ALGORITHMS, Algorithm
 from collectives.bounds import default_node, lower_bound, star_seconds
+from collectives.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine
 
 VARIABLE = "COLLECTIVES_MACHINE"
@@ -129,13 +130,33 @@ def slowest_link(on: Machine, p: int) -> Link:
 
 
 def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
-    """Seconds that a collective takes at least on a machine, whatever the algorithm (`collectives.bounds`)."""
+    """Seconds that a collective takes at least on a machine, whatever the algorithm (`collectives.bounds`).
+
+    On several nodes of several ranks each message may take the better of both links, and a node has to move its bytes
+    through its ports. A machine with protocols sends each message by the best of them. Where switches add, it does not
+    apply.
+
+    >>> from collectives.machine import machine
+    >>> round(bound(machine("dgx-h100"), "all_reduce", 64, 1 << 30) * 1e3, 2)
+    4.7
+    """
     if on.links:
         from collectives.topology.bound import seconds  # needs scipy
 
         return seconds(collective, on, p, nbytes)
-    link = slowest_link(on, p)
-    return lower_bound(collective, p, nbytes, link.alpha, link.beta, on.gamma, link.latency)
+    best, nodes = _best_link(on, p), max(1.0, p / on.ranks_per_node)
+    least = lower_bound(collective, p, nbytes, best.alpha, best.beta, on.gamma, best.latency)
+    moved = CONTRACTS[collective].factor(nodes) * nbytes if nodes > 1 else 0.0
+    ranks = on.ranks_per_node if collective == "all_to_all" else 1  # each has data of its own for the other nodes
+    return max(least, moved * ranks * on.network.beta / on.ports)
+
+
+def _best_link(on: Machine, p: int) -> Link:
+    """A link with the best of each number of the links that p ranks use, by any protocol."""
+    names = ["inside"] * (on.ranks_per_node > 1) + ["network"] * (p > on.ranks_per_node) or ["network"]
+    delays = [getattr(each, name) for each in (on, *on.protocols) for name in names]
+    latency, overhead = min(each.latency for each in delays), min(each.overhead for each in delays)
+    return Link(latency=latency, overhead=overhead, rate=max(getattr(on, name).rate for name in names))
 
 
 @cache

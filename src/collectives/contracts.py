@@ -80,7 +80,7 @@ class Contract(NamedTuple):
     before: Callable[[Cells], Bools]  # what is held before …
     after: Callable[[Cells], Bools]  # … and what must be held after …
     where: Callable[[Cells], Bools]  # … at these cells
-    factor: Callable[[int], float]  # busbw / algbw: least traffic of the busiest link, in buffers
+    factor: Callable[[float], float]  # busbw / algbw: least traffic of the busiest link, in buffers
     parts: int = 0  # the buffer has p ** parts parts, each of which belongs to a rank (or, in an all-to-all, to two)
     rooted: bool = False  # it starts from one rank, or ends at one
     upwards: bool = False  # in its trees a rank sends to its parent
@@ -89,16 +89,16 @@ class Contract(NamedTuple):
     compact: bool = False  # a rank has room for a part of the buffer only
 
 
-def _full_buffer(_: int) -> float:
+def _full_buffer(_: float) -> float:
     return 1.0
 
 
-def _others(p: int) -> float:
+def _others(p: float) -> float:
     """All parts but the own one."""
     return (p - 1) / p
 
 
-def _both_ways(p: int) -> float:
+def _both_ways(p: float) -> float:
     return 2 * (p - 1) / p
 
 
