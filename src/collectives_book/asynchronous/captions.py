@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from collectives.units import duration
 from collectives_book.asynchronous.figures import added, by_mode, modes, name, slowness
 from collectives_book.figures import statements
@@ -18,7 +16,7 @@ def kept(rows: Rows, slow: str) -> str:
     left = [
         f"{name(mode, now.bound[mode])} {100 * even.median_us[mode] / now.median_us[mode]:.0f}%" for mode in now.index
     ]
-    return f"If {who}, the rate falls to this share of the even one: {statements.listed(left)}."
+    return f"If {who}, the updates per second, as a share of those with equal workers, are: {statements.listed(left)}."
 
 
 def faster(rows: Rows, slow: str, one: str, other: str) -> str:
@@ -33,16 +31,13 @@ def faster(rows: Rows, slow: str, one: str, other: str) -> str:
 
 
 def lag(rows: Rows) -> str:
-    """A sentence: how stale the parameters were in each mode, and how many updates of others came between."""
+    """A sentence: how stale the parameters were in each mode, and the delays of the gradients."""
     parts = []
     for mode, runs in modes(rows[rows["mode"] != "all_reduce"]):
         delays = added(runs.delay)
         largest = len(added(runs.staleness)) - 1
-        parts.append(
-            f"{mode}: up to {largest} steps ahead (updates of others in "
-            f"between: median {_median(delays)}, at most {len(delays) - 1})"
-        )
-    return f"{_capital('; '.join(parts))}."
+        parts.append(f"{mode} {largest} ({_median(delays)}, {len(delays) - 1})")
+    return f"Largest staleness, and in brackets the median and the largest delay: {'; '.join(parts)}."
 
 
 def share(rows: Rows) -> str:
@@ -78,7 +73,7 @@ def last(rows: Rows) -> str:
     for mode, runs in modes(rows):
         losses = statements.span([row.losses[-1] for row in runs.itertuples()], "{:.2f}".format)
         right = statements.span(100 * runs.accuracy, "{:.0f}%".format)
-        parts.append(f"{mode} {losses} ({right} of the test images read right)")
+        parts.append(f"{mode} {losses} ({right} of the test images correct)")
     return f"After {rows.updates.iloc[0]} updates the loss is: {'; '.join(parts)}."
 
 
@@ -100,25 +95,3 @@ def _median(counts: list[int]) -> int:
         if seen >= half:
             return value
     raise ValueError("a median needs values: got none")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def table(rows: Rows, predictions: dict[tuple[str, str], float]) -> Any:
-    """Updates per second, measured with their interval and predicted; a line for each slowness and mode."""
-    import pandas as pd
-
-    lines = []
-    for row in by_mode(rows).itertuples():
-        value = predictions.get((row.slow, row.mode))
-        lines.append(
-            {
-                "slow": slowness(row).replace("\n", " "),
-                "mode": name(row.mode, row.bound),
-                "measured": f"{1e6 / row.median_us:.0f} [{1e6 / row.high_us:.0f}, {1e6 / row.low_us:.0f}]",
-                "predicted": f"{value:.0f}" if value else "–",
-            }
-        )
-    return pd.DataFrame(lines).set_index(["slow", "mode"])

@@ -40,7 +40,7 @@ def modes(rows: Rows) -> list[tuple[str, Rows]]:
 def slowness(row: object) -> str:
     """Who is slow in the runs of a row, and how much."""
     return {
-        "nobody": "nobody is slow",
+        "nobody": "no worker is slow",
         "compute": f"one worker\ncomputes {row.factor}× as long",  # type: ignore[attr-defined]
         "link": f"one worker's link\nis {row.link_factor}× slower",  # type: ignore[attr-defined]
         "turns": f"each now and then\ncomputes {row.factor}× as long",  # type: ignore[attr-defined]
@@ -120,17 +120,17 @@ def staleness(rows: Rows) -> Picture:
     bound = int(rows.bound.iloc[0])
 
     def paint(figure: Figure, _: Theme) -> None:
-        panels = figure.subplots(len(counts), 1, sharex=True, squeeze=False)[:, 0]
+        panels = figure.subplots(1, len(counts), squeeze=False)[0]
         for axes, (mode, found) in zip(panels, counts.items(), strict=True):
             axes.bar(range(len(found)), [100 * each / sum(found) for each in found], 1.0, color=LOOKS[mode].colour)
-            axes.set_ylabel("%")
-            axes.set_title(_named(mode, bound, found), loc="left", fontsize=10)
-        panels[-1].set_xlabel("steps ahead of the slowest worker when parameters were read")
-        panels[-1].set_xlim(left=-0.5)
-        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_title(_named(mode, bound, found).replace(": ", "\n"), loc="left", fontsize=9)
+            axes.set_xlim(-0.5, max(len(found), 2) - 0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        panels[0].set_ylabel("% of updates")
+        figure.supxlabel("steps ahead of the slowest worker when parameters were read", fontsize=10)
 
     said = "; ".join(_named(mode, bound, found).replace(": ", ", ") for mode, found in counts.items())
-    return picture(paint, f"Histograms of the staleness of all updates. {said}.", kit.WIDTH, 0.6 + 1.3 * len(counts))
+    return picture(paint, f"Histograms of the staleness of all updates. {said}.", kit.WIDTH, 2.4)
 
 
 def _named(mode: str, bound: int, counts: list[int]) -> str:
