@@ -19,7 +19,7 @@ Curves = Mapping[str, Sequence[float]]
 Form = Callable[[float], str]
 
 # Inches: a row of fields, what a panel needs besides, and what its fields have in width.
-ROW, AROUND, ACROSS = 0.21, 0.68, 4.5
+ROW, AROUND, ACROSS = 0.18, 0.64, 4.5
 SIZE, LETTER = 8.5, 0.078  # points of a name in a field, and inches of one letter
 
 # GPUs that share a node, and so the fastest links: those of a DGX H100.
