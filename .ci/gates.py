@@ -49,8 +49,8 @@ FENCE = re.compile(r"^(`{3,})(.*?)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 IS_PROSE = re.compile(rf"\{{(?:{PROSE})\}}")
 FRONT = re.compile(r"\A---\n.*?^---$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$", re.DOTALL)
-# A cell, its tags and its code; those whose code a page leaves out cannot be copied from it.
-CELL = re.compile(r"^(`{3,})\{code-cell\}.*?\n(:tags:.*?\n)?(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+# A cell, its options and its code; those whose code a page leaves out cannot be copied from it.
+CELL = re.compile(r"^(`{3,})\{code-cell\}.*?\n((?::\w+:[^\n]*\n)*)(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 LEFT_OUT = re.compile(r"\bremove-(?:input|cell)\b")
 WIDEST = 80  # columns of code on a page, beside the two sidebars
 CITED = re.compile(r"\{cite|\]\(http|facts?\.md|\bpublished\b|\bmeasured by\b")
