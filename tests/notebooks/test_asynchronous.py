@@ -110,10 +110,10 @@ def made(**columns: Any) -> Any:
 def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     table = made()
     assert captions.kept(table, "compute") == (
-        "If one worker computes 4× as long, the updates per second, as a share of those with equal workers, are: "
+        "If one worker computes 4× as long, the modes keep this share of their updates per second: "
         "synchronous 50% and asynchronous 100%."
     )
-    assert "asynchronous makes 2.00 times as many updates per second as synchronous" in captions.faster(
+    assert "*asynchronous* makes 2.00 times as many updates per second as *synchronous*" in captions.faster(
         table, "compute", "asynchronous", "synchronous"
     )
     assert "show no significant difference (50% intervals)" in captions.faster(

@@ -16,7 +16,7 @@ def kept(rows: Rows, slow: str) -> str:
     left = [
         f"{name(mode, now.bound[mode])} {100 * even.median_us[mode] / now.median_us[mode]:.0f}%" for mode in now.index
     ]
-    return f"If {who}, the updates per second, as a share of those with equal workers, are: {statements.listed(left)}."
+    return f"If {who}, the modes keep this share of their updates per second: {statements.listed(left)}."
 
 
 def faster(rows: Rows, slow: str, one: str, other: str) -> str:
@@ -26,8 +26,9 @@ def faster(rows: Rows, slow: str, one: str, other: str) -> str:
     names = [name(mode, int(table.bound.iloc[0])) for mode in (one, other)]
     if not statements.apart(first, second):
         sure = statements.intervals([len(each.samples) for each in (first, second)])
-        return f"{names[0]} and {names[1]} show no significant difference ({sure})"
-    return f"{names[0]} makes {second.median_us / first.median_us:.2f} times as many updates per second as {names[1]}"
+        return f"*{names[0]}* and *{names[1]}* show no significant difference ({sure})"
+    times = f"{second.median_us / first.median_us:.2f} times"
+    return f"*{names[0]}* makes {times} as many updates per second as *{names[1]}*"
 
 
 def lag(rows: Rows) -> str:

@@ -62,7 +62,7 @@ class Server:
         self._arrived: dict[int, torch.Tensor] = {}
 
     def may_read(self, worker: int) -> bool:
-        """Whether the worker need not wait: it is near enough to the slowest, or there is no further step."""
+        """Whether the worker may go on: it is near the slowest, or no step is left."""
         return not self._left or self.bound is None or self._ahead(worker) <= self.bound
 
     def read(self, worker: int) -> int:

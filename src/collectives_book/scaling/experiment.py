@@ -149,11 +149,10 @@ def _simulated(row: Any, on: Machine) -> float | None:
 def links(stem: str | Path) -> str:
     """A sentence about the links as they were calibrated."""
     said = [
-        f"link {name.partition(':')[2]} was calibrated as {duration(on.network.alpha)} "
-        f"and {on.network.rate / 1e6:.1f} MB/s"
+        f"{duration(on.network.alpha)} and {on.network.rate / 1e6:.1f} MB/s for the link {name.partition(':')[2]}"
         for name, on in sorted(calibrated(stem).items())
     ]
-    return f"The {'; '.join(said)}." if said else ""
+    return f"Calibration gives {'; '.join(said)}." if said else ""
 
 
 def agreement(rows: Rows) -> str:
