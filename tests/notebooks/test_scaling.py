@@ -125,7 +125,7 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
     assert table.bound.tolist() == pytest.approx([2 * 3 * 5 / 5, 2 * 3 * (5 + buffer) / (1.75 * buffer)], rel=1e-3)
     assert targets.deviations(found).off.tolist() == pytest.approx([1.0] * 2)
     assert "half of them within 100.0%" in experiment.agreement(found)
-    assert "calibrated as 5 ms and 25.0 MB/s" in experiment.links(stem)
+    assert "Calibration gives 5 ms and 25.0 MB/s for the link" in experiment.links(stem)
 
 
 def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:

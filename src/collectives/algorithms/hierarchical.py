@@ -15,11 +15,12 @@ from collectives.schedule import Ints, Schedule, on, then
 
 
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
-    """Reduce-scatter round each node, all-reduce round the nodes, all-gather round each node: rings in two dimensions.
+    """Rings in two dimensions: reduce-scatter in nodes, all-reduce between them, all-gather.
 
-    With g ranks on each of N nodes, ranks of the same place i on their nodes form ring i, which all-reduces the
-    i-th part of the buffer. Steps: 2 (g-1) inside and 2 (N-1) outside. Bytes a rank sends: 2 (g-1)/g n inside and
-    2 (N-1)/N n/g outside (Jia et al. 2018; Mikami et al. 2018).
+    With g ranks on each of N nodes, ranks of the same place i on their nodes form
+    ring i, which all-reduces the i-th part of the buffer. Steps: 2 (g-1) inside and
+    2 (N-1) outside. Bytes a rank sends: 2 (g-1)/g n inside and 2 (N-1)/N n/g outside
+    (Jia et al. 2018; Mikami et al. 2018).
 
     >>> hierarchical_ring(8, ranks_per_node=4).nsteps
     8
@@ -28,12 +29,13 @@ def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
     _need_full_nodes(p, g)
     nodes = p // g
     rank = np.arange(p).reshape(nodes, g)
-    part = np.arange(g) * nodes  # part i begins at chunk i * nodes, and has one chunk for each node
+    part = np.arange(g) * nodes  # part i begins here, with one chunk for each node
 
     def inside(schedule: Schedule) -> Schedule:
         return on(schedule, p, p, rank, part, width=nodes, ranks_per_node=g)
 
-    outside = on(ring.all_reduce(nodes), p, p, rank.T, part[:, None] + np.arange(nodes), ranks_per_node=g)
+    chunks = part[:, None] + np.arange(nodes)
+    outside = on(ring.all_reduce(nodes), p, p, rank.T, chunks, ranks_per_node=g)
     first = then(inside(ring.reduce_scatter(g)), outside, "all_reduce")
     return then(first, inside(ring.all_gather(g)), "all_reduce")
 
