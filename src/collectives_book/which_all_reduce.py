@@ -36,7 +36,7 @@ Times = Mapping[str, Mapping[int, Mapping[int, Mapping[str, float]]]]
 
 
 def rule(on: Machine, p: int, n: int) -> str:
-    """The all-reduce of three questions: is the buffer small, are links inside the node faster, or neither."""
+    """Three questions: is the buffer small, are links in the node faster, or neither."""
     small = on.protocols_for("ring", 1)[0]  # the protocol for small messages
     alpha = small.network.latency + small.network.overhead
     if n <= alpha * small.share * on.network.rate:  # the knee

@@ -72,6 +72,8 @@ def test_a_name_that_no_cell_defines_that_a_reader_can_copy(tmp_path: Path) -> N
 def test_a_line_of_code_that_a_page_would_cut_off(tmp_path: Path) -> None:
     assert not lines(GATES.wide(page(tmp_path, CLEAN + LEFT_OUT + SHOWN)))
     assert lines(GATES.wide(page(tmp_path, CLEAN + LEFT_OUT.replace("remove", "hide") + SHOWN))) == [7]
+    named = LEFT_OUT.replace("[remove-input]\n", f"[hide-cell]\n:mystnb: {{code_prompt_show: {80 * '-'}}}\n")
+    assert lines(GATES.wide(page(tmp_path, CLEAN + named + SHOWN))) == [8]
 
 
 @pytest.mark.integration
