@@ -1,10 +1,12 @@
-"""The drawing of the ports that two trees use: from the trees themselves, with a text that says the same."""
+"""Drawings of ports: those that two trees use, and messages of a step that share one and follow each other."""
 
 import numpy as np
 import pytest
 
 from collectives.algorithms import build
+from collectives.figures.layout import turns
 from collectives.figures.ports import filled_ports
+from collectives.figures.schedules import space_time
 
 
 @pytest.mark.parametrize("p", [3, 5, 8, 12, 13, 16])
@@ -36,3 +38,36 @@ def test_the_text_has_the_numbers() -> None:
     assert f'aria-label="{drawn.alt}"' in html
     assert html.count('<g class="second"') == 14 + 7 + 8
     assert "prefers-reduced-motion: reduce" in html
+
+
+QUEUED = [
+    ("all_reduce", "exchange"),
+    ("all_reduce", "root"),
+    ("all_reduce", "parameter_server"),
+    ("all_to_all", "direct"),
+    ("scatter", "flat"),
+    ("reduce", "flat"),
+]
+
+
+@pytest.mark.parametrize("p", [2, 3, 5, 8])
+@pytest.mark.parametrize(("collective", "algorithm"), QUEUED)
+def test_a_port_serves_one_message_after_another(collective: str, algorithm: str, p: int) -> None:
+    schedule = build(collective, algorithm, p)
+    for step in schedule.steps():
+        sent, turn = step.messages(), turns(schedule, step)
+        for ranks in (sent.src.tolist(), sent.dst.tolist()):
+            assert len({*zip(ranks, turn, strict=True)}) == len(turn)
+        busiest = max(np.bincount(sent.src).max(), np.bincount(sent.dst).max())
+        assert {*turn} == {*range(busiest)}, "no port waits that has a message"
+
+
+def test_no_queue_where_none_is_and_at_no_switch() -> None:
+    for name in ("two_tree", "in_network"):
+        schedule = build("all_reduce", name, 6, segments=2)
+        assert {turn for step in schedule.steps() for turn in turns(schedule, step)} == {0}
+    assert "share a port" not in space_time(build("all_reduce", "two_tree", 6)).alt
+    exchange, root = (build("all_reduce", name, 4) for name in ("exchange", "root"))
+    alt = space_time(exchange, root).alt
+    assert "12 arrows between ranks over 1 step," in alt
+    assert alt.endswith("6 arrows between ranks over 2 steps, 1 chunk. Up to 3 messages of a step share a port.")

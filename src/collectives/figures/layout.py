@@ -1,5 +1,6 @@
-"""Where a picture has the ranks: on a ring, around a hub or a switch, on a tree's levels, on a line for each node."""
+"""Where a picture has the ranks: on a ring, around a hub, on a tree's levels, by nodes; and in which turn they send."""
 
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from collectives.algorithms import ALGORITHMS, is_for_links, machine_of
 from collectives.algorithms.binary_tree import depths
 from collectives.contracts import contract
 from collectives.machine import machine
-from collectives.schedule import Schedule
+from collectives.schedule import Schedule, Step
 
 Points = NDArray[np.float64]
 Line = tuple[float, float, float, float]
@@ -87,6 +88,13 @@ def bend(placed: Placement, src: int, dst: int) -> float:
     if placed.around and _clockwise(placed, src, dst):
         return float(np.tan(np.pi / (2 * placed.around)))
     return BENDS.get(placed.shape, 0.13)
+
+
+def between(placed: Placement, src: int, dst: int) -> tuple[Points, Points]:
+    """The ends of an arrow, just outside the circles of its ranks: two points in the unit square."""
+    a, b = placed.points[src], placed.points[dst]
+    gap = (b - a) * min(0.4, 1.25 * placed.radius / float(np.hypot(*(b - a))))
+    return a + gap, b - gap
 
 
 def _clockwise(placed: Placement, src: int, dst: int) -> bool:
@@ -174,3 +182,25 @@ def _nodes(nodes: int, g: int) -> tuple[Points, list[Line]]:
         points = np.stack(np.broadcast_arrays(x, y), axis=2)
     ends = points[:, [0, -1]].reshape(-1, 4).round(4)
     return points.reshape(-1, 2), [(a, b, c, d) for a, b, c, d in ends.tolist()]
+
+
+def turns(schedule: Schedule, step: Step) -> list[int]:
+    """The turn of each message of a step, from 0: a rank sends one in a turn, and receives one.
+
+    All are 0 if the schedule promises that no port has a queue. A switch has a port for each rank, and so no queue.
+
+    >>> from collectives.algorithms import ALGORITHMS
+    >>> gather = ALGORITHMS["gather", "flat"](4)
+    >>> turns(gather, gather.step(0))
+    [0, 1, 2]
+    """
+    sent = step.messages()
+    found, busy = [0] * len(sent.src), set[tuple[str, int, int]]()
+    # Neighbours first: if all ranks send the same distances, each distance is one turn.
+    order = np.argsort((sent.dst - sent.src) % schedule.participants, kind="stable")
+    for i in [] if schedule.one_port else order.tolist():
+        ends = ("sends", int(sent.src[i])), ("receives", int(sent.dst[i]))
+        ports = [port for port in ends if port[1] < schedule.p]
+        found[i] = next(turn for turn in count() if busy.isdisjoint({(*port, turn) for port in ports}))
+        busy |= {(*port, found[i]) for port in ports}
+    return found

@@ -9,10 +9,11 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, depths, edge_colours, second_tree
 from collectives.contracts import Counts, after, before
-from collectives.figures.layout import Placement, Points, bend, layout
+from collectives.figures.layout import Placement, bend, between, layout, turns
 from collectives.figures.style import Colour, Picture, Theme, hues, mark, picture
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step, run
+from collectives.units import many
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
@@ -112,41 +113,54 @@ def _holdings(schedule: Schedule, state: Counts) -> str:
     return f"every rank holds {count} complete chunk{'s' if most != 1 else ''}"
 
 
-def space_time(schedule: Schedule) -> Picture:
+def space_time(*schedules: Schedule) -> Picture:
     """Messages in time: steps left to right, ranks top to bottom, an arrow for each message in its first chunk's hue.
 
-    Solid arrows add to what the receiver has, dashed ones replace it. Cost: an arrow for every message.
+    Solid arrows add to what the receiver has, dashed ones replace it. Messages of a step that share a port follow each
+    other. Several schedules are below each other, and share the scale of time. Cost: an arrow for every message.
     """
+    queues = [[turns(schedule, step) for step in schedule.steps()] for schedule in schedules]
+    ends = [np.cumsum([0, *(1 + max(turn, default=0) for turn in queue)]) for queue in queues]
+    ranks = [schedule.participants for schedule in schedules]
 
     def paint(figure: Figure, theme: Theme) -> None:
-        axes = figure.subplots()
-        colours = hues(schedule.k)
-        for rank in range(schedule.participants):
-            axes.axhline(rank, color=theme.faint, lw=0.8, zorder=0)
-        for t, step in enumerate(schedule.steps()):
-            _arrows(axes, t, step, colours)
-        axes.set(
-            xlim=(-0.3, schedule.nsteps + 0.3), ylim=(schedule.participants - 0.5, -0.5), xlabel="step", ylabel="rank"
-        )
-        axes.set_xticks(np.arange(schedule.nsteps) + 0.5, [str(t) for t in range(schedule.nsteps)])
-        axes.set_yticks(range(schedule.participants), [label(schedule, r) for r in range(schedule.participants)])
-        axes.grid(False)
-        axes.spines[["left", "bottom"]].set_visible(False)
+        rows = figure.subplots(len(schedules), 1, squeeze=False, gridspec_kw={"height_ratios": ranks})[:, 0]
+        for axes, schedule, queue, end in zip(rows, schedules, queues, ends, strict=True):
+            _timeline(axes, schedule, queue, end, theme)
+            axes.set_xlim(-0.3, max(last[-1] for last in ends) + 0.3)
+        rows[-1].set_xlabel("step")
 
-    messages = sum(len(step.messages().src) for step in schedule.steps())
-    alt = (
-        f"Messages of {schedule.collective.replace('_', '-')} on {schedule.p} ranks: {messages} arrows between ranks "
-        f"over {schedule.nsteps} steps, coloured by chunk ({schedule.k} in all)."
+    return picture(paint, " ".join(map(_said, schedules, queues)), WIDTH, 0.6 + 0.3 * len(ranks) + 0.34 * sum(ranks))
+
+
+def _timeline(axes: Axes, schedule: Schedule, queue: list[list[int]], ends: Ints, theme: Theme) -> None:
+    """Each step is as wide as its longest queue; lines part the steps if there is one."""
+    axes.hlines(range(schedule.participants), -0.3, ends[-1] + 0.3, color=theme.faint, lw=0.8, zorder=0)
+    if ends[-1] > schedule.nsteps:
+        axes.vlines(ends[1:-1], -0.5, schedule.participants - 0.5, color=theme.faint, lw=0.8, zorder=0)
+    for begin, step, turn in zip(ends.tolist(), schedule.steps(), queue, strict=False):
+        _arrows(axes, begin, step, turn, hues(schedule.k))
+    axes.set(ylim=(schedule.participants - 0.5, -0.5), ylabel="rank")
+    axes.set_xticks((ends[1:] + ends[:-1]) / 2, [str(t) for t in range(schedule.nsteps)])
+    axes.set_yticks(range(schedule.participants), [label(schedule, r) for r in range(schedule.participants)])
+    axes.grid(False)
+    axes.spines[["left", "bottom"]].set_visible(False)
+
+
+def _said(schedule: Schedule, queue: list[list[int]]) -> str:
+    longest = 1 + max(sum(queue, [0]))
+    shared = f" Up to {longest} messages of a step share a port." if longest > 1 else ""
+    return (
+        f"Messages of {schedule.collective.replace('_', '-')} on {many(schedule.p, 'rank')}: {sum(map(len, queue))} "
+        f"arrows between ranks over {many(schedule.nsteps, 'step')}, {many(schedule.k, 'chunk')}.{shared}"
     )
-    return picture(paint, alt, WIDTH, height=0.9 + 0.34 * schedule.participants)
 
 
-def _arrows(axes: Axes, t: int, step: Step, colours: list[Colour]) -> None:
-    for src, dst, chunks, add in _messages(step):
-        style = "solid" if add else (0, (3, 2))
-        ends = (t + 0.06, src), (t + 0.94, dst)
-        look = {"color": colours[chunks[0]], "lw": 1.4, "ls": style, "arrowstyle": "-|>", "mutation_scale": 8}
-        axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, **look))  # type: ignore[arg-type]
+def _arrows(axes: Axes, begin: int, step: Step, turn: list[int], colours: list[Colour]) -> None:
+    for at, (src, dst, chunks, add) in zip(turn, _messages(step), strict=True):
+        ends = (begin + at + 0.06, src), (begin + at + 0.94, dst)
+        look = {"color": colours[chunks[0]], "lw": 1.4, "ls": "solid" if add else (0, (3, 2)), "mutation_scale": 8}
+        axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, arrowstyle="-|>", **look))  # type: ignore[arg-type]
 
 
 def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, most: int = 18) -> Picture:
@@ -196,7 +210,7 @@ def _curves(axes: Axes, schedule: Schedule, placed: Placement, t: int, theme: Th
     messages = _messages(schedule.step(t))
     for src, dst, chunks, add in messages:
         curve = bend(placed, src, dst)
-        start, end = _between(placed, src, dst)
+        start, end = between(placed, src, dst)
         style = f"arc3,rad={-curve}"  # the y axis points down, which turns a bend to the other side
         look = {"color": colours[chunks[0]], "lw": 1.3, "ls": "solid" if add else (0, (3, 2)), "arrowstyle": "-|>"}
         look |= {"connectionstyle": style, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
@@ -205,13 +219,6 @@ def _curves(axes: Axes, schedule: Schedule, placed: Placement, t: int, theme: Th
             left = (end - start)[::-1] * [1, -1]
             x, y = (start + end) / 2 + left * (curve / 2 + 0.055 / float(np.hypot(*left)))
             axes.text(x, y, _short(chunks), ha="center", va="center", fontsize=7, color=theme.ink)
-
-
-def _between(placed: Placement, src: int, dst: int) -> tuple[Points, Points]:
-    """The ends of an arrow, just outside the circles of its ranks: two points in the unit square."""
-    a, b = placed.points[src], placed.points[dst]
-    gap = (b - a) * min(0.4, 1.25 * placed.radius / float(np.hypot(*(b - a))))
-    return a + gap, b - gap
 
 
 def _messages(step: Step) -> list[tuple[int, int, list[int], bool]]:
