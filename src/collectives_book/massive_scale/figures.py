@@ -71,7 +71,7 @@ def _against_ranks(
         kit.message(figure, theme, *_lead(rows))
         kit.labels(figure, more=[kit.key(theme, "simulated", lw=1.8), *shown])
 
-    return picture(paint, _alt(rows, series, column, form, points, what), kit.WIDTH, 4.2)
+    return picture(paint, _alt(rows, series, column, form, points, what), kit.WIDTH, 3.6)
 
 
 def _lead(rows: Rows) -> tuple[str, float | None]:
@@ -111,35 +111,42 @@ def _alt(
 def regime_map(best: Rows) -> Picture:
     """Which algorithm is fastest, by number of GPUs and bytes: a coloured field each, marked with its initials.
 
-    ``best`` has one row for each field, of one machine (`regimes.fastest`).
+    ``best`` has one row for each field (`regimes.fastest`); each of its machines gets a panel.
     """
     if best.empty:
         return kit.nothing()
-    grid = best.pivot(index="bytes", columns="ranks", values="algorithm")
+    of = {str(name): group for name, group in best.groupby("machine", sort=False)}
+    grids = {name: group.pivot(index="bytes", columns="ranks", values="algorithm") for name, group in of.items()}
 
     def paint(figure: Figure, theme: Theme) -> None:
-        axes = figure.subplots()
-        for y, nbytes in enumerate(grid.index):
-            for x, ranks in enumerate(grid.columns):
-                _field(axes, x, y, grid.loc[nbytes, ranks], theme)
-        axes.set(xlim=(-0.5, len(grid.columns) - 0.5), ylim=(-0.5, len(grid.index) - 0.5))
-        axes.set_xticks(range(len(grid.columns)), [f"{ranks:,}" for ranks in grid.columns], rotation=40)
-        axes.set_yticks(range(len(grid.index)), [format_bytes(nbytes) for nbytes in grid.index])
-        axes.grid(visible=False)
-        axes.set(xlabel=f"GPUs of {best.machine.iloc[0]}", ylabel="buffer")
+        panels = figure.subplots(1, len(grids), sharey=True, squeeze=False)[0]
+        for axes, (name, grid) in zip(panels, grids.items(), strict=True):
+            _map(axes, name, grid, theme)
+            axes.set_title(_most_fields(of[name]), loc="left", fontsize=10, fontweight="bold")
+        panels[0].set_ylabel("buffer")
         shown = sorted(best.algorithm.unique())
         handles = [Patch(fc=mark(name).colour, ec="none", label=f"{initials(name)}  {name}") for name in shown]
-        kit.message(figure, theme, _most_fields(best))
-        kit.notes(figure, more=handles, columns=2)
+        kit.notes(figure, more=handles, columns=3)
 
-    return picture(paint, f"Simulated, {_regimes_alt(best, grid)}", kit.WIDTH, 4.4)
+    alt = "; ".join(_regimes_alt(name, grid) for name, grid in grids.items())
+    return picture(paint, f"Simulated, {alt}.", kit.WIDTH, 4.0)
+
+
+def _map(axes: Axes, name: str, grid: Rows, theme: Theme) -> None:
+    for y, nbytes in enumerate(grid.index):
+        for x, ranks in enumerate(grid.columns):
+            _field(axes, x, y, grid.loc[nbytes, ranks], theme)
+    axes.set(xlim=(-0.5, len(grid.columns) - 0.5), ylim=(-0.5, len(grid.index) - 0.5), xlabel=f"GPUs of {name}")
+    axes.set_xticks(range(len(grid.columns)), [f"{ranks:,}" for ranks in grid.columns], rotation=40)
+    axes.set_yticks(range(len(grid.index)), [format_bytes(nbytes) for nbytes in grid.index])
+    axes.grid(visible=False)
 
 
 def _most_fields(best: Rows) -> str:
     """Which algorithm is the fastest most often."""
     counts = best.algorithm.value_counts()
     first = statements.listed(sorted(counts.index[counts == counts.max()]))
-    return f"{first}: the fastest in {counts.max()} of {len(best)} fields"
+    return f"{first}:\nfastest in {counts.max()} of {len(best)} fields"
 
 
 def _field(axes: Axes, x: int, y: int, algorithm: str, theme: Theme) -> None:
@@ -157,9 +164,9 @@ def initials(algorithm: str) -> str:
     return "".join(word[0].upper() for word in algorithm.split("_"))
 
 
-def _regimes_alt(best: Rows, grid: Rows) -> str:
+def _regimes_alt(machine: str, grid: Rows) -> str:
     columns = [f"on {ranks:,} GPUs {_stretches(grid[ranks])}" for ranks in grid.columns]
-    return f"the fastest all-reduce on {best.machine.iloc[0]} by number of GPUs and bytes: {'; '.join(columns)}."
+    return f"the fastest all-reduce on {machine} by number of GPUs and bytes: {'; '.join(columns)}"
 
 
 def _stretches(column: Rows) -> str:
