@@ -251,3 +251,6 @@ def test_a_map_names_its_winners() -> None:
         "on 96 GPUs ring from 8 B; on 192 GPUs two_tree from 8 B."
     )
     assert figures.regime_map(best) == figures.regime_map(best)
+    two = figures.regime_map(fastest(pd.concat([table(8), table(8, "dgx-h100")]).reset_index(drop=True)))
+    assert [on for on in ("all-reduce on summit", "all-reduce on dgx-h100") if two.alt.count(on) != 1] == []
+    assert two.alt.count("on 192 GPUs two_tree from 8 B") == 2
