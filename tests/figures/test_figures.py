@@ -20,7 +20,6 @@ from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
 from collectives_book.all_reduce_sweep import figures
 from collectives_book.collectives_sweep import figures as panels
 from collectives_book.figures import kit, measured
-from collectives_book.figures.predicted import family
 from places import ROOT
 
 
@@ -60,9 +59,6 @@ PICTURES = {
     "space_time": lambda: space_time(ALGORITHMS["all_reduce", "two_tree"](8)),
     "steps": lambda: steps(ALGORITHMS["all_reduce", "hierarchical_ring"](8), "hierarchical_ring"),
     "a switch": lambda: steps(ALGORITHMS["all_reduce", "in_network"](6, segments=2), "in_network"),
-    "family": lambda: family(
-        {"ring": (14, 1.75), "swing": (6, 1.75), "optimal": (6, 1.75), "in_network": (1, 1)}, 1.75
-    ),
     "two_trees": lambda: two_trees(9),
     "time": lambda: figures.time_against_size(rows()),
     "panels": lambda: panels.time_against_size(eight()),
@@ -88,9 +84,6 @@ def test_a_picture_is_reproducible_and_has_two_themes(name: str) -> None:
 
 @pytest.mark.integration
 def test_alternative_texts_say_what_is_shown() -> None:
-    points = PICTURES["family"]().alt
-    assert "swing and optimal 6 messages and 1.75 buffers; in_network 1 messages and 1 buffers" in points
-    assert points.endswith("Ranks that add must send 1.75 buffers.")
     assert "ranks 0, 2, 4, 6, 8; inside the second: ranks 0, 1, 3, 5, 7; rank 0 is inside both" in two_trees(9).alt
     assert "no rank is inside both" in two_trees(8).alt
     assert "56 arrows" not in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
