@@ -44,6 +44,7 @@ def walk(schedule: Schedule, columns: int = 2) -> Picture:
     """
     states = _states(schedule)
     rows = ceil(len(states) / columns)
+    size = min(9, 21 / columns)  # of the letters, in points: four and an index fit into a quarter of a panel
 
     def paint(figure: Figure, theme: Theme) -> None:
         panels = np.atleast_2d(figure.subplots(rows, columns, squeeze=False))
@@ -51,7 +52,7 @@ def walk(schedule: Schedule, columns: int = 2) -> Picture:
             axes.set_axis_off()
         for t, (axes, state) in enumerate(zip(panels.flat, states, strict=False)):
             axes.set_title("at the start" if t == 0 else f"after step {t - 1}", fontsize=10, color=theme.ink)
-            _panel(axes, schedule, state, _written(schedule, t - 1), theme)
+            _panel(axes, schedule, state, _written(schedule, t - 1), theme, size)
 
     end = _holdings(schedule, states[-1])
     alt = (
@@ -78,27 +79,38 @@ def _written(schedule: Schedule, t: int) -> set[tuple[int, int]]:
     return set(zip(step.dst[row].tolist(), chunk.tolist(), strict=True))
 
 
-def _panel(axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int, int]], theme: Theme) -> None:
+def _panel(
+    axes: Axes, schedule: Schedule, state: Counts, written: set[tuple[int, int]], theme: Theme, size: float
+) -> None:
     p, k = schedule.participants, schedule.k
     colours, wanted = hues(k), _wanted(schedule)
     for rank in range(p):
         axes.text(-0.15, rank + 0.5, label(schedule, rank), ha="right", va="center", fontsize=9, color=theme.ink)
         for chunk in range(k):
             filled = state[rank, chunk].sum() / wanted
-            _cell(axes, rank, chunk, state[rank, chunk], filled, colours[chunk], (rank, chunk) in written, theme)
+            fresh = (rank, chunk) in written
+            _cell(axes, (rank, chunk), state[rank, chunk], filled, colours[chunk], fresh, theme, size)
     axes.set_xlim(-0.5 - 0.12 * k * min(1, schedule.switches), k + 0.05)
     axes.set_ylim(p + 0.05, -0.05)
 
 
 def _cell(
-    axes: Axes, rank: int, chunk: int, counts: Counts, filled: float, colour: Colour, fresh: bool, theme: Theme
+    axes: Axes,
+    at: tuple[int, int],
+    counts: Counts,
+    filled: float,
+    colour: Colour,
+    fresh: bool,
+    theme: Theme,
+    size: float,
 ) -> None:
+    rank, chunk = at
     who = np.flatnonzero(counts)
     axes.add_patch(Rectangle((chunk, rank), filled, 1, color=colour, alpha=0.55, lw=0))
     edge, width = (theme.ink, 1.6) if fresh else (theme.faint, 0.6)
     axes.add_patch(Rectangle((chunk, rank), 1, 1, fill=False, ec=edge, lw=width, zorder=3 if fresh else 2))
     text = "".join(LETTERS[r] for r in who) + ("" if not len(who) else symbol(0, chunk)[1:])
-    axes.text(chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=9, color=theme.ink, zorder=4)
+    axes.text(chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=size, color=theme.ink, zorder=4)
 
 
 def _wanted(schedule: Schedule) -> int:
