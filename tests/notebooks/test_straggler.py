@@ -140,7 +140,7 @@ def test_what_a_slow_link_costs_is_computed() -> None:
 
 @pytest.mark.parametrize(
     ("leaf", "said"),
-    [(630, "at a leaf it takes 630 ms, longer than with even links;"), (480, "480 ms, and the intervals overlap;")],
+    [(630, "at a leaf it takes 630 ms, which is longer. "), (480, "480 ms, and the intervals overlap. ")],
 )
 def test_a_slow_leaf_is_held_against_even_links(leaf: float, said: str) -> None:
     """Rank 1 is a leaf, rank 4 inside; all intervals reach 10 ms to either side."""
@@ -153,9 +153,9 @@ def test_a_slow_leaf_is_held_against_even_links(leaf: float, said: str) -> None:
         ]
     )
     sentence = figures.slow_leaf(table, {1, 3, 5, 7})
-    assert sentence.startswith("Measured on 8 hosts with 1 MiB: 472 ms with even links. With a link 4 times slower")
+    assert sentence.startswith("Measured on 8 hosts with 1 MiB, it takes 472 ms with even links. With a link 4 times slower")
     assert said in sentence
-    assert sentence.endswith("at an interior rank, 1.23 s, longer than with even links.")
+    assert sentence.endswith("At an interior rank it takes 1.23 s, which is longer.")
 
 
 def test_the_record_can_be_written() -> None:

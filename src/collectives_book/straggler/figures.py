@@ -119,17 +119,17 @@ def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
     at_leaf = [row for row in places if row.slow_host in leaves]
     interior = [row for row in places if row.slow_host not in {0, *leaves}]
     return (
-        f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}: {statements.us(even.median_us)} with even "
-        f"links. With a link {places[0].factor} times slower at a leaf it takes {_took_by(at_leaf)}, "
-        f"{_longer(at_leaf, even)}; at an interior rank, {_took_by(interior)}, {_longer(interior, even)}."
+        f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}, it takes {statements.us(even.median_us)} with "
+        f"even links. With a link {places[0].factor} times slower at a leaf it takes {_took_by(at_leaf)}"
+        f"{_longer(at_leaf, even)}. At an interior rank it takes {_took_by(interior)}{_longer(interior, even)}."
     )
 
 
 def _longer(rows: Sequence[Any], even: Any) -> str:
     longer = sum(statements.apart(even, row) and row.median_us > even.median_us for row in rows)
     if longer == len(rows):
-        return "longer than with even links"
-    return f"longer at {longer} of {len(rows)}" if longer else "and the intervals overlap"
+        return ", which is longer"
+    return f", longer at {longer} of {len(rows)}" if longer else ", and the intervals overlap"
 
 
 def _took_by(rows: Sequence[Any]) -> str:
