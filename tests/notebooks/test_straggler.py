@@ -153,7 +153,7 @@ def test_a_slow_leaf_is_held_against_even_links(leaf: float, said: str) -> None:
         ]
     )
     sentence = figures.slow_leaf(table, {1, 3, 5, 7})
-    assert sentence.startswith("Measured on 8 hosts with 1 MiB, it takes 472 ms with even links. With a link 4 times slower")
+    assert sentence.startswith("Measured on 8 hosts with 1 MiB, the sum takes 472 ms with even links. With a link 4")
     assert said in sentence
     assert sentence.endswith("At an interior rank it takes 1.23 s, which is longer.")
 

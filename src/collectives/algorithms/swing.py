@@ -28,7 +28,7 @@ def distance(t: int) -> int:
 def partner(rank: Ints, t: int, p: int) -> Ints:
     """The partner of each rank in step t, round a ring of an even number p.
 
-    Its partner is the rank itself.
+    The partner's partner is the rank itself.
 
     >>> partner(np.arange(8), 2, p=8).tolist()
     [3, 6, 5, 0, 7, 2, 1, 4]

@@ -119,9 +119,9 @@ def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
     at_leaf = [row for row in places if row.slow_host in leaves]
     interior = [row for row in places if row.slow_host not in {0, *leaves}]
     return (
-        f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}, it takes {statements.us(even.median_us)} with "
-        f"even links. With a link {places[0].factor} times slower at a leaf it takes {_took_by(at_leaf)}"
-        f"{_longer(at_leaf, even)}. At an interior rank it takes {_took_by(interior)}{_longer(interior, even)}."
+        f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}, the sum takes "
+        f"{statements.us(even.median_us)} with even links. With a link {places[0].factor} times slower at a leaf it "
+        f"takes {_took_by(at_leaf)}{_longer(at_leaf, even)}. At an interior rank it takes {_took_by(interior)}{_longer(interior, even)}."
     )
 
 
