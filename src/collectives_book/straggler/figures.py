@@ -121,7 +121,8 @@ def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
     return (
         f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}, the sum takes "
         f"{statements.us(even.median_us)} with even links. With a link {places[0].factor} times slower at a leaf it "
-        f"takes {_took_by(at_leaf)}{_longer(at_leaf, even)}. At an interior rank it takes {_took_by(interior)}{_longer(interior, even)}."
+        f"takes {_took_by(at_leaf)}{_longer(at_leaf, even)}. At an interior rank it takes {_took_by(interior)}"
+        f"{_longer(interior, even)}."
     )
 
 
