@@ -48,7 +48,7 @@ def timeline(row: Row, other: Row) -> Picture:
         kit.message(figure, theme, f"Exposed: {', '.join(exposed_by)}")
         kit.notes(figure, more=[kit.key(theme, name, color=colour, lw=6) for name, colour in looks])
 
-    return picture(paint, _timeline_alt(row, other), kit.WIDTH, 5.4)
+    return picture(paint, _timeline_alt(row, other), kit.WIDTH, 4.6)
 
 
 def _lanes(axes: Axes, theme: Theme, row: Row) -> None:
