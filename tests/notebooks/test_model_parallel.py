@@ -99,7 +99,7 @@ def test_every_pipeline_equals_one_process_and_idles_at_least_as_the_formula_say
 def test_sentences_and_alternative_texts_have_the_rows_numbers(rows: Any) -> None:
     assert "8 kinds of data and tensor parallel steps and 4 of pipelines" in captions.equal(rows)
     assert captions.equal(rows).endswith("rounding in float32.")
-    assert captions.counted(rows).endswith("have exactly the bytes of the closed forms.")
+    assert captions.counted(rows).endswith("carry exactly the bytes of the closed forms.")
     assert "the same at a batch of 22.5" in captions.crossing(rows, 5)
     assert "by batch: " in captions.faster(rows, 5)
     assert "The formula gives 50% and 25%." in captions.idle(rows)

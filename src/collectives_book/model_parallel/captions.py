@@ -28,7 +28,7 @@ def counted(rows: Rows) -> str:
     if "sent" not in table:
         return "The library chose its algorithm, so what it sent is not counted."
     off = [row.sent / closed_form(row) - 1 for row in table.itertuples()]
-    said = f"The messages of {len(table)} kinds of steps, counted, have {_of_form(max(map(abs, off)))}."
+    said = f"Counted, the messages of {len(table)} kinds of steps carry {_of_form(max(map(abs, off)))}."
     if "wire" not in table:
         return said
     more = table.wire / table.sent - 1
@@ -50,7 +50,7 @@ def crossing(rows: Rows, width: int) -> str:
     at = data.sent / (tensor.sent / tensor.batch)
     return (
         f"At width {width} a data parallel step sends {_short(data.sent)} whatever the batch, a tensor parallel "
-        f"step {_short(tensor.sent / tensor.batch)} for each sample: the same at a batch of {at:,.1f}."
+        f"step {_short(tensor.sent / tensor.batch)} for each sample. They send the same at a batch of {at:,.1f}."
     )
 
 
@@ -81,10 +81,13 @@ def idle(rows: Rows, message: float | None = None) -> str:
     parts = []
     for (name,), series in kit.series(measured.part(rows, "pipeline"), ["schedule"], "micro_batches"):
         first, last = (next(series.iloc[[i]].itertuples()) for i in (0, -1))
-        parts.append(f"{name} {_idle(first)} with {first.micro_batches} and {_idle(last)} with {last.micro_batches}")
+        parts.append(
+            f"with {name} for {_idle(first)} of a step at m = {first.micro_batches} and {_idle(last)} at m = "
+            f"{last.micro_batches}"
+        )
     known = measured.part(rows, "pipeline").sort_values("micro_batches")
     return (
-        f"Measured on {known.stages.iloc[0]} stages, by micro-batches: {'; '.join(parts)}. The formula gives "
+        f"Measured on {known.stages.iloc[0]} stages, a stage idles {'; '.join(parts)}. The formula gives "
         f"{known.formula.iloc[0]:.0%} and {known.formula.iloc[-1]:.0%}{_said(known, message)}."
     )
 
@@ -98,7 +101,7 @@ def _said(table: Rows, message: float | None) -> str:
         return ""
     last = table[table.micro_batches == table.micro_batches.max()]
     expected = [f"{with_messages(row, message):.0%} for {row.schedule}" for row in last.itertuples()]
-    return f"; with messages the timetable gives {statements.listed(expected)} at the end"
+    return f"; with messages the timetable gives {statements.listed(expected)} at m = {last.micro_batches.iloc[0]}"
 
 
 def computing(rows: Rows) -> str:

@@ -73,7 +73,7 @@ def sent(rows: Rows) -> Picture:
         kit.message(figure, theme, _sends_less(rows))
         kit.labels(figure, rows, more=[kit.key(theme, "closed form")])
 
-    return picture(paint, _sent_alt(rows), kit.WIDTH, 3.6)
+    return picture(paint, _sent_alt(rows), kit.WIDTH, 3.2)
 
 
 def _sends_less(rows: Rows) -> str:
@@ -136,7 +136,7 @@ def timeline(rows: Rows, micro_batches: int) -> Picture:
         kinds = (FORWARD, PALE), (BACKWARD, FULL)
         kit.notes(figure, more=[kit.key(theme, kind, color=colour, lw=7) for kind, colour in kinds])
 
-    height = 0.8 + len(groups) * (0.55 + 0.3 * passes.stage.nunique())
+    height = 0.8 + len(groups) * (0.5 + 0.24 * passes.stage.nunique())
     return picture(paint, _timeline_alt(groups, idle, micro_batches), kit.WIDTH, height)
 
 
@@ -187,7 +187,7 @@ def idle(rows: Rows, message: float | None = None) -> Picture:
         kit.message(figure, theme, _fills(table))
         kit.labels(figure, table, more=[kit.key(theme, "timetable, with messages")] if message is not None else [])
 
-    return picture(paint, _idle_alt(table), kit.WIDTH, 3.4)
+    return picture(paint, _idle_alt(table), kit.WIDTH, 3.0)
 
 
 def with_messages(row: Any, message: float) -> float:

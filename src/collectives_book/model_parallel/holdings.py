@@ -59,7 +59,7 @@ def holdings() -> Picture:
                 _rank(axes, theme, rank, held)
             _arrow(axes, theme, way)
 
-    return picture(paint, _alt(), kit.WIDTH, 5.0)
+    return picture(paint, _alt(), kit.WIDTH, 4.2)
 
 
 def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None:
