@@ -95,7 +95,7 @@ def row(backend: str, median: float, fusion: float = float("nan"), **more: Any) 
 
 def test_the_sentence_about_fusion_is_true_in_a_tie() -> None:
     apart = pd.DataFrame([row("horovod", 4e3, 0.0), row("horovod", 2e3, 1e6)])
-    assert captions.fusion(apart).endswith("without it a step takes 2.0 times as long.")
+    assert captions.fusion(apart).endswith("without it, 2.0 times as long.")
     tie = pd.DataFrame([row("horovod", 2e3, 0.0), row("horovod", 2e3, 1e6)])
     assert captions.fusion(tie).endswith("about as long, without a significant difference.")
     assert captions.fusion(pd.DataFrame([row("horovod", 2e3, 0.0)])) == ""
@@ -111,4 +111,4 @@ def test_the_largest_good_batch_is_before_the_first_bad_one() -> None:
     found = [(32, 0.95), (64, 0.96), (128, 0.5), (256, 0.95)]
     table = pd.DataFrame([{"part": "rates", "rule": "linear", "batch": size, "accuracy": good} for size, good in found])
     assert captions.largest_good(table, "linear") == 64
-    assert "up to 64 samples a batch, and 95% are read right at 256" in captions.rule_of_rates(table)
+    assert "up to 64 samples; at 256 samples 95% are read right." in captions.rule_of_rates(table)

@@ -99,9 +99,8 @@ def fusion(rows: Rows) -> str:
     if len(found) < 2:
         return ""
     return (
-        f"Without tensor fusion a step of Horovod takes {statements.us(found[False].median_us)}, with it "
-        f"{statements.us(found[True].median_us)}: without it a step takes "
-        f"{statements.times_as_long(found[False], found[True])}."
+        f"A step of Horovod takes {statements.us(found[True].median_us)} with tensor fusion and "
+        f"{statements.us(found[False].median_us)} without it, {statements.times_as_long(found[False], found[True])}."
     )
 
 
@@ -125,7 +124,7 @@ def said(rows: Rows) -> str:
     """A sentence: what the launcher said of the killed rank, and when."""
     row, _ = pair(rows)
     return (
-        f"{duration(row.seconds)} after the rank was killed the launcher had ended all others, and said: `{row.said}`."
+        f"{duration(row.seconds)} after the rank was killed, the launcher had ended all others and said: `{row.said}`."
     )
 
 
@@ -143,16 +142,16 @@ def largest_good(rows: Rows, rule: str) -> int:
 
 
 def rule_of_rates(rows: Rows) -> str:
-    """A sentence: up to which batch each rule keeps the accuracy, and what the largest batch ends with."""
+    """A sentence for each rule: up to which batch it keeps the accuracy, and what the largest batch ends with."""
     table = by_rule(rows)
     parts = []
     for rule, series in table.groupby("rule", sort=False):
         end = series.iloc[-1]
         parts.append(
-            f"with {RULES[str(rule)]} up to {largest_good(rows, str(rule)):,} samples a batch, and "
-            f"{end.accuracy:.0%} are read right at {end.batch:,}"
+            f"With {RULES[str(rule)]}, accuracy stays within {LOST * 100:.0f} points of that of the smallest batch up to "
+            f"{largest_good(rows, str(rule)):,} samples; at {end.batch:,} samples {end.accuracy:.0%} are read right."
         )
-    return f"Accuracy stays within {LOST * 100:.0f} points of that of the smallest batch {'; '.join(parts)}."
+    return " ".join(parts)
 
 
 def conditions(record: dict[str, Any]) -> str:

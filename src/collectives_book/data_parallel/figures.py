@@ -45,7 +45,7 @@ def losses(rows: Rows) -> Picture:
         kit.message(figure, theme, f"Replicas and one process: the same losses, to a relative {worst:.1g}")
         kit.labels(figure)
 
-    return picture(paint, _losses_alt(rows), kit.WIDTH, 3.8)
+    return picture(paint, _losses_alt(rows), kit.WIDTH, 3.0)
 
 
 def _one_of_each(rows: Rows) -> list[Any]:
@@ -84,7 +84,7 @@ def times(rows: Rows) -> Picture:
         least = min(drawn, key=lambda row: row.median_us, default=None)
         kit.message(figure, theme, f"The lowest median: {captions.name_of(least)}" if least else "")
 
-    return picture(paint, _times_alt(drawn), kit.WIDTH, 1.3 + 0.36 * len(drawn))
+    return picture(paint, _times_alt(drawn), kit.WIDTH, 1.2 + 0.3 * len(drawn))
 
 
 def _dot(axes: Axes, y: float, row: Any) -> None:
@@ -160,4 +160,4 @@ def rates(rows: Rows) -> Picture:
         axes.set_ylabel("digits read right")
         kit.labels(figure)
 
-    return picture(paint, f"Share of unseen digits that are read right. {captions.rule_of_rates(rows)}", kit.WIDTH, 3.6)
+    return picture(paint, f"Share of unseen digits that are read right. {captions.rule_of_rates(rows)}", kit.WIDTH, 3.0)

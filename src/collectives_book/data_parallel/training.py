@@ -77,7 +77,7 @@ Optimize = Callable[[nn.Module, Training], Optimizer]
 
 
 def step(state: State, batch: Samples, replicas: Replicas) -> float:
-    """Take one step on a batch, of which this replica computes its shard; returns the loss of the whole batch."""
+    """Take one step; returns the loss of the whole batch."""
     state.optimizer.zero_grad()
     loss = part_of_loss(state.model, batch, replicas)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -87,22 +87,20 @@ def step(state: State, batch: Samples, replicas: Replicas) -> float:
 
 
 def part_of_loss(model: nn.Module, batch: Samples, replicas: Replicas) -> torch.Tensor:
-    """What this replica's shard adds to the batch's mean loss: over all replicas these parts sum up to that mean.
+    """What this replica's shard adds to the mean loss of the batch.
 
-    The sum over the shard is divided by the size of the *batch*. A mean over the shard would give a sample of a small
-    shard more weight than one of a large shard.
+    A mean over the shard would give a sample of a small shard more weight.
     """
-    mine = batch.take(shard(torch.arange(len(batch.labels)), replicas.rank, replicas.ranks))
-    return cross_entropy(model(mine.images), mine.labels, reduction="sum") / len(batch.labels)
+    size = len(batch.labels)
+    mine = batch.take(shard(torch.arange(size), replicas.rank, replicas.ranks))
+    return cross_entropy(model(mine.images), mine.labels, reduction="sum") / size
 
 
 def sum_gradients(model: nn.Module, loss: torch.Tensor, replicas: Replicas) -> float:
-    """Replace every gradient by its sum over all replicas, by one all-reduce; returns the sum of the losses.
-
-    The gradients travel as one buffer, because each message has its price, and the loss travels as its last element.
-    """
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    buffer = torch.cat([*(gradient.view(-1) for gradient in gradients), loss.detach().view(1)])
+    """Replace every gradient by its sum; returns the sum of the losses."""
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    flat = [gradient.view(-1) for gradient in gradients]
+    buffer = torch.cat([*flat, loss.detach().view(1)])
     replicas.sum(buffer)
     start = 0
     for gradient in gradients:

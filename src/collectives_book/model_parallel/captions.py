@@ -68,7 +68,7 @@ def faster(rows: Rows, width: int) -> str:
     """A sentence: at which batches which of the two spends less time in all-reduces."""
     table = steps(rows, width)
     found = [(int(batch), _ahead(group)) for batch, group in table.groupby("batch", sort=True)]
-    return f"Less time in all-reduces, by batch: {statements.runs(found)}."
+    return f"Faster in all-reduces, by batch: {statements.runs(found)}."
 
 
 def _ahead(group: Rows) -> str:
