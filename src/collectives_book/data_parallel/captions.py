@@ -148,8 +148,8 @@ def rule_of_rates(rows: Rows) -> str:
     for rule, series in table.groupby("rule", sort=False):
         end = series.iloc[-1]
         parts.append(
-            f"With {RULES[str(rule)]}, accuracy stays within {LOST * 100:.0f} points of that of the smallest batch up to "
-            f"{largest_good(rows, str(rule)):,} samples; at {end.batch:,} samples {end.accuracy:.0%} are read right."
+            f"With {RULES[str(rule)]}, accuracy stays within {LOST * 100:.0f} points of that of the smallest batch "
+            f"up to {largest_good(rows, str(rule)):,} samples; at {end.batch:,} samples {end.accuracy:.0%} are read right."
         )
     return " ".join(parts)
 
