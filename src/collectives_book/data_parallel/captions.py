@@ -149,7 +149,8 @@ def rule_of_rates(rows: Rows) -> str:
         end = series.iloc[-1]
         parts.append(
             f"With {RULES[str(rule)]}, accuracy stays within {LOST * 100:.0f} points of that of the smallest batch "
-            f"up to {largest_good(rows, str(rule)):,} samples; at {end.batch:,} samples {end.accuracy:.0%} are read right."
+            f"up to {largest_good(rows, str(rule)):,} samples; "
+            f"at {end.batch:,} samples {end.accuracy:.0%} are read right."
         )
     return " ".join(parts)
 
