@@ -9,6 +9,8 @@ const EXPLAINED = {
   "bf16": "chapters/what-is-the-sum-worth",
   "quantised": "chapters/what-is-the-sum-worth",
   "quantisation": "chapters/what-is-the-sum-worth",
+  "quantized": "chapters/what-is-the-sum-worth",
+  "quantization": "chapters/what-is-the-sum-worth",
   "one-shot": "chapters/naive-all-reduce",
   "nvls": "chapters/switches-and-rings",
 };
