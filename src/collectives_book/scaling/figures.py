@@ -198,7 +198,7 @@ def two_trees_against_size(rows: Rows) -> Picture:
         kit.times_from_to(name, of, "bytes", kit.at_size) for (name,), of in kit.series(rows, ["algorithm"], "bytes")
     ]
     head = f"Measured and simulated {plain(rows)} on {rows.ranks.iloc[0]} emulated hosts"
-    return picture(paint, f"{head}, time against buffer size: {'; '.join(ends)}.", kit.WIDTH, 4.0)
+    return picture(paint, f"{head}, time against buffer size: {'; '.join(ends)}.", kit.WIDTH, 3.1)
 
 
 def two_trees_won(rows: Rows) -> list[tuple[int, Row, Row]]:
