@@ -95,24 +95,21 @@ def _counted(name: str, rows: list[JudgedFile]) -> str:
 
 def schedules(rows: list[JudgedFile]) -> str:
     """The right schedules by network and collective, as a table in Markdown: the largest bandwidth, and its bound."""
-    head = (
-        "| network | collective | files | complete | what is missing | bandwidth, computed | stated | bound | share |"
-    )
+    head = "| network | collective | files | complete | GB/s, computed | stated | bound | share |"
     groups: dict[tuple[str, str], list[JudgedFile]] = {}
     for row in rows:
         if row.network:
             groups.setdefault((row.network, row.collective), []).append(row)
-    return "\n".join([head, f"|---|---|--:|--:|---|{'--:|' * 4}", *map(_schedules, groups.values())])
+    return "\n".join([head, f"|---|---|--:|--:|{'--:|' * 4}", *map(_schedules, groups.values())])
 
 
 def _schedules(rows: list[JudgedFile]) -> str:
     right = [row for row in rows if row.verdict == "right"]
     complete, best = sum(not row.missing for row in right), max(rows, key=lambda row: row.bandwidth)
-    missing = "; ".join(dict.fromkeys(row.missing for row in rows if row.missing)) or "–"
     least = bound_of(best)
-    numbers = " | ".join(f"{each / 1e9:.1f}\u00a0GB/s" for each in (best.bandwidth, best.stated, least))
+    numbers = " | ".join(f"{each / 1e9:.1f}" for each in (best.bandwidth, best.stated, least))
     share = f"{best.bandwidth / least:.0%}"
-    return f"| {best.network} | {best.collective} | {len(rows)} | {complete} | {missing} | {numbers} | {share} |"
+    return f"| {best.network} | {best.collective} | {len(rows)} | {complete} | {numbers} | {share} |"
 
 
 def bound_of(row: JudgedFile) -> float:

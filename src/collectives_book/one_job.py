@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from collectives.figures.style import Picture, Theme, mark, picture
+from collectives.figures.style import Picture, Theme, mark, on_page, picture
 from collectives.machine import machine
 from collectives.simulator import overlap
 from collectives.simulator.scaling import Case, row
@@ -41,7 +41,7 @@ def step(*algorithms: str) -> Picture:
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         places = [-nth for nth in range(len(bars))]
-        colours = [theme.faint, *(mark(name).colour for name in times)]
+        colours = [theme.faint, *(on_page(mark(name).colour, theme) for name in times)]
         drawn = axes.barh(places, list(bars.values()), color=colours, height=0.7)
         axes.set_yticks(places, list(bars))
         axes.bar_label(drawn, [duration(seconds) for seconds in bars.values()], padding=3)
@@ -59,7 +59,8 @@ def _caption(times: dict[str, float]) -> str:
     least = statements.least(times)
     added = f"{min(times.values()) / COMPUTING:.0%}"
     job = f"The job: {MODEL.name} on {GPUS} H100 sums {GRADIENT / 1e9:.0f} GB of gradients a step. Simulated on {ON}."
-    return f"{job} If nothing overlaps, the all-reduce by {least} adds {added} to the computing."
+    ports = " The ring leaves each node through one of its eight ports." if "ring" in times else ""
+    return f"{job} If nothing overlaps, the all-reduce by {least} adds {added} to the computing.{ports}"
 
 
 def exposed(algorithm: str, bucket: int) -> float:

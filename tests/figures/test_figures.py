@@ -145,8 +145,8 @@ def test_panels_say_who_has_what() -> None:
         "gloo": {"all-reduce": "300", "broadcast": "300", "gather": "none"},
     }
     assert panels.winners(eight()) == (
-        "At 4 B, of 3 collectives, fastest were: gloo in 2, ours in 1. "
-        "At 1 MiB, of 3 collectives, fastest were: ours in 3."
+        "At 4 B, gloo is fastest in 2 and ours is fastest in 1 of 3 collectives. "
+        "At 1 MiB, ours is fastest in 3 of 3 collectives."
     )
 
 
@@ -158,8 +158,8 @@ def test_ties_are_called_ties() -> None:
         "At 1 MiB, ring and gloo (its own choice) tie, with medians of 2,000 µs to 3,000 µs: their intervals overlap."
     )
     assert panels.winners(eight().assign(low_us=100.0)) == (
-        "At 4 B, of 3 collectives, fastest were: ours in 1, a tie in 2. "
-        "At 1 MiB, of 3 collectives, fastest were: ours in 1, a tie in 2."
+        "At 4 B, ours is fastest in 1 and the first ones tie in 2 of 3 collectives. "
+        "At 1 MiB, ours is fastest in 1 and the first ones tie in 2 of 3 collectives."
     )
     assert figures.highest(rows(), "{:.1f}".format) == "0.8, by ring with 1 MiB"
     assert (

@@ -95,9 +95,9 @@ def row(backend: str, median: float, fusion: float = float("nan"), **more: Any) 
 
 def test_the_sentence_about_fusion_is_true_in_a_tie() -> None:
     apart = pd.DataFrame([row("horovod", 4e3, 0.0), row("horovod", 2e3, 1e6)])
-    assert captions.fusion(apart).endswith("without it, 2.0 times as long.")
+    assert captions.fusion(apart).endswith("without it: 2.0 times as long.")
     tie = pd.DataFrame([row("horovod", 2e3, 0.0), row("horovod", 2e3, 1e6)])
-    assert captions.fusion(tie).endswith("about as long, without a significant difference.")
+    assert captions.fusion(tie).endswith("about as long, because the intervals overlap.")
     assert captions.fusion(pd.DataFrame([row("horovod", 2e3, 0.0)])) == ""
 
 

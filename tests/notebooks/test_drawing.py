@@ -105,9 +105,17 @@ def test_one_collective(asked: dict[str, Any], times: Sequence[Sequence[float]],
 @pytest.mark.parametrize(
     ("asked", "times", "said"),
     [
-        ({"collectives": ["gather"], "backends": ["p2p"]}, [[1e-3]], "of 1 collectives, fastest were: ours in 1."),
-        ({"collectives": ["all_reduce"], "backends": ["mpi", "mpi:ring"]}, [FAST, SLOW], "fastest were: mpi in 1."),
-        ({"collectives": ["all_reduce", "broadcast", "gather"]}, [[2e-6]], "3 collectives, fastest were: a tie in 3."),
+        (
+            {"collectives": ["gather"], "backends": ["p2p"]},
+            [[1e-3]],
+            "At 1 KiB, ours is fastest in 1 of 1 collectives.",
+        ),
+        (
+            {"collectives": ["all_reduce"], "backends": ["mpi", "mpi:ring"]},
+            [FAST, SLOW],
+            "mpi is fastest in 1 of 1 collectives.",
+        ),
+        ({"collectives": ["all_reduce", "broadcast", "gather"]}, [[2e-6]], "the first ones tie in 3 of 3 collectives."),
         ({"collectives": ["broadcast"]}, [[], FAST], "1 KiB failed (rank 1 of 2"),
         ({"collectives": ["broadcast"]}, [[]], "There are no rows to draw."),
     ],

@@ -123,7 +123,7 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
     assert table.law_slower.isna().all()
     buffer = (1 << 20) / 25e3  # ms on a link; at least one latency of 5 ms, at least 1.75 buffers through each port
     assert table.bound.tolist() == pytest.approx([2 * 3 * 5 / 5, 2 * 3 * (5 + buffer) / (1.75 * buffer)], rel=1e-3)
-    assert targets.deviations(found).off.tolist() == pytest.approx([1.0] * 2)
+    assert {*targets.deviations(found).off.round(9)} == {1.0}
     assert "half of them within 100.0%" in experiment.agreement(found)
     assert "Calibration gives 5 ms and 25.0 MB/s for the link" in experiment.links(stem)
 

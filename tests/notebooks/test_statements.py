@@ -121,9 +121,9 @@ def test_how_many_are_ahead() -> None:
 
 def test_wins_and_ties_are_counted_apart() -> None:
     groups = [rows(ring=A, tree=B), rows(ring=A, tree=C), rows(ring=A, tree=LATE)]
-    assert statements.wins(groups, lambda each: each.name) == "ring in 2, a tie in 1"
-    assert statements.wins(groups[:1], lambda each: each.name) == "ring in 1"
-    assert statements.wins(groups[2:], lambda each: each.name) == "a tie in 1"
+    assert statements.wins(groups, lambda each: each.name) == "ring is fastest in 2 and the first ones tie in 1"
+    assert statements.wins(groups[:1], lambda each: each.name) == "ring is fastest in 1"
+    assert statements.wins(groups[2:], lambda each: each.name) == "the first ones tie in 1"
 
 
 def test_one_series_against_another() -> None:
@@ -134,7 +134,7 @@ def test_one_series_against_another() -> None:
     assert statements.times_as_long(next(rows(ring=B).itertuples()), one) == "1.9 times as long"
     assert (
         statements.times_as_long(next(rows(ring=LATE).itertuples()), one)
-        == "about as long, without a significant difference"
+        == "about as long, because the intervals overlap"
     )
 
 

@@ -15,14 +15,14 @@ COLOURS = mark("two_tree").colour, mark("ring").colour
 COLUMN, LEVEL, SLOT, EDGE = 48, 36, 16, 14  # pixels: between ranks, between levels, a port's slot, the margin
 LEFT = 74  # the words beside the slots
 
-# Without the second tree; a reader who asked for no motion sees it at once. On paper it is there.
+# The second tree is faint at first; a reader who asked for no motion sees it at once. On paper it is there.
 STYLE = """
 .filled-ports label { display: inline-flex; gap: 0.5em; align-items: center; margin: 0.5em 0; cursor: pointer; }
 .filled-ports input { width: 1.2em; height: 1.2em; }
 .filled-ports svg { display: block; margin: auto; }
 .filled-ports text { fill: currentColor; font-size: 15px; text-anchor: middle; dominant-baseline: central; }
 .filled-ports .second { transition: opacity 0.4s calc(var(--nth) * 0.15s); }
-.filled-ports:not(:has(:checked)) .second { opacity: 0; transition-delay: 0s; }
+.filled-ports:not(:has(:checked)) .second { opacity: 0.12; transition-delay: 0s; }
 .filled-ports:has(:checked) .alone, .filled-ports:not(:has(:checked)) .both { display: none; }
 @media (prefers-reduced-motion: reduce) { .filled-ports .second { transition: none; } }
 @media print {

@@ -52,6 +52,15 @@ MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | 
 }
 
 
+def on_page(colour: str, theme: Theme) -> str:
+    """A colour of an area as a page of this theme shows it; those of lines and markers change by themselves.
+
+    >>> on_page("#332288", DARK), on_page("#332288", LIGHT)
+    ('#8f7fe8', '#332288')
+    """
+    return BRIGHTER.get(colour.encode(), colour.encode()).decode() if theme is DARK else colour
+
+
 def mark(algorithm: str) -> Mark:
     """The colour and marker of an algorithm or library; grey for an unknown one."""
     return MARKS.get(algorithm, NEUTRAL)

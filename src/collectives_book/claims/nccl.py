@@ -13,7 +13,7 @@ from collectives.machine import machine
 from collectives_book.claims import checks
 from collectives_book.claims.checks import inside
 from collectives_book.claims.ledger import AT_LEAST, AT_MOST, EQUAL, LESS, Claim, Excluded, Given, Source, within
-from collectives_book.claims.subonis import COUNTS, EVEN, ON_COUNTS, inside_both, mirrored
+from collectives_book.claims.subonis import COUNTS, EVEN, ON_COUNTS, by_parity, inside_both, mirrored
 from collectives_book.figures.statements import listed
 from collectives_book.massive_scale import published
 from collectives_book.massive_scale.published import POINTS
@@ -139,8 +139,9 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "text.9", "no rank is a node", "No rank is a node in both trees; one may be a leaf in both.",
         (0,) * len(COUNTS), lambda: tuple(inside_both(p, "shift") for p in COUNTS), EQUAL,
-        f"{ON_COUNTS}, {{}} ranks are nodes in both.", TWO,
+        "Ranks that are nodes in both: {}.", TWO,
         Given("the number of ranks is even", lambda: tuple(inside_both(p, "shift") for p in EVEN), (0,) * len(EVEN)),
+        form=by_parity,
         note="An odd number has it the other way round: one rank is a node in both, none a leaf in both.",
     ),
     Claim(

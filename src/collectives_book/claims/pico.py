@@ -63,7 +63,7 @@ ENTRIES = (
         " ".join(f"label.{4 + i}" for i in range(len(IGNORED))), "five others",
         f"Runs labelled {listed(IGNORED)} are those of five algorithms.", len(IGNORED),
         lambda: len({ran(name) for name in IGNORED}), EQUAL,
-        "Different behaviours among them, wherever ring and tree differ clearly: {}.", PAGE,
+        "Wherever ring and tree differ clearly, the five show this number of behaviours: {}.", PAGE,
         note="It is NCCL's own choice: the tree for small buffers, the ring for large ones.",
     ),
     Claim(

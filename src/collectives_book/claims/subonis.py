@@ -14,7 +14,7 @@ from collectives.schedule import Ints
 from collectives_book.claims import checks
 from collectives_book.claims.checks import ON_RANKS, RANKS, children, inside, most, schedule, sent, steps, totals
 from collectives_book.claims.lecture import shards
-from collectives_book.claims.ledger import AT_LEAST, AT_MOST, EQUAL, Claim, Excluded, Given, Source, within
+from collectives_book.claims.ledger import AT_LEAST, AT_MOST, EQUAL, Claim, Excluded, Given, Source, Value, within
 from collectives_book.figures.statements import listed
 from collectives_book.massive_scale import published
 from collectives_book.needs import H100, state_bytes
@@ -86,8 +86,23 @@ def inside_both(p: int, how: str) -> int:
 
 
 def either_way(counts: tuple[int, ...]) -> tuple[int, ...]:
-    """The same, shifted and mirrored."""
-    return tuple(inside_both(p, how) for p in counts for how in ("shift", "mirror"))
+    """The same, first of all shifted trees, then of all mirrored ones."""
+    return tuple(inside_both(p, how) for how in ("shift", "mirror") for p in counts)
+
+
+def by_parity(found: Value) -> str:
+    """The different values on `COUNTS`, of even numbers and of odd ones; twice as many are of both second trees.
+
+    >>> by_parity((0, 1, 0, 1, 0, 1, 0, 1, 0, 1)), by_parity((0, 0))
+    ('0 on even numbers, 1 on odd ones', '0')
+    """
+    values = found if isinstance(found, tuple) else (found,)
+    if len(set(values)) == 1:
+        return str(values[0])
+    if len(values) > len(COUNTS):
+        return f"shifted {by_parity(values[: len(COUNTS)])}; mirrored {by_parity(values[len(COUNTS) :])}"
+    even, odd = (listed([str(each) for each in dict.fromkeys(part)]) for part in (values[::2], values[1::2]))
+    return f"{even} on even numbers, {odd} on odd ones"
 
 
 def serving_both() -> tuple[float, ...]:
@@ -294,7 +309,8 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "39.1 39.2", "in a half-duplex manner",
         "A leaf never sends and receives at once, and pipelining does not change that.", (0, 0),
         lambda: leaves_both_ways("overlapped_tree"), EQUAL,
-        "On 32 ranks, one segment and eight: if some go up while others go down, leaves do both in {} steps.",
+        "On 32 ranks, leaves send and receive at once in {} steps, with one segment and with eight, if some segments "
+        "go up while others go down.",
         TREE, Given("the broadcast waits for the end of the reduce", lambda: leaves_both_ways("tree")),
     ),
     Claim(
@@ -307,14 +323,14 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     Claim(
         "41.2", "In one tree, a node", "A node is a leaf of one tree and internal in the other.", (0,) * len(COUNTS),
         lambda: tuple(inside_both(p, "shift") for p in COUNTS), EQUAL,
-        f"{ON_COUNTS}, {{}} ranks are internal in both.", TWO,
-        Given("N is even", lambda: tuple(inside_both(p, "shift") for p in EVEN), (0,) * len(EVEN)),
+        "Ranks that are internal in both: {}.", TWO,
+        Given("N is even", lambda: tuple(inside_both(p, "shift") for p in EVEN), (0,) * len(EVEN)), form=by_parity,
     ),
     Claim(
         "41.3", "numbering from the original complete", "The second tree may be shifted or mirrored.",
         (0,) * 2 * len(COUNTS), lambda: either_way(COUNTS),
-        EQUAL, f"{ON_COUNTS}, shifted and mirrored: {{}} ranks are internal in both.", TWO,
-        Given("N is even", lambda: either_way(EVEN), (0,) * 2 * len(EVEN)),
+        EQUAL, "Ranks that are internal in both trees: {}.", TWO,
+        Given("N is even", lambda: either_way(EVEN), (0,) * 2 * len(EVEN)), form=by_parity,
         note="Mirroring an odd number keeps half of the ranks internal in both. NCCL did that for a while.",
     ),
     Claim(

@@ -67,7 +67,7 @@ def winners(rows: Rows) -> str:
 def _winners(rows: Rows) -> str:
     groups = [group for _, group in rows.groupby("collective", sort=False)]
     counts = statements.wins(groups, lambda row: _name(row.backend, row.algorithm))
-    return f"At {format_bytes(rows.bytes.iloc[0])}, of {len(groups)} collectives, fastest were: {counts}."
+    return f"At {format_bytes(rows.bytes.iloc[0])}, {counts} of {len(groups)} collectives."
 
 
 def _series(rows: Rows) -> list[tuple[str, Rows]]:

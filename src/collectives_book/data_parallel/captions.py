@@ -100,7 +100,7 @@ def fusion(rows: Rows) -> str:
         return ""
     return (
         f"A step of Horovod takes {statements.us(found[True].median_us)} with tensor fusion and "
-        f"{statements.us(found[False].median_us)} without it, {statements.times_as_long(found[False], found[True])}."
+        f"{statements.us(found[False].median_us)} without it: {statements.times_as_long(found[False], found[True])}."
     )
 
 

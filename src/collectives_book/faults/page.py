@@ -72,7 +72,7 @@ def rows() -> list[dict[str, str]]:
 def counts() -> str:
     """How often the culprit was named, as a table in Markdown."""
     recorded = rows()
-    lines = ["| fault | runs | culprit named first | as |", "|---|--:|--:|---|"]
+    lines = ["| fault | runs | right | the answer |", "|---|--:|--:|---|"]
     for fault, title in TITLES.items():
         mine = [each for each in recorded if each["fault"] == fault]
         right = sum(each["named"] == "True" for each in mine)

@@ -160,7 +160,7 @@ def command(record: dict[str, Any], stem: str | Path) -> str:
         return _bench(record["settings"], record.get("variables", {}))
     if (home / "presets" / f"{folder}.yaml").exists():
         return f"collectives run experiments/{name}.ipynb --preset {folder}"
-    return f"collectives run experiments/{name}.ipynb with the settings of its record"
+    return f"collectives run experiments/{name}.ipynb  # with the settings of its record"
 
 
 def _notebooks(stem: str | Path, name: str) -> Path | None:
@@ -244,7 +244,7 @@ def ratio_outcome(beside: Rows, library: str) -> str:
     """A sentence: at how many points auto was faster or slower than the library by its interval; the mean ratio."""
     faster, slower, points = sum(beside.low > 1), sum(beside.high < 1), len(beside)
     mean = np.exp(np.log(beside.ratio).mean())
-    return (
-        f"`auto` was faster than {library} at {faster} of {points} points, slower at {slower}, and the intervals "
-        f"overlap at {points - faster - slower}; the geometric mean of the ratios is {mean:.2f}."
-    )
+    counts = {f"was faster than {library}": faster, f"was slower than {library}": slower}
+    counts[f"cannot be told from {library}"] = points - faster - slower
+    said = statements.listed([f"{what} at {count}" for what, count in counts.items() if count])
+    return f"`auto` {said} of {points} points. The geometric mean of the ratios is {mean:.2f}."

@@ -158,8 +158,8 @@ def wins(groups: Iterable[Rows], name: Callable[[Row], str]) -> str:
     ahead = [leaders(rows) for rows in groups]
     won = Counter(name(rows[0]) for rows in ahead if len(rows) == 1)
     ties = sum(len(rows) > 1 for rows in ahead)
-    said = [f"{each} in {count}" for each, count in won.most_common()]
-    return ", ".join([*said, f"a tie in {ties}"] if ties else said)
+    said = [f"{each} is fastest in {count}" for each, count in won.most_common()]
+    return listed([*said, f"the first ones tie in {ties}"] if ties else said)
 
 
 def takeover(
@@ -185,7 +185,7 @@ def takeover(
     *before, (name, at) = [(tuple(names), [at for at, _ in run]) for names, run in groupby(leading, lambda one: one[1])]
     if not before:
         return f"{name[0]} is {best} throughout", None
-    return f"{name[0]} is {best} from {form(at[0])}", at[0]
+    return f"{name[0]} is {best} {'at' if len(at) == 1 else 'from'} {form(at[0])}", at[0]
 
 
 def in_front(rows: Rows, along: str, name: Callable[[Row], str]) -> list[tuple[float, list[str]]]:
@@ -217,7 +217,7 @@ def ratio(one: Row, other: Row) -> tuple[float, float, float]:
 def times_as_long(one: Row, other: Row, form: Callable[[float], str] = "{:.1f}".format) -> str:
     """How many times as long as another row one takes, or that it is a tie."""
     if not apart(one, other):
-        return "about as long, without a significant difference"
+        return "about as long, because the intervals overlap"
     return f"{form(one.median_us / other.median_us)} times as long"
 
 

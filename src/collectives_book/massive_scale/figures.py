@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
 
-from collectives.figures.style import DARK, Picture, Theme, mark, picture
+from collectives.figures.style import Picture, Theme, mark, on_page, picture
 from collectives.units import duration, format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
@@ -61,7 +61,6 @@ def _against_ranks(
         axes = figure.subplots()
         for algorithm, group in series:
             look, there = mark(algorithm), points(algorithm)
-            look = look._replace(colour=_visible(look.colour, theme))
             axes.plot(group.ranks, group[column], color=look.colour, lw=1.8, label=algorithm)
             kit.published(axes, look, list(there), list(there.values()))
         kit.binary_axis(axes, sorted(rows.ranks.unique()), "GPUs", "{:,.0f}".format)
@@ -75,19 +74,19 @@ def _against_ranks(
 
 
 def _lead(rows: Rows) -> tuple[str, float | None]:
-    """Which algorithm is the fastest on the most ranks, and from how many on; equal times tie."""
+    """How many times as fast tree is as ring on the most ranks for small buffers; else who leads, and from where on.
+
+    For small buffers only ring and tree have measured start-ups. Equal times tie.
+    """
+    last = rows[rows.ranks == rows.ranks.max()].set_index("algorithm").seconds
+    if _is_published(rows, published.SMALL) and {*FIRST_PAGE} <= {*last.index}:
+        times = last.ring / last.hierarchical_tree
+        return f"{rows.ranks.max():,} GPUs: hierarchical_tree is {times:.0f} times as fast as ring", None
     ahead = [
         (ranks, list(group.algorithm[group.seconds <= group.seconds.min() * (1 + 1e-9)]))
         for ranks, group in rows.groupby("ranks")
     ]
     return statements.takeover(ahead, "{:,} GPUs".format)
-
-
-def _visible(colour: str, theme: Theme) -> str:
-    """On a dark ground the darkest colours are mixed with white."""
-    lighter = 0.45 if theme is DARK and kit.luminance(colour) < 0.15 else 0.0
-    red, green, blue = (part + lighter * (1 - part) for part in mpl.colors.to_rgb(colour))
-    return mpl.colors.to_hex((red, green, blue))
 
 
 def _alt(
@@ -125,7 +124,9 @@ def regime_map(best: Rows) -> Picture:
             axes.set_title(_most_fields(of[name]), loc="left", fontsize=10, fontweight="bold")
         panels[0].set_ylabel("buffer")
         shown = sorted(best.algorithm.unique())
-        handles = [Patch(fc=mark(name).colour, ec="none", label=f"{initials(name)}  {name}") for name in shown]
+        handles = [
+            Patch(fc=on_page(mark(name).colour, theme), ec="none", label=f"{initials(name)}  {name}") for name in shown
+        ]
         kit.notes(figure, more=handles, columns=3)
 
     alt = "; ".join(_regimes_alt(name, grid) for name, grid in grids.items())
@@ -146,11 +147,11 @@ def _most_fields(best: Rows) -> str:
     """Which algorithm is the fastest most often."""
     counts = best.algorithm.value_counts()
     first = statements.listed(sorted(counts.index[counts == counts.max()]))
-    return f"{first}:\nfastest in {counts.max()} of {len(best)} fields"
+    return f"{best.machine.iloc[0]}: {first}\nis fastest in {counts.max()} of {len(best)} fields"
 
 
 def _field(axes: Axes, x: int, y: int, algorithm: str, theme: Theme) -> None:
-    colour = mark(algorithm).colour
+    colour = on_page(mark(algorithm).colour, theme)
     axes.add_patch(mpl.patches.Rectangle((x - 0.5, y - 0.5), 1, 1, fc=colour, ec=theme.ground, lw=1))
     axes.text(x, y, initials(algorithm), ha="center", va="center", fontsize=8, color=kit.readable_on(colour))
 

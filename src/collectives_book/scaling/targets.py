@@ -138,6 +138,6 @@ def since(nbytes: int, chosen: str, now: str) -> str:
 
 
 def deviations(rows: Rows, least: int = 8) -> Rows:
-    """Our rows on ``hosts`` hosts or more, without auto's, with ``off``: measured over simulated, less one."""
-    ours = rows[rows.backend.isin(OURS) & ~rows.auto & (rows.ranks >= least)]
+    """Our rows on ``least`` hosts or more, with ``off``: measured over simulated, less one."""
+    ours = rows[rows.backend.isin(OURS) & (rows.ranks >= least)]
     return ours.assign(off=ours.median_us / ours.simulated_us - 1)

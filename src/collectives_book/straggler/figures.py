@@ -18,6 +18,8 @@ from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 
+MATTERS = 1.05  # times as long: less is not worth a word
+
 
 def by_factor(rows: Rows) -> Rows:
     """The points of the host that was slow by several factors."""
@@ -92,22 +94,24 @@ def slowdown(rows: Rows) -> str:
 
 
 def worst_place(rows: Rows) -> str:
-    """A sentence: where a slow host costs most and where least, for each algorithm; empty without several positions."""
+    """Sentences: for which algorithms it matters which host is slow; empty without several positions."""
     rows = by_position(rows)
-    groups = rows.groupby("algorithm", sort=False)
-    parts = [_worst(str(name), group) for name, group in groups if len(group) > 1]
-    return (
-        f"It may matter which host is slow. By a factor of {rows.factor.iloc[0]}, {'; '.join(parts)}." if parts else ""
-    )
-
-
-def _worst(name: str, rows: Rows) -> str:
-    ordered = list(rows.sort_values("median_us", kind="stable").itertuples())
-    least, most = ordered[0], ordered[-1]
-    if not statements.apart(least, most):
-        return f"{name} takes as long with one host as with another: the intervals overlap"
-    times = most.median_us / least.median_us
-    return f"{name} takes {times:.2f} times as long with host {most.slow_host} as with host {least.slow_host}"
+    matters, others = list[str](), list[str]()
+    for name, group in rows.groupby("algorithm", sort=False):
+        if len(group) > 1:
+            least, *_, most = group.sort_values("median_us", kind="stable").itertuples()
+            times = most.median_us / least.median_us
+            if statements.apart(least, most) and times >= MATTERS:
+                matters.append(f"{name} ({times:.1f} times as long at host {most.slow_host} as at {least.slow_host})")
+            else:
+                others.append(str(name))
+    said = []
+    if matters:
+        said.append(f"The place of a link {rows.factor.iloc[0]} times slower matters for {statements.listed(matters)}.")
+    if others:
+        end = f"the place changes the time by less than {MATTERS - 1:.0%}, or the intervals overlap"
+        said.append(f"For {statements.listed(others)} {end}.")
+    return " ".join(said)
 
 
 def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
@@ -129,7 +133,8 @@ def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
 def _longer(rows: Sequence[Any], even: Any) -> str:
     longer = sum(statements.apart(even, row) and row.median_us > even.median_us for row in rows)
     if longer == len(rows):
-        return ", which is longer"
+        times = statements.span((row.median_us / even.median_us for row in rows), "{:.1f}".format)
+        return f", {times} times as long"
     return f", longer at {longer} of {len(rows)}" if longer else ", and the intervals overlap"
 
 
