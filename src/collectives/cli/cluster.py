@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", default="25MB/s", help="of each host's link, in each direction (default 25MB/s)")
     parser.add_argument("--ranks-per-host", type=int, default=1, help="how often COMMAND runs on a host (default 1)")
     parser.add_argument("--racks", type=int, default=1, help="groups of neighbours that share an uplink (default 1)")
-    parser.add_argument("--uplink", help="rate of a rack's uplink; what takes it takes the latency once more")
+    parser.add_argument("--uplink", help="rate of a rack's uplink; a message over it pays the latency once more")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for COMMAND (default 3600)")
     parser.add_argument("--check", action="store_true", help="measure round trip, rate, all to one and all pairs")
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="what runs on the hosts")

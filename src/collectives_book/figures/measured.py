@@ -244,7 +244,8 @@ def ratio_outcome(beside: Rows, library: str) -> str:
     """A sentence: at how many points auto was faster or slower than the library by its interval; the mean ratio."""
     faster, slower, points = sum(beside.low > 1), sum(beside.high < 1), len(beside)
     mean = np.exp(np.log(beside.ratio).mean())
-    counts = {f"was faster than {library}": faster, f"was slower than {library}": slower}
-    counts[f"cannot be told from {library}"] = points - faster - slower
-    said = statements.listed([f"{what} at {count}" for what, count in counts.items() if count])
-    return f"`auto` {said} of {points} points. The geometric mean of the ratios is {mean:.2f}."
+    tied = points - faster - slower
+    heads = [f"{what} than {library} at {count}" for what, count in (("faster", faster), ("slower", slower)) if count]
+    said = f"was {' and '.join(heads)} of {points} points" if heads else f"cannot be told from {library}"
+    overlap = f"; the intervals overlap at {tied}" if heads and tied else ""
+    return f"`auto` {said}{overlap}. The geometric mean of the ratios is {mean:.2f}."
