@@ -190,8 +190,8 @@ def turns(schedule: Schedule, step: Step) -> list[int]:
     All are 0 if the schedule promises that no port has a queue. A switch has a port for each rank, and so no queue.
 
     >>> from collectives.algorithms import ALGORITHMS
-    >>> gather = ALGORITHMS["gather", "flat"](4)
-    >>> turns(gather, gather.step(0))
+    >>> scatter = ALGORITHMS["scatter", "flat"](4)
+    >>> turns(scatter, scatter.step(0))
     [0, 1, 2]
     """
     sent = step.messages()
