@@ -158,8 +158,8 @@ def test_ties_are_called_ties() -> None:
         "At 1 MiB, ring and gloo (its own choice) tie, with medians of 2,000 µs to 3,000 µs: their intervals overlap."
     )
     assert panels.winners(eight().assign(low_us=100.0)) == (
-        "At 4 B, ours is fastest in 1 and the first ones tie in 2 of 3 collectives. "
-        "At 1 MiB, ours is fastest in 1 and the first ones tie in 2 of 3 collectives."
+        "At 4 B, ours is fastest in 1 and several tie for first in 2 of 3 collectives. "
+        "At 1 MiB, ours is fastest in 1 and several tie for first in 2 of 3 collectives."
     )
     assert figures.highest(rows(), "{:.1f}".format) == "0.8, by ring with 1 MiB"
     assert (

@@ -121,9 +121,9 @@ def test_how_many_are_ahead() -> None:
 
 def test_wins_and_ties_are_counted_apart() -> None:
     groups = [rows(ring=A, tree=B), rows(ring=A, tree=C), rows(ring=A, tree=LATE)]
-    assert statements.wins(groups, lambda each: each.name) == "ring is fastest in 2 and the first ones tie in 1"
+    assert statements.wins(groups, lambda each: each.name) == "ring is fastest in 2 and several tie for first in 1"
     assert statements.wins(groups[:1], lambda each: each.name) == "ring is fastest in 1"
-    assert statements.wins(groups[2:], lambda each: each.name) == "the first ones tie in 1"
+    assert statements.wins(groups[2:], lambda each: each.name) == "several tie for first in 1"
 
 
 def test_one_series_against_another() -> None:

@@ -15,7 +15,7 @@ from collectives.schedule import Ints, Schedule, on, then
 
 
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
-    """Rings in two dimensions: reduce-scatter in nodes, all-reduce between them, all-gather.
+    """Rings in two dimensions: in each node, and between the nodes.
 
     With g ranks on each of N nodes, ranks of the same place i on their nodes form
     ring i, which all-reduces the i-th part of the buffer. Steps: 2 (g-1) inside and

@@ -159,7 +159,7 @@ def wins(groups: Iterable[Rows], name: Callable[[Row], str]) -> str:
     won = Counter(name(rows[0]) for rows in ahead if len(rows) == 1)
     ties = sum(len(rows) > 1 for rows in ahead)
     said = [f"{each} is fastest in {count}" for each, count in won.most_common()]
-    return listed([*said, f"the first ones tie in {ties}"] if ties else said)
+    return listed([*said, f"several tie for first in {ties}"] if ties else said)
 
 
 def takeover(
