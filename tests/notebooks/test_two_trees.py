@@ -47,7 +47,7 @@ def test_a_tie_is_no_win() -> None:
     assert figures.two_trees_headline(tied) == "two trees win nowhere"
     assert figures.two_trees_outcome(tied) == (
         "On 3 hosts two trees win nowhere. Their worst size is 4 B, where chain takes 1.1 ms and two trees "
-        "about as long, without a significant difference: 1 ms."
+        "about as long, because the intervals overlap: 1 ms."
     )
 
 
