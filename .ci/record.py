@@ -44,8 +44,8 @@ class Run(NamedTuple):
 
 
 def on_this_machine(variables: dict[str, str]) -> Run:
-    """`auto` beside gloo and Open MPI, processes that share this machine's cores."""
-    once = {"bytes": ANY_SIZE, "backends": LIBRARIES, "repetitions": 51, "warmups": 5}
+    """`auto` beside gloo and Open MPI, in turn in the same processes, which share this machine's cores."""
+    once = {"where": "mpirun", "bytes": ANY_SIZE, "backends": LIBRARIES, "repetitions": 51, "warmups": 5}
     return Run([Settings(ranks=p, **once) for p in (2, 4)], variables)
 
 

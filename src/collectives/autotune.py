@@ -11,11 +11,12 @@ group when they first use it (`backends.p2p.measured`), and all others go by `DE
 """
 
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from collectives.algorithms import ALGORITHMS, Algorithm
-from collectives.bounds import default_node, lower_bound, star_seconds
+from collectives.algorithms import ALGORITHMS
+from collectives.bounds import Cost, lower_bound, star_seconds
 from collectives.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine
 
@@ -111,17 +112,31 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
         cut = segments or (pipeline.best(nbytes, alpha, beta) if alpha else MOST_SEGMENTS)
         return Choice(name, cut, pipeline.seconds(nbytes, cut, alpha, beta))
     elif known.cost:
-        saved = _saved_inside(known, p, nbytes, on, link)
-        return Choice(name, segments or 1, known.cost(p).seconds(nbytes, alpha, beta) - saved)
+        if known.inside:
+            return Choice(name, segments or 1, _on_nodes(known.cost, known.inside, p, nbytes, on, link))
+        return Choice(name, segments or 1, known.cost(p).seconds(nbytes, alpha, beta))
     return Choice(name, segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES)))
 
 
-def _saved_inside(known: Algorithm, p: int, nbytes: int, on: Machine, link: Link) -> float:
-    """What an algorithm on nodes gains from their links; nothing where its nodes do not fit into the machine's."""
-    if known.inside is None or on.inside is None or on.ranks_per_node % default_node(p):
-        return 0.0
-    alpha, beta = link.alpha - on.inside.alpha, link.beta - on.inside.beta
-    return known.inside(p).seconds(nbytes, alpha, beta)
+def _on_nodes(
+    cost: Callable[..., Cost], inside: Callable[..., Cost], p: int, nbytes: int, on: Machine, link: Link
+) -> float:
+    """Seconds of an algorithm for nodes: what stays inside takes their links, if the ranks fill them."""
+    node = full_node(on, p)
+    seconds = cost(p, node).seconds(nbytes, link.alpha, link.beta)
+    if not node or not on.inside:
+        return seconds
+    return seconds - inside(p, node).seconds(nbytes, link.alpha - on.inside.alpha, link.beta - on.inside.beta)
+
+
+def full_node(on: Machine | None, p: int) -> int | None:
+    """The ranks of a node if p ranks fill nodes of several: what an algorithm for nodes is built with.
+
+    >>> from collectives.machine import machine
+    >>> [full_node(machine("summit"), p) for p in (4, 12, 16)]
+    [None, 6, None]
+    """
+    return on.ranks_per_node if on and on.ranks_per_node > 1 and p % on.ranks_per_node == 0 else None
 
 
 def slowest_link(on: Machine, p: int) -> Link:

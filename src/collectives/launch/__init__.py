@@ -71,14 +71,15 @@ def need_where(where: str, ranks: int) -> None:
 
 
 def links(where: str, ranks: int) -> str | None:
-    """The links between emulated hosts as "LATENCY,RATE"; None where they differ, or are unknown.
+    """The links between emulated hosts of one rank as "LATENCY,RATE"; None where links differ, or are unknown.
 
-    >>> links("cluster:20ms,6.25MB/s,2", 4)
+    >>> links("cluster:20ms,6.25MB/s", 4)
     '20ms,6.25MB/s'
+    >>> links("cluster:20ms,6.25MB/s,2", 4)
     """
     name, _, options = where.partition(":")
     given = _cluster_options(options, ranks) if name == "cluster" else None
-    return f"{given.latency},{given.rate}" if given and not given.pairs else None
+    return f"{given.latency},{given.rate}" if given and not given.pairs and given.ranks_per_host == 1 else None
 
 
 def _cluster_options(text: str, ranks: int) -> "ClusterOptions":

@@ -271,7 +271,7 @@ def test_a_sum_is_divided_where_its_last_contribution_is_added(
             divided = [do.span for do in doing if isinstance(do, Average)]
             assert sorted(divided) == sorted(Span(*each) for each in done[rank])
             undivided = [do for do in doing if not isinstance(do, Average)]
-            assert list(plan(schedule, rank, edges, averages=False).instructions()) == undivided
+            assert list(plan(schedule, rank, edges, finished={}).instructions()) == undivided
 
 
 @pytest.mark.integration  # seconds
@@ -284,7 +284,7 @@ def test_many_ranks_of_many_chunks_take_no_memory_for_each_other(
     schedule = build("all_reduce", "halving_doubling", p)
     edges = schedule.cut(4 * p)
     tracemalloc.start()
-    plan(schedule, 5, edges, averages)
+    plan(schedule, 5, edges, None if averages else {})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert schedule.k == p

@@ -5,6 +5,8 @@ The root of a broadcast receives nothing, so it would go on although another ran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from collectives.backends.p2p.connection import AGREEMENT
 from collectives.backends.p2p.mesh import Mesh
 
@@ -18,16 +20,17 @@ def agree(joined: Mesh, pairs: bool = False) -> None:
     """
     rank, p, step = joined.rank, joined.size, AGREEMENT
     if pairs:
-        _exchange(joined, list(range(1, p)), rank, p, step)
+        others = [*range(rank + 1, p), *range(rank)]
+        exchange(joined, others, others, step)
     distance = 1
     while distance < p:
         step += 1
-        _exchange(joined, [distance], rank, p, step)
+        exchange(joined, [(rank + distance) % p], [(rank - distance) % p], step)
         distance *= 2
 
 
-def _exchange(joined: Mesh, distances: list[int], rank: int, p: int, step: int) -> None:
-    """One byte to the ranks that are so far ahead, and from those as far behind."""
-    sent = [joined.send((rank + each) % p, step, [memoryview(b"\0")]) for each in distances]
-    awaited = [joined.receive((rank - each) % p, step, memoryview(bytearray(1))) for each in distances]
+def exchange(joined: Mesh, to: Sequence[int], came_from: Sequence[int], step: int) -> None:
+    """One byte to these ranks, and from those."""
+    sent = [joined.send(each, step, [memoryview(b"\0")]) for each in to]
+    awaited = [joined.receive(each, step, memoryview(bytearray(1))) for each in came_from]
     joined.finish([*awaited, *sent])

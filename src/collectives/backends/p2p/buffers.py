@@ -5,17 +5,19 @@ import threading
 import torch
 
 from collectives.backends import Call
-from collectives.backends.p2p.prepared import Prepared, TensorKind
+from collectives.backends.p2p.prepared import CallKey, Prepared, TensorKind
+from collectives.backends.p2p.program import Plan
 from collectives.contracts import IN_PLACE
 from collectives.schedule import Ints
 
 
-def fill(call: Call, made: Prepared, rank: int, p: int, kind: TensorKind) -> tuple[torch.Tensor, torch.Tensor]:
+def fill(call: Call, made: Prepared, rank: int, p: int, wanted: CallKey) -> tuple[torch.Tensor, torch.Tensor]:
     """The flat tensor to work on, holding what this rank contributes, and scratch memory.
 
-    Where torch leaves the input alone the tensor is memory of ours.
+    Where torch leaves the input alone the tensor is memory of ours. Raises ValueError for tensors of another size.
     """
-    program, edges = made.plan, made.edges
+    program, edges, kind = made.plan, made.edges, wanted.kind
+    _need_elements(call, *_elements(call, wanted.n, rank, p))
     bystander = call.collective == "reduce" and rank != call.root
     in_place = call.collective in IN_PLACE and not (bystander and program.writes)
     if in_place:
@@ -39,14 +41,39 @@ def tensors(call: Call, made: Prepared, rank: int, kind: TensorKind) -> tuple[to
     source, target = call.input, call.output
     if source is target and not (call.collective == "reduce" and rank != call.root):
         return target, source, target
-    ready = made.published
-    for tensor, n, what in zip((source, target), ready.elements, ("an input", "an output"), strict=True):
-        if n and (tensor is None or tensor.numel() != n):
-            got = "none" if tensor is None else f"{tensor.numel()} elements"
-            raise ValueError(f"{call.collective} needs {what} on this rank: got {got}, expected {n} elements")
+    ready = made.stages[0]
+    _need_elements(call, *ready.elements)
     if source is not None and target is not None and source is not target and _overlap(source, target):
         source = source.detach().clone()
     return _memory(int(made.edges[-1]), kind) if ready.plan.needs_own else None, source, target
+
+
+def _elements(call: Call, n: int, rank: int, p: int) -> tuple[int, int]:
+    """Elements of the input and of the output, 0 where there is none, of a call on a buffer of n elements."""
+    is_root = call.root in (None, rank)
+    match call.collective:
+        case "scatter" | "reduce_scatter":
+            return n * is_root, n // p
+        case "gather" | "all_gather":
+            return n // p, n * is_root
+        case "all_to_all" if call.splits:
+            return sum(call.splits[0]), sum(call.splits[1])
+        case "reduce":
+            return n, n * is_root
+    return n, n
+
+
+def _need_elements(call: Call, source: int, target: int) -> None:
+    for tensor, n, what in ((call.input, source, "an input"), (call.output, target, "an output")):
+        if n and (tensor is None or tensor.numel() != n):
+            got = "none" if tensor is None else f"{tensor.numel()} elements"
+            raise ValueError(f"{call.collective} needs {what} on this rank: got {got}, expected {n} elements")
+
+
+def scratch_of(made: Prepared, kind: TensorKind) -> torch.Tensor | None:
+    """Scratch memory for the stages that send messages; None where there are none."""
+    sending = [stage.scratch for stage in made.stages if isinstance(stage, Plan)]
+    return _memory(max(sending), kind) if sending else None
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -12,10 +12,10 @@ from collectives.backends import Call, Performed
 from collectives.backends.coding import decode, encode, whole_blocks
 from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
-from collectives.backends.p2p.buffers import fill, hand_over, tensors
+from collectives.backends.p2p.buffers import fill, hand_over, scratch_of, tensors
 from collectives.backends.p2p.communicator import Communicator, communicator, group_of
 from collectives.backends.p2p.connection import MessageError
-from collectives.backends.p2p.execute import execute, execute_published
+from collectives.backends.p2p.execute import execute, execute_stages
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.prepared import DEVICES, CallKey, Prepared, call_key, check, prepare
 from collectives.backends.p2p.program import PYTHON
@@ -65,9 +65,10 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performe
     made = prepare(me.membership or me.meet(wanted.kind.device), wanted)
     mesh = me.mesh(call.background) if wanted.kind.device.type == "cpu" else None
     try:
-        if mesh and mesh.segment and made.published:
+        if mesh and mesh.segment and made.stages:
             agreed = call.agreed and _agreement(call, wanted.n) is not None
-            executor = execute_published(made, tensors(call, made, rank, wanted.kind), mesh, agreed)
+            work = tensors(call, made, rank, wanted.kind)
+            executor = execute_stages(made, work, scratch_of(made, wanted.kind), mesh, call.op, agreed)
         else:
             executor = _send_and_receive(call, made, wanted, group, me, mesh)
     except MessageError as error:
@@ -81,7 +82,7 @@ def _send_and_receive(
     """By messages, over a mesh or over NCCL; the executor's name."""
     if mesh and made.wire:
         return _send_and_receive_coded(call, made, made.wire, mesh)
-    work, scratch = fill(call, made, me.rank, me.p, wanted.kind)
+    work, scratch = fill(call, made, me.rank, me.p, wanted)
     if mesh:
         executor = execute(made, work, scratch, mesh, call.op, _agreement(call, wanted.n) if call.agreed else None)
     else:

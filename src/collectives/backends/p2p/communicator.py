@@ -28,14 +28,14 @@ SHARED = (
 class Membership(NamedTuple):
     """One rank's place in a group: what carries its messages ("gloo", "nccl"), and the machine as JSON.
 
-    ``shares`` says whether all ranks of the group share memory.
+    ``ranks_per_host`` ranks in a row share memory.
     """
 
     rank: int
     p: int
     over: str
     machine: bytes
-    shares: bool = False
+    ranks_per_host: int = 1
 
 
 class Exclusive:
@@ -77,8 +77,8 @@ class Communicator:
         told = everyones(encode_machine() if self.rank == 0 else b"", group, device)[0]
         if not told and on_cpus:
             told = measured(self.mesh(), group).model_dump_json().encode()
-        shares = on_cpus and self.mesh().segment is not None
-        self.membership = Membership(self.rank, self.p, self.over, told, shares)
+        sharing = self.mesh().ranks_per_host if on_cpus and self.mesh().segment else 1
+        self.membership = Membership(self.rank, self.p, self.over, told, sharing)
         return self.membership
 
     def mesh(self, background: bool = False) -> Mesh:
@@ -87,7 +87,7 @@ class Communicator:
 
     def _connect(self, background: bool) -> Mesh:
         made = self._meshes[background] = Mesh(self._alive(), background)
-        if made.shares:
+        if made.ranks_per_host > 1:
             made.segment = local.published().share(self._alive(), made)
         return made
 

@@ -36,11 +36,12 @@ LATE = 4
 MOST_CELLS = 1 << 24
 
 
-def plan(schedule: Schedule, rank: int, edges: Ints, averages: bool = True) -> Plan:
+def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[int]] | None = None) -> Plan:
     """The program of one rank whose chunks lie between ``edges`` of its buffer, from ``schedule.cut(n)`` or `compact`.
 
-    Without ``averages`` it serves every op but AVG. Cost: a pass over the rows of the whole schedule, and memory for
-    this rank's messages; with ``averages`` another pass for each `MOST_CELLS` of p * k. Made once per size.
+    ``finished`` has the chunks that an average divides, by step: those that are `completed`, if it is left out; with
+    none the program serves every op but AVG. Cost: a pass over the rows of the whole schedule, and memory for this
+    rank's messages. Made once per size.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> doubling = ALGORITHMS["all_reduce", "recursive_doubling"](2)
@@ -55,8 +56,11 @@ Span(start=0, stop=8, scratch=True)))
     Average(span=Span(start=0, stop=8, scratch=False))
     """
     steps = [step_messages(step, rank, edges) for step in schedule.steps()]
-    finished = _finished(schedule, rank, edges) if averages and schedule.collective in REDUCING else {}
-    program = tuple(_program(steps, rank, finished))
+    chunks = completed(schedule, rank) if finished is None else finished
+    spans = {
+        t: [Span(*edges[[c, c + 1]].tolist()) for c in each if edges[c] < edges[c + 1]] for t, each in chunks.items()
+    }
+    program = tuple(_program(steps, rank, spans))
     receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     ties = tuple(len(task.after) for task in program)
@@ -111,12 +115,15 @@ def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(np.where(held, sizes, 0))])
 
 
-def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span]]:
-    """Step -> the spans whose sum this rank completes there, by adding the last of the p contributions.
+def completed(schedule: Schedule, rank: int) -> dict[int, list[int]]:
+    """Step -> the chunks whose sum this rank completes there, by adding the last of the p contributions.
 
-    Receivers of a finished sum get it already averaged, from a rank that completed it in an earlier step.
+    Receivers of a finished sum get it already averaged, from a rank that completed it in an earlier step. Cost: a pass
+    over the schedule for each `MOST_CELLS` of p * k.
     """
-    spans: dict[int, list[Span]] = defaultdict(list)
+    chunks: dict[int, list[int]] = defaultdict(list)
+    if schedule.collective not in REDUCING:
+        return chunks
     width = max(1, MOST_CELLS // schedule.p)
     for first in range(0, schedule.k, width):
         last = min(first + width, schedule.k)
@@ -125,16 +132,10 @@ def _finished(schedule: Schedule, rank: int, edges: Ints) -> dict[int, list[Span
             apply(step, contributions)
             row, chunk = step.cells()
             added = np.unique(chunk[(step.dst[row] == rank) & step.add[row]])
-            for c in (first + added[contributions[rank, added] == schedule.p]).tolist():
-                if edges[c] < edges[c + 1]:
-                    spans[t].append(Span(int(edges[c]), int(edges[c + 1])))
-    return spans
-
-
-def completed(schedule: Schedule, rank: int) -> dict[int, list[int]]:
-    """Step -> the chunks whose sum this rank completes there."""
-    found = _finished(schedule, rank, np.arange(schedule.k + 1)) if schedule.collective in REDUCING else {}
-    return {t: [span.start for span in spans] for t, spans in found.items()}
+            whole = first + added[contributions[rank, added] == schedule.p]
+            if len(whole):
+                chunks[t] += whole.tolist()
+    return chunks
 
 
 def _within(step: Step, first: int, last: int) -> Step:

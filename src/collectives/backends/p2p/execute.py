@@ -50,28 +50,40 @@ def execute(
     with joined.begin(made.plan.exchanges, made.signature):
         if joined.segment:
             local.published().enter(joined)
-        used = _execute(made, tensor, scratch, joined, op)
+        used = _execute(made.plan, made.wire, tensor, scratch, joined, op)
         if finish:
             finish(joined)
     return used
 
 
-def execute_published(made: Prepared, tensors: Any, joined: Mesh, agreed: bool) -> str:
-    """Execute what is prepared on published buffers; with ``agreed`` no rank returns before all have made the call."""
-    with joined.begin(False, made.signature):
-        local.published().execute(made.published, tensors, joined, agreed)
-    return COMPILED
+def execute_stages(
+    made: Prepared, tensors: Any, scratch: torch.Tensor | None, joined: Mesh, op: Any, agreed: bool
+) -> str:
+    """Execute the stages one after the other; with ``agreed`` no rank of a host returns before all have made the call.
+
+    ``tensors`` are those of published buffers, the last of which messages come to. Returns the executor's name.
+    """
+    used, sending = COMPILED, [stage for stage in made.stages if isinstance(stage, Plan)]
+    with joined.begin(any(stage.exchanges for stage in sending), made.signature):
+        for stage in made.stages:
+            if isinstance(stage, Plan):
+                used = _execute(stage, None, tensors[-1], scratch, joined, op)
+            else:
+                local.published().execute(stage, tensors, joined, agreed)
+    return used
 
 
-def _execute(made: Prepared, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any) -> str:
+def _execute(
+    plan: Plan, wire: str | None, tensor: torch.Tensor, scratch: torch.Tensor | None, joined: Mesh, op: Any
+) -> str:
     """In compiled code if it is there and takes this call, otherwise in Python. Returns the executor's name."""
-    plan, compiled = made.plan, local.loop()
-    if not plan.scratch:
+    compiled = local.loop()
+    if scratch is None or not plan.scratch:
         scratch = tensor
     joined.connect(plan.first_sends)
-    kernels = not made.wire and compiled and compiled.takes(plan, tensor, joined, op)
+    kernels = not wire and compiled and compiled.takes(plan, tensor, joined, op)
     if not kernels:
-        _execute_in_python(plan, tensor, scratch, joined, op, made.wire)
+        _execute_in_python(plan, tensor, scratch, joined, op, wire)
         return PYTHON
     compiled.execute(plan, tensor, scratch, joined, kernels)
     return COMPILED

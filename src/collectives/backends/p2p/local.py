@@ -113,6 +113,18 @@ def meet(addresses: Sequence[Address], peer: int, hello: bytes) -> Any:
     return None
 
 
+def ranks_per_host(addresses: Sequence[Address]) -> int:
+    """The ranks of a host, if they share memory: if ranks fill all hosts in order, and are not too many; otherwise 1.
+
+    >>> [ranks_per_host([(host, 0) for host in hosts]) for hosts in ("aabb", "aaab", "abab", "aa", "ab")]
+    [2, 1, 1, 2, 1]
+    """
+    hosts = [host for host, _ in addresses]
+    each = hosts.count(hosts[0])
+    in_order = [host for host in dict.fromkeys(hosts) for _ in range(each)]
+    return each if hosts == in_order and each <= MOST_RANKS else 1
+
+
 def spins(addresses: Sequence[Address], rank: int, background: bool) -> int:
     """How many times the rank polls its rings before it sleeps.
 

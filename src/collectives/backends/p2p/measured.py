@@ -25,19 +25,31 @@ _ANSWER = memoryview(b"\0")
 
 
 def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
-    """A machine of one link, the same on every rank: the median of what the pairs of ranks r and r + p // 2 measure.
+    """The machine that ranks see, the same on every rank: a link of the network, and one of hosts that share memory.
 
+    Of the network it is the median of what the pairs of ranks r and r + p // 2 measure, which are on different hosts.
     All pairs measure at once, because a collective uses all links at once; with an odd p the last rank waits. Takes
     about 20 round trips, or 0.1 s if that is longer. Every rank of a group of 2 or more calls it.
 
-    Where all ranks share memory, they measure a step and a byte on published buffers instead (`published.choice`).
+    Ranks that share memory measure a step and a byte on published buffers (`published.choice`), and rank 0's count. If
+    all ranks do, that is the machine's only link.
 
     Raises RuntimeError, which names step and peer, if a rank fails meanwhile.
     """
-    if joined.segment:
-        step, byte = struct.unpack("<dd", everyones(struct.pack("<dd", *local.published().measure(joined)), group)[0])
-        source = f"rank 0 of {joined.size} that share memory"
-        return Machine(name=MEASURED, source=source, network=Link(latency=step, overhead=0.0, rate=1 / byte))
+    pairs = f"{joined.size // 2} pairs of ranks"
+    if not joined.segment:
+        return Machine(name=MEASURED, source=pairs, network=_network(joined, group))
+    step, byte = struct.unpack("<dd", everyones(struct.pack("<dd", *local.published().measure(joined)), group)[0])
+    memory, ranks = Link(latency=step, overhead=0.0, rate=1 / byte), joined.ranks_per_host
+    source = f"rank 0 of {ranks} that share memory"
+    if ranks == joined.size:
+        return Machine(name=MEASURED, source=source, network=memory)
+    network = _network(joined, group)
+    return Machine(name=MEASURED, source=f"{pairs}, and {source}", ranks_per_node=ranks, inside=memory, network=network)
+
+
+def _network(joined: Mesh, group: dist.ProcessGroup) -> Link:
+    """The link between ranks of different hosts, or between any two where they share no memory."""
     half, found = joined.size // 2, b""
     with joined.begin(step_by_step=False):
         if joined.rank < half:
@@ -46,8 +58,7 @@ def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
             _answer(_Pair(joined, joined.rank - half))
     links = [_LINK.unpack(each) for each in everyones(found, group) if each]
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
-    source = f"{len(links)} of the group's pairs of ranks"
-    return Machine(name=MEASURED, source=source, network=Link(latency=latency, overhead=overhead, rate=rate))
+    return Link(latency=latency, overhead=overhead, rate=rate)
 
 
 class _Pair:

@@ -72,8 +72,7 @@ class Mesh:
         self._local = local.listen(self._listener.getsockname(), self.size + MOST)  # before others know the address
         self.listeners = self._listener.fileno(), self._local.fileno() if self._local else -1  # for the compiled loop
         self.addresses, self._token, shares = introduce(self._listener, group, bool(local.published()))
-        # Whether all ranks can share memory, if they are on one host.
-        self.shares = shares and len({host for host, _ in self.addresses}) == 1 < self.size <= local.MOST_RANKS
+        self.ranks_per_host = local.ranks_per_host(self.addresses) if shares else 1
         self.spins = local.spins(self.addresses, self.rank, background)
         self._pending = PendingConnections(self.size + MOST)
         self.out: dict[int, Connection] = {}
@@ -86,13 +85,19 @@ class Mesh:
         self.has_network = False  # whether any peer is reached by TCP
         self.over: str | None = None  # what its connections are: shared memory, TCP, or both
         self._rings: dict[int, Any] = {}  # by numbers of sockets
-        self.segment: Any = None  # memory that all ranks of the group share
+        self.segment: Any = None  # memory that all ranks of this host share
         # Its arrays, and the programs that they are for.
         self.kept: BoundedCache[Any] = BoundedCache(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self._listener, select.POLLIN, self._accept)
         if self._local:
             self._watch(self._local, select.POLLIN, partial(self._accept_local, self._local))
+
+    @property
+    def on_host(self) -> range:
+        """The ranks of this host, if they share memory."""
+        first = self.rank - self.rank % self.ranks_per_host
+        return range(first, first + self.ranks_per_host)
 
     def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> Mesh:
         """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.

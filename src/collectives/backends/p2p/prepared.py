@@ -8,7 +8,7 @@ import torch
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine
+from collectives.autotune import MEASURED, STRAIGHT, choose, decode_machine, full_node
 from collectives.backends import Call, Performed
 from collectives.backends.p2p import local
 from collectives.backends.p2p.cache import BoundedCache
@@ -18,6 +18,7 @@ from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.publish import Published, publish
 from collectives.backends.p2p.reduce import refusal, takes_wire
 from collectives.backends.p2p.signature import signature
+from collectives.backends.p2p.stages import stages
 from collectives.contracts import COMPACT
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, need_ranks_only
@@ -87,22 +88,22 @@ def _length(call: Call, p: int) -> int:
 class Prepared(NamedTuple):
     """One rank's plan, where the chunks begin and end in its buffer, what goes with its messages, and the choice.
 
-    ``published`` is what the rank does if all ranks share memory, None if it sends messages. With a ``wire`` the
-    buffer is float32, in whole blocks.
+    ``stages`` is what the rank does in its place if ranks share memory: a `published.Ready` on its host, or a plan of
+    messages between hosts. With a ``wire`` the buffer is float32, in whole blocks.
     """
 
     plan: Plan
     edges: Ints
     signature: bytes
     performed: Performed
-    published: Any = None  # a `published.Ready`
+    stages: tuple[Any, ...] = ()
     wire: str | None = None
 
 
 def _is_published(us: Membership, wanted: CallKey, machine: Machine) -> bool:
     """Whether "auto" chooses by what the ranks have measured on published buffers, on which the call is executed."""
     return bool(
-        us.shares
+        us.ranks_per_host == us.p > 1
         and wanted.algorithm == "auto"
         and wanted.segments is None
         and wanted.splits is None
@@ -138,45 +139,83 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
         )
     name = f"{name}/{wire}" if wire else name
     averages = wanted.op == dist.ReduceOp.AVG
-    what = collective, name, p, wanted.root, segments, rank, averages
-    compiled = _plans.get((*what, n, splits), partial(_compile, *what, n, splits))
+    what = What(collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages)
+    compiled = _plans.get((what, n, splits), partial(_compile, what, n, splits))
     same = signature(
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
-    by, published = machine if algorithm == "auto" else None, None
-    if us.shares and not wire and (shared := _published.get(what, partial(_publish, *what))):
-        published = local.published().ready(shared, *compiled[1:], wanted.op, wanted.kind.dtype, same, splits or ())
-    return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), published, wire)
+    by, shared = machine if algorithm == "auto" else None, tuple[Any, ...]()
+    if us.ranks_per_host > 1 and not wire and (n or us.ranks_per_host == p):  # else nothing says that all have called
+        parts = _parts.get((what, us.ranks_per_host), partial(_publish, what, us.ranks_per_host))
+        shared = _stages(parts, compiled, wanted, what, same)
+    return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), shared, wire)
 
 
-def _compile(
-    collective: str,
-    name: str,
-    p: int,
-    root: int | None,
-    segments: int,
-    rank: int,
-    averages: bool,
-    n: int,
-    splits: Splits | None,
-) -> Compiled:
+class What(NamedTuple):
+    """A schedule by its name and options, and the rank that executes it."""
+
+    collective: str
+    name: str
+    p: int
+    root: int | None
+    segments: int
+    ranks_per_node: int | None
+    rank: int
+    averages: bool
+
+    def schedule(self) -> Schedule:
+        """Build it."""
+        nodes = {"ranks_per_node": self.ranks_per_node}
+        return build(self.collective, self.name, self.p, root=self.root, segments=self.segments, **nodes)
+
+    def finished(self, schedule: Schedule) -> dict[int, list[int]]:
+        """The chunks by step that an average divides on this rank."""
+        return completed(schedule, self.rank) if self.averages else {}
+
+
+def _compile(what: What, n: int, splits: Splits | None) -> Compiled:
     """The plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
-    schedule = build(collective, name, p, root=root, segments=segments)
+    schedule, rank = what.schedule(), what.rank
     need_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
     longest = int(np.diff(edges).max(initial=0))
-    if collective in COMPACT:
-        edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, name))
-    return Compiled(plan(schedule, rank, edges, averages), edges, longest)
+    if what.collective in COMPACT:
+        edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, what.name))
+    return Compiled(plan(schedule, rank, edges, what.finished(schedule)), edges, longest)
 
 
-def _publish(
-    collective: str, name: str, p: int, root: int | None, segments: int, rank: int, averages: bool
-) -> Published | None:
-    """What the rank does on published buffers of any size."""
-    schedule = build(collective, name, p, root=root, segments=segments)
-    finished = completed(schedule, rank) if averages else {}
-    return publish(schedule, rank, finished)
+Parts = tuple[Published | Schedule, ...]
+
+
+def _publish(what: What, ranks_per_host: int) -> Parts:
+    """What the rank does in each stage on buffers of any size: on its host, or the stage's schedule between hosts."""
+    schedule, parts = what.schedule(), list[Published | Schedule]()
+    first, finished = what.rank - what.rank % ranks_per_host, what.finished(schedule)
+    for stage in stages(schedule, ranks_per_host):
+        if not stage.is_on_hosts:
+            parts.append(stage.schedule)
+            continue
+        ranks = range(first, first + ranks_per_host)
+        published = publish(stage.on_host(ranks), what.rank - first, finished)
+        if published is None:
+            return ()
+        parts.append(published)
+    return tuple(parts)
+
+
+def _stages(parts: Parts, compiled: Compiled, wanted: CallKey, what: What, same: bytes) -> tuple[Any, ...]:
+    """The stages for tensors of one size, op and dtype; none if published buffers do not take them."""
+    found = list[Any]()
+    for part in parts:
+        if isinstance(part, Schedule):
+            found.append(plan(part, what.rank, compiled.edges, what.finished(what.schedule())))
+            continue
+        kind = wanted.op, wanted.kind.dtype
+        ready = local.published().ready(part, *compiled[1:], *kind, same, what.p, wanted.splits or ())
+        if ready is None:
+            return ()
+        found.append(ready)
+    return tuple(found)
 
 
 def _nbytes(made: Plan, edges: Ints) -> int:
@@ -186,9 +225,13 @@ def _nbytes(made: Plan, edges: Ints) -> int:
 
 
 # Calls of different ops and dtypes share plans, so what both keep is mostly the same.
-_prepared: BoundedCache[Prepared] = BoundedCache(lambda made: _nbytes(made.plan, made.edges))
+_prepared: BoundedCache[Prepared] = BoundedCache(
+    lambda made: sum(_nbytes(each, made.edges) for each in (made.plan, *made.stages) if isinstance(each, Plan))
+)
 _plans: BoundedCache[Compiled] = BoundedCache(lambda made: _nbytes(made.plan, made.edges))
-_published: BoundedCache[Published | None] = BoundedCache(lambda made: 1024 + (made.nbytes if made else 0))
+_parts: BoundedCache[Parts] = BoundedCache(
+    lambda made: 1024 + sum(each.nbytes for each in made if isinstance(each, Published))
+)
 
 
 def check(over: str, wanted: CallKey) -> None:

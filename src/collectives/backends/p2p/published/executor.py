@@ -51,7 +51,7 @@ from collectives.schedule import Ints
 
 Tensors = tuple[torch.Tensor | None, ...]  # memory of the rank's own, its data, and where its result goes
 LINE = 64  # bytes of a line of the cache
-NOTHING, NO_EDGES, NO_KERNELS = nothing(), np.zeros(2, dtype=np.int64), Kernels(0, 0, 0, 0, 1)
+NOTHING, NO_EDGES = nothing(), np.zeros(2, dtype=np.int64)
 WORDS_OF_CALL = slice(LENGTH, SIZE + 1)
 
 
@@ -82,18 +82,20 @@ def ready(
     op: Any,
     dtype: torch.dtype,
     signature: bytes,
+    ranks: int,
     splits: tuple[tuple[int, ...], ...] = (),
 ) -> Ready | None:
     """The plan for tensors with chunks between ``edges``, the longest on any rank of ``longest`` elements.
 
-    With ``splits`` (elements to each rank, and from each) the ranks exchange their splits to find the longest. Returns
-    None if no kernel reduces this dtype by this op, or if a slot is too small for one element of each chunk.
+    An average is over ``ranks``. With ``splits`` (elements to each rank, and from each) the ranks exchange their splits
+    to find the longest. Returns None if no kernel reduces this dtype by this op, or if a slot is too small for one
+    element of each chunk.
     """
     found = kernels(op, dtype)
     length = slice_length(plan, found.size) if found else 0
     if not found or not length:
         return None
-    return _ready(plan, edges, length, max(1, -(-longest // length)), found, signature, splits)
+    return _ready(plan, edges, length, max(1, -(-longest // length)), found, signature, ranks, splits)
 
 
 def _ready(
@@ -103,15 +105,19 @@ def _ready(
     blocks: int,
     found: Kernels,
     signature: bytes,
+    ranks: int = 1,
     splits: tuple[tuple[int, ...], ...] = (),
 ) -> Ready:
     kept = np.frombuffer(signature.ljust(EACH_SIGNATURE, b"\0"), dtype=np.uint8)
     lengths = np.array(splits, dtype=np.int64).ravel()
     addresses = kept.ctypes.data, lengths.ctypes.data if splits else 0
-    words = np.array([length, blocks, *addresses, *found], dtype=np.int64)
+    words = np.array([length, blocks, *addresses, ranks, *found], dtype=np.int64)
     chunks = plan.layout(edges)
     elements = tuple((chunks[:, 0] @ plan.held).tolist())
     return Ready(plan, chunks, elements, words, kept, lengths)
+
+
+NO_DATA = _ready(NOTHING, NO_EDGES, 1, 1, Kernels(0, 0, 0, 0, 1), NO_CALL)
 
 
 def execute(made: Ready, tensors: Tensors, mesh: Mesh, agreed: bool) -> None:
@@ -127,18 +133,21 @@ def execute(made: Ready, tensors: Tensors, mesh: Mesh, agreed: bool) -> None:
 
 def enter(mesh: Mesh) -> None:
     """Publish what this rank calls, and no data: a call that sends messages. Peers that call differently notice."""
-    made, state = _ready(NOTHING, NO_EDGES, 1, 1, NO_KERNELS, mesh.signature), mesh.segment.state
-    state[AGREED], state[WORDS_OF_CALL] = False, made.words
-    _run(made, mesh, mesh.segment)
+    segment = mesh.segment
+    segment.signature[: len(mesh.signature)] = np.frombuffer(mesh.signature, dtype=np.uint8)
+    segment.state[AGREED], segment.state[WORDS_OF_CALL] = False, NO_DATA.words
+    segment.state[SIGNATURE] = segment.signature.ctypes.data
+    _run(NO_DATA, mesh, segment)
 
 
 def _run(made: Ready, mesh: Mesh, segment: Segment) -> None:
     plan, chunks, state = made.plan, made.chunks, segment.state
     state[BLOCK], state[ROW], state[AT] = 0, -1, 0
     while (status := run(plan, chunks, state, segment.checked)) != FINISHED:
-        peer, step = int(state[PEER]), int(state[STEP])
+        number, step = int(state[PEER]), int(state[STEP])
+        peer = mesh.on_host[number]
         if status == DIFFERENT:
-            theirs = _signature(segment, peer)
+            theirs = _signature(segment, number)
             with mesh.explaining(peer, step):
                 need_expected((mesh.call, step, 0, theirs), (mesh.call, step, 0, mesh.signature))
         if status == UNEVEN:

@@ -16,7 +16,8 @@ from collectives.schedule import Ints
 # What `run` returns: the call is done; a peer lets it wait; it makes another call; splits of two ranks do not fit.
 FINISHED, PAUSE, DIFFERENT, UNEVEN = range(4)
 PAUSE_AFTER = BILLION // 20  # nanoseconds
-SLEEP_AFTER, SLEEP = BILLION // 1000, 50_000  # nanoseconds of yielding before a rank sleeps, and of its sleep
+# Nanoseconds of yielding before a rank sleeps, where it has a core to itself, or shares one; and of a sleep.
+SLEEP_AFTER, SLEEP_SOON, SLEEP = BILLION // 1000, BILLION // 10_000, 50_000
 
 HEADER = 4096  # bytes of each rank before the slots: its count, and of its last two calls the signatures and the splits
 SIGNATURES, EACH_SIGNATURE = 128, 64
@@ -26,10 +27,11 @@ REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
 STEP_BITS = 16
 
 # Words of the state: the group's, then the call's, the last of them `reducing`'s kernels, then those of `run`.
-RANKS, RANK, MEMORY, SPINS, OWN_AT, SOURCE_AT, TARGET_AT, AGREED, LENGTH, BLOCKS, SIGNATURE, SPLIT, KERNELS = range(13)
+RANKS, RANK, MEMORY, SPINS, OWN_AT, SOURCE_AT, TARGET_AT, AGREED = range(8)
+LENGTH, BLOCKS, SIGNATURE, SPLIT, DIVISOR, KERNELS = range(8, 14)
 SIZE = KERNELS + 4
-EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(18, 25)  # the last: whose count is awaited, and how high
-TIMES, WORDS = 25, 27  # two times for the system
+EPOCH, BLOCK, ROW, AT, STEP, PEER, MARK = range(19, 26)  # the last: whose count is awaited, and how high
+TIMES, WORDS = 26, 28  # two times for the system
 
 
 @compiled
@@ -132,14 +134,14 @@ def _step(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
 @compiled
 def _await(state: Ints, checked: Ints, peer: int, mark: int) -> int:
     """Wait for a peer's count: FINISHED when it is there, PAUSE if that takes long, DIFFERENT if its call is."""
-    header, yielding = _header(state, peer), 0
+    header, yielding, patience = _header(state, peer), 0, SLEEP_AFTER if state[SPINS] else SLEEP_SOON
     state[PEER], state[MARK] = peer, mark
     while not _is_there(header, mark, state[SPINS]):
         time = now(state[TIMES:])
         yielding = yielding or time
         if time > yielding + PAUSE_AFTER:
             return PAUSE
-        if time > yielding + SLEEP_AFTER:
+        if time > yielding + patience:
             state[TIMES], state[TIMES + 1] = 0, SLEEP
             ppoll(0, 0, state[TIMES:].ctypes.data, 0)
         else:
@@ -182,7 +184,7 @@ def _do(plan: Published, chunks: Ints, state: Ints, op: int) -> None:
         operands[nth] = _place(state, chunks, rank, where, chunk)
     combine(state[KERNELS:], into, operands, count)
     if is_complete:
-        divide(state[KERNELS:], into, count, state[RANKS])
+        divide(state[KERNELS:], into, count, state[DIVISOR])
     if is_result:
         memmove(_place(state, chunks, state[RANK], TARGET, chunk), into, count * state[SIZE])
 

@@ -1,7 +1,7 @@
-"""The memory that all ranks of a group share if they are on one host: rank 0's, passed over Unix sockets.
+"""The memory that the ranks of a host share: made by the first of them, passed over Unix sockets.
 
 It has no name, and is gone with the last process that maps it, however that ends. Every rank also has connections to
-all others (`mesh`): they say that a rank has failed, and end when it is killed.
+all others of the host (`mesh`): they say that a rank has failed, and end when it is killed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p import local
-from collectives.backends.p2p.agreement import agree
+from collectives.backends.p2p.agreement import exchange
+from collectives.backends.p2p.connection import AGREEMENT
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.published.run import HEADER, REGION, SPINS, new_state
+from collectives.backends.p2p.published.run import EACH_SIGNATURE, HEADER, REGION, SPINS, new_state
 from collectives.backends.p2p.rings import SEALS, mapped, unmap
 from collectives.processes import is_ours
 
-SECONDS = 30.0  # that rank 0 may take to pass the memory on
+SECONDS = 30.0  # that the first rank may take to pass the memory on
 SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
 
 
@@ -32,25 +33,28 @@ class Segment:
     """The shared memory as one rank has mapped it, and the arrays of its calls."""
 
     def __init__(self, descriptor: int, mesh: Mesh) -> None:
-        nbytes = mesh.size * (HEADER + REGION)
+        ranks = mesh.ranks_per_host
+        nbytes = ranks * (HEADER + REGION)
         if os.fstat(descriptor).st_size != nbytes or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise OSError("memory of another size, or whose size may change")
         self.address = mapped(descriptor, nbytes)
         finalize(self, unmap, self.address, nbytes).atexit = False  # a thread may still use it
-        self.state, self.checked = new_state(self.address, mesh.size, mesh.rank), np.zeros(mesh.size, dtype=np.int64)
+        self.state, self.checked = new_state(self.address, ranks, mesh.rank % ranks), np.zeros(ranks, dtype=np.int64)
+        self.signature = np.zeros(EACH_SIGNATURE, dtype=np.uint8)  # of a call that sends messages
         self.state[SPINS] = SPINS_ALONE if mesh.spins == local.MANY_SPINS else 0
 
 
 def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
-    """Memory that all ranks of a group have; None if they are not on one host, or one of them cannot have it.
+    """Memory that all ranks of this host have; None if a rank of the group cannot have it.
 
     All ranks of the group call it alike.
     """
     _connect(mesh)
     found: Segment | None = None
     with contextlib.ExitStack() as stack:
-        name, listener = _listener(stack) if mesh.rank == 0 and mesh.over == local.SHARED_MEMORY else (b"", None)
-        name = everyones(name, group)[0]
+        first = mesh.on_host[0]
+        name, listener = _listener(stack) if mesh.rank == first and mesh.over == local.SHARED_MEMORY else (b"", None)
+        name = everyones(name, group)[first]
         with contextlib.suppress(OSError):
             if listener:
                 found = _give(listener, mesh)
@@ -60,10 +64,11 @@ def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
 
 
 def _connect(mesh: Mesh) -> None:
-    """Connect with every rank, both ways; the program's own calls are numbered from 1."""
+    """Connect with every rank of the host, both ways; the program's own calls are numbered from 1."""
     mesh.call -= 1
+    others = [each for each in mesh.on_host if each != mesh.rank]
     with mesh.begin(step_by_step=False):
-        agree(mesh, pairs=True)
+        exchange(mesh, others, others, AGREEMENT)
 
 
 def _listener(stack: contextlib.ExitStack) -> tuple[bytes, socket.socket | None]:
@@ -82,10 +87,10 @@ def _give(listener: socket.socket, mesh: Mesh) -> Segment:
     """Make the memory, and pass it to every rank that connects: processes of this user."""
     descriptor = os.memfd_create("collectives", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(descriptor, mesh.size * (HEADER + REGION))
+        os.ftruncate(descriptor, mesh.ranks_per_host * (HEADER + REGION))
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
         given = 1
-        while given < mesh.size:
+        while given < mesh.ranks_per_host:
             peer, _ = listener.accept()
             with peer:
                 if is_ours(peer):
