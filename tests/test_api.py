@@ -15,8 +15,17 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("p", each([1, 2, 3, 4, 5, 6, 8], few=[1, 3]))
 def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _need_all_right(p, "loopback", monkeypatch)
+
+
+@pytest.mark.parametrize("p", each([4, 6], few=[4]))
+def test_hosts_of_two_ranks(p: int, allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    _need_all_right(p, "cluster:100us,1GB/s,2", monkeypatch)
+
+
+def _need_all_right(p: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
-    events = launch("api_cases", {}, p, timeout=290)
+    events = launch("api_cases", {}, p, where=where, timeout=290)
     failed = [event["case"] for event in events if not event["ok"]]
     assert failed == []
     counted = Counter(tuple(event["case"].split()[:2]) for event in events)

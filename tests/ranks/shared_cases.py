@@ -20,6 +20,7 @@ import torch
 from torch import distributed as dist
 
 import collectives
+from collectives.backends.p2p import mesh
 from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.loop.state import OUT_RING
 
@@ -68,18 +69,26 @@ def stressed(calls: int) -> bool:
     return right
 
 
-def fails(rank: int, p: int, how: str) -> str:
-    """Rank 1 is killed or stopped while the others wait for it: what these report."""
+def fails(rank: int, p: int, how: str, hosts: str = "1") -> str:
+    """Rank 1 is killed or stopped while the others wait for it: what these report.
+
+    On several hosts, which are addresses of this one, ranks of each share memory of their own.
+    """
+    each, algorithm = p // int(hosts), "ring" if hosts == "1" else "hierarchical_ring"
+    mesh.own_address = lambda: f"127.0.0.{1 + rank // each}"
     group = dist.new_group(timeout=timedelta(seconds=SECONDS))
     assert group is not None
     tensor = torch.ones(300_000)
-    collectives.all_reduce(tensor, group=group, algorithm="ring")
-    assert communicator(group).mesh().sockets[(rank + 1) % p, OUT_RING] != -1  # type: ignore[union-attr]
+    collectives.all_reduce(tensor, group=group, algorithm=algorithm)
+    used = communicator(group).mesh()
+    assert used.sockets[(rank ^ 1 if each > 1 else rank + 1) % p, OUT_RING] != -1
+    assert used.segment
+    assert len(used.on_host) == each
     dist.barrier()
     if rank == 1:
         os.kill(os.getpid(), getattr(signal, how))
     try:
-        collectives.all_reduce(tensor, group=group, algorithm="ring")
+        collectives.all_reduce(tensor, group=group, algorithm=algorithm)
     except RuntimeError as error:
         return str(error)
     return "nothing"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from collectives import autotune
 from collectives.autotune import MEASURED
 from collectives.backends.p2p.published import choose
 from collectives.launch import launch
@@ -42,6 +43,17 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
         assert machine.name == MEASURED
         link = machine.network
         assert first[0]["chosen"] == [choose("all_reduce", p, NBYTES, link.alpha, link.beta), 1]
+
+
+def test_hosts_of_several_ranks_have_two_links(allowed: None) -> None:
+    first = seen(6, "cluster:2ms,50MB/s,3")["first"]
+    assert first == [first[0]] * 6
+    machine = Machine.model_validate(first[0]["machine"])
+    assert first[0]["right"]
+    assert machine.ranks_per_node == 3
+    assert machine.inside
+    assert machine.inside.rate > machine.network.rate
+    assert first[0]["chosen"] == [*autotune.choose("all_reduce", 6, NBYTES, on=machine)[:2]]
 
 
 @pytest.mark.alone

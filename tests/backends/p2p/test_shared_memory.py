@@ -202,11 +202,12 @@ def test_three_ranks_exchange_messages_of_random_sizes(tasks: None) -> None:
     assert event["seen"] == [True] * 3
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
-def test_a_peer_that_is_killed_or_stopped_is_named(how: str) -> None:
-    said = _ranks("fails", "3", how)
-    assert set(said) == {0, 2}
-    failed = r"all_reduce by ring failed on rank {}, in step \d+, (receiving from|sending to) rank \d: "
+def test_a_peer_that_is_killed_or_stopped_is_named(how: str, hosts: int) -> None:
+    said = _ranks("fails", str(hosts + 2), how, str(hosts))
+    assert set(said) == {0, *range(2, hosts + 2)}
+    failed = r"all_reduce by \w+ failed on rank {}, in step \d+, (receiving from|sending to) rank \d: "
     for rank, words in said.items():
         assert re.match(failed.format(rank), words), words
         assert ("timeout" in words) == (how == "SIGSTOP"), words

@@ -1,6 +1,7 @@
 """What the compiled loop calls: functions of libc by their addresses as numbers, and a kernel by its address."""
 
 import fcntl
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -22,11 +23,15 @@ memmove: Call = types.ExternalFunction("memmove", types.int64(types.int64, types
 setsockopt: Call = types.ExternalFunction(
     "setsockopt", types.int32(types.int32, types.int32, types.int32, types.int64, types.uint32)
 )
+_syscall: Call = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 _clock_gettime: Call = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 _errno: Call = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())  # type: ignore[no-untyped-call]
 
 MONOTONIC = 1
 BILLION = 1_000_000_000
+# The number of Linux's call "futex" on a processor, and what it is to do.
+FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
+FUTEX_WAIT, FUTEX_WAKE, EVERY_RANK = 0, 1, 1 << 30
 
 
 @contextmanager
@@ -46,6 +51,19 @@ def now(times: Any) -> int:
     """Nanoseconds of the monotonic clock; ``times`` is an array of two numbers to write in."""
     _clock_gettime(MONOTONIC, times.ctypes.data)
     return int(times[0] * BILLION + times[1])
+
+
+@compiled
+def sleep(address: int, seen: int, nanoseconds: int, times: Any) -> None:
+    """Sleep while the low half of a word in shared memory is as it was seen, until `wake`, but not for longer."""
+    times[0], times[1] = 0, nanoseconds
+    _syscall(FUTEX, address, FUTEX_WAIT, seen & 0xFFFFFFFF, times.ctypes.data, 0, 0)
+
+
+@compiled
+def wake(address: int) -> None:
+    """Wake all ranks that sleep at an address."""
+    _syscall(FUTEX, address, FUTEX_WAKE, EVERY_RANK, 0, 0, 0)
 
 
 @compiled

@@ -6,9 +6,9 @@ halves of the slots in turn. A rank's count has the block's number, which goes u
 
 import numpy as np
 
-from collectives.backends.p2p.loop.atomics import load, store
+from collectives.backends.p2p.loop.atomics import fence, load, store
 from collectives.backends.p2p.loop.reducing import combine, divide
-from collectives.backends.p2p.loop.system import BILLION, memmove, now, ppoll, sched_yield
+from collectives.backends.p2p.loop.system import BILLION, memmove, now, sched_yield, sleep, wake
 from collectives.backends.p2p.publish import ENTERED, OWN, SLOTS, SOURCE, TARGET, Published
 from collectives.compiled import compiled
 from collectives.schedule import Ints
@@ -16,12 +16,12 @@ from collectives.schedule import Ints
 # What `run` returns: the call is done; a peer lets it wait; it makes another call; splits of two ranks do not fit.
 FINISHED, PAUSE, DIFFERENT, UNEVEN = range(4)
 PAUSE_AFTER = BILLION // 20  # nanoseconds
-# Nanoseconds of yielding before a rank sleeps, where it has a core to itself, or shares one; and of a sleep.
-SLEEP_AFTER, SLEEP_SOON, SLEEP = BILLION // 1000, BILLION // 10_000, 50_000
+SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100  # nanoseconds of yielding before a rank sleeps, and of its sleep
 
 HEADER = 4096  # bytes of each rank before the slots: its count, and of its last two calls the signatures and the splits
 SIGNATURES, EACH_SIGNATURE = 128, 64
 SPLITS, EACH_SPLITS = 512, 512  # 16 bytes for each of `local.MOST_RANKS`
+SLEEPERS, EACH_SLEEPER = 2048, 16  # in the first rank's header: the count that a sleeping rank waits for, and whose
 SLOT = 1 << 20  # bytes of all chunks' slices
 REGION = 4 * SLOT  # of a rank: two slots for each of two blocks
 STEP_BITS = 16
@@ -54,7 +54,7 @@ def run(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
             status = _await_all(state, checked, (state[EPOCH] << STEP_BITS) + ENTERED)
             if status:
                 return status
-        store(_header(state, state[RANK]), (state[EPOCH] + 1) << STEP_BITS)
+        _count_on(state, (state[EPOCH] + 1) << STEP_BITS)
         state[EPOCH], state[BLOCK], state[ROW], state[AT] = state[EPOCH] + 1, state[BLOCK] + 1, -1, 0
     return FINISHED
 
@@ -77,7 +77,7 @@ def _enter(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
     memmove(_signature(state, state[RANK]), state[SIGNATURE], EACH_SIGNATURE)
     if state[SPLIT]:
         memmove(_splits(state, state[RANK]), state[SPLIT], 16 * state[RANKS])
-    store(_header(state, state[RANK]), (state[EPOCH] << STEP_BITS) + ENTERED)
+    _count_on(state, (state[EPOCH] << STEP_BITS) + ENTERED)
     return FINISHED
 
 
@@ -127,23 +127,22 @@ def _step(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
     state[AT] = 0
     for each in range(op, last_op):
         _do(plan, chunks, state, each)
-    store(_header(state, state[RANK]), (state[EPOCH] << STEP_BITS) + ENTERED + step + 1)
+    _count_on(state, (state[EPOCH] << STEP_BITS) + ENTERED + step + 1)
     return FINISHED
 
 
 @compiled
 def _await(state: Ints, checked: Ints, peer: int, mark: int) -> int:
     """Wait for a peer's count: FINISHED when it is there, PAUSE if that takes long, DIFFERENT if its call is."""
-    header, yielding, patience = _header(state, peer), 0, SLEEP_AFTER if state[SPINS] else SLEEP_SOON
+    header, yielding = _header(state, peer), 0
     state[PEER], state[MARK] = peer, mark
     while not _is_there(header, mark, state[SPINS]):
         time = now(state[TIMES:])
         yielding = yielding or time
         if time > yielding + PAUSE_AFTER:
             return PAUSE
-        if time > yielding + patience:
-            state[TIMES], state[TIMES + 1] = 0, SLEEP
-            ppoll(0, 0, state[TIMES:].ctypes.data, 0)
+        if time > yielding + SLEEP_AFTER:
+            _sleep(state, peer, mark)
         else:
             sched_yield()
     if mark >> STEP_BITS == state[EPOCH] and checked[peer] != state[EPOCH]:
@@ -151,6 +150,31 @@ def _await(state: Ints, checked: Ints, peer: int, mark: int) -> int:
             return DIFFERENT
         checked[peer] = state[EPOCH]
     return FINISHED
+
+
+@compiled
+def _sleep(state: Ints, peer: int, mark: int) -> None:
+    """Sleep until the peer's count is that high, or for a while."""
+    sleeper, header = _sleeper(state, state[RANK]), _header(state, peer)
+    store(sleeper + 8, peer)
+    store(sleeper, mark)
+    fence()  # the peer sees this rank asleep, or this rank sees the peer's count
+    count = load(header)
+    if count < mark:
+        sleep(header, count, SLEEP, state[TIMES:])
+    store(sleeper, 0)
+
+
+@compiled
+def _count_on(state: Ints, count: int) -> None:
+    """Publish this rank's count, and wake those that sleep until it is so high."""
+    header = _header(state, state[RANK])
+    store(header, count)
+    fence()
+    for rank in range(state[RANKS]):
+        mark = load(_sleeper(state, rank))
+        if mark and mark <= count and load(_sleeper(state, rank) + 8) == state[RANK]:
+            wake(header)
 
 
 @compiled
@@ -209,6 +233,11 @@ def _place(state: Ints, chunks: Ints, rank: int, place: int, chunk: int) -> int:
 @compiled
 def _header(state: Ints, rank: int) -> int:
     return int(state[MEMORY] + rank * HEADER)
+
+
+@compiled
+def _sleeper(state: Ints, rank: int) -> int:
+    return int(state[MEMORY] + SLEEPERS + rank * EACH_SLEEPER)
 
 
 @compiled
