@@ -16,7 +16,7 @@ from functools import cache
 from typing import NamedTuple
 
 from collectives.algorithms import ALGORITHMS
-from collectives.bounds import Cost, lower_bound, star_seconds
+from collectives.bounds import Cost, default_node, lower_bound, star_seconds
 from collectives.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine
 
@@ -121,22 +121,22 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
 def _on_nodes(
     cost: Callable[..., Cost], inside: Callable[..., Cost], p: int, nbytes: int, on: Machine, link: Link
 ) -> float:
-    """Seconds of an algorithm for nodes: what stays inside takes their links, if the ranks fill them."""
+    """Seconds of an algorithm for nodes: what stays inside takes their links, if its nodes fit into the machine's."""
     node = full_node(on, p)
     seconds = cost(p, node).seconds(nbytes, link.alpha, link.beta)
-    if not node or not on.inside:
+    if not on.inside or on.ranks_per_node % (node or default_node(p)):
         return seconds
     return seconds - inside(p, node).seconds(nbytes, link.alpha - on.inside.alpha, link.beta - on.inside.beta)
 
 
 def full_node(on: Machine | None, p: int) -> int | None:
-    """The ranks of a node if p ranks fill nodes of several: what an algorithm for nodes is built with.
+    """The ranks of a node if p ranks fill several nodes of several: what an algorithm for nodes is built with.
 
     >>> from collectives.machine import machine
-    >>> [full_node(machine("summit"), p) for p in (4, 12, 16)]
+    >>> [full_node(machine("summit"), p) for p in (6, 12, 16)]
     [None, 6, None]
     """
-    return on.ranks_per_node if on and on.ranks_per_node > 1 and p % on.ranks_per_node == 0 else None
+    return on.ranks_per_node if on and 1 < on.ranks_per_node < p and p % on.ranks_per_node == 0 else None
 
 
 def slowest_link(on: Machine, p: int) -> Link:

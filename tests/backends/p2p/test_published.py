@@ -11,6 +11,7 @@ from torch import distributed as dist
 
 from collectives.algorithms import build, executable
 from collectives.backends.p2p.compile import compact, completed
+from collectives.backends.p2p.loop import system
 from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.publish import ENTERED, FIRST_SLOT, SLOTS, Published, publish
 from collectives.backends.p2p.published import run
@@ -165,3 +166,18 @@ def test_every_all_reduce_adds_right(p: int, n: int) -> None:
             played(build(collective, name, p), data)
             if collective == "all_reduce":
                 assert all(np.array_equal(each, total) for each in data), (name, kind)
+
+
+@pytest.mark.integration  # compiles
+def test_a_rank_that_sleeps_is_woken() -> None:
+    """By the peer, not by the end of the sleep; and it does not sleep if the count has changed meanwhile."""
+    memory, times = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    word, day = memory.ctypes.data, 86_400 * system.BILLION
+
+    system.sleep(word, 1, day, times)  # the word is 0
+    sleeper = threading.Thread(target=lambda: system.sleep(word, 0, day, times), daemon=True)
+    sleeper.start()
+    while sleeper.is_alive():
+        memory[0] = 1
+        system.wake(word)
+        sleeper.join(0.01)
