@@ -14,7 +14,7 @@ from collectives.backends.p2p.cache import BoundedCache
 from collectives.backends.p2p.communicator import Membership
 
 US = Membership(1, 4, "gloo", b"")
-WHAT = prepared.What("all_reduce", "ring", 16, None, 1, None, 3, False)
+KEY = prepared.ScheduleKey("all_reduce", "ring", 16, None, 1, None, 3, False)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_least_recently_used_goes_when_the_bytes_are_used_up() -> None:
 def test_a_plan_is_counted_with_about_the_memory_that_it_takes() -> None:
     prepare(64)
     tracemalloc.start()
-    many = [prepared._compile(WHAT, n, None) for n in range(1000, 1020)]
+    many = [prepared._compile(KEY, n, None) for n in range(1000, 1020)]
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.6 < sum(prepared._nbytes(each.plan, each.edges) for each in many) / used < 1.7

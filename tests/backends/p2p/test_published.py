@@ -177,6 +177,8 @@ def test_a_rank_that_sleeps_is_woken() -> None:
     system.sleep(word, 1, day, times)  # the word is 0
     sleeper = threading.Thread(target=lambda: system.sleep(word, 0, day, times), daemon=True)
     sleeper.start()
+    sleeper.join(0.2)
+    assert sleeper.is_alive()
     while sleeper.is_alive():
         memory[0] = 1
         system.wake(word)

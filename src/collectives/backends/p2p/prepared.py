@@ -139,19 +139,19 @@ def _prepare(us: Membership, wanted: CallKey) -> Prepared:
         )
     name = f"{name}/{wire}" if wire else name
     averages = wanted.op == dist.ReduceOp.AVG
-    what = What(collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages)
-    compiled = _plans.get((what, n, splits), partial(_compile, what, n, splits))
+    key = ScheduleKey(collective, name, p, wanted.root, segments, full_node(machine, p), rank, averages)
+    compiled = _plans.get((key, n, splits), partial(_compile, key, n, splits))
     same = signature(
         collective, name, wanted.op, wanted.kind.dtype, None if splits is not None else n, wanted.root, segments
     )
     by, shared = machine if algorithm == "auto" else None, tuple[Any, ...]()
     if us.ranks_per_host > 1 and not wire and (n or us.ranks_per_host == p):  # else nothing says that all have called
-        parts = _parts.get((what, us.ranks_per_host), partial(_publish, what, us.ranks_per_host))
-        shared = _stages(parts, compiled, wanted, what, same)
+        parts = _parts.get((key, us.ranks_per_host), partial(_publish, key, us.ranks_per_host))
+        shared = _stages(parts, compiled, wanted, key, same)
     return Prepared(compiled.plan, compiled.edges, same, Performed(name, segments, by), shared, wire)
 
 
-class What(NamedTuple):
+class ScheduleKey(NamedTuple):
     """A schedule by its name and options, and the rank that executes it."""
 
     collective: str
@@ -173,45 +173,45 @@ class What(NamedTuple):
         return completed(schedule, self.rank) if self.averages else {}
 
 
-def _compile(what: What, n: int, splits: Splits | None) -> Compiled:
+def _compile(key: ScheduleKey, n: int, splits: Splits | None) -> Compiled:
     """The plan and the chunk edges, which calls of every dtype share, and of every op but AVG."""
-    schedule, rank = what.schedule(), what.rank
+    schedule, rank = key.schedule(), key.rank
     need_ranks_only(schedule, "a back end, which runs on ranks")
     edges = schedule.cut(n)
     longest = int(np.diff(edges).max(initial=0))
-    if what.collective in COMPACT:
-        edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, what.name))
-    return Compiled(plan(schedule, rank, edges, what.finished(schedule)), edges, longest)
+    if key.collective in COMPACT:
+        edges = compact(schedule, rank, np.diff(edges) if splits is None else _sizes(splits, schedule, rank, key.name))
+    return Compiled(plan(schedule, rank, edges, key.finished(schedule)), edges, longest)
 
 
 Parts = tuple[Published | Schedule, ...]
 
 
-def _publish(what: What, ranks_per_host: int) -> Parts:
+def _publish(key: ScheduleKey, ranks_per_host: int) -> Parts:
     """What the rank does in each stage on buffers of any size: on its host, or the stage's schedule between hosts."""
-    schedule, parts = what.schedule(), list[Published | Schedule]()
-    first, finished = what.rank - what.rank % ranks_per_host, what.finished(schedule)
+    schedule, parts = key.schedule(), list[Published | Schedule]()
+    first, finished = key.rank - key.rank % ranks_per_host, key.finished(schedule)
     for stage in stages(schedule, ranks_per_host):
         if not stage.is_on_hosts:
             parts.append(stage.schedule)
             continue
         ranks = range(first, first + ranks_per_host)
-        published = publish(stage.on_host(ranks), what.rank - first, finished)
+        published = publish(stage.on_host(ranks), key.rank - first, finished)
         if published is None:
             return ()
         parts.append(published)
     return tuple(parts)
 
 
-def _stages(parts: Parts, compiled: Compiled, wanted: CallKey, what: What, same: bytes) -> tuple[Any, ...]:
+def _stages(parts: Parts, compiled: Compiled, wanted: CallKey, key: ScheduleKey, same: bytes) -> tuple[Any, ...]:
     """The stages for tensors of one size, op and dtype; none if published buffers do not take them."""
     found = list[Any]()
     for part in parts:
         if isinstance(part, Schedule):
-            found.append(plan(part, what.rank, compiled.edges, what.finished(what.schedule())))
+            found.append(plan(part, key.rank, compiled.edges, key.finished(key.schedule())))
             continue
         kind = wanted.op, wanted.kind.dtype
-        ready = local.published().ready(part, *compiled[1:], *kind, same, what.p, wanted.splits or ())
+        ready = local.published().ready(part, *compiled[1:], *kind, same, key.p, wanted.splits or ())
         if ready is None:
             return ()
         found.append(ready)

@@ -56,7 +56,7 @@ def now(times: Any) -> int:
 @compiled
 def sleep(address: int, seen: int, nanoseconds: int, times: Any) -> None:
     """Sleep while the low half of a word in shared memory is as it was seen, until `wake`, but not for longer."""
-    times[0], times[1] = 0, nanoseconds
+    times[0], times[1] = nanoseconds // BILLION, nanoseconds % BILLION
     _syscall(FUTEX, address, FUTEX_WAIT, seen & 0xFFFFFFFF, times.ctypes.data, 0, 0)
 
 

@@ -1,5 +1,7 @@
 """Ranks of one host execute a schedule on buffers that all of them can read: no message, no copy per step."""
 
+import platform
+
 from collectives.backends.p2p.loop.system import FUTEX
 from collectives.backends.p2p.published.choice import choose, measure
 from collectives.backends.p2p.published.executor import Ready, enter, execute, ready
@@ -8,4 +10,4 @@ from collectives.backends.p2p.published.segment import share
 __all__ = ["Ready", "choose", "enter", "execute", "measure", "ready", "share"]
 
 if not FUTEX:
-    raise ImportError("a rank that waits cannot sleep: got a processor of unknown calls, expected x86_64 or aarch64")
+    raise ImportError(f"no futex: got the processor {platform.machine()}, expected x86_64 or aarch64")
