@@ -13,7 +13,7 @@ from collectives_course.messages import Network, RunResult
 from collectives_course.schedules import need_all_reduce, prove
 from collectives_course.verdict import Failed
 
-from .truths import SMALL_BUFFERS, inside_both, truth
+from .truths import SMALL_BUFFERS, interior_in_both, truth
 
 
 def variant(seed: int) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _need_sent(played: RunResult, least: list[int], what: str) -> None:
 def trees_repaired(submission: Submission) -> None:
     p = len(submission.variant["places"])
     schedule = _proved(submission, "trees", p, 2, most_steps=2 * (p.bit_length() - 1), most_sent=2)
-    if both := inside_both(schedule):
+    if both := interior_in_both(schedule):
         raise Failed(f"trees.py: ranks {both} have children in both trees, expected none")
 
 

@@ -95,10 +95,10 @@ def _groups(peers: Submission) -> Truth:
 def _trees(peers: Submission) -> Truth:
     schedule, n = peers.call("schedule", file="trees.py"), peers.variant["bytes"]
     verify(schedule)
-    return Truth("overloaded ranks", inside_both(schedule), int(traffic(schedule, n).sent.max()) - 2 * n)
+    return Truth("overloaded ranks", interior_in_both(schedule), int(traffic(schedule, n).sent.max()) - 2 * n)
 
 
-def inside_both(schedule: Schedule) -> list[int]:
+def interior_in_both(schedule: Schedule) -> list[int]:
     """Ranks that add in every chunk: each chunk goes up a tree of its own."""
     inner: list[set[int]] = [set() for _ in range(schedule.k)]
     for step in schedule.steps():

@@ -23,19 +23,35 @@ GRADIENT = int(needs.gradient_bytes(MODEL.parameters))  # bytes
 COMPUTING = (needs.FORWARD + needs.BACKWARD) * MODEL.parameters * MODEL.sequence / needs.H100.achieved
 BACKWARD = COMPUTING * needs.BACKWARD / (needs.FORWARD + needs.BACKWARD)
 
+# What the job does with each collective, and what that costs.
+CALLS = {
+    "all_reduce": (
+        "sums {} of gradients a step",
+        "If nothing overlaps, the all-reduce by {} adds {} to the computing.",
+    ),
+    "all_gather": (
+        "gathers {} of new parameters a step, because each GPU has updated only its part of them (ZeRO-1)",
+        "If nothing overlaps, the all-gather by {} adds {} to the computing.",
+    ),
+    "broadcast": (
+        "begins with a broadcast of {} of parameters from rank 0",
+        "The broadcast by {} takes as long as {} of the computing of one step, and happens once.",
+    ),
+}
 
-def all_reduce_seconds(algorithm: str, nbytes: int = GRADIENT) -> float:
-    """Simulated seconds of one all-reduce, of the whole gradient or a bucket; pipelined in the best number of segments.
 
-    >>> round(all_reduce_seconds("ring"), 2), round(COMPUTING, 2)
+def simulated(algorithm: str, nbytes: int = GRADIENT, collective: str = "all_reduce") -> float:
+    """Simulated seconds of one call, for the whole gradient or a bucket; pipelined in the best number of segments.
+
+    >>> round(simulated("ring"), 2), round(COMPUTING, 2)
     (0.63, 0.98)
     """
-    return float(row(Case("all_reduce", algorithm, GPUS, nbytes, machine(ON)))["seconds"])
+    return float(row(Case(collective, algorithm, GPUS, nbytes, machine(ON)))["seconds"])
 
 
-def step(*algorithms: str) -> Picture:
-    """The all-reduce of a step by each of these algorithms, beside the computing, with a caption that compares them."""
-    times = {name: all_reduce_seconds(name) for name in algorithms}
+def step(*algorithms: str, collective: str = "all_reduce") -> Picture:
+    """The job's call of a collective by each of these algorithms, beside the computing of a step, and a caption."""
+    times = {name: simulated(name, collective=collective) for name in algorithms}
     bars = {"computing": COMPUTING} | times
 
     def paint(figure: Figure, theme: Theme) -> None:
@@ -52,15 +68,15 @@ def step(*algorithms: str) -> Picture:
 
     said = "; ".join(f"{name} {duration(seconds)}" for name, seconds in bars.items())
     drawn = picture(paint, f"Seconds of a step, simulated: {said}.", kit.WIDTH, 0.5 + 0.34 * len(bars))
-    return replace(drawn, caption=_caption(times))
+    return replace(drawn, caption=_caption(times, collective))
 
 
-def _caption(times: dict[str, float]) -> str:
-    least = statements.least(times)
-    added = f"{min(times.values()) / COMPUTING:.0%}"
-    job = f"The job: {MODEL.name} on {GPUS} H100 sums {GRADIENT / 1e9:.0f} GB of gradients a step. Simulated on {ON}."
+def _caption(times: dict[str, float], collective: str) -> str:
+    least, share = statements.least(times), f"{min(times.values()) / COMPUTING:.0%}"
+    does, costs = CALLS[collective]
+    job = f"The job: {MODEL.name} on {GPUS} H100 {does.format(f'{GRADIENT / 1e9:.0f} GB')}. Simulated on {ON}."
     ports = " The ring leaves each node through one of its eight ports." if "ring" in times else ""
-    return f"{job} If nothing overlaps, the all-reduce by {least} adds {added} to the computing.{ports}"
+    return f"{job} {costs.format(least, share)}{ports}"
 
 
 def exposed(algorithm: str, bucket: int) -> float:
@@ -71,7 +87,7 @@ def exposed(algorithm: str, bucket: int) -> float:
     """
     buckets = -(-GRADIENT // bucket)
     ready = overlap.ready_times(buckets, BACKWARD)
-    return overlap.exposed(ready, [all_reduce_seconds(algorithm, bucket)] * buckets)
+    return overlap.exposed(ready, [simulated(algorithm, bucket)] * buckets)
 
 
 def wasted(algorithm: str, tokens: float = 1e12) -> float:
@@ -81,4 +97,4 @@ def wasted(algorithm: str, tokens: float = 1e12) -> float:
     0.13
     """
     steps = tokens / (GPUS * MODEL.sequence)
-    return steps * all_reduce_seconds(algorithm) * GPUS / 3600
+    return steps * simulated(algorithm) * GPUS / 3600

@@ -146,7 +146,7 @@ def test_the_binary_tree_is_nccls() -> None:
         assert np.flatnonzero(parent == 0).tolist() == [first_power >> 1]
 
 
-def test_no_rank_is_inside_both_trees_but_rank_0_for_odd_p() -> None:
+def test_no_rank_is_interior_in_both_trees_but_rank_0_for_odd_p() -> None:
     for p in range(2, 1025):
         both = np.intersect1d(interior(binary_tree(p)), interior(second_tree(p)))
         assert both.tolist() == ([0] if p % 2 and p > 1 else []), p
@@ -171,7 +171,7 @@ def test_no_port_works_twice_in_one_colour() -> None:
 
 
 def test_mirroring_an_odd_number_is_refused() -> None:
-    """It would leave half of all ranks inside both trees: the bug of NCCL 2.4.2 to 2.7.8."""
+    """It would leave half of all ranks interior in both trees: the bug of NCCL 2.4.2 to 2.7.8."""
     with pytest.raises(ValueError, match="a 'mirror' \\(for even p\\) or a 'shift', not 'mirror' for 9 ranks"):
         build("all_reduce", "two_tree", 9, second="mirror")
     with pytest.raises(ValueError, match="not 'mirrored' for 8 ranks"):

@@ -5,7 +5,13 @@ import pytest
 
 from collectives import verify
 from collectives.algorithms.binary_tree import NO_PARENT, second_tree
-from collectives.algorithms.library_trees import FIRST_TREES, all_reduce_on, in_order_tree, inside_both, library_trees
+from collectives.algorithms.library_trees import (
+    FIRST_TREES,
+    all_reduce_on,
+    in_order_tree,
+    interior_in_both,
+    library_trees,
+)
 from collectives.traffic import traffic
 
 SIZES = [*range(1, 20), 31, 32, 33, 64, 65]
@@ -53,21 +59,21 @@ def test_nccls_second_tree_is_the_one_of_the_library(p: int) -> None:
 
 
 @pytest.mark.parametrize("p", [4, 8, 16, 32, 64])
-def test_for_powers_of_two_no_rank_is_inside_both_trees(p: int) -> None:
+def test_for_powers_of_two_no_rank_is_interior_in_both_trees(p: int) -> None:
     for library in FIRST_TREES:
-        assert not inside_both(library_trees(library, p)).size
+        assert not interior_in_both(library_trees(library, p)).size
         assert busiest(library, p) <= 2
 
 
 @pytest.mark.parametrize("p", [9, 17, 33, 65])
-def test_a_shifted_heap_leaves_half_of_the_ranks_inside_both_trees(p: int) -> None:
+def test_a_shifted_heap_leaves_half_of_the_ranks_interior_in_both_trees(p: int) -> None:
     parents = library_trees("torchcomms", p)
     leaves = [rank for rank in range(p) if rank not in parents[0] and rank not in parents[1]]
-    assert (inside_both(parents).size, len(leaves)) == ((p - 3) // 2, (p - 1) // 2)
+    assert (interior_in_both(parents).size, len(leaves)) == ((p - 3) // 2, (p - 1) // 2)
     assert busiest("torchcomms", p) == 3
     assert busiest("NCCL", p) == busiest("UCC", p) == 2
-    assert inside_both(library_trees("NCCL", p)).tolist() == [0]
-    assert not inside_both(library_trees("UCC", p)).size
+    assert interior_in_both(library_trees("NCCL", p)).tolist() == [0]
+    assert not interior_in_both(library_trees("UCC", p)).size
 
 
 def test_every_tree_has_one_root() -> None:

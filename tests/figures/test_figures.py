@@ -84,8 +84,8 @@ def test_a_picture_is_reproducible_and_has_two_themes(name: str) -> None:
 
 @pytest.mark.integration
 def test_alternative_texts_say_what_is_shown() -> None:
-    assert "ranks 0, 2, 4, 6, 8; inside the second: ranks 0, 1, 3, 5, 7; rank 0 is inside both" in two_trees(9).alt
-    assert "no rank is inside both" in two_trees(8).alt
+    assert "ranks 0, 2, 4, 6, 8; in the second: ranks 0, 1, 3, 5, 7; rank 0 is interior in both" in two_trees(9).alt
+    assert "no rank is interior in both" in two_trees(8).alt
     assert "56 arrows" not in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
     assert "28 arrows between ranks over" in space_time(ALGORITHMS["all_reduce", "two_tree"](8)).alt
     assert (

@@ -291,14 +291,14 @@ def test_no_rank_is_absent_or_present_beyond_what_the_log_says() -> None:
     assert only([*alone, stuck], "timeout").follows.endswith("ranks 4–5 joined but did not finish collective #42")
 
 
-def test_a_node_inside_both_trees() -> None:
+def test_a_node_interior_in_both_trees() -> None:
     node = {rank: f"n{rank}" for rank in range(7)}
     first, leaves = np.array([-1, 0, 0, 1, 1, 2, 2]), np.array([3, 5, 5, 4, 6, 4, -1])
     assert loaded_nodes({0: first, 1: first}, node) == []
     assert loaded_nodes({0: first, 1: leaves}, node) == []
     assert loaded_nodes({0: first, 1: np.array([1, -1, 1, 0, 0, 2, 2])}, node) == ["n0", "n1", "n2"]
     log = [*lines(Job(nodes=7, gpus=1))]
-    assert "inside both" not in kinds(log)
+    assert "interior in both" not in kinds(log)
     places = [
         (["1/2/-1", "3/4/-1", "5/6/-1", *["-1/-1/-1"] * 4], [-1, 0, 0, 1, 1, 2, 2]),
         (["3/4/-1", "0/2/-1", "5/6/-1", *["-1/-1/-1"] * 4], [1, -1, 1, 0, 0, 2, 2]),
@@ -307,7 +307,7 @@ def test_a_node_inside_both_trees() -> None:
         at = next(i for i, line in enumerate(log) if line.startswith(head(Job(gpus=1), rank)) and "Trees" in line)
         trees = " ".join(f"[{c}] {below[rank]}->{rank}->{above[rank]}" for c, (below, above) in enumerate(places))
         log[at] = head(Job(gpus=1), rank) + f"Trees {trees}"
-    assert only(log, "inside both").found.endswith("links to other nodes: node0, node1, node2")
+    assert only(log, "interior in both").found.endswith("links to other nodes: node0, node1, node2")
 
 
 def test_trees_that_do_not_fit_together_are_left_out() -> None:

@@ -22,9 +22,13 @@ def test_a_panel_says_what_is_marked() -> None:
 
 
 @pytest.mark.parametrize("library", FIRST_TREES)
-def test_a_pair_of_trees_names_the_ranks_inside_both(library: str) -> None:
+def test_a_pair_of_trees_names_the_ranks_interior_in_both(library: str) -> None:
     drawn = side_by_side(library_trees(library, 9), library)
-    inside = {"NCCL": "Inside both: 0.", "UCC": "No rank is inside both.", "torchcomms": "Inside both: 1, 2, 3."}
+    inside = {
+        "NCCL": "Interior in both: 0.",
+        "UCC": "No rank is interior in both.",
+        "torchcomms": "Interior in both: 1, 2, 3.",
+    }
     assert drawn.alt.endswith(inside[library])
     assert b"<svg" in drawn.dark
 

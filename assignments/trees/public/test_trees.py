@@ -20,7 +20,7 @@ def test_roots(p):
 
 
 @pytest.mark.parametrize("p", [2, 4, 8, 16])
-def test_no_rank_is_inside_both_trees(p):
+def test_no_rank_is_interior_in_both_trees(p):
     assert not inside(trees.first_tree(p)) & inside(trees.second_tree(p))
 
 

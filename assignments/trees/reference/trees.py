@@ -22,7 +22,7 @@ def first_tree(p):
 def second_tree(p):
     """The other tree, with the root ``(ROOT + SECOND) % p``: a rank that is inside the first tree is a leaf here.
 
-    For odd p one rank must be inside both; it has one child in each.
+    For odd p one rank must be interior in both; it has one child in each.
     """
     # solution: the parent of every rank; what is inside the first tree has no children here
     return numbered(p, ROOT + SECOND)

@@ -44,7 +44,7 @@ GREEN, PURPLE, SKY = Mark("#009E73", "D"), Mark("#CC79A7", "v"), Mark("#56B4E9",
 BRICK, NAVY = Mark("#994F00", "H"), Mark("#4B6FC4", "8")
 OLIVE, WINE, TEAL = Mark("#999933", "<"), Mark("#882255", "p"), Mark("#44AA99", "d")
 INDIGO, FOREST, NEUTRAL = Mark("#332288", "h"), Mark("#117733", ">"), Mark("#8c8c8c", "*")
-ROSE, GOLD, PLUM = Mark("#CC6677", "*"), Mark("#B8860B", "2"), Mark("#AA4499", "+")
+VIOLET, GOLD, PLUM = Mark("#9467BD", "*"), Mark("#B8860B", "2"), Mark("#AA4499", "+")
 MAGENTA = Mark("#EE3377", "x")
 
 
@@ -152,7 +152,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("reduce_scatter", "pairwise"): Algorithm(
         direct.pairwise_reduce_scatter, PURPLE, cost=lambda p: share(p, p - 1, adds=True), far=True),
     ("reduce_scatter", "optimal"): Algorithm(
-        bruck.reduce_scatter, ROSE, cost=lambda p: share(p, height(p), adds=True), far=True),
+        bruck.reduce_scatter, VIOLET, cost=lambda p: share(p, height(p), adds=True), far=True),
     ("reduce_scatter", "pat"): Algorithm(
         pat.reduce_scatter, INDIGO, cost=lambda p: share(p, height(p), adds=True), far=True),
     ("all_reduce", "exchange"): Algorithm(
@@ -171,7 +171,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "halving_doubling"): Algorithm(
         halving.halving_doubling, WINE, cost=bounds.halving_doubling, far=True),
     ("all_reduce", "optimal"): Algorithm(
-        bruck.all_reduce, ROSE, cost=lambda p: Cost(2 * height(p), 2 * (p - 1) / p, (p - 1) / p), far=True),
+        bruck.all_reduce, VIOLET, cost=lambda p: Cost(2 * height(p), 2 * (p - 1) / p, (p - 1) / p), far=True),
     ("all_reduce", "swing"): Algorithm(
         swing.all_reduce, BRICK, cost=lambda p: bounds.halving_doubling(p, bounds.even(p)), far=True),
     ("all_reduce", "swing_doubling"): Algorithm(

@@ -46,10 +46,10 @@ def library_trees(library: str, p: int) -> Ints:
     return np.stack([first, turned(first, "shift" if p % 2 else "mirror")])
 
 
-def inside_both(parents: Ints) -> Ints:
+def interior_in_both(parents: Ints) -> Ints:
     """The ranks that have children in both trees.
 
-    >>> inside_both(library_trees("torchcomms", 9)).tolist()
+    >>> interior_in_both(library_trees("torchcomms", 9)).tolist()
     [1, 2, 3]
     """
     first, second = (parent[parent != NO_PARENT] for parent in parents)

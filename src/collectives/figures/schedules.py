@@ -288,8 +288,8 @@ def two_trees(p: int) -> Picture:
     both = np.intersect1d(first, second)
     shared = f"rank {', '.join(map(str, both))} is" if both.size else "no rank is"
     alt = (
-        f"Two binary trees on {p} ranks. Inside the first: ranks {_listed(first)}; inside the second: ranks "
-        f"{_listed(second)}; {shared} inside both. Each edge works in even or in odd steps only."
+        f"Two binary trees on {p} ranks. Interior in the first: ranks {_listed(first)}; in the second: ranks "
+        f"{_listed(second)}; {shared} interior in both. Each edge works in even or in odd steps only."
     )
     return picture(paint, alt, WIDTH, height=0.8 + 0.5 * (1 + (p - 1).bit_length()))
 

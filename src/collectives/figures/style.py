@@ -39,7 +39,7 @@ DARK = Theme("dark", ink="#e6edf3", faint="#48515c", ground="#14181e")
 
 # Colours of algorithms that a dark page swallows, or that come too close to one of these, and what they are there: the
 # same hue, brighter.
-BRIGHTER = {b"#332288": b"#8f7fe8", b"#882255": b"#c2476f", b"#117733": b"#5fb04a", b"#cc6677": b"#f2a0ac"}
+BRIGHTER = {b"#332288": b"#8f7fe8", b"#882255": b"#c2476f", b"#117733": b"#5fb04a", b"#9467bd": b"#c4a3e6"}
 
 # Of each algorithm, and of back ends, for rows whose algorithm a library chose.
 MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | {

@@ -1,19 +1,19 @@
-"""Any two trees on the same ranks, side by side: who is inside one of them, and who inside both."""
+"""Any two trees on the same ranks, side by side, with the ranks that are interior in both."""
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collectives.algorithms.binary_tree import NO_PARENT, depths
-from collectives.algorithms.library_trees import inside_both
+from collectives.algorithms.library_trees import interior_in_both
 from collectives.figures.schedules import WIDTH
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.schedule import Ints
 
 
 def side_by_side(parents: Ints, title: str) -> Picture:
-    """Both trees; a rank that is inside both is filled, all others are rings."""
-    both = inside_both(parents).tolist()
+    """Both trees; a rank that is interior in both is filled, the others are rings."""
+    both = interior_in_both(parents).tolist()
     levels = [int(depths(parent).max()) for parent in parents]
 
     def paint(figure: Figure, theme: Theme) -> None:
@@ -21,7 +21,7 @@ def side_by_side(parents: Ints, title: str) -> Picture:
             axes.set_title(f"{title}, {name} tree", fontsize=10, color=theme.ink)
             _tree(axes, parent, set(both), theme)
 
-    said = f"Inside both: {', '.join(map(str, both))}." if both else "No rank is inside both."
+    said = f"Interior in both: {', '.join(map(str, both))}." if both else "No rank is interior in both."
     alt = f"{title}: two trees on {parents.shape[1]} ranks, {levels[0]} and {levels[1]} levels below the root. {said}"
     return picture(paint, alt, WIDTH, height=0.9 + 0.55 * (1 + max(levels)))
 

@@ -13,7 +13,7 @@ from collectives.machine import machine
 from collectives_book.claims import checks
 from collectives_book.claims.checks import inside
 from collectives_book.claims.ledger import AT_LEAST, AT_MOST, EQUAL, LESS, Claim, Excluded, Given, Source, within
-from collectives_book.claims.subonis import COUNTS, EVEN, ON_COUNTS, by_parity, inside_both, mirrored
+from collectives_book.claims.subonis import COUNTS, EVEN, ON_COUNTS, by_parity, interior_in_both, mirrored
 from collectives_book.figures.statements import listed
 from collectives_book.massive_scale import published
 from collectives_book.massive_scale.published import POINTS
@@ -138,9 +138,11 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     ),
     Claim(
         "text.9", "no rank is a node", "No rank is a node in both trees; one may be a leaf in both.",
-        (0,) * len(COUNTS), lambda: tuple(inside_both(p, "shift") for p in COUNTS), EQUAL,
+        (0,) * len(COUNTS), lambda: tuple(interior_in_both(p, "shift") for p in COUNTS), EQUAL,
         "Ranks that are nodes in both: {}.", TWO,
-        Given("the number of ranks is even", lambda: tuple(inside_both(p, "shift") for p in EVEN), (0,) * len(EVEN)),
+        Given(
+            "the number of ranks is even", lambda: tuple(interior_in_both(p, "shift") for p in EVEN), (0,) * len(EVEN)
+        ),
         form=by_parity,
         note="An odd number has it the other way round: one rank is a node in both, none a leaf in both.",
     ),
@@ -163,7 +165,7 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
         "text.13", "up to 180x improvement", "With 24,576 GPUs the latency is 180 times lower.",
         float(published.IMPROVEMENT),
         lambda: simulated("ring", LAST.ranks) / simulated("hierarchical_tree", LAST.ranks), within(0.1),
-        f"Simulated, {{}} times. The article's figure has {LAST.ring_seconds / LAST.tree_seconds:.0f}.", PAGE,
+        f"Simulated, {{}} times. The article's figure shows {LAST.ring_seconds / LAST.tree_seconds:.0f}.", PAGE,
     ),
     Claim(
         "text.14", "degrades a bit", "At scale the trees' bandwidth degrades a bit. (As a rule: by a tenth at most.)",

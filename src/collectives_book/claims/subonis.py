@@ -79,7 +79,7 @@ def mirrored(p: int) -> Ints:
     return np.where(other_way == NO_PARENT, NO_PARENT, p - 1 - other_way)
 
 
-def inside_both(p: int, how: str) -> int:
+def interior_in_both(p: int, how: str) -> int:
     """How many ranks have children in the first tree and in the second."""
     second = mirrored(p) if how == "mirror" else second_tree(p, how)
     return len(inside(binary_tree(p)) & inside(second))
@@ -87,7 +87,7 @@ def inside_both(p: int, how: str) -> int:
 
 def either_way(counts: tuple[int, ...]) -> tuple[int, ...]:
     """The same, first of all shifted trees, then of all mirrored ones."""
-    return tuple(inside_both(p, how) for how in ("shift", "mirror") for p in counts)
+    return tuple(interior_in_both(p, how) for how in ("shift", "mirror") for p in counts)
 
 
 def by_parity(found: Value) -> str:
@@ -322,9 +322,9 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     ),
     Claim(
         "41.2", "In one tree, a node", "A node is a leaf of one tree and internal in the other.", (0,) * len(COUNTS),
-        lambda: tuple(inside_both(p, "shift") for p in COUNTS), EQUAL,
+        lambda: tuple(interior_in_both(p, "shift") for p in COUNTS), EQUAL,
         "Ranks that are internal in both: {}.", TWO,
-        Given("N is even", lambda: tuple(inside_both(p, "shift") for p in EVEN), (0,) * len(EVEN)), form=by_parity,
+        Given("N is even", lambda: tuple(interior_in_both(p, "shift") for p in EVEN), (0,) * len(EVEN)), form=by_parity,
     ),
     Claim(
         "41.3", "numbering from the original complete", "The second tree may be shifted or mirrored.",
@@ -356,8 +356,8 @@ ENTRIES: tuple[Claim | Excluded, ...] = (
     ),
     Claim(
         "45", "In 2019, NVIDIA published", "The article of 2019 compares ring, hierarchical ring and two trees.", 3,
-        lambda: len(published.IMAGES[256]), EQUAL, "Its last figure has {} series.", "massive-scale",
-        note="Its figures of latency and bandwidth have two: no hierarchical ring.",
+        lambda: len(published.IMAGES[256]), EQUAL, "Its last figure shows {} series.", "massive-scale",
+        note="Its figures of latency and bandwidth show two: no hierarchical ring.",
     ),
     Claim(
         "47", "with near-full bandwidth utilization", "Two trees use nearly the full bandwidth.", 1.0,

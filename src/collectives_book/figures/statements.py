@@ -167,7 +167,8 @@ def takeover(
 ) -> tuple[str, float | None]:
     """Which name leads at the last place, and from which place on; ``leading`` has the names in front at each place.
 
-    More than one name is a tie. The place is None for a tie, and for a name that leads everywhere.
+    More than one name is a tie; of three or more it says who led alone at last. The place is None for a tie, and for a
+    name that leads everywhere.
 
     >>> takeover([(1, ["tree"]), (2, ["ring", "tree"]), (4, ["ring"]), (8, ["ring"])], "{} B".format)
     ('ring is fastest from 4 B', 4)
@@ -175,13 +176,17 @@ def takeover(
     ('ring is fastest throughout', None)
     >>> takeover([(1, ["ring"]), (2, ["ring", "tree"])], "{} B".format)
     ('ring and tree tie at 2 B', None)
+    >>> takeover([(1, ["ring"]), (2, ["ring", "tree", "root"])], "{} B".format)
+    ('ring is fastest at 1 B, several tie at 2 B', None)
     """
     if not leading:
         return "", None
     last, names = leading[-1]
-    if len(names) > 1:
-        who = listed(names) if len(names) < 3 else f"{len(names)} series"
-        return f"{who} tie at {form(last)}", None
+    if len(names) == 2:
+        return f"{listed(names)} tie at {form(last)}", None
+    if len(names) > 2:
+        alone = [f"{first[0]} is {best} at {form(at)}, " for at, first in leading if len(first) == 1]
+        return f"{alone[-1] if alone else ''}several tie at {form(last)}", None
     *before, (name, at) = [(tuple(names), [at for at, _ in run]) for names, run in groupby(leading, lambda one: one[1])]
     if not before:
         return f"{name[0]} is {best} throughout", None

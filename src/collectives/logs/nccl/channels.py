@@ -92,8 +92,9 @@ def crossings(order: tuple[int, ...], node: dict[int, str]) -> int:
 def loaded_nodes(trees: dict[int, Ints], node: dict[int, str]) -> list[str]:
     """The nodes with more than four links to other nodes in two different trees.
 
-    Inside one tree a node has a parent and two children, as a leaf of the other a parent. One with more is inside both,
-    and sends more than the whole buffer in one direction. Channels repeat two trees; of other numbers nothing is said.
+    An interior node of one tree has a parent and two children, as a leaf of the other a parent. One with more is
+    interior in both, and sends more than the whole buffer in one direction. Channels repeat two trees; of other
+    numbers nothing is said.
     """
     distinct = {parent.tobytes(): parent.tolist() for parent in trees.values()}
     if len(distinct) != 2:

@@ -111,8 +111,8 @@ def _trees(of: Communicator) -> Iterator[Finding]:
     node = node_of(of)
     if set(node) == set(range(of.size)) and (both := loaded_nodes(trees, node)):
         yield Finding(
-            "inside both",
-            f"inside both trees, with more than four links to other nodes: {named(both)}",
+            "interior in both",
+            f"interior in both trees, with more than four links to other nodes: {named(both)}",
             "such a node carries more than the others, and the others wait for it",
             "compare with the trees of this number of nodes: `collectives show all_reduce two_tree`",
             (line,),
