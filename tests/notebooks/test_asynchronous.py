@@ -113,8 +113,8 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
         "If one worker computes 4× as long, the modes keep this share of their updates per second: "
         "synchronous 50% and asynchronous 100%."
     )
-    assert "*asynchronous* makes 2.00 times as many updates per second as *synchronous*" in captions.faster(
-        table, "compute", "asynchronous", "synchronous"
+    assert captions.faster(table, "compute", "asynchronous", "synchronous") == (
+        "*asynchronous* makes 2.00 times as many updates per second as *synchronous* (2 runs each, 50% intervals)"
     )
     assert "show no significant difference (50% intervals)" in captions.faster(
         table, "nobody", "asynchronous", "synchronous"
@@ -126,6 +126,7 @@ def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
     )
     assert captions.repeatable(table).endswith("synchronous 1 from 4 runs; asynchronous 4 from 4 runs.")
     assert "14.3% of the updates, not 14.3%" in captions.share(late)
+    assert captions.beside(late).endswith("All runs of *asynchronous* are above them at 0 points and below them at 0.")
     assert "synchronous 1.00 (75% of the test images" in captions.last(late)
     assert "one worker computes 4× as long: synchronous 3, asynchronous 7" in figures.rates(table, {}).alt
     assert "asynchronous, largest 2" in figures.staleness(late).alt

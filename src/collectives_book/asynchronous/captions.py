@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collectives.units import duration
+from collectives.units import duration, many
 from collectives_book.asynchronous.figures import added, by_mode, modes, name, slowness
 from collectives_book.figures import statements
 from collectives_book.figures.statements import Row, Rows
+
+VISIBLE = 0.01  # the least difference of two losses that their figure shows
 
 
 def kept(rows: Rows, slow: str) -> str:
@@ -20,15 +22,27 @@ def kept(rows: Rows, slow: str) -> str:
 
 
 def faster(rows: Rows, slow: str, one: str, other: str) -> str:
-    """A clause: how many times as many updates per second one mode makes as another, or that they tie."""
+    """A clause: how many times as many updates per second one mode makes as another, or a tie; and how sure that is.
+
+    >>> import pandas as pd
+    >>> common = {"slow": "turns", "bound": 4, "updates": 100}
+    >>> seconds = {"synchronous": (3.9, 4.0, 4.1), "stale": (2.0, 2.0, 2.1), "asynchronous": (2.0, 2.0, 2.0)}
+    >>> rows = pd.DataFrame([common | {"mode": mode, "seconds": each} for mode in seconds for each in seconds[mode]])
+    >>> faster(rows, "turns", "stale", "synchronous")
+    '*at most 4 steps ahead* makes 2.00 times as many updates per second as *synchronous* (3 runs each, 75% intervals)'
+    >>> faster(rows, "turns", "asynchronous", "stale")
+    '*asynchronous* and *at most 4 steps ahead* show no significant difference (75% intervals)'
+    """
     table = by_mode(rows[rows.slow == slow]).set_index("mode", drop=False)
     first, second = (next(table.loc[[mode]].itertuples()) for mode in (one, other))
     names = [name(mode, int(table.bound.iloc[0])) for mode in (one, other)]
+    counts = [len(each.samples) for each in (first, second)]
+    sure = statements.intervals(counts)
     if not statements.apart(first, second):
-        sure = statements.intervals([len(each.samples) for each in (first, second)])
         return f"*{names[0]}* and *{names[1]}* show no significant difference ({sure})"
     times = f"{second.median_us / first.median_us:.2f} times"
-    return f"*{names[0]}* makes {times} as many updates per second as *{names[1]}*"
+    runs = statements.span(counts, str)
+    return f"*{names[0]}* makes {times} as many updates per second as *{names[1]}* ({runs} runs each, {sure})"
 
 
 def lag(rows: Rows) -> str:
@@ -76,6 +90,34 @@ def last(rows: Rows) -> str:
         right = statements.span(100 * runs.accuracy, "{:.0f}%".format)
         parts.append(f"{mode} {losses} ({right} of the test images correct)")
     return f"After {rows.updates.iloc[0]} updates the loss is: {'; '.join(parts)}."
+
+
+def beside(rows: Rows) -> str:
+    r"""Sentences: at how many points a mode that may be ahead shows a higher or lower loss than the synchronous one.
+
+    >>> import pandas as pd
+    >>> losses = [("synchronous", [2.0, 1.0, 0.5]), ("stale", [2.0, 1.2, 0.5]), ("stale", [2.0, 1.1, 0.4])]
+    >>> said = beside(pd.DataFrame([{"mode": mode, "bound": 4, "losses": each} for mode, each in losses]))
+    >>> print(said.replace(". ", ".\n"))
+    On the left, compare each mode with the synchronous runs at 3 points, and ignore differences below 0.01.
+    All runs of *at most 4 steps ahead* are above them at 1 point and below them at 0.
+    """
+    base = _ends(rows[rows["mode"] == "synchronous"])
+    parts = [
+        f"On the left, compare each mode with the synchronous runs at {many(len(base), 'point')}, "
+        f"and ignore differences below {VISIBLE}."
+    ]
+    for mode, runs in modes(rows[rows["mode"].isin(["stale", "asynchronous"])]):
+        pairs = [*zip(_ends(runs), base, strict=True)]
+        above = sum(low - highest >= VISIBLE for (low, _), (_, highest) in pairs)
+        below = sum(lowest - high >= VISIBLE for (_, high), (lowest, _) in pairs)
+        parts.append(f"All runs of *{mode}* are above them at {many(above, 'point')} and below them at {below}.")
+    return " ".join(parts)
+
+
+def _ends(rows: Rows) -> list[tuple[float, float]]:
+    """The lowest and the highest loss at each point."""
+    return [(min(each), max(each)) for each in zip(*rows.losses, strict=True)]
 
 
 def repeatable(rows: Rows) -> str:

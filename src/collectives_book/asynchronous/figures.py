@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -148,15 +150,19 @@ def added(counts: Rows) -> list[int]:
 
 
 def loss(rows: Rows) -> Picture:
-    """Loss against updates and against time, a line for each run."""
+    """Loss against updates and against time, a line with some markers for each run; modes are marked in turn."""
+    order = [*dict.fromkeys(rows["mode"])]
 
     def paint(figure: Figure, theme: Theme) -> None:
         left, right = figure.subplots(1, 2, sharey=True)
         for row in rows.itertuples():
             done = [nth * row.workers for nth in range(len(row.losses))]
+            look, every = LOOKS[row.mode], max(1, len(done) // 10)
+            first = order.index(row.mode) * every // len(order)
+            marked: dict[str, Any] = {"marker": look.marker, "ms": 4, "markevery": (first, every)}
             for axes, x in ((left, done), (right, row.at)):
                 label = name(row.mode, row.bound) if row.repetition == 0 and axes is right else None
-                axes.plot(x, row.losses, color=LOOKS[row.mode].colour, lw=1.2, alpha=0.8, label=label)
+                axes.plot(x, row.losses, color=look.colour, lw=1.2, alpha=0.8, label=label, **marked)
         left.set_xlabel("updates")
         right.set_xlabel("seconds")
         left.set_ylabel("loss of all samples")

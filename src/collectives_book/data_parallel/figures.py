@@ -115,7 +115,7 @@ def resumed(rows: Rows) -> Picture:
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        axes.plot(steps, whole.losses, color=theme.ink, lw=1.2, label="undisturbed")
+        axes.plot(steps, whole.losses, ".-", color=theme.ink, lw=1.2, ms=4, label="undisturbed")
         look = measured.look(row.backend, row.algorithm)
         before = row.before
         axes.plot(steps[: len(before)], before, look.marker, color=look.colour, ms=5, label="until it was killed")
