@@ -127,7 +127,7 @@ def regime_map(best: Rows) -> Picture:
         handles = [
             Patch(fc=on_page(mark(name).colour, theme), ec="none", label=f"{initials(name)}  {name}") for name in shown
         ]
-        kit.notes(figure, more=handles, columns=3)
+        kit.notes(figure, more=handles, columns=2)
 
     alt = "; ".join(_regimes_alt(name, grid) for name, grid in grids.items())
     return picture(paint, f"Simulated, {alt}.", kit.WIDTH, 4.0)
