@@ -126,7 +126,7 @@ def ranks_per_host(addresses: Sequence[Address]) -> int:
 
 
 def spins(addresses: Sequence[Address], rank: int, background: bool) -> int:
-    """How many times the rank polls its rings before it sleeps.
+    """How many times the rank polls its rings, and sockets of this host, before it sleeps.
 
     Sleeping and being woken costs 50 us and more. Spinning occupies a core that others may need: other ranks if this
     host has fewer cores than ranks, and the rank's own computation if its calls run in the background.

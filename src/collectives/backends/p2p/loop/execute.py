@@ -81,6 +81,7 @@ def execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh,
         *mesh.listeners,
         made.exchanges,
         mesh.spins,
+        0 if mesh.has_network else mesh.spins,
         0,
     )
     mesh.half_sent = partial(_half_sent, program, state)

@@ -20,6 +20,7 @@ from collectives.backends.p2p.loop.state import (
     OUT,
     OUT_RING,
     SIZE,
+    SOCKET_SPINS,
     SOURCE,
     SOURCES,
     SPINS,
@@ -111,10 +112,18 @@ def _spin(program: Flat, state: LoopState) -> bool:
 
 @compiled
 def _sleep(program: Flat, state: LoopState, until: int) -> bool:
-    """Sleep until something happens, unless a ring can be used meanwhile. Whether ``polls`` says what has happened."""
+    """Sleep until something happens, unless a ring can be used meanwhile. Whether ``polls`` says what has happened.
+
+    Before that it asks again and again for a short while, if all peers are on this host.
+    """
     count = _polls(program, state)
     if _is_any_ready(program, state):
         return False
+    for _ in range(state.numbers[SOCKET_SPINS]):
+        state.times[:] = 0
+        if ppoll(state.polls.ctypes.data, count, state.times.ctypes.data, 0) > 0:
+            return True
+        sched_yield()
     state.times[1] = max(0, until - now(state.times))
     state.times[0] = 0
     return bool(ppoll(state.polls.ctypes.data, count, state.times.ctypes.data, 0) > 0)
