@@ -29,9 +29,9 @@ OUT, INTO, OUT_RING, INTO_RING, OUT_FIRST, OUT_LAST, INTO_FIRST, INTO_LAST, LOW_
 PLACES = INTO_RING + 1  # columns that the mesh knows
 # Numbers of the call, which `CALL` packs: addresses of the tensor and of scratch memory; the kernels of `reducing`, the
 # last of which is the bytes of an element; ranks; the sockets that listen; whether a step's messages leave before a
-# later one's; how many times a rank polls its rings, and its sockets, before it sleeps; whether the loop has begun. Then
-# its own: how many tasks and peers the lists have; the first task that is not done; what failed: on whose connection,
-# which way, the system's reason or one of those below, and how many bytes came behind another header.
+# later one's; how many times a rank polls its rings, and its sockets, before it sleeps; whether the loop has begun.
+# Then its own: how many tasks and peers the lists have; the first task that is not done; what failed: on whose
+# connection, which way, the system's reason or one of those below, and how many bytes came behind another header.
 TENSOR, SCRATCH_MEMORY, KERNELS = range(3)
 SIZE, RANKS, LISTENER, LOCAL_LISTENER, BY_STEP, SPINS, SOCKET_SPINS, BEGUN = range(KERNELS + 4, KERNELS + 12)
 (
