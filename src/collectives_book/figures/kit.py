@@ -30,7 +30,7 @@ SUBS = {100: (1.0, 2.0, 5.0), 10000: (1.0, 3.0)}
 
 # More series than these cannot be told apart: all others are grey.
 MOST_SERIES = 5
-GREY = Mark("#88888866", ".")
+GREY = Mark("#888888", ".")
 
 # Letters in a line of a name at the end of a series, and in a line above the figure.
 LABEL_LETTERS, LINE = 19, 64

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from collectives.figures.style import MARKS, Picture, Theme, mark, picture
+from collectives.figures.style import MARKS, Picture, Theme, mark, on_page, picture
 from collectives.units import duration, format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.needs import H100, MODELS, Transformer, activation_bytes, state_bytes
@@ -96,7 +96,10 @@ def fastest(panels: Sequence[Fastest], message: str, bucket: int | None = None, 
             look: dict[str, Any] = {"fill": False, "ec": theme.ink, "lw": 1.4, "ls": (0, (1, 1.5))}
             for y in (y for y, nbytes in enumerate(panel.names) if nbytes == bucket):
                 axes.add_patch(mpl.patches.Rectangle((-0.5, y - 0.5), len(panel.ranks), 1, **look))
-        handles = [mpl.patches.Patch(fc=mark(name).colour, label=f"{_initials(name)} {_words(name)}") for name in names]
+        handles = [
+            mpl.patches.Patch(fc=on_page(mark(name).colour, theme), label=f"{_initials(name)} {_words(name)}")
+            for name in names
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
         kit.message(figure, theme, message)
 
@@ -122,11 +125,11 @@ def _fields(axes: Axes, panel: Fastest, theme: Theme) -> None:
     rows = list(panel.names.values())
     for y, names in enumerate(rows):
         for name in filter(None, dict.fromkeys(names)):
-            look: dict[str, Any] = {"fc": mark(name).colour, "ec": theme.ground, "lw": 1}
+            look: dict[str, Any] = {"fc": on_page(mark(name).colour, theme), "ec": theme.ground, "lw": 1}
             for run in _runs([x for x, each in enumerate(names) if each == name]):
                 axes.add_patch(mpl.patches.Rectangle((run[0] - 0.5, y - 0.5), len(run), 1, **look))
     for area in _areas(rows):
-        _name_area(axes, area, rows[area[0][1]][area[0][0]], ACROSS / len(panel.ranks))
+        _name_area(axes, area, rows[area[0][1]][area[0][0]], ACROSS / len(panel.ranks), theme)
     axes.set(xlim=(-0.5, len(panel.ranks) - 0.5), ylim=(-0.5, len(panel.names) - 0.5))
     axes.set_xticks(range(len(panel.ranks)), [f"{ranks:,}" for ranks in panel.ranks])
     axes.set_yticks(range(len(panel.names)), [format_bytes(nbytes) for nbytes in panel.names])
@@ -160,7 +163,7 @@ def _areas(rows: Sequence[Sequence[str]]) -> list[list[Field]]:
     return found
 
 
-def _name_area(axes: Axes, area: Sequence[Field], name: str, width: float) -> None:
+def _name_area(axes: Axes, area: Sequence[Field], name: str, width: float, theme: Theme) -> None:
     """The name in the longest row of an area, the middle one of several; its initials where a field is too narrow."""
     levels = sorted({y for _, y in area})
     runs = [(len(run), run[0], y) for y in levels for run in _runs([x for x, row in area if row == y])]
@@ -169,7 +172,7 @@ def _name_area(axes: Axes, area: Sequence[Field], name: str, width: float) -> No
     words = _words(name) if len(name) * LETTER <= length * width else _initials(name)
     axes.text(
         x + (length - 1) / 2, y, words, ha="center", va="center",
-        fontsize=SIZE, color=kit.readable_on(mark(name).colour),
+        fontsize=SIZE, color=kit.readable_on(on_page(mark(name).colour, theme)),
     )  # fmt: skip
 
 

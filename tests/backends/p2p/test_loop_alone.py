@@ -58,7 +58,7 @@ class Rank:
         self.program = flatten(tuple(Task(tuple(task), ()) for task in each), (0,) * len(each), ((),) * len(each))
         self.state = state.new_state(self.program, self.sockets)
         HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
-        numbers = len(self.peers), *self.listeners, self.step_by_step, self.spins, 0
+        numbers = len(self.peers), *self.listeners, self.step_by_step, self.spins, self.spins, 0
         state.CALL.pack_into(
             self.state.numbers.data, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), *numbers
         )
@@ -124,6 +124,19 @@ def test_waiting_ends_when_its_time_is_over(stack: ExitStack) -> None:
     tasks._begin(rank.program, rank.state)
     assert tasks._run_ready(rank.program, rank.state)
     assert rank.wait(0) == waiting.PAUSE
+
+
+def test_a_rank_polls_its_sockets_before_it_sleeps(stack: ExitStack) -> None:
+    """It has no time to sleep, so it would see nothing of what comes later."""
+    rank = Rank(stack)
+    rank.begin(receive(100))
+    assert rank.run() == tasks.PAUSE
+    rank.state.numbers[state.SOCKET_SPINS] = 1 << 22
+    later = threading.Timer(0.05, rank.peers[0].sendall, [header(100) + bytes(range(100))])
+    later.start()
+    rank.wait(0)
+    later.join()
+    assert bytes(rank.tensor[:100]) == bytes(range(100))
 
 
 def test_a_message_may_come_in_pieces(stack: ExitStack) -> None:
