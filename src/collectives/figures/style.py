@@ -55,10 +55,10 @@ MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | 
 def on_page(colour: str, theme: Theme) -> str:
     """A colour of an area as a page of this theme shows it; those of lines and markers change by themselves.
 
-    >>> on_page("#332288", DARK), on_page("#332288", LIGHT)
-    ('#8f7fe8', '#332288')
+    >>> on_page("#9467BD", DARK), on_page("#9467BD", LIGHT)
+    ('#c4a3e6', '#9467BD')
     """
-    return BRIGHTER.get(colour.encode(), colour.encode()).decode() if theme is DARK else colour
+    return BRIGHTER.get(colour.lower().encode(), colour.encode()).decode() if theme is DARK else colour
 
 
 def mark(algorithm: str) -> Mark:
