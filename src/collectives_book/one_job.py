@@ -18,7 +18,7 @@ from collectives_book.figures import kit, statements
 
 MODEL = next(model for model in needs.MODELS if model.name == "Llama 3 8B")
 GPUS, ON = 64, "dgx-h100"
-GRADIENT = int(needs.gradient_bytes(MODEL.parameters))  # bytes
+GRADIENT = int(needs.gradient_bytes(MODEL.parameters))  # bytes; the parameters take as many
 # Seconds of a step without communication, and of its backward pass.
 COMPUTING = (needs.FORWARD + needs.BACKWARD) * MODEL.parameters * MODEL.sequence / needs.H100.achieved
 BACKWARD = COMPUTING * needs.BACKWARD / (needs.FORWARD + needs.BACKWARD)
@@ -67,7 +67,9 @@ def step(*algorithms: str, collective: str = "all_reduce") -> Picture:
         axes.spines["bottom"].set_visible(False)
 
     said = "; ".join(f"{name} {duration(seconds)}" for name, seconds in bars.items())
-    drawn = picture(paint, f"Seconds of a step, simulated: {said}.", kit.WIDTH, 0.5 + 0.34 * len(bars))
+    drawn = picture(
+        paint, f"Simulated seconds, beside the computing of a step: {said}.", kit.WIDTH, 0.5 + 0.34 * len(bars)
+    )
     return replace(drawn, caption=_caption(times, collective))
 
 

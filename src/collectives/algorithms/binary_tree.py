@@ -37,8 +37,8 @@ def binary_tree(p: int) -> Ints:
 def second_tree(p: int, how: str | None = None) -> Ints:
     """The other tree: "mirror" (rank r plays p-1-r), by default for even p, or "shift" (r plays r-1), for odd p.
 
-    That is NCCL's choice since 2.8.3. For even p no rank is interior in both trees either way. For odd p exactly one is
-    with the shift, rank 0. Mirroring would keep odd ranks odd there, and half of all ranks would be interior in both.
+    That is NCCL's choice since 2.8.3. For even p no rank is interior in both trees either way. For odd p the
+    shift leaves exactly one, rank 0. Mirroring would keep odd ranks odd there, and leave half of all ranks.
 
     Returns the parent of every rank (int64, shape (p,)), NO_PARENT for the root. Raises ValueError for another ``how``,
     and for "mirror" with an odd p above 1.

@@ -167,8 +167,8 @@ def takeover(
 ) -> tuple[str, float | None]:
     """Which name leads at the last place, and from which place on; ``leading`` has the names in front at each place.
 
-    More than one name is a tie; of three or more it says who led alone at last. The place is None for a tie, and for a
-    name that leads everywhere.
+    More than one name is a tie; with three or more, the text names the last one that led alone. The place is None for a
+    tie, and for a name that leads everywhere.
 
     >>> takeover([(1, ["tree"]), (2, ["ring", "tree"]), (4, ["ring"]), (8, ["ring"])], "{} B".format)
     ('ring is fastest from 4 B', 4)

@@ -82,7 +82,7 @@ class Mesh:
         # For the compiled loop: numbers of the sockets to and from each peer, and addresses of the rings; -1 without.
         self.sockets = np.full((self.size, 4), -1)
         self.half_sent: Callable[[], Iterable[Message]] = tuple  # the rest of what the compiled loop has begun to send
-        self.has_network = False  # whether any peer is on another host
+        self.has_network = len({host for host, _ in self.addresses}) > 1  # whether any rank is on another host
         self.over: str | None = None  # what its connections are: shared memory, TCP, or both
         self._rings: dict[int, Any] = {}  # by numbers of sockets
         self.segment: Any = None  # memory that all ranks of this host share
@@ -362,7 +362,6 @@ class Mesh:
         if ring := local.meet(self.addresses, peer, hello):
             self._use(connection, ring, is_sent=True)
             return connection
-        self.has_network |= self.addresses[peer][0] != self.addresses[self.rank][0]
         connected = socket.socket()
         prepare(connected)
         self._use(connection, connected, is_sent=True)

@@ -114,7 +114,7 @@ def _spin(program: Flat, state: LoopState) -> bool:
 def _sleep(program: Flat, state: LoopState, until: int) -> bool:
     """Sleep until something happens, unless a ring can be used meanwhile. Whether ``polls`` says what has happened.
 
-    Before that it asks again and again for a short while, if all peers are on this host.
+    If all ranks are on this host, it polls for a short while first.
     """
     count = _polls(program, state)
     if _is_any_ready(program, state):
