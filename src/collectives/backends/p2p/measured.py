@@ -15,9 +15,10 @@ from collectives.machine import Link, Machine
 
 SMALL = 8  # bytes of a message that shows the latency
 ROUNDS, BURST = 5, 8  # round trips; messages of a burst
+RATE_ROUNDS = 3  # of each larger message: the first may wait for TCP's window to open
 LARGE = (64 << 10, 512 << 10, 4 << 20)  # bytes of the messages that show the rate
 LONG = 3  # round trips: a message that takes longer shows the rate well enough
-SECONDS, TRIPS = 0.1, 20  # no larger message follows if it would end later: the longer of seconds and round trips
+SECONDS, TRIPS = 0.1, 30  # no larger message follows if it would end later: the longer of seconds and round trips
 
 _ORDER = struct.Struct("<III")  # rounds, messages in each, bytes of each; no rounds: the end
 _LINK = struct.Struct("<ddd")  # latency, overhead, rate
@@ -29,7 +30,7 @@ def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
 
     Of the network it is the median of what the pairs of ranks r and r + p // 2 measure, which are on different hosts.
     All pairs measure at once, because a collective uses all links at once; with an odd p the last rank waits. Takes
-    about 20 round trips, or 0.1 s if that is longer. Every rank of a group of 2 or more calls it.
+    about 30 round trips, or 0.1 s if that is longer. Every rank of a group of 2 or more calls it.
 
     Ranks that share memory measure a step and a byte on published buffers (`published.choice`), and rank 0's count. If
     all ranks do, that is the machine's only link.
@@ -93,9 +94,9 @@ def _rate(pair: _Pair, trip: float, until: float) -> float:
     """Bytes per second of the largest message that there was time for."""
     rate = 0.0
     for nbytes in LARGE:
-        if rate and time.perf_counter() + trip + nbytes / rate > until:
+        if rate and time.perf_counter() + RATE_ROUNDS * (trip + nbytes / rate) > until:
             break
-        seconds = _seconds(pair, 1, 1, nbytes)
+        seconds = _seconds(pair, RATE_ROUNDS, 1, nbytes)
         rate = nbytes / max(seconds - trip, seconds / 100)
         if seconds > LONG * trip:
             break
