@@ -70,6 +70,13 @@ def test_all_ranks_choose_by_one_measurement(p: int) -> None:
         assert first[0]["chosen"] == [choose("all_reduce", p, NBYTES, link.alpha, link.beta), 1]
 
 
+def test_no_rank_hides_the_latency_of_its_own_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_TRANSPORT", "tcp")
+    network = Machine.model_validate(seen(3)["first"][0]["machine"]).network
+    assert network.latency == 0.0
+    assert network.overhead > 0.0
+
+
 def test_hosts_of_several_ranks_have_two_links(allowed: None) -> None:
     first = seen(6, "cluster:2ms,50MB/s,3")["first"]
     assert first == [first[0]] * 6
@@ -85,5 +92,6 @@ def test_hosts_of_several_ranks_have_two_links(allowed: None) -> None:
 def test_links_that_are_known_are_found(allowed: None) -> None:
     (first, *_) = seen(4, "cluster:20ms,5MB/s")["first"]
     network = Machine.model_validate(first["machine"]).network
+    assert network.latency > network.overhead
     assert network.latency + network.overhead == pytest.approx(20e-3, rel=0.25)
     assert network.rate == pytest.approx(5e6, rel=0.25)

@@ -59,6 +59,8 @@ def _network(joined: Mesh, group: dist.ProcessGroup) -> Link:
             _answer(_Pair(joined, joined.rank - half))
     links = [_LINK.unpack(each) for each in everyones(found, group) if each]
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
+    if not joined.has_network:  # a message is work for the host's cores all the time: no rank can hide any of it
+        latency, overhead = 0.0, latency + overhead
     return Link(latency=latency, overhead=overhead, rate=rate)
 
 
