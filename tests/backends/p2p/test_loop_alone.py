@@ -273,6 +273,17 @@ def test_in_an_exchange_a_later_step_waits_for_the_earlier_one_of_another_peer(s
     assert come(rank.peers[1], HEADER.size) == header(100, step=1)
 
 
+def test_a_message_that_has_left_while_another_one_was_sent_is_not_waited_for(stack: ExitStack) -> None:
+    """A task waits for room, and the send of another task finds it."""
+    rank = Rank(stack)
+    rank.begin(send(100))
+    assert rank.run() == tasks.FINISHED
+    rank.state.numbers[state.BLOCKED_TASKS] = 1
+    rank.state.tasks[0, [state.BLOCKED, state.AT]] = 0, 1
+    assert rank.wait(SOON) == waiting.GOING
+    assert rank.state.numbers[[state.BLOCKED_TASKS, state.READIES]].tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("size", [100, LONG + 1000, 3 * LONG])
 def test_the_last_bytes_of_a_long_message_wake_the_rank(stack: ExitStack, size: int) -> None:
     rank = Rank(stack)

@@ -120,7 +120,8 @@ def _execute_in_python(
                     if not ties[follower]:
                         heappush(ready, follower)
         if blocked:
-            joined.wait([message for _, message, _ in blocked])
+            if all(message.left > missing for _, message, missing in blocked):
+                joined.wait([message for _, message, _ in blocked])
             for each in blocked:
                 if each[1].left <= each[2]:
                     heappush(ready, each[0])

@@ -46,6 +46,8 @@ def wait(program: Flat, state: LoopState, until: int) -> int:
 
     Returns at once after a failure.
     """
+    if _resume(program, state):  # their messages have left while others were sent
+        return GOING
     _find_sources(program, state)
     has_polled = not _spin(program, state) and _sleep(program, state, until)
     for nth in range(state.numbers[SOURCES]):
@@ -202,10 +204,10 @@ def _awaited(program: Flat, state: LoopState, nth: int) -> int:
 
 
 @compiled
-def _resume(program: Flat, state: LoopState) -> None:
-    """Make the tasks ready that need not wait any longer."""
-    still = 0
-    for nth in range(state.numbers[BLOCKED_TASKS]):
+def _resume(program: Flat, state: LoopState) -> bool:
+    """Make the tasks ready that need not wait any longer: whether there are any."""
+    still, blocked = 0, state.numbers[BLOCKED_TASKS]
+    for nth in range(blocked):
         task = state.tasks[nth, BLOCKED]
         do = program.instructions[state.tasks[task, AT]]
         if left(state, do[NUMBER]) > do[FIRST] * state.numbers[SIZE]:
@@ -214,3 +216,4 @@ def _resume(program: Flat, state: LoopState) -> None:
         else:
             push(state, task)
     state.numbers[BLOCKED_TASKS] = still
+    return bool(still < blocked)
