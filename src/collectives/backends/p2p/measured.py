@@ -15,7 +15,7 @@ from collectives.machine import Link, Machine
 
 SMALL = 8  # bytes of a message that shows the latency
 ROUNDS, BURST = 5, 8  # round trips; messages of a burst
-RATE_ROUNDS = 3  # of each larger message: the first may wait for TCP's window to open
+RATE_ROUNDS = 3  # of each larger message: a new TCP connection sends the first one slowly
 LARGE = (64 << 10, 512 << 10, 4 << 20)  # bytes of the messages that show the rate
 LONG = 3  # round trips: a message that takes longer shows the rate well enough
 SECONDS, TRIPS = 0.1, 30  # no larger message follows if it would end later: the longer of seconds and round trips
@@ -30,7 +30,8 @@ def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
 
     Of the network it is the median of what the pairs of ranks r and r + p // 2 measure, which are on different hosts.
     All pairs measure at once, because a collective uses all links at once; with an odd p the last rank waits. Takes
-    about 30 round trips, or 0.1 s if that is longer. Every rank of a group of 2 or more calls it.
+    about 30 round trips, or 0.1 s if that is longer. On one host all of a message's time is overhead. Every rank of a
+    group of 2 or more calls it.
 
     Ranks that share memory measure a step and a byte on published buffers (`published.choice`), and rank 0's count. If
     all ranks do, that is the machine's only link.
@@ -59,7 +60,7 @@ def _network(joined: Mesh, group: dist.ProcessGroup) -> Link:
             _answer(_Pair(joined, joined.rank - half))
     links = [_LINK.unpack(each) for each in everyones(found, group) if each]
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
-    if not joined.has_network:  # a message is work for the host's cores all the time: no rank can hide any of it
+    if not joined.has_network:  # its cores work on a message all the time, so no rank can hide any of it
         latency, overhead = 0.0, latency + overhead
     return Link(latency=latency, overhead=overhead, rate=rate)
 
