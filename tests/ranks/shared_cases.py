@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +22,9 @@ import torch
 from torch import distributed as dist
 
 import collectives
+from collectives.backends import Call, backend
 from collectives.backends.p2p import mesh
 from collectives.backends.p2p.communicator import communicator
-from collectives.backends.p2p.loop.state import OUT_RING
 
 Report = Callable[[dict[str, Any]], None]
 SECONDS = 4.0  # timeout of a group of which a rank fails
@@ -35,16 +37,15 @@ def run(settings: dict[str, Any], report: Report) -> None:
     report({"seen": everyone})
 
 
-def counted(n: int) -> dict[str, Any]:
-    """Bytes that this host sends over its network and its loopback in an all-reduce by a ring; what ranks talk over."""
-    tensor = torch.ones(n)
-    collectives.all_reduce(tensor, algorithm="ring")  # makes the connections
+def counted(n: int, algorithm: str) -> dict[str, Any]:
+    """Bytes that this host sends over its network and its loopback in an all-reduce; what carries them."""
+    call = Call("all_reduce", (tensor := torch.ones(n)), tensor, dist.ReduceOp.SUM, algorithm=algorithm)
+    over = backend("p2p").perform(call).transport  # makes the connections
     dist.barrier()
     before = sent()
     dist.barrier()
-    collectives.all_reduce(tensor, algorithm="ring")
+    backend("p2p").perform(call)
     dist.barrier()
-    over = communicator(dist.distributed_c10d._get_default_group()).mesh().over
     return {"over": over} | {name: value - before[name] for name, value in sent().items()}
 
 
@@ -55,7 +56,7 @@ def sent() -> dict[str, int]:
 
 
 def stressed(calls: int) -> bool:
-    """Calls of random sizes, some longer than a ring, and ranks that come late."""
+    """Calls of random sizes, some longer than a slot, and ranks that come late."""
     size, late, right = random.Random(1), random.Random(dist.get_rank()), True
     rank, p = dist.get_rank(), dist.get_world_size()
     for _ in range(calls):
@@ -81,7 +82,6 @@ def fails(rank: int, p: int, how: str, hosts: str = "1") -> str:
     tensor = torch.ones(300_000)
     collectives.all_reduce(tensor, group=group, algorithm=algorithm)
     used = communicator(group).mesh()
-    assert used.sockets[(rank ^ 1 if each > 1 else rank + 1) % p, OUT_RING] != -1
     assert used.segment
     assert len(used.on_host) == each
     dist.barrier()
@@ -108,11 +108,29 @@ def leaves(rank: int, p: int) -> str:
     return "nothing" if left() == before else f"{before} {left()}"
 
 
+def refused(rank: int, p: int) -> str:
+    """What carries a call, and the warning, where the system has no room for shared memory."""
+    del p
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    os.memfd_create = refuse
+    tensor = torch.full((1000,), rank + 1.0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        call = Call("all_reduce", tensor, tensor, dist.ReduceOp.SUM, algorithm="ring")
+        over = backend("p2p").perform(call).transport
+    assert tensor.tolist() == [3.0] * 1000
+    return ", ".join([str(over), *(str(each.message) for each in said)])
+
+
 def left() -> tuple[int, int, list[str]]:
-    """Open sockets and memory, mapped rings, and files in shared memory."""
+    """Open memory, mapped memory, and files in shared memory and names of sockets."""
     opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     maps = Path("/proc/self/maps").read_text().count("memfd:collectives")
-    return sum("memfd:collectives" in each for each in opened), maps, sorted(os.listdir("/dev/shm"))  # noqa: PTH208
+    names = [each.split()[-1] for each in Path("/proc/net/unix").read_text().splitlines() if "@collectives" in each]
+    return sum("memfd:collectives" in each for each in opened), maps, [*sorted(os.listdir("/dev/shm")), *names]  # noqa: PTH208
 
 
 def main(do: str, p: int, *rest: str) -> None:
@@ -121,7 +139,7 @@ def main(do: str, p: int, *rest: str) -> None:
 
     def one(rank: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=p)
-        said = {"fails": fails, "leaves": leaves}[do](rank, p, *rest)
+        said = {"fails": fails, "leaves": leaves, "refused": refused}[do](rank, p, *rest)
         sys.stdout.write(f"rank {rank}: {said}\n")
         sys.stdout.flush()
         os._exit(0)

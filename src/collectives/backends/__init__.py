@@ -36,8 +36,8 @@ class Performed(NamedTuple):
     """What a back end did: its algorithm, into how many segments that cut a chunk if the back end knows, and by what.
 
     ``machine`` is the one by which "auto" has chosen; None if it did not choose, or by `autotune.DEFAULT`. ``executor``
-    says what of ours followed the program: compiled code or Python. ``transport`` says what this rank's connections in
-    the group are: shared memory, TCP, or both.
+    says what of ours followed the program: compiled code or Python. ``transport`` says what carried the call:
+    shared memory, TCP, or both.
     """
 
     algorithm: str

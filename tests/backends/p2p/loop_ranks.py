@@ -1,7 +1,7 @@
 """Ranks as threads of this process, each with connections of its own, for tests of the executors."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from collectives.backends.p2p.program import Plan
 from collectives.backends.p2p.signature import NO_CALL
 
 LIMIT = 60.0
-_own = threading.local()  # what the rank of a thread has: the compiled loop, and no shared memory
+_own = threading.local()  # whether the rank of a thread has the compiled loop
 
 
 def follow(
@@ -31,19 +31,15 @@ def follow(
 
 
 class Ranks:
-    """Ranks as threads of this process, each with a mesh of its own: over real connections, without a process group.
+    """Ranks as threads of this process, each with a mesh of its own: over real connections, without a process group."""
 
-    Those in ``tcp`` have no shared memory.
-    """
-
-    def __init__(self, p: int, patch: pytest.MonkeyPatch, seconds: float = LIMIT, tcp: Collection[int] = ()) -> None:
-        self.p, self.tcp, self._told = p, tcp, dict[int, Any]()
+    def __init__(self, p: int, patch: pytest.MonkeyPatch, seconds: float = LIMIT) -> None:
+        self.p, self._told = p, dict[int, Any]()
         self._all = threading.Barrier(p)
         patch.setattr(mesh, "introduce", self._introduce)
         _own.is_compiled = True
         assert local.loop()  # compiled here, not while ranks wait
         patch.setattr(local, "loop", lambda loop=local.loop: loop() if _own.is_compiled else None)
-        patch.setattr(local, "rings", lambda rings=local.rings: None if _own.is_tcp else rings())
         options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
         self.groups = [
             SimpleNamespace(rank=lambda r=r: r, size=lambda: p, _get_backend=lambda _: SimpleNamespace(options=options))
@@ -61,7 +57,7 @@ class Ranks:
         seen: list[Any] = [None] * self.p
 
         def one(r: int) -> None:
-            _own.is_compiled, _own.is_tcp = who[r] == "c", r in self.tcp
+            _own.is_compiled = who[r] == "c"
             try:
                 seen[r] = act(r)
             except (Exception, KeyboardInterrupt) as error:

@@ -1,8 +1,6 @@
-"""The compiled loop of one rank, whose peers are sockets and rings that the test holds: pieces, failures, wake-ups."""
+"""The compiled loop of one rank, whose peers are sockets that the test holds: pieces, failures, wake-ups."""
 
-import ctypes
 import errno
-import os
 import select
 import socket
 import struct
@@ -15,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from collectives.backends.p2p import rings
 from collectives.backends.p2p.connection import HEADER
-from collectives.backends.p2p.loop import execute, messages, ring, state, tasks, waiting
+from collectives.backends.p2p.loop import execute, messages, state, tasks, waiting
 from collectives.backends.p2p.loop.flat import flatten
 from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.program import Flat, Instruction, Recv, Send, Span, Task, Wait
@@ -33,13 +30,13 @@ LONG = messages.RECEIVE_LOW_WATER
 
 
 class Rank:
-    """A rank with a connection to each peer, both ways over one socket or ring; its elements are bytes."""
+    """A rank with a connection to each peer, both ways over one socket; its elements are bytes."""
 
     def __init__(self, stack: ExitStack, peers: int = 1) -> None:
         self.tensor = np.random.default_rng(3).integers(0, 256, N, dtype=np.uint8)
         self.sockets = np.full((peers, state.PLACES), state.NONE)
         self.peers = [self._connect(stack, peer) for peer in range(peers)]
-        self.listeners, self.step_by_step, self.spins = (-1, -1), False, 1
+        self.listener, self.step_by_step = -1, False
         self.program: Flat
         self.state: state.LoopState
 
@@ -58,7 +55,7 @@ class Rank:
         self.program = flatten(tuple(Task(tuple(task), ()) for task in each), (0,) * len(each), ((),) * len(each))
         self.state = state.new_state(self.program, self.sockets)
         HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
-        numbers = len(self.peers), *self.listeners, self.step_by_step, self.spins, self.spins, 0
+        numbers = len(self.peers), self.listener, self.step_by_step, 1, 0
         state.CALL.pack_into(
             self.state.numbers.data, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), *numbers
         )
@@ -131,7 +128,7 @@ def test_a_rank_polls_its_sockets_before_it_sleeps(stack: ExitStack) -> None:
     rank = Rank(stack)
     rank.begin(receive(100))
     assert rank.run() == tasks.PAUSE
-    rank.state.numbers[state.SOCKET_SPINS] = 1 << 22
+    rank.state.numbers[state.SPINS] = 1 << 22
     later = threading.Timer(0.05, rank.peers[0].sendall, [header(100) + bytes(range(100))])
     later.start()
     rank.wait(0)
@@ -278,10 +275,10 @@ def test_a_message_that_has_left_while_another_one_was_sent_is_not_waited_for(st
     rank = Rank(stack)
     rank.begin(send(100))
     assert rank.run() == tasks.FINISHED
-    rank.state.numbers[state.BLOCKED_TASKS] = 1
-    rank.state.tasks[0, [state.BLOCKED, state.AT]] = 0, 1
+    rank.state.numbers[state.FIRST_TASK] = 0
+    rank.state.tasks[0, [state.STATUS, state.AT]] = state.BLOCKED, 1
     assert rank.wait(SOON) == waiting.GOING
-    assert rank.state.numbers[[state.BLOCKED_TASKS, state.READIES]].tolist() == [0, 1]
+    assert rank.state.tasks[0, state.STATUS] == state.READY
 
 
 @pytest.mark.parametrize("size", [100, LONG + 1000, 3 * LONG])
@@ -308,86 +305,11 @@ def test_a_task_goes_on_with_the_byte_that_it_lacks(stack: ExitStack) -> None:
     assert rank.run() == tasks.FINISHED
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_process_that_connects_ends_the_waiting(stack: ExitStack, which: int) -> None:
+def test_a_process_that_connects_ends_the_waiting(stack: ExitStack) -> None:
     rank = Rank(stack)
     listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    rank.listeners = (listener.fileno(), -1) if which == 0 else (-1, listener.fileno())
+    rank.listener = listener.fileno()
     rank.begin(receive(100))
     assert rank.run() == tasks.PAUSE
     stack.enter_context(socket.create_connection(listener.getsockname()))
     assert rank.run() == tasks.LISTENER_READY
-
-
-Pair = tuple[Rank, rings.Ring]
-
-
-def over_ring(stack: ExitStack, is_sent: bool) -> Pair:
-    """A rank that sends, or receives, over a ring, and the peer's end."""
-    one, other = socket.socketpair()
-    writer = rings.give(one, b".")
-    _, memory, *_ = socket.recv_fds(other, 1, 1)
-    reader = rings.take(other, memory)
-    os.close(memory[0])
-    rank, ours = Rank(stack), writer if is_sent else reader
-    rank.sockets[0] = state.NONE
-    rank.sockets[0, [0, 2] if is_sent else [1, 3]] = ours.fileno(), ours.address
-    stack.callback(writer.close)
-    stack.callback(reader.close)
-    return rank, reader if is_sent else writer
-
-
-def test_what_a_peer_wrote_before_it_closed_is_read_first(stack: ExitStack) -> None:
-    rank, writer = over_ring(stack, is_sent=False)
-    rank.begin(receive(100))
-    assert rank.run() == tasks.PAUSE
-    writer.sendmsg([header(100) + bytes(range(100))])
-    writer.close()
-    for _ in range(2):  # as if it had been woken by the byte that the writer sent, and by the closing
-        messages.hear(rank.state, 0, False)
-    assert rank.failed[0] == 0
-    assert rank.run() == tasks.FINISHED
-    assert bytes(rank.tensor[:100]) == bytes(range(100))
-
-
-def test_a_writer_that_closes_in_a_message_is_named(stack: ExitStack) -> None:
-    rank, writer = over_ring(stack, is_sent=False)
-    rank.begin(receive(100))
-    writer.sendmsg([header(100) + b"part"])
-    assert rank.run() == tasks.PAUSE
-    writer.close()
-    assert rank.run() == tasks.FAILED
-    assert rank.failed[:4] == (1, 0, 0, state.CLOSED)
-
-
-def test_a_reader_that_closes_is_noticed_when_its_ring_is_full(stack: ExitStack) -> None:
-    rank, reader = over_ring(stack, is_sent=True)
-    rank.begin(send(N), send(N, number=1))
-    assert rank.run() == tasks.PAUSE
-    reader.close()
-    assert rank.run() == tasks.FAILED
-    assert rank.failed[:4] == (1, 0, 1, errno.EPIPE)
-
-
-def test_bytes_that_come_while_a_rank_falls_asleep_are_seen(stack: ExitStack) -> None:
-    rank, writer = over_ring(stack, is_sent=False)
-    rank.spins = 0  # it looks only once, after it has asked to be woken
-    rank.begin(receive(100))
-    assert rank.run() == tasks.PAUSE
-    asleep = ctypes.c_int64.from_address(int(rank.sockets[0, 3]) + ring.READER_SLEEPS)
-    asleep.value = 0  # the writer has looked before, and sends nothing that would wake it
-    writer.sendmsg([header(100) + bytes(100)])
-    assert rank.wait(SOON) == waiting.GOING
-
-
-def test_a_writer_is_woken_when_half_of_its_ring_is_free(stack: ExitStack) -> None:
-    rank, reader = over_ring(stack, is_sent=True)
-    rank.begin(send(N), send(N, number=1))
-    assert rank.run() == tasks.PAUSE
-    doorbell = [int(rank.sockets[0, 0])]
-    assert not select.select(doorbell, [], [], 0)[0]
-    assert len(come(reader, ring.ROOM)) == ring.ROOM
-    assert select.select(doorbell, [], [], 0)[0]
-    reader.settimeout(MOST_PAUSES / 10)
-    rest = threading.Thread(daemon=True, target=come, args=(reader, 2 * (HEADER.size + N) - ring.ROOM))
-    assert ended(rank, rest) == tasks.FINISHED

@@ -110,6 +110,17 @@ def has_come(connection: Connection) -> bool:
     return False
 
 
+def has_gone(connection: Connection) -> bool:
+    """Whether the peer has closed its end, and all that it sent before has been read."""
+    connection.socket.setblocking(False)
+    try:
+        return not connection.socket.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 def no_sign(ranks: Sequence[int]) -> str:
     """What is known of ranks that have not waited as long as the others.
 

@@ -10,6 +10,7 @@ from torch import distributed as dist
 
 from collectives.backends import Call, Performed
 from collectives.backends.coding import decode, encode, whole_blocks
+from collectives.backends.p2p import local
 from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.buffers import fill, hand_over, scratch_of, tensors
@@ -18,7 +19,7 @@ from collectives.backends.p2p.connection import MessageError
 from collectives.backends.p2p.execute import execute, execute_stages
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.prepared import DEVICES, CallKey, Prepared, call_key, check, prepare
-from collectives.backends.p2p.program import PYTHON
+from collectives.backends.p2p.program import PYTHON, Plan
 
 
 def perform(call: Call) -> Performed:
@@ -73,7 +74,14 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performe
             executor = _send_and_receive(call, made, wanted, group, me, mesh)
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
-    return Performed(*made.performed[:3], executor, mesh.over if mesh else None)
+    return Performed(*made.performed[:3], executor, _transport(made, mesh) if mesh and me.p > 1 else None)
+
+
+def _transport(made: Prepared, mesh: Mesh) -> str:
+    """What carries the call: memory that ranks share, TCP, or both."""
+    if not (mesh.segment and made.stages):
+        return local.TCP
+    return local.MIXED if any(isinstance(stage, Plan) for stage in made.stages) else local.SHARED_MEMORY
 
 
 def _send_and_receive(

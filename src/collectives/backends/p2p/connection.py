@@ -72,7 +72,6 @@ class Connection:
         "got",
         "handler",
         "header",
-        "is_local",
         "last",
         "messages",
         "number",
@@ -87,7 +86,6 @@ class Connection:
         self.socket: Any = None
         self.number = -1  # of the socket, with the system
         self.handler: Callable[[], None] = nothing
-        self.is_local = False  # whether it is a ring in memory
         self.messages: deque[Message] = deque()
         self.header, self.got = memoryview(bytearray(HEADER.size)), 0  # in: of the message that comes next
         self.receive_low_water = 1  # in: how many bytes wake us

@@ -2,7 +2,7 @@
 
 gloo's messages do not: a sender of gloo's waits until the receiver has said that it is ready, and a thread of the
 receiver's is woken for each of both. Here a message costs one system call to send and two to receive, in the thread
-that waits, and the latency once.
+that waits, and the latency once. Ranks of one host need few messages: they read each other's `published` buffers.
 
 Every pair of ranks has one connection each way, made when it is first needed. All of it happens within `Mesh.wait`,
 which reads nothing but messages that have been asked for. What else comes stays in the system's buffers, and when these
@@ -39,6 +39,7 @@ from collectives.backends.p2p.abort import (
     describe,
     drain_abort,
     has_come,
+    has_gone,
     no_sign,
     peek_abort,
     reason,
@@ -69,8 +70,7 @@ class Mesh:
         self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
         self._listener.setblocking(False)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
-        self._local = local.listen(self._listener.getsockname(), self.size + MOST)  # before others know the address
-        self.listeners = self._listener.fileno(), self._local.fileno() if self._local else -1  # for the compiled loop
+        self.listener = self._listener.fileno()  # for the compiled loop
         self.addresses, self._token, shares = introduce(self._listener, group, bool(local.published()))
         self.ranks_per_host = local.ranks_per_host(self.addresses) if shares else 1
         self.spins = local.spins(self.addresses, self.rank, background)
@@ -79,19 +79,15 @@ class Mesh:
         self.outgoing = Outgoing(partial(self.lose, is_sent=True))
         self.into: dict[int, Connection] = {}
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
-        # For the compiled loop: numbers of the sockets to and from each peer, and addresses of the rings; -1 without.
-        self.sockets = np.full((self.size, 4), -1)
+        # For the compiled loop: numbers of the sockets to and from each peer; -1 without.
+        self.sockets = np.full((self.size, 2), -1)
         self.half_sent: Callable[[], Iterable[Message]] = tuple  # the rest of what the compiled loop has begun to send
         self.has_network = len({host for host, _ in self.addresses}) > 1  # whether any rank is on another host
-        self.over: str | None = None  # what its connections are: shared memory, TCP, or both
-        self._rings: dict[int, Any] = {}  # by numbers of sockets
         self.segment: Any = None  # memory that all ranks of this host share
         # Its arrays, and the programs that they are for.
         self.kept: BoundedCache[Any] = BoundedCache(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self._listener, select.POLLIN, self._accept)
-        if self._local:
-            self._watch(self._local, select.POLLIN, partial(self._accept_local, self._local))
 
     @property
     def on_host(self) -> range:
@@ -195,7 +191,7 @@ class Mesh:
         It reads no other message, because that would wake this rank for nothing. Returns after a second at most.
         """
         left, first = self.need_peers(messages), messages[0]
-        alone = len(messages) == 1 and len(self._handlers) == 1 + bool(self._local) and not self.outgoing.unsent
+        alone = len(messages) == 1 and len(self._handlers) == 1 and not self.outgoing.unsent
         if alone and not self._lost and not first.is_sent:
             connection = self.into[first.peer]
             if connection.socket:  # there is nothing else to do meanwhile: no need to ask who is ready
@@ -233,7 +229,7 @@ class Mesh:
         with self.explaining(peer, step):
             said = peek_abort(self.into[peer])
             why = AbortError(said.reason, "it", said.call, said.signature) if said else None
-            if (why or self.into[peer].socket.has_gone()) and not is_done():
+            if (why or has_gone(self.into[peer])) and not is_done():
                 raise why or ConnectionResetError("it has gone")
 
     @contextmanager
@@ -318,11 +314,8 @@ class Mesh:
                 self._watch(connection.socket, select.POLLOUT, connection.handler)
         for pending in self._pending.overdue():
             self._dismiss(pending)
-        ready = [number for number, ring in self._rings.items() if number in self._handlers and ring.is_ready()]
-        polled = self._poll.poll(0 if ready else min(seconds, POLL_INTERVAL) * 1e3)
-        for number in dict.fromkeys([*ready, *(number for number, _ in polled)]):
-            ring = self._rings.get(number)
-            if number in self._handlers and (not ring or ring.is_ready()):  # an earlier one may have ended it
+        for number, _ in self._poll.poll(min(seconds, POLL_INTERVAL) * 1e3):
+            if number in self._handlers:  # an earlier one may have ended it
                 self._handlers[number]()
 
     @property
@@ -345,11 +338,9 @@ class Mesh:
         yield from (connection.socket for connection in connections if connection.socket)
         yield from (pending.socket for pending in self._pending)
         yield self._listener
-        if self._local:
-            yield self._local
 
-    def _watch(self, which: Any, events: int, handler: Callable[[], None]) -> None:
-        self._poll.register(which, select.POLLIN if which.fileno() in self._rings else events)
+    def _watch(self, which: socket.socket, events: int, handler: Callable[[], None]) -> None:
+        self._poll.register(which, events)
         self._handlers[which.fileno()] = handler
 
     def _ignore(self, number: int) -> None:
@@ -359,9 +350,6 @@ class Mesh:
     def _connect(self, peer: int, step: int = 0) -> Connection:
         connection, hello = self.out.setdefault(peer, Connection(peer)), HELLO.pack(self._token, self.rank)
         connection.handler = partial(self._go_on, connection)
-        if ring := local.meet(self.addresses, peer, hello):
-            self._use(connection, ring, is_sent=True)
-            return connection
         connected = socket.socket()
         prepare(connected)
         self._use(connection, connected, is_sent=True)
@@ -371,16 +359,10 @@ class Mesh:
         self.outgoing.send(connection, Message(peer, 0, step, [hello], is_sent=True))
         return connection
 
-    def _use(self, connection: Connection, connected: Any, is_sent: bool) -> None:
-        """A connection goes over this socket, or ring."""
+    def _use(self, connection: Connection, connected: socket.socket, is_sent: bool) -> None:
+        """A connection goes over this socket."""
         connection.socket, connection.number = connected, connected.fileno()
         self.sockets[connection.peer, 0 if is_sent else 1] = connection.number
-        address = getattr(connected, "address", None)
-        over = local.SHARED_MEMORY if address else local.TCP
-        self.over = over if self.over in (None, over) else local.MIXED
-        if address:
-            connection.is_local, self._rings[connection.number] = True, connected
-            self.sockets[connection.peer, 2 if is_sent else 3] = address
 
     def _go_on(self, connection: Connection) -> None:
         """There is room to send."""
@@ -393,16 +375,6 @@ class Mesh:
         except OSError:  # the caller has closed
             return
         prepare(connected)
-        self._admit(connected)
-
-    def _accept_local(self, listener: socket.socket) -> None:
-        try:
-            connected, _ = listener.accept()
-        except OSError:
-            return
-        self._admit(local.UnixPeer(connected))
-
-    def _admit(self, connected: socket.socket) -> None:
         pending = self._pending.admit(connected)
         self._watch(connected, select.POLLIN, partial(self._greet, pending))
         self._greet(pending)  # a rank's greeting has mostly come by now
@@ -423,10 +395,7 @@ class Mesh:
         self._pending.remove(pending)
         connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
         connection.handler = partial(self._read, connection)
-        try:
-            self._use(connection, local.opened(pending.socket), is_sent=False)
-        except OSError as error:  # the peer sees no more than that this rank hangs up
-            self.lose(connection, OSError(f"this rank cannot map the memory that it was sent: {error}"), is_sent=False)
+        self._use(connection, pending.socket, is_sent=False)
 
     def _dismiss(self, pending: PendingConnection) -> None:
         self._ignore(pending.socket.fileno())

@@ -1,9 +1,10 @@
 """Messages on their way out of a rank: at once or, where ranks exchange, one step's after the other.
 
-Two messages that share a link both come late. In an exchange a rank which is behind has its partner's message before
-its own has left; if it went on to the next step at once, the partner would wait twice as long, and be behind in its
-turn. So there none of a later step begins before those of the earlier ones have left: a long one has when no more of it
-is under way than a link holds. In a pipeline, a ring or a tree, whatever is there is sent: it has to overlap.
+Two messages that share a link both come late. In an exchange, such as recursive doubling or `optimal`, a rank which is
+behind has the message of its step before its own has left. If it went on to the next peer at once, the first one would
+wait twice as long, and be behind in its turn. So there none of a later step begins before those of the earlier ones
+have left: a long one has when no more of it is under way than a link holds. A pipeline, a ring or a tree, sends what is
+there, because it has to overlap. So does a pairwise all-to-all, because none of its steps waits for another.
 """
 
 import errno
@@ -96,7 +97,7 @@ class Outgoing:
             return False
         connection.messages.popleft()
         connection.last = message.order
-        if message.size > BANDWIDTH_DELAY and connection not in self._leaving and not connection.is_local:
+        if message.size > BANDWIDTH_DELAY and connection not in self._leaving:
             self._leaving.append(connection)
         if not connection.messages:
             self.unsent.remove(connection)

@@ -23,7 +23,6 @@ from collectives.backends.p2p.loop.state import (
     AT,
     BEGUN,
     BLOCKED,
-    BLOCKED_TASKS,
     CALL,
     CLOSED,
     DIFFERENT,
@@ -40,6 +39,7 @@ from collectives.backends.p2p.loop.state import (
     PLACES,
     SCRATCH_MEMORY,
     SIZE,
+    STATUS,
     THROUGH,
     LoopState,
     new_state,
@@ -78,9 +78,8 @@ def execute(made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh,
         scratch.data_ptr(),
         *found,
         mesh.size,
-        *mesh.listeners,
+        mesh.listener,
         made.exchanges,
-        mesh.spins,
         0 if mesh.has_network else mesh.spins,
         0,
     )
@@ -109,8 +108,8 @@ def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None
         peer, is_sent = state.numbers[FAILED_PEER], state.numbers[FAILED_SENDING]
         awaited = [int(state.peers[peer, OUT_FIRST if is_sent else INTO_FIRST])]
     else:
-        tasks = state.tasks[: state.numbers[BLOCKED_TASKS], BLOCKED]
-        awaited = program.instructions[state.tasks[tasks, AT], NUMBER].tolist()
+        blocked = state.tasks[:, STATUS] == BLOCKED
+        awaited = program.instructions[state.tasks[blocked, AT], NUMBER].tolist()
     messages = [_message(program, state, number) for number in awaited]
     if has_failed:
         _lose(state, mesh, messages[0])

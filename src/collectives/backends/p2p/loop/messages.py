@@ -6,7 +6,6 @@ The bytes are those that `connection` describes: the executors of two ranks need
 import numpy as np
 
 from collectives.backends.p2p.loop.flat import BEGIN, END, FIRST, LAST, NUMBER, PEER, SCRATCH, STEP
-from collectives.backends.p2p.loop.ring import AGAIN, INTERRUPTED, has_gone, read, readable, write
 from collectives.backends.p2p.loop.state import (
     BODY,
     BY_STEP,
@@ -22,14 +21,12 @@ from collectives.backends.p2p.loop.state import (
     INSTRUCTION,
     INTO,
     INTO_FIRST,
-    INTO_RING,
     LOW_WATER,
     MOST_PARTS,
     NEXT,
     NONE,
     OUT,
     OUT_FIRST,
-    OUT_RING,
     SCRATCH_MEMORY,
     SIZE,
     TENSOR,
@@ -43,7 +40,7 @@ from collectives.backends.p2p.program import Flat
 from collectives.compiled import compiled
 
 HEADER_STEP, HEADER_BODY = 1, 2  # words of a header
-BROKEN = 32  # errno of a pipe without a reader
+AGAIN, INTERRUPTED = 11, 4  # errno
 SOL_SOCKET, SO_RCVLOWAT = 1, 18
 RECEIVE_LOW_WATER = 128 << 10
 LAST_STEP = 1 << 62
@@ -152,14 +149,7 @@ def _flush(program: Flat, state: LoopState, peer: int) -> bool:
     """Whether all of a connection's first message is handed over."""
     number = state.peers[peer, OUT_FIRST]
     message = state.messages[number]
-    parts, ring = _gather(program, state, number), state.peers[peer, OUT_RING]
-    if ring == NONE:
-        count = writev(state.peers[peer, OUT], state.parts.ctypes.data, parts)
-    else:
-        count = write(ring, state.peers[peer, OUT], state.parts, parts)
-        if not count:
-            hear(state, peer, True)
-            return False
+    count = writev(state.peers[peer, OUT], state.parts.ctypes.data, _gather(program, state, number))
     if count < 0:
         _fail(state, peer, True, error_number())
         return False
@@ -205,13 +195,7 @@ def take(program: Flat, state: LoopState, peer: int) -> bool:
     number = state.peers[peer, INTO_FIRST]
     message = state.messages[number]
     had_header = message[THROUGH] >= HEADER_BYTES
-    ring = state.peers[peer, INTO_RING]
-    if ring == NONE:
-        count = readv(state.peers[peer, INTO], state.parts.ctypes.data, _gather(program, state, number))
-    elif readable(ring):
-        count = read(ring, state.peers[peer, INTO], state.parts, _gather(program, state, number))
-    else:
-        return False
+    count = readv(state.peers[peer, INTO], state.parts.ctypes.data, _gather(program, state, number))
     if count <= 0:
         _fail(state, peer, False, error_number() if count else CLOSED)
         return False
@@ -221,19 +205,10 @@ def take(program: Flat, state: LoopState, peer: int) -> bool:
         _fail(state, peer, False, DIFFERENT)
         return False
     still = left(state, number)
-    if ring == NONE:
-        _set_low_water(state, peer, still)
+    _set_low_water(state, peer, still)
     if not still:
         _dequeue(state, peer, INTO_FIRST)
     return True
-
-
-@compiled
-def hear(state: LoopState, peer: int, is_sending: bool) -> None:
-    """Drop bytes that have woken this rank; the peer at the other end of a ring has failed if there is none."""
-    doorbell = state.peers[peer, OUT if is_sending else INTO]
-    if has_gone(doorbell, state.times) and (is_sending or not readable(state.peers[peer, INTO_RING])):
-        _fail(state, peer, is_sending, BROKEN if is_sending else CLOSED)
 
 
 @compiled

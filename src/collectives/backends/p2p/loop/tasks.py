@@ -18,13 +18,11 @@ from collectives.backends.p2p.loop.flat import (
     WAIT,
 )
 from collectives.backends.p2p.loop.messages import address, left, length, queue, send, take
-from collectives.backends.p2p.loop.ready import pop, push
 from collectives.backends.p2p.loop.reducing import combine, divide
 from collectives.backends.p2p.loop.state import (
     AT,
     BEGUN,
     BLOCKED,
-    BLOCKED_TASKS,
     DONE,
     FIRST_TASK,
     HAS_FAILED,
@@ -36,15 +34,15 @@ from collectives.backends.p2p.loop.state import (
     NONE,
     PLACES,
     RANKS,
-    READIES,
     READY,
     SIZE,
+    STATUS,
     UNDONE,
     LoopState,
 )
 from collectives.backends.p2p.loop.system import now
-from collectives.backends.p2p.loop.waiting import GOING, LISTENER_READY, PAUSE, wait
-from collectives.backends.p2p.program import AHEAD, Flat
+from collectives.backends.p2p.loop.waiting import GOING, LISTENER_READY, PAUSE, last_task, wait
+from collectives.backends.p2p.program import Flat
 from collectives.compiled import compiled
 
 # What the loop returns beside PAUSE and LISTENER_READY: the program is done; a connection has failed.
@@ -67,7 +65,7 @@ def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
     while True:
         if not _run_ready(program, state):
             return FAILED
-        if not state.numbers[BLOCKED_TASKS]:
+        if state.numbers[FIRST_TASK] == len(program.tasks) - 1:
             return FINISHED
         status = wait(program, state, until)
         if state.numbers[HAS_FAILED]:
@@ -84,43 +82,48 @@ def _begin(program: Flat, state: LoopState) -> None:
     state.peers[:, LOW_WATER] = 1
     for task in range(len(program.tasks) - 1):
         state.tasks[task, UNDONE], state.tasks[task, AT] = program.tasks[task, TIES], program.tasks[task, START]
-        if not state.tasks[task, UNDONE]:
-            push(state, task)
 
 
 @compiled
 def _run_ready(program: Flat, state: LoopState) -> bool:
-    """Run the tasks that are ready, each until it is done or waits. False where a connection has failed."""
-    while state.numbers[READIES] and state.tasks[0, READY] < state.numbers[FIRST_TASK] + AHEAD:
-        task = pop(state)
-        last = program.tasks[task + 1, START]
-        while state.tasks[task, AT] < last:
-            is_done = _do(program, state, state.tasks[task, AT])
-            if state.numbers[HAS_FAILED]:
-                return False
-            if not is_done:
-                state.tasks[state.numbers[BLOCKED_TASKS], BLOCKED] = task
-                state.numbers[BLOCKED_TASKS] += 1
-                break
-            state.tasks[task, AT] += 1
-        else:
-            _finish(program, state, task)
+    """Run the tasks that are ready, in their order: one that is done lets later ones run, and moves the last that may.
+
+    False where a connection has failed.
+    """
+    task = state.numbers[FIRST_TASK]
+    while task < last_task(program, state):
+        is_ready = state.tasks[task, UNDONE] == 0 and state.tasks[task, STATUS] == READY
+        if is_ready and not _run(program, state, task):
+            return False
+        task += 1
+    return True
+
+
+@compiled
+def _run(program: Flat, state: LoopState, task: int) -> bool:
+    """Run a task until it is done or waits. False where a connection has failed."""
+    while state.tasks[task, AT] < program.tasks[task + 1, START]:
+        is_done = _do(program, state, state.tasks[task, AT])
+        if state.numbers[HAS_FAILED]:
+            return False
+        if not is_done:
+            state.tasks[task, STATUS] = BLOCKED
+            return True
+        state.tasks[task, AT] += 1
+    _finish(program, state, task)
     return True
 
 
 @compiled
 def _finish(program: Flat, state: LoopState, task: int) -> None:
-    """A task is done: those that have waited for it alone are ready."""
-    state.tasks[task, DONE] = 1
+    """A task is done: those behind it wait for one less."""
+    state.tasks[task, STATUS] = DONE
     first = state.numbers[FIRST_TASK]
-    while first < len(program.tasks) - 1 and state.tasks[first, DONE]:
+    while first < len(program.tasks) - 1 and state.tasks[first, STATUS] == DONE:
         first += 1
     state.numbers[FIRST_TASK] = first
     for at in range(program.tasks[task, FOLLOWER], program.tasks[task + 1, FOLLOWER]):
-        follower = program.followers[at]
-        state.tasks[follower, UNDONE] -= 1
-        if not state.tasks[follower, UNDONE]:
-            push(state, follower)
+        state.tasks[program.followers[at], UNDONE] -= 1
 
 
 @compiled

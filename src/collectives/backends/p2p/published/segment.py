@@ -1,16 +1,21 @@
 """The memory that the ranks of a host share: made by the first of them, passed over Unix sockets.
 
-It has no name, and is gone with the last process that maps it, however that ends. Every rank also has connections to
-all others of the host (`mesh`): they say that a rank has failed, and end when it is killed.
+It has no name, and is gone with the last process that maps it, however that ends. The socket has one that nobody can
+guess, in the network namespace: hosts that are emulated by namespaces share no memory. Both ends check that the other
+is a process of the same user. Every rank also has connections to all others of the host (`mesh`): they say that a rank
+has failed, and end when it is killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
+import mmap
 import os
 import secrets
 import socket
+import warnings
 from weakref import finalize
 
 import numpy as np
@@ -22,11 +27,15 @@ from collectives.backends.p2p.agreement import exchange
 from collectives.backends.p2p.connection import AGREEMENT
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.published.run import EACH_SIGNATURE, HEADER, REGION, SPINS, new_state
-from collectives.backends.p2p.rings import SEALS, mapped, unmap
 from collectives.processes import is_ours
 
 SECONDS = 30.0  # that the first rank may take to pass the memory on
 SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
+SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # memory that shrinks would kill its reader
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_size_t
+_LIBC.mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_LIBC.munmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
 
 
 class Segment:
@@ -37,11 +46,20 @@ class Segment:
         nbytes = ranks * (HEADER + REGION)
         if os.fstat(descriptor).st_size != nbytes or fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
             raise OSError("memory of another size, or whose size may change")
-        self.address = mapped(descriptor, nbytes)
-        finalize(self, unmap, self.address, nbytes).atexit = False  # a thread may still use it
+        self.address = _mapped(descriptor, nbytes)
+        finalize(self, _LIBC.munmap, self.address, nbytes).atexit = False  # a thread may still use it
         self.state, self.checked = new_state(self.address, ranks, mesh.rank % ranks), np.zeros(ranks, dtype=np.int64)
         self.signature = np.zeros(EACH_SIGNATURE, dtype=np.uint8)  # of a call that sends messages
         self.state[SPINS] = SPINS_ALONE if mesh.spins == local.MANY_SPINS else 0
+
+
+def _mapped(descriptor: int, nbytes: int) -> int:
+    """Where the memory is in this process. Python's own mapping would keep a descriptor open."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = int(_LIBC.mmap(0, nbytes, protection, mmap.MAP_SHARED, descriptor, 0))
+    if address == ctypes.c_size_t(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return address
 
 
 def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
@@ -53,13 +71,15 @@ def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
     found: Segment | None = None
     with contextlib.ExitStack() as stack:
         first = mesh.on_host[0]
-        name, listener = _listener(stack) if mesh.rank == first and mesh.over == local.SHARED_MEMORY else (b"", None)
+        name, listener = _listener(stack) if mesh.rank == first else (b"", None)
         name = everyones(name, group)[first]
-        with contextlib.suppress(OSError):
+        try:
             if listener:
                 found = _give(listener, mesh)
-            elif name and mesh.over == local.SHARED_MEMORY:
+            elif name:
                 found = _take(name, mesh)
+        except OSError as error:
+            warnings.warn(f"ranks of this host share no memory, so TCP serves: {error}", RuntimeWarning, stacklevel=2)
     return found if all(everyones(b"1" if found else b"", group)) else None
 
 
