@@ -297,9 +297,19 @@ def test_an_empty_buffer_sends_nothing() -> None:
 
 
 def test_who_exchanges_goes_step_by_step() -> None:
-    doing = {name: program_of(build("all_reduce", name, 4), 1, 64).exchanges for name in ("halving_doubling", "ring")}
-    assert doing == {"halving_doubling": True, "ring": False}
-    assert not program_of(build("all_reduce", "two_tree", 7, segments=3), 2, 64).exchanges
+    assert exchanging("all_reduce", 8) == {
+        *("exchange", "parameter_server", "recursive_doubling", "halving_doubling", "swing", "swing_doubling"),
+        "optimal",
+    }
+    assert exchanging("all_reduce", 7) == {"exchange", "parameter_server", "optimal"}
+    assert exchanging("all_to_all", 7) == {"direct", "bruck"}  # no step of pairwise waits for another
+
+
+def exchanging(collective: str, p: int) -> set[str]:
+    """Algorithms in which every rank exchanges."""
+    names = [name for each, name in executable() if each == collective]
+    made = {name: build(collective, name, p, segments=3) for name in names}
+    return {name for name, each in made.items() if all(program_of(each, rank, 640).exchanges for rank in range(p))}
 
 
 def test_scratch_memory_is_reused() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from collectives.backends.p2p.step_messages import (
     in_pieces,
     landing_places,
     overlap,
+    places,
     reductions,
     step_messages,
 )
@@ -64,11 +65,10 @@ Span(start=0, stop=8, scratch=True)))
     receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     ties = tuple(len(task.after) for task in program)
-    writes, exchanges = any(messages.receives for messages in steps), all(_is_exchange(messages) for messages in steps)
-    followers = _followers(program)
+    writes, followers = any(messages.receives for messages in steps), _followers(program)
     first_sends = {message.peer: t for t in reversed(range(len(steps))) for message in steps[t].sends}
     flat = flatten(program, ties, followers)
-    return Plan(program, ties, followers, scratch, writes, exchanges, flat, first_sends)
+    return Plan(program, ties, followers, scratch, writes, _is_exchange(steps), flat, first_sends)
 
 
 def is_straight(schedule: Schedule) -> bool:
@@ -88,8 +88,16 @@ def _moves(schedule: Schedule) -> Iterator[tuple[Step, Ints, Ints]]:
     return ((step, *step.cells()) for step in schedule.steps())
 
 
-def _is_exchange(messages: StepMessages) -> bool:
-    return {message.peer for message in messages.sends} == {message.peer for message in messages.receives}
+def _is_exchange(steps: list[StepMessages]) -> bool:
+    """Whether the rank swaps messages with others, or sends to others in each step what has come in the one before."""
+    busy = [messages for messages in steps if messages.sends or messages.receives]
+    to = [{message.peer for message in messages.sends} for messages in busy]
+    by = [{message.peer for message in messages.receives} for messages in busy]
+    return to == by or (
+        [*map(len, to)] == [*map(len, by)]
+        and all(one.isdisjoint(following) for one, following in pairwise(to))
+        and all(overlap(places(one.receives), places(following.sends)) for one, following in pairwise(busy))
+    )
 
 
 def _followers(program: tuple[Task, ...]) -> tuple[tuple[int, ...], ...]:
@@ -174,7 +182,7 @@ def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span
         return Task(tuple(_with_waits(instructions, sending)), after)
 
     for t, messages in enumerate(steps):
-        needed = [span for message in messages.sends for span, _ in message.pieces]
+        needed = places(messages.sends)
         late = deque((each for each in late if not overlap(each[0], needed)), maxlen=LATE)
         for message in messages.sends:
             sent, spans = next(number), [span for span, _ in message.pieces]
@@ -183,11 +191,11 @@ def _program(steps: list[StepMessages], rank: int, finished: dict[int, list[Span
         if messages.receives:
             landed = landing_places(messages, [span for _, memory in late for span in memory])
             receives = [Recv(next(number), peer, t, into) for peer, into in landed.items()]
-            memory, places = list(landed.values()), [span for m in messages.receives for span, _ in m.pieces]
+            memory, written = list(landed.values()), places(messages.receives)
             arrival = _arrival(receives, list(reductions(messages, rank, landed)))
-            access = _Access([], memory + places, {("from", peer) for peer in landed})
+            access = _Access([], memory + written, {("from", peer) for peer in landed})
             yield task(access, *receives, *arrival, *map(Average, finished.get(t, [])))
-            late.append((places, [span for span in memory if span.scratch]))
+            late.append((written, [span for span in memory if span.scratch]))
     if sending:
         yield Task(tuple(map(Wait, sending)), tuple(at for at, _ in recent))
 

@@ -92,9 +92,10 @@ class Flat(NamedTuple):
 class Plan(NamedTuple):
     """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
 
-    ``exchanges`` says that this rank only ever swaps messages: whom it sends to in a step, it hears from in that step.
-    ``ties`` says of each task after how many others it comes, and ``followers`` which come after it. ``flat`` is all of
-    it as arrays. ``first_sends`` has the peers that the rank sends to, and the first step in which it does.
+    ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the step before, to other
+    peers, and as many messages as it receives. ``ties`` says of each task after how many others it comes, and
+    ``followers`` which come after it. ``flat`` is all of it as arrays. ``first_sends`` has the peers to which the rank
+    sends, and the first step in which it does.
     """
 
     program: tuple[Task, ...]

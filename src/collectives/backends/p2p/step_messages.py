@@ -61,6 +61,11 @@ def _append(pieces: list[tuple[Span, bool]], span: Span, add: bool) -> None:
     pieces.append((span, add))
 
 
+def places(messages: list[PairMessage]) -> list[Span]:
+    """The spans of all these messages."""
+    return [span for message in messages for span, _ in message.pieces]
+
+
 def overlap(some: list[Span], others: list[Span]) -> bool:
     """Whether any of the one have an element in common with any of the others."""
     return any(one.overlaps(other) for one in some for other in others)
