@@ -17,7 +17,7 @@ import collectives
 from collectives.backends.p2p import pending
 from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.connection import HEADER, MessageError
-from collectives.backends.p2p.mesh import HELLO
+from collectives.backends.p2p.peers import HELLO
 from collectives.backends.p2p.signature import NO_CALL
 
 Report = Callable[[dict[str, Any]], None]

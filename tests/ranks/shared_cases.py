@@ -23,7 +23,7 @@ from torch import distributed as dist
 
 import collectives
 from collectives.backends import Call, backend
-from collectives.backends.p2p import mesh
+from collectives.backends.p2p import peers
 from collectives.backends.p2p.communicator import communicator
 
 Report = Callable[[dict[str, Any]], None]
@@ -76,7 +76,7 @@ def fails(rank: int, p: int, how: str, hosts: str = "1") -> str:
     On several hosts, which are addresses of this one, ranks of each share memory of their own.
     """
     each, algorithm = p // int(hosts), "ring" if hosts == "1" else "hierarchical_ring"
-    mesh.own_address = lambda: f"127.0.0.{1 + rank // each}"
+    peers.own_address = lambda: f"127.0.0.{1 + rank // each}"
     group = dist.new_group(timeout=timedelta(seconds=SECONDS))
     assert group is not None
     tensor = torch.ones(300_000)

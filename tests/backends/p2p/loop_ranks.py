@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from collectives.backends import Performed
-from collectives.backends.p2p import local, mesh
+from collectives.backends.p2p import local, peers
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.prepared import Prepared
@@ -36,7 +36,7 @@ class Ranks:
     def __init__(self, p: int, patch: pytest.MonkeyPatch, seconds: float = LIMIT) -> None:
         self.p, self._told = p, dict[int, Any]()
         self._all = threading.Barrier(p)
-        patch.setattr(mesh, "introduce", self._introduce)
+        patch.setattr(peers, "introduce", self._introduce)
         _own.is_compiled = True
         assert local.loop()  # compiled here, not while ranks wait
         patch.setattr(local, "loop", lambda loop=local.loop: loop() if _own.is_compiled else None)

@@ -12,7 +12,7 @@ from loop_ranks import Ranks, follow
 from torch import distributed as dist
 
 from collectives.algorithms import build
-from collectives.backends.p2p import mesh
+from collectives.backends.p2p import mesh, peers
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.connection import HEADER
 from collectives.backends.p2p.mesh import Mesh
@@ -131,7 +131,8 @@ def test_ranks_whose_first_calls_differ_are_told_although_some_never_connect(
 @pytest.mark.parametrize("who", ["pp", "cp"])
 def test_half_a_message_is_not_taken_for_an_abort(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of its bits are set, as the first word of an abort. Rank 0 looks for aborts while it waits for the rest."""
-    monkeypatch.setattr(mesh, "POLL_INTERVAL", 0.1)
+    for module in (mesh, peers):
+        monkeypatch.setattr(module, "POLL_INTERVAL", 0.1)
     ranks, n = Ranks(2, monkeypatch), 1 << 20
     schedule = build("broadcast", "binomial", 2, root=1)
     plans = [plan(schedule, r, schedule.cut(n)) for r in range(2)]

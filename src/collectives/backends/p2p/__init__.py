@@ -2,7 +2,7 @@
 
 `collective` runs a call: `prepared` compiles it once, and `buffers` holds its data. Ranks of one host read each other's
 `published` buffers. Otherwise a program of messages (`compile`, `program`) is followed: by `execute` over a `mesh` of
-connections, in the compiled `loop` where it can, or by `batches` over NCCL.
+connections to `peers`, in the compiled `loop` where it can, or by `batches` over NCCL.
 """
 
 from collectives.backends import Backend, Call, Performed

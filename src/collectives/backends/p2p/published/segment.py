@@ -2,7 +2,7 @@
 
 It has no name, and is gone with the last process that maps it, however that ends. The socket has one that nobody can
 guess, in the network namespace: hosts that are emulated by namespaces share no memory. Both ends check that the other
-is a process of the same user. Every rank also has connections to all others of the host (`mesh`): they say that a rank
+is a process of the same user. Every rank also has connections to all others of the host (`peers`): they say that a rank
 has failed, and end when it is killed.
 """
 
