@@ -30,7 +30,7 @@ def run(settings: dict[str, Any], report: Report) -> None:
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
     tell("a stranger is turned away", stranger(rank, p), report)
-    tell("where it listens", communicator(dist.group.WORLD).mesh()._listener.getsockname()[0], report)  # type: ignore[arg-type]
+    tell("where it listens", communicator(dist.group.WORLD).mesh().listener.getsockname()[0], report)  # type: ignore[arg-type]
     tell("a greeting may come in pieces", slow_greeting(rank, p), report)
     tell("idle strangers are closed", idle_strangers(rank, p), report)
     tell("a sender learns why its peer gave up", gave_up(rank), report)
@@ -75,7 +75,7 @@ def stranger(rank: int, p: int) -> bool:
     """Somebody connects and says nothing, too little, or the wrong word; the next call is right all the same."""
     joined = communicator(dist.group.WORLD).mesh()
     greetings = (b"", b"hello", HELLO.pack(b"x" * 16, (rank + 1) % p))
-    guests = [socket.create_connection(joined._listener.getsockname()) for _ in greetings]
+    guests = [socket.create_connection(joined.listener.getsockname()) for _ in greetings]
     for guest, greeting in zip(guests, greetings, strict=True):
         guest.sendall(greeting)
     tensor = torch.arange(5, dtype=torch.int64) + rank
@@ -206,7 +206,7 @@ def idle_strangers(rank: int, p: int) -> bool:
         right &= torch.equal(x, total(p, 5))
 
     for _ in range(6):  # in waves: the system holds no more than MOST until a rank accepts them
-        strangers += [socket.create_connection(joined._listener.getsockname()) for _ in range(pending.MOST // 2)]
+        strangers += [socket.create_connection(joined.listener.getsockname()) for _ in range(pending.MOST // 2)]
         for _ in range(pending.MOST // 2):
             calls()
     most = pending.MOST + 3 * p  # guests, and the group's own connections

@@ -126,7 +126,7 @@ def refused(rank: int, p: int) -> str:
 
 
 def left() -> tuple[int, int, list[str]]:
-    """Open memory, mapped memory, and files in shared memory and names of sockets."""
+    """Descriptors and mappings of shared memory, and the names of its files and sockets."""
     opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     maps = Path("/proc/self/maps").read_text().count("memfd:collectives")
     names = [each.split()[-1] for each in Path("/proc/net/unix").read_text().splitlines() if "@collectives" in each]

@@ -84,12 +84,7 @@ def peek_abort(connection: Connection) -> AbortError | None:
     """An abort behind messages that this rank has not asked for yet; they stay where they are."""
     if not connection.socket:
         return None
-    connection.socket.setblocking(False)
-    try:
-        came = connection.socket.recv(REACH, socket.MSG_PEEK)
-    except OSError:
-        return None
-    came = bytes(connection.header[: connection.got]) + came
+    came = bytes(connection.header[: connection.got]) + (_peek(connection, REACH) or b"")
     if connection.got == HEADER.size:
         came = came[HEADER.size + connection.messages[0].left :]
     while len(came) >= HEADER.size:
@@ -103,22 +98,23 @@ def peek_abort(connection: Connection) -> AbortError | None:
 
 def has_come(connection: Connection) -> bool:
     """Whether something has come that nobody has read."""
-    with suppress(OSError):
-        if connection.socket:
-            connection.socket.setblocking(False)
-            return bool(connection.socket.recv(1, socket.MSG_PEEK))
-    return False
+    return bool(connection.socket and _peek(connection, 1))
 
 
 def has_gone(connection: Connection) -> bool:
     """Whether the peer has closed its end, and all that it sent before has been read."""
+    return _peek(connection, 1) == b""
+
+
+def _peek(connection: Connection, size: int) -> bytes | None:
+    """What has come that nobody has read, at most ``size`` bytes: None if nothing, no byte if the peer has closed."""
     connection.socket.setblocking(False)
     try:
-        return not connection.socket.recv(1, socket.MSG_PEEK)
+        return bytes(connection.socket.recv(size, socket.MSG_PEEK))
     except BlockingIOError:
-        return False
+        return None
     except OSError:
-        return True
+        return b""
 
 
 def no_sign(ranks: Sequence[int]) -> str:

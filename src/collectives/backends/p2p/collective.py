@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -65,8 +66,9 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performe
         check(me.over, wanted)  # before ranks talk
     made = prepare(me.membership or me.meet(wanted.kind.device), wanted)
     mesh = me.mesh(call.background) if wanted.kind.device.type == "cpu" else None
+    stages = made.stages if mesh and mesh.segment else ()
     try:
-        if mesh and mesh.segment and made.stages:
+        if mesh and stages:
             agreed = call.agreed and _agreement(call, wanted.n) is not None
             work = tensors(call, made, rank, wanted.kind)
             executor = execute_stages(made, work, scratch_of(made, wanted.kind), mesh, call.op, agreed)
@@ -74,14 +76,14 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performe
             executor = _send_and_receive(call, made, wanted, group, me, mesh)
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
-    return Performed(*made.performed[:3], executor, _transport(made, mesh) if mesh and me.p > 1 else None)
+    return Performed(*made.performed[:3], executor, _transport(stages) if mesh and me.p > 1 else None)
 
 
-def _transport(made: Prepared, mesh: Mesh) -> str:
+def _transport(stages: tuple[Any, ...]) -> str:
     """What carries the call: memory that ranks share, TCP, or both."""
-    if not (mesh.segment and made.stages):
+    if not stages:
         return local.TCP
-    return local.MIXED if any(isinstance(stage, Plan) for stage in made.stages) else local.SHARED_MEMORY
+    return local.MIXED if any(isinstance(stage, Plan) for stage in stages) else local.SHARED_MEMORY
 
 
 def _send_and_receive(

@@ -1,4 +1,4 @@
-"""Execute one rank's program on CPU tensors, over TCP connections, and the stages that ranks of a host do in memory.
+"""Execute one rank's program on CPU tensors: messages over TCP, and stages in memory that the ranks of a host share.
 
 The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
 reference, and serves where there is no numba. `loop` does the same in compiled code. One of the two executes a whole

@@ -1,4 +1,4 @@
-"""What serves a group on this machine: the transport, the executor, and which ranks share memory."""
+"""Which transport and which executor a group uses on this machine, and which of its ranks share memory."""
 
 from __future__ import annotations
 

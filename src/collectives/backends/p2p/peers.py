@@ -1,10 +1,10 @@
 """The connections of one rank to its peers: each rank listens, and a peer that shows the group's token is let in.
 
-Every pair of ranks has one connection each way, made when it is first needed. All of it happens within
-`Peers.progress`, which reads nothing but messages that have been asked for. What else comes stays in the system's
-buffers, and when these are full TCP holds its sender back: a rank that is ahead does not take the link away from one
-that is behind. (`outgoing` says how a rank does not take it away from itself.) A rank asks for a peer's messages in the
-order in which they are sent.
+Every pair of ranks has one connection each way, made when it is first needed. Connections progress while a rank waits
+(`Mesh.wait`), which reads only messages that have been asked for. All others stay in the system's buffers, and when
+these are full TCP holds their sender back: a rank that is ahead does not take the link away from one that is behind.
+(`outgoing` says how a rank does not take it away from itself.) A rank asks for a peer's messages in the order in which
+they are sent.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ class Peers:
         self.rank, self.size = group.rank(), group.size()
         self._options: Any = group._get_backend(torch.device("cpu")).options
         self.call, self.signature, self.is_open, self._is_busy = 0, NO_CALL, True, False
-        self._listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
-        self._listener.setblocking(False)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
-        self.listener = self._listener.fileno()  # for the compiled loop
-        self.addresses, self._token, shares = introduce(self._listener, group, bool(local.published()))
+        self.listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
+        self.listener.setblocking(False)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
+        self.addresses, self._token, shares = introduce(self.listener, group, bool(local.published()))
         self.ranks_per_host = local.ranks_per_host(self.addresses) if shares else 1
         self.has_network = len({host for host, _ in self.addresses}) > 1  # whether any rank is on another host
         self.spins = local.spins(self.addresses, self.rank, background)
@@ -61,7 +60,7 @@ class Peers:
         # For the compiled loop: numbers of the sockets to and from each peer; -1 without.
         self.sockets = np.full((self.size, 2), -1)
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
-        self._watch(self._listener, select.POLLIN, self._accept)
+        self._watch(self.listener, select.POLLIN, self._accept)
 
     @property
     def on_host(self) -> range:
@@ -70,7 +69,7 @@ class Peers:
         return range(first, first + self.ranks_per_host)
 
     def send(self, peer: int, step: int, parts: list[memoryview]) -> Message:
-        """Send these bytes as one message, without waiting; they may not change until `wait` has seen it leave."""
+        """Send these bytes as one message, without waiting; they may not change until `Mesh.wait` has seen it leave."""
         header = HEADER.pack(self.call, step, sum(map(len, parts)), self.signature)
         message = Message(peer, self.call, step, [header, *parts], is_sent=True)
         connection = self.out.get(peer) or self._connect(peer)
@@ -85,7 +84,7 @@ class Peers:
         return message
 
     def progress(self, seconds: float) -> None:
-        """Whatever has come, or can be sent, of all that is under way."""
+        """Read what has arrived, and send what the system takes; wait at most so many seconds for the first of it."""
         for connection in self.outgoing.stuck():
             if connection.number not in self._handlers:
                 self._watch(connection.socket, select.POLLOUT, connection.handler)
@@ -120,7 +119,7 @@ class Peers:
         connections = [*self.out.values(), *self.into.values()]
         yield from (connection.socket for connection in connections if connection.socket)
         yield from (pending.socket for pending in self._pending)
-        yield self._listener
+        yield self.listener
 
     def _watch(self, which: socket.socket, events: int, handler: Callable[[], None]) -> None:
         self._poll.register(which, events)
@@ -154,7 +153,7 @@ class Peers:
 
     def _accept(self) -> None:
         try:
-            connected, _ = self._listener.accept()
+            connected, _ = self.listener.accept()
         except OSError:  # the caller has closed
             return
         prepare(connected)

@@ -3,6 +3,8 @@
 The bytes are those that `connection` describes: the executors of two ranks need not be the same.
 """
 
+import errno
+
 import numpy as np
 
 from collectives.backends.p2p.loop.flat import BEGIN, END, FIRST, LAST, NUMBER, PEER, SCRATCH, STEP
@@ -40,7 +42,6 @@ from collectives.backends.p2p.program import Flat
 from collectives.compiled import compiled
 
 HEADER_STEP, HEADER_BODY = 1, 2  # words of a header
-AGAIN, INTERRUPTED = 11, 4  # errno
 SOL_SOCKET, SO_RCVLOWAT = 1, 18
 RECEIVE_LOW_WATER = 128 << 10
 LAST_STEP = 1 << 62
@@ -238,6 +239,6 @@ def _set_low_water(state: LoopState, peer: int, still: int) -> None:
 @compiled
 def _fail(state: LoopState, peer: int, is_sending: bool, why: int) -> None:
     """Note that a connection has failed, if it has and the system did not just say "later"."""
-    if why not in (AGAIN, INTERRUPTED):
+    if why not in (errno.EAGAIN, errno.EINTR):
         state.numbers[HAS_FAILED] = 1
         state.numbers[FAILED_PEER], state.numbers[FAILED_SENDING], state.numbers[FAILED_WHY] = peer, is_sending, why

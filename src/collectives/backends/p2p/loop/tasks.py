@@ -41,7 +41,7 @@ from collectives.backends.p2p.loop.state import (
     LoopState,
 )
 from collectives.backends.p2p.loop.system import now
-from collectives.backends.p2p.loop.waiting import GOING, LISTENER_READY, PAUSE, last_task, wait
+from collectives.backends.p2p.loop.waiting import GOING, LISTENER_READY, PAUSE, wait, window_end
 from collectives.backends.p2p.program import Flat
 from collectives.compiled import compiled
 
@@ -86,12 +86,12 @@ def _begin(program: Flat, state: LoopState) -> None:
 
 @compiled
 def _run_ready(program: Flat, state: LoopState) -> bool:
-    """Run the tasks that are ready, in their order: one that is done lets later ones run, and moves the last that may.
+    """Run the tasks that are ready, in program order. A task that ends makes later ones ready, and moves the window.
 
     False where a connection has failed.
     """
     task = state.numbers[FIRST_TASK]
-    while task < last_task(program, state):
+    while task < window_end(program, state):
         is_ready = state.tasks[task, UNDONE] == 0 and state.tasks[task, STATUS] == READY
         if is_ready and not _run(program, state, task):
             return False
@@ -116,7 +116,7 @@ def _run(program: Flat, state: LoopState, task: int) -> bool:
 
 @compiled
 def _finish(program: Flat, state: LoopState, task: int) -> None:
-    """A task is done: those behind it wait for one less."""
+    """Mark a task as done; each of its followers waits for one task less."""
     state.tasks[task, STATUS] = DONE
     first = state.numbers[FIRST_TASK]
     while first < len(program.tasks) - 1 and state.tasks[first, STATUS] == DONE:

@@ -32,7 +32,7 @@ GOING, PAUSE, LISTENER_READY = range(3)
 # A pollfd in one number: the descriptor, what to wait for, what has happened.
 WANTED, HAPPENED, DESCRIPTOR = 32, 48, (1 << 32) - 1
 POLLIN, POLLOUT = 1, 4
-LISTENERS = 1  # pollfds before those of tasks
+FIRST_SOURCE = 1  # the pollfd behind the listener's
 
 
 @compiled
@@ -46,7 +46,7 @@ def wait(program: Flat, state: LoopState, until: int) -> int:
     _find_sources(program, state)
     has_happened = _sleep(program, state, until)
     for nth in range(state.numbers[SOURCES] if has_happened else 0):
-        if _has_happened(state, LISTENERS + nth):
+        if _has_happened(state, FIRST_SOURCE + nth):
             take(program, state, state.peers[nth, SOURCE])
         if state.numbers[HAS_FAILED]:  # the next failure would hide this one
             return GOING
@@ -65,7 +65,7 @@ def _find_sources(program: Flat, state: LoopState) -> None:
     They are all whose message is asked for if a task waits for one to leave: its receiver may wait for this rank, too.
     """
     is_sending = state.numbers[SOURCES] = 0
-    for task in range(state.numbers[FIRST_TASK], last_task(program, state)):
+    for task in range(state.numbers[FIRST_TASK], window_end(program, state)):
         if state.tasks[task, STATUS] == BLOCKED:
             wait_for = program.instructions[state.tasks[task, AT], NUMBER]
             do = program.instructions[state.messages[wait_for, INSTRUCTION]]
@@ -108,7 +108,7 @@ def _sleep(program: Flat, state: LoopState, until: int) -> bool:
 def _polls(program: Flat, state: LoopState) -> int:
     """Write what to wait for: the listener, what comes from the sources, and room to send; how many they are."""
     state.polls[0] = _poll(state.numbers[LISTENER], POLLIN)
-    count = LISTENERS
+    count = FIRST_SOURCE
     for nth in range(state.numbers[SOURCES]):
         peer = state.peers[nth, SOURCE]
         state.polls[count] = _poll(state.peers[peer, INTO], POLLIN)  # NONE before it connects: ppoll ignores that
@@ -134,9 +134,9 @@ def _has_happened(state: LoopState, nth: int) -> bool:
 
 @compiled
 def _resume(program: Flat, state: LoopState) -> bool:
-    """Make the tasks ready that need not wait any longer: whether there are any."""
+    """Mark the blocked tasks as ready whose messages have moved far enough. Whether there are any."""
     found = False
-    for task in range(state.numbers[FIRST_TASK], last_task(program, state)):
+    for task in range(state.numbers[FIRST_TASK], window_end(program, state)):
         if state.tasks[task, STATUS] == BLOCKED:
             do = program.instructions[state.tasks[task, AT]]
             if left(state, do[NUMBER]) <= do[FIRST] * state.numbers[SIZE]:
@@ -146,6 +146,6 @@ def _resume(program: Flat, state: LoopState) -> bool:
 
 
 @compiled
-def last_task(program: Flat, state: LoopState) -> int:
-    """The task before which all are that may have begun."""
+def window_end(program: Flat, state: LoopState) -> int:
+    """The end of the window of tasks that may have begun."""
     return int(min(state.numbers[FIRST_TASK] + AHEAD, len(program.tasks) - 1))
