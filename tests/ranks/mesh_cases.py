@@ -14,10 +14,10 @@ import torch
 from torch import distributed as dist
 
 import collectives
-from collectives.backends.p2p import pending
+from collectives.backends.p2p import peers
+from collectives.backends.p2p.address import GREETING
 from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.connection import HEADER, MessageError
-from collectives.backends.p2p.peers import HELLO
 from collectives.backends.p2p.signature import NO_CALL
 
 Report = Callable[[dict[str, Any]], None]
@@ -26,7 +26,7 @@ Call = Callable[[Any], object]
 
 def run(settings: dict[str, Any], report: Report) -> None:
     rank, p = dist.get_rank(), dist.get_world_size()
-    pending.PATIENCE = 1.0
+    peers.VISIT = 1.0
     tell("large messages are whole", large(rank, p), report)
     tell("who is ahead waits", ahead(rank, p), report)
     tell("a stranger is turned away", stranger(rank, p), report)
@@ -74,7 +74,7 @@ def ahead(rank: int, p: int) -> bool:
 def stranger(rank: int, p: int) -> bool:
     """Somebody connects and says nothing, too little, or the wrong word; the next call is right all the same."""
     joined = communicator(dist.group.WORLD).mesh()
-    greetings = (b"", b"hello", HELLO.pack(b"x" * 16, (rank + 1) % p))
+    greetings = (b"", b"hello", GREETING.pack(b"x" * 16, (rank + 1) % p, 0, NO_CALL, b""))
     guests = [socket.create_connection(joined.listener.getsockname()) for _ in greetings]
     for guest, greeting in zip(guests, greetings, strict=True):
         guest.sendall(greeting)
@@ -172,7 +172,7 @@ def slow_greeting(rank: int, p: int) -> bool:
     joined, came = communicator(dist.new_group(timeout=timedelta(seconds=20))).mesh(), bytearray(5)  # type: ignore[arg-type]
     joined.begin(step_by_step=False)
     if rank == 1:
-        greeting = HELLO.pack(joined._token, rank)
+        greeting = joined.greeting()
         with socket.create_connection(joined.addresses[0]) as connected:
             connected.sendall(greeting[:7])
             time.sleep(0.3)
@@ -206,12 +206,12 @@ def idle_strangers(rank: int, p: int) -> bool:
         right &= torch.equal(x, total(p, 5))
 
     for _ in range(6):  # in waves: the system holds no more than MOST until a rank accepts them
-        strangers += [socket.create_connection(joined.listener.getsockname()) for _ in range(pending.MOST // 2)]
-        for _ in range(pending.MOST // 2):
+        strangers += [socket.create_connection(joined.listener.getsockname()) for _ in range(peers.MOST_VISITORS // 2)]
+        for _ in range(peers.MOST_VISITORS // 2):
             calls()
-    most = pending.MOST + 3 * p  # guests, and the group's own connections
+    most = peers.MOST_VISITORS + 3 * p  # guests, and the group's own connections
     right &= open_files() - before - len(strangers) <= most
-    deadline = time.monotonic() + 10 * pending.PATIENCE
+    deadline = time.monotonic() + 10 * peers.VISIT
     going = torch.ones(1)
     while going.item():
         calls()

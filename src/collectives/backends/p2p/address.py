@@ -1,16 +1,26 @@
-"""Where the ranks of a group reach each other, and the token by which they know each other from strangers."""
+"""Where the ranks of a group reach each other, and how a rank greets another that it connects to."""
+
+from __future__ import annotations
 
 import secrets
+import select
 import socket
 import struct
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 
 from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
+from collectives.backends.p2p.connection import prepare
+from collectives.backends.p2p.signature import SIZE
 from collectives.launch.address import interface_address, named_interface
 
 TOKEN_BYTES = 16
 _TOLD = struct.Struct(f"<4sH{TOKEN_BYTES}s?")  # host, port, token, whether it can share memory
+# Token and rank; of an abort, the call that has failed, what it was, and why, in so many bytes.
+GREETING = struct.Struct(f"<{TOKEN_BYTES}sIQ{SIZE}s1000s")
 
 
 def introduce(
@@ -41,3 +51,20 @@ def own_address() -> str:
     if address is None:
         raise OSError(f"GLOO_SOCKET_IFNAME names {name!r}, which has no IPv4 address here")
     return address
+
+
+def tell(addresses: Iterable[tuple[str, int]], greeting: bytes, seconds: float) -> None:
+    """Connect to all of these addresses at once, greet, and hang up; some may not listen within this time."""
+    until, poll, dialled = time.monotonic() + seconds, select.poll(), dict[int, socket.socket]()
+    with ExitStack() as stack:
+        for address in addresses:
+            each = stack.enter_context(socket.socket())
+            prepare(each)
+            each.connect_ex(address)
+            poll.register(each, select.POLLOUT)
+            dialled[each.fileno()] = each
+        while dialled and (left := until - time.monotonic()) > 0:
+            for number, _ in poll.poll(left * 1e3):
+                poll.unregister(number)
+                with suppress(OSError):  # nobody listens there
+                    dialled.pop(number).sendall(greeting)

@@ -1,5 +1,7 @@
 """A rank's end of one connection to or from a peer, and the messages that use it."""
 
+from __future__ import annotations
+
 import socket
 import struct
 from collections import deque
@@ -10,6 +12,7 @@ from collectives.backends.p2p.signature import SIZE, difference
 
 AGREEMENT = 1 << 32  # the first step of a call's `agreement`, behind those of any schedule
 HEADER = struct.Struct(f"<QQQ{SIZE}s")  # call, step, bytes, and what the call is
+GONE = "it has gone"  # why a connection is lost that its peer has closed
 
 
 class Message:
@@ -52,6 +55,37 @@ class MessageError(RuntimeError):
     def __init__(self, is_sent: bool, step: int, peer: int, why: object) -> None:
         verb = "sending to" if is_sent else "receiving from"
         super().__init__(f"in {named(step)}, {verb} rank {peer}: {why}")
+
+
+def take(connection: Connection, message: Message, signature: bytes) -> int:
+    """How many bytes of the message itself have come. Raises OSError if the peer has gone, or sends another message."""
+    missing = HEADER.size - connection.got
+    if not missing:
+        return _some(connection.socket.recv_into(message.parts[0]))
+    header = connection.header[connection.got :]
+    count = _some(connection.socket.recvmsg_into([header, message.parts[0]])[0])
+    connection.got += min(count, missing)
+    if count < missing:
+        return 0
+    need_expected(HEADER.unpack(connection.header), (message.call, message.step, message.left, signature))
+    return count - missing
+
+
+def _some(count: int) -> int:
+    if not count:
+        raise ConnectionResetError(GONE)
+    return count
+
+
+def peek(connected: socket.socket, size: int) -> bytes | None:
+    """What has come that nobody has read, at most ``size`` bytes: None if nothing, no byte if the peer has closed."""
+    connected.setblocking(False)
+    try:
+        return bytes(connected.recv(size, socket.MSG_PEEK))
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def need_expected(came: tuple[int, int, int, bytes], awaited: tuple[int, int, int, bytes]) -> None:

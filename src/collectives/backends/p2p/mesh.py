@@ -11,8 +11,9 @@ of them give no sign.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -20,23 +21,18 @@ from torch import distributed as dist
 
 from collectives.backends.p2p.abort import (
     LATE,
+    MOMENT,
     PATIENCE,
     AbortError,
-    abort_message,
     describe,
-    drain_abort,
-    has_come,
-    has_gone,
     no_sign,
-    peek_abort,
     reason,
 )
+from collectives.backends.p2p.address import tell
 from collectives.backends.p2p.cache import BoundedCache
-from collectives.backends.p2p.connection import Connection, Message, MessageError
+from collectives.backends.p2p.connection import GONE, Message, MessageError, peek
 from collectives.backends.p2p.peers import POLL_INTERVAL, Peers
 from collectives.backends.p2p.signature import NO_CALL
-
-DRAIN_INTERVAL = 0.05  # seconds between two looks at what others said at last
 
 
 class Mesh(Peers):
@@ -44,8 +40,7 @@ class Mesh(Peers):
 
     def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
         super().__init__(group, background)
-        self.deadline, self._listened, self._looked, self._has_told = 0.0, 0.0, 0.0, False
-        self.half_sent: Callable[[], Iterable[Message]] = tuple  # the rest of what the compiled loop has begun to send
+        self.deadline, self._looked, self._has_told = 0.0, 0.0, False
         self.segment: Any = None  # memory that all ranks of this host share
         # Arrays of the compiled loop, and the programs that they are for.
         self.kept: BoundedCache[Any] = BoundedCache(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
@@ -63,12 +58,9 @@ class Mesh(Peers):
         self._is_busy, self.signature = True, signature
         self.call += 1
         self.outgoing.step_by_step = step_by_step
-        self._listened = time.monotonic()
-        if self._listened > self._looked + POLL_INTERVAL:  # calls that do not wait let no stranger in, or out
-            self._looked = self._listened
-            self.progress(0.0)
+        now = self._look()
         self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
-        self.deadline = self._listened + self.seconds
+        self.deadline = now + self.seconds
         return self
 
     def __enter__(self) -> None:
@@ -87,15 +79,9 @@ class Mesh(Peers):
         """
         if self._has_told:
             return
-        self.is_open, self.outgoing.step_by_step, self._has_told = False, False, True
-        why, until = reason(self.rank, error), time.monotonic() + PATIENCE
-        for message in self.half_sent():  # before the abort
-            self.out[message.peer].messages.append(message)
-        for peer in self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}:
-            connection = self.out.get(peer) or self._connect(peer)
-            self.outgoing.send(connection, abort_message(peer, self.call, self.signature, why))
-        while self.outgoing.unsent and (left := until - time.monotonic()) > 0:
-            self.progress(left)
+        self.is_open, self._has_told = False, True
+        peers = self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}
+        tell([self.addresses[peer] for peer in peers], self.greeting(reason(self.rank, error)), PATIENCE)
 
     def end(self) -> None:
         """End the call; if it has failed, all connections are closed."""
@@ -137,13 +123,25 @@ class Mesh(Peers):
 
     def need_peers(self, messages: Sequence[Message]) -> float:
         """The seconds that are left for these messages. Raises MessageError as `wait` does, which calls it."""
-        left = self._need_time(messages[0])
+        left, first = self.deadline - self._look(), messages[0]
+        if left <= 0:
+            raise self._explained(first, self._timeout())
+        if not self.is_open:
+            raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
         for message in messages if self._lost else ():
-            why = self._lost.get((message.peer, message.is_sent))
-            if why is not None:
-                why = (message.is_sent and self._drain_abort(message.peer)) or why
-                raise self._explained(message, why) from why
+            if why := self._lost.get((message.peer, message.is_sent)):
+                raise self._explained(message, self._hear(partial(self._heard.get, message.peer), MOMENT) or why)
+        if said := self._said():
+            raise self._explained(first, said)
         return left
+
+    def _look(self) -> float:
+        """The time; once in a while visitors are let in, or out, which calls that do not wait for several would not."""
+        now = time.monotonic()
+        if now > self._looked + POLL_INTERVAL:
+            self._looked = now
+            self.progress(0.0)
+        return now
 
     def check(self, peer: int, step: int, is_done: Callable[[], bool]) -> None:
         """Raise MessageError if this rank waits for a peer in vain: that is lost, or has given up, or time is over.
@@ -151,14 +149,11 @@ class Mesh(Peers):
         For a rank that waits for the peer's memory, not for a message: nothing is read. ``is_done`` looks there once
         more, because the peer may have done all that is asked for, and then have gone.
         """
-        message = Message(peer, self.call, step, [b"."], is_sent=False)
-        self._need_time(message)
         self.progress(0.0)
-        with self.explaining(peer, step):
-            said = peek_abort(self.into[peer])
-            why = AbortError(said.reason, "it", said.call, said.signature) if said else None
-            if (why or has_gone(self.into[peer])) and not is_done():
-                raise why or ConnectionResetError("it has gone")
+        if peek(self.into[peer].socket, 1) == b"" and not is_done():
+            self.lose(self.into[peer], ConnectionResetError(GONE), is_sent=False)
+        if not is_done():
+            self.need_peers([Message(peer, self.call, step, [], is_sent=False)])
 
     @contextmanager
     def explaining(self, peer: int, step: int) -> Iterator[None]:
@@ -166,74 +161,51 @@ class Mesh(Peers):
         try:
             yield
         except OSError as why:
-            raise self._explained(Message(peer, self.call, step, [b"."], is_sent=False), why) from why
-
-    def _need_time(self, message: Message) -> float:
-        """The seconds that are left. Raises MessageError if none are, or the group, or any rank, has given up."""
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            late = self._timeout()
-            raise self._explained(message, late) from late
-        if not self.is_open:
-            raise MessageError(message.is_sent, message.step, message.peer, "the process group was given up meanwhile")
-        if left < self.deadline - self._listened - POLL_INTERVAL:
-            self._need_others(message)
-        return left
-
-    def _need_others(self, message: Message) -> None:
-        """Raise MessageError where any rank has given up: those that this one waits for may wait in vain, too."""
-        self._listened = time.monotonic()
-        if said := self._peek_aborts():
-            raise self._explained(message, said) from said
+            raise self._explained(Message(peer, self.call, step, [], is_sent=False), why) from why
 
     def _explained(self, message: Message, why: OSError) -> MessageError:
-        """The error of a message; where time is over, this rank says that it has waited, and hears what others know."""
+        """The error of a message; if time is over, this rank says that it has waited, and hears what others know."""
         if self._describe(why) == str(why) and LATE in str(why):
             is_late = self.deadline - time.monotonic() > self.seconds / 2  # most of its own time is left
             waited = MessageError(message.is_sent, message.step, message.peer, self._timeout())
             waited.__cause__ = why if is_late else None
             self.fail(waited)
             why = self._cause(why, is_late)
-        return MessageError(message.is_sent, message.step, message.peer, self._describe(why))
+        error = MessageError(message.is_sent, message.step, message.peer, self._describe(why))
+        error.__cause__ = why
+        return error
 
     def _cause(self, why: OSError, is_late: bool) -> OSError:
         """Why time is over: what a rank says, or which ranks do not say that they have waited, too."""
-        waited = {peer for peer, each in self.into.items() if has_come(each)}
-        said = self._peek_aborts(PATIENCE)
-        if said and (LATE not in said.reason or self._describe(said) != str(said)):
+        waited = {peer for peer, each in self.into.items() if each.socket and peek(each.socket, 1)}
+        self._hear(self._other_call, PATIENCE)
+        said = self._said()
+        if said and (LATE not in said.reason or said is self._other_call()):
             return said
-        waited |= {peer for peer in self.into if self._has_failed(peer)}
+        waited |= {peer for peer in (*self.into, *self._heard) if self._has_failed(peer)}
         silent = sorted(self._neighbours() - waited) + [self.rank] * is_late
         return self._timeout(f"{no_sign(silent)}: ") if silent else said or why
 
     def _has_failed(self, peer: int) -> bool:
         """Whether the peer has gone, or says why it has failed; one that comes late says why others have."""
-        said = self._lost.get((peer, False)) or peek_abort(self.into[peer])
+        said = self._lost.get((peer, False)) or self._heard.get(peer)
         return said is not None and getattr(said, "reason", f"rank {peer} ").startswith(f"rank {peer} ")
 
-    def _peek_aborts(self, seconds: float = 0.0) -> AbortError | None:
-        """What a rank says that has given up, if one does: best that it calls differently, or why it failed itself."""
-        until, last = time.monotonic() + seconds, None
-        while True:
-            self.progress(min(seconds, DRAIN_INTERVAL))
-            for connection in self.into.values():
-                said = peek_abort(connection)
-                if said and self._describe(said) != str(said):
-                    return said
-                last = said if said and (not last or LATE in last.reason) else last
-            if time.monotonic() >= until:
-                return last
-
-    def _drain_abort(self, peer: int) -> AbortError | None:
-        """Why the peer has given up. Its connection to this rank may still wait to be accepted, and to say its rank."""
-        until = time.monotonic() + PATIENCE
-        connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
-        while not connection.socket and (left := until - time.monotonic()) > 0:
+    def _hear(self, look: Callable[[], AbortError | None], seconds: float) -> AbortError | None:
+        """What ``look`` finds, as soon as it finds an abort; None if it finds none in this time."""
+        until = time.monotonic() + seconds
+        while not (found := look()) and (left := until - time.monotonic()) > 0:
             self.progress(left)
-        said = self._lost.get((peer, False))
-        if isinstance(said, AbortError):
-            return said
-        return drain_abort(connection) if connection.socket else None
+        return found
+
+    def _said(self) -> AbortError | None:
+        """What a rank says that has given up by now: best that it calls differently, or else why it failed itself."""
+        said = [each for each in self._heard.values() if each.call <= self.call]
+        return self._other_call() or min(said, key=lambda each: LATE in each.reason, default=None)
+
+    def _other_call(self) -> AbortError | None:
+        """What a rank says that has given up in a call which differs from this rank's."""
+        return next((each for each in self._heard.values() if self._describe(each) != str(each)), None)
 
     def _describe(self, error: OSError) -> str:
         return describe(error, self.call, self.signature)

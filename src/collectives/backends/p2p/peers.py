@@ -14,7 +14,7 @@ import os
 import secrets
 import select
 import socket
-import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -25,17 +25,17 @@ import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p import local
-from collectives.backends.p2p.abort import take
-from collectives.backends.p2p.address import TOKEN_BYTES, introduce, own_address
-from collectives.backends.p2p.connection import HEADER, Connection, Message, prepare
+from collectives.backends.p2p.abort import AbortError
+from collectives.backends.p2p.address import GREETING, introduce, own_address
+from collectives.backends.p2p.connection import HEADER, Connection, Message, peek, prepare, take
 from collectives.backends.p2p.outgoing import Outgoing
-from collectives.backends.p2p.pending import MOST, PendingConnection, PendingConnections
 from collectives.backends.p2p.signature import NO_CALL
 
 RECEIVE_LOW_WATER = 128 << 10  # bytes of a longer message; with fewer a rank would do nothing but wake up and read
 WINDOW = 384 << 10  # bytes of a message that come before they are asked for, or read
 POLL_INTERVAL = 1.0  # seconds after which a rank that waits looks for aborts and for strangers that are overdue
-HELLO = struct.Struct(f"<{TOKEN_BYTES}sI")  # token, rank
+# Connections that may wait to greet beside those of the group's own ranks, and for how many seconds each may.
+MOST_VISITORS, VISIT = 64, 5.0
 
 
 class Peers:
@@ -45,18 +45,21 @@ class Peers:
         self.rank, self.size = group.rank(), group.size()
         self._options: Any = group._get_backend(torch.device("cpu")).options
         self.call, self.signature, self.is_open, self._is_busy = 0, NO_CALL, True, False
-        self.listener = socket.create_server((own_address(), 0), backlog=self.size + MOST)
+        self.listener = socket.create_server((own_address(), 0), backlog=self.size + MOST_VISITORS)
         self.listener.setblocking(False)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)  # of what it accepts, too
         self.addresses, self._token, shares = introduce(self.listener, group, bool(local.published()))
         self.ranks_per_host = local.ranks_per_host(self.addresses) if shares else 1
         self.has_network = len({host for host, _ in self.addresses}) > 1  # whether any rank is on another host
         self.spins = local.spins(self.addresses, self.rank, background)
-        self._pending = PendingConnections(self.size + MOST)
+        self._visitors: dict[
+            socket.socket, float
+        ] = {}  # connections that have not greeted yet -> how long they may stay
         self.out: dict[int, Connection] = {}
         self.outgoing = Outgoing(partial(self.lose, is_sent=True))
         self.into: dict[int, Connection] = {}
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
+        self._heard: dict[int, AbortError] = {}  # peer -> why it has given up
         # For the compiled loop: numbers of the sockets to and from each peer; -1 without.
         self.sockets = np.full((self.size, 2), -1)
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
@@ -88,8 +91,9 @@ class Peers:
         for connection in self.outgoing.stuck():
             if connection.number not in self._handlers:
                 self._watch(connection.socket, select.POLLOUT, connection.handler)
-        for pending in self._pending.overdue():
-            self._dismiss(pending)
+        for visitor, until in list(self._visitors.items()):
+            if until < time.monotonic():
+                self._dismiss(visitor)
         for number, _ in self._poll.poll(min(seconds, POLL_INTERVAL) * 1e3):
             if number in self._handlers:  # an earlier one may have ended it
                 self._handlers[number]()
@@ -97,7 +101,7 @@ class Peers:
     @property
     def has_visitors(self) -> bool:
         """Whether somebody has connected and may say at any time which rank it is."""
-        return len(self._pending) > 0
+        return bool(self._visitors)
 
     def _neighbours(self) -> set[int]:
         """The ranks that this one is connected with, and those at distances of 1, 2, 4, …: few, but all soon hear."""
@@ -118,7 +122,7 @@ class Peers:
     def _sockets(self) -> Iterator[socket.socket]:
         connections = [*self.out.values(), *self.into.values()]
         yield from (connection.socket for connection in connections if connection.socket)
-        yield from (pending.socket for pending in self._pending)
+        yield from self._visitors
         yield self.listener
 
     def _watch(self, which: socket.socket, events: int, handler: Callable[[], None]) -> None:
@@ -130,7 +134,7 @@ class Peers:
             self._poll.unregister(number)
 
     def _connect(self, peer: int, step: int = 0) -> Connection:
-        connection, hello = self.out.setdefault(peer, Connection(peer)), HELLO.pack(self._token, self.rank)
+        connection, greeting = self.out.setdefault(peer, Connection(peer)), self.greeting()
         connection.handler = partial(self._go_on, connection)
         connected = socket.socket()
         prepare(connected)
@@ -138,8 +142,12 @@ class Peers:
         code = connected.connect_ex(self.addresses[peer])
         if code not in (0, errno.EINPROGRESS):
             self.lose(connection, OSError(code, os.strerror(code)), is_sent=True)
-        self.outgoing.send(connection, Message(peer, 0, step, [hello], is_sent=True))
+        self.outgoing.send(connection, Message(peer, 0, step, [greeting], is_sent=True))
         return connection
+
+    def greeting(self, reason: str = "") -> bytes:
+        """What this rank says first to one that it connects to; with a reason it gives up."""
+        return GREETING.pack(self._token, self.rank, self.call, self.signature, reason.encode())
 
     def _use(self, connection: Connection, connected: socket.socket, is_sent: bool) -> None:
         """A connection goes over this socket."""
@@ -157,32 +165,41 @@ class Peers:
         except OSError:  # the caller has closed
             return
         prepare(connected)
-        pending = self._pending.admit(connected)
-        self._watch(connected, select.POLLIN, partial(self._greet, pending))
-        self._greet(pending)  # a rank's greeting has mostly come by now
-        for first in self._pending.too_many():
+        # It wakes this rank when all of its greeting has come, or when it has hung up.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, GREETING.size)
+        self._visitors[connected] = time.monotonic() + VISIT
+        self._watch(connected, select.POLLIN, partial(self._greet, connected))
+        if len(peek(connected, GREETING.size) or b"") == GREETING.size:  # mostly it has by now
+            self._greet(connected)
+        for first in list(self._visitors)[: -(self.size + MOST_VISITORS)]:
             self._dismiss(first)
 
-    def _greet(self, pending: PendingConnection) -> None:
-        """Learn which rank it is, maybe bit by bit; a stranger is turned away."""
-        said = pending.listen(HELLO.size)
-        if said is None:
+    def _greet(self, visitor: socket.socket) -> None:
+        """Learn which rank it is, and whether it has given up; a stranger is turned away."""
+        said = peek(visitor, GREETING.size) or b""
+        token, peer, call, signature, reason = GREETING.unpack(said.ljust(GREETING.size))
+        known = len(said) == GREETING.size and secrets.compare_digest(token, self._token) and peer < self.size
+        if known and not reason.strip(b"\0"):
+            self._let_in(visitor, peer)
             return
-        known = len(said) == HELLO.size and secrets.compare_digest(said[:TOKEN_BYTES], self._token)
-        peer = HELLO.unpack(said)[1] if known else self.size
-        if peer >= self.size:
-            self._dismiss(pending)
-            return
-        self._ignore(pending.socket.fileno())
-        self._pending.remove(pending)
+        if known:
+            why = reason.rstrip(b"\0").decode(errors="replace")
+            self._heard.setdefault(peer, AbortError(peer, why, call, signature))
+        self._dismiss(visitor)
+
+    def _let_in(self, visitor: socket.socket, peer: int) -> None:
+        self._ignore(visitor.fileno())
+        del self._visitors[visitor]
+        visitor.recv(GREETING.size)
+        visitor.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         connection = self.into.get(peer) or self.into.setdefault(peer, Connection(peer))
         connection.handler = partial(self._read, connection)
-        self._use(connection, pending.socket, is_sent=False)
+        self._use(connection, visitor, is_sent=False)
 
-    def _dismiss(self, pending: PendingConnection) -> None:
-        self._ignore(pending.socket.fileno())
-        self._pending.remove(pending)
-        pending.socket.close()
+    def _dismiss(self, visitor: socket.socket) -> None:
+        self._ignore(visitor.fileno())
+        del self._visitors[visitor]
+        visitor.close()
 
     def _listen(self, connection: Connection) -> None:
         """Be told of what comes, as soon as there is a connection."""

@@ -13,7 +13,6 @@ from collectives.backends.p2p.loop.state import (
     BY_STEP,
     CLOSED,
     DIFFERENT,
-    FAILED_BEGUN,
     FAILED_PEER,
     FAILED_SENDING,
     FAILED_WHY,
@@ -202,7 +201,6 @@ def take(program: Flat, state: LoopState, peer: int) -> bool:
         return False
     message[THROUGH] += count
     if not had_header and message[THROUGH] >= HEADER_BYTES and not _is_expected(program, state, number):
-        state.numbers[FAILED_BEGUN], message[THROUGH] = message[THROUGH] - HEADER_BYTES, HEADER_BYTES
         _fail(state, peer, False, DIFFERENT)
         return False
     still = left(state, number)

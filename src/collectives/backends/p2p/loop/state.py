@@ -31,13 +31,13 @@ PLACES = INTO + 1  # columns that the mesh knows
 # Numbers of the call, which `CALL` packs: addresses of the tensor and of scratch memory; the kernels of `reducing`, the
 # last of which is the bytes of an element; ranks; the socket that listens; whether a step's messages leave before a
 # later one's; how many times a rank polls its sockets before it sleeps; whether the loop has begun. Then its own: how
-# many peers the lists have; the first task that is not done; what failed: on whose connection, which way, the system's
-# reason or one of those below, and how many bytes came behind another header.
+# many peers the lists have; the first task that is not done; what failed: on whose connection, which way, and the
+# system's reason or one of those below.
 TENSOR, SCRATCH_MEMORY, KERNELS = range(3)
 SIZE, RANKS, LISTENER, BY_STEP, SPINS, BEGUN = range(KERNELS + 4, KERNELS + 10)
 UNSENTS, SOURCES, FIRST_TASK = range(12, 15)
-HAS_FAILED, FAILED_PEER, FAILED_SENDING, FAILED_WHY, FAILED_BEGUN = range(15, 20)
-CALL, NUMBERS = struct.Struct("=12q"), 20
+HAS_FAILED, FAILED_PEER, FAILED_SENDING, FAILED_WHY = range(15, 19)
+CALL, NUMBERS = struct.Struct("=12q"), 19
 # Reasons that are not the system's: the peer has closed; another header came than was expected, which is kept.
 CLOSED, DIFFERENT = 0, -1
 
