@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from collectives.backends.p2p.connection import HEADER
-from collectives.backends.p2p.loop import execute, messages, state, tasks, waiting
-from collectives.backends.p2p.loop.flat import flatten
+from collectives.backends.p2p.loop import arrays, execute, messages, run
+from collectives.backends.p2p.loop.arrays import flatten
 from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.program import Flat, Instruction, Recv, Send, Span, Task, Wait
 
@@ -34,11 +34,11 @@ class Rank:
 
     def __init__(self, stack: ExitStack, peers: int = 1) -> None:
         self.tensor = np.random.default_rng(3).integers(0, 256, N, dtype=np.uint8)
-        self.sockets = np.full((peers, state.PLACES), state.NONE)
+        self.sockets = np.full((peers, arrays.PLACES), arrays.NONE)
         self.peers = [self._connect(stack, peer) for peer in range(peers)]
         self.listener, self.step_by_step = -1, False
         self.program: Flat
-        self.state: state.LoopState
+        self.state: arrays.LoopState
 
     def _connect(self, stack: ExitStack, peer: int) -> socket.socket:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -47,16 +47,16 @@ class Rank:
             theirs = stack.enter_context(server.accept()[0])
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         ours.setblocking(False)
-        self.sockets[peer, : state.INTO + 1] = ours.fileno()
+        self.sockets[peer, : arrays.INTO + 1] = ours.fileno()
         return theirs
 
     def begin(self, *each: Sequence[Instruction]) -> None:
         """Tasks that wait for no other."""
-        self.program = flatten(tuple(Task(tuple(task), ()) for task in each), (0,) * len(each), ((),) * len(each))
-        self.state = state.new_state(self.program, self.sockets)
+        self.program = flatten(tuple(Task(tuple(task), ()) for task in each))
+        self.state = arrays.new_state(self.program, self.sockets)
         HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
         numbers = len(self.peers), self.listener, self.step_by_step, 1, 0
-        state.CALL.pack_into(
+        arrays.CALL.pack_into(
             self.state.numbers.data, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), *numbers
         )
 
@@ -66,12 +66,12 @@ class Rank:
 
     def wait(self, nanoseconds: int) -> int:
         """What waiting gives, for at most that time."""
-        return int(waiting.wait(self.program, self.state, waiting.now(self.state.times) + nanoseconds))
+        return int(run.wait(self.program, self.state, run.now(self.state.times) + nanoseconds))
 
     @property
     def failed(self) -> tuple[int, ...]:
         """Whether a connection has failed, whose, whether in sending, and why."""
-        return tuple(self.state.numbers[state.HAS_FAILED : state.FAILED_WHY + 1].tolist())
+        return tuple(self.state.numbers[arrays.HAS_FAILED : arrays.FAILED_WHY + 1].tolist())
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def come(peer: Any, size: int) -> bytes:
 def ended(rank: Rank, reader: threading.Thread) -> int:
     """How the loop ends, while a peer reads in this thread."""
     reader.start()
-    status = next((status for _ in range(MOST_PAUSES) if (status := rank.run()) != tasks.PAUSE), tasks.PAUSE)
+    status = next((status for _ in range(MOST_PAUSES) if (status := rank.run()) != run.PAUSE), run.PAUSE)
     reader.join(MOST_PAUSES / 10)
     return status
 
@@ -118,17 +118,17 @@ def test_waiting_ends_when_its_time_is_over(stack: ExitStack) -> None:
     """The first test, because all others would hang."""
     rank = Rank(stack)
     rank.begin(receive(100))
-    tasks._begin(rank.program, rank.state)
-    assert tasks._run_ready(rank.program, rank.state)
-    assert rank.wait(0) == waiting.PAUSE
+    run._begin(rank.program, rank.state)
+    assert run._run_ready(rank.program, rank.state)
+    assert rank.wait(0) == run.PAUSE
 
 
 def test_a_rank_polls_its_sockets_before_it_sleeps(stack: ExitStack) -> None:
     """It has no time to sleep, so it would see nothing of what comes later."""
     rank = Rank(stack)
     rank.begin(receive(100))
-    assert rank.run() == tasks.PAUSE
-    rank.state.numbers[state.SPINS] = 1 << 22
+    assert rank.run() == run.PAUSE
+    rank.state.numbers[arrays.SPINS] = 1 << 22
     later = threading.Timer(0.05, rank.peers[0].sendall, [header(100) + bytes(range(100))])
     later.start()
     rank.wait(0)
@@ -142,24 +142,24 @@ def test_a_message_may_come_in_pieces(stack: ExitStack) -> None:
     whole = header(100) + bytes(range(100))
     for begin, end in ((0, 10), (10, HEADER.size + 1), (HEADER.size + 1, HEADER.size + 3)):
         rank.peers[0].sendall(whole[begin:end])
-        assert rank.run() == tasks.PAUSE
+        assert rank.run() == run.PAUSE
     rank.peers[0].sendall(whole[HEADER.size + 3 :])
-    assert rank.run() == tasks.FINISHED
+    assert rank.run() == run.FINISHED
     assert bytes(rank.tensor[:100]) == bytes(range(100))
 
 
 @pytest.mark.parametrize("size", [0, N], ids=["receiving", "sending, too"])
 def test_a_peer_may_connect_while_a_rank_waits_for_it(stack: ExitStack, size: int) -> None:
     rank = Rank(stack, peers=2)
-    connected = int(rank.sockets[0, state.INTO])
-    rank.sockets[0, state.INTO] = state.NONE
+    connected = int(rank.sockets[0, arrays.INTO])
+    rank.sockets[0, arrays.INTO] = arrays.NONE
     rank.begin(receive(100), *([send(size, number=1, peer=1)] if size else []))
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     assert not rank.failed[0]
-    rank.sockets[0, state.INTO] = connected
+    rank.sockets[0, arrays.INTO] = connected
     rank.peers[0].sendall(header(100) + bytes(range(100)))
     reader = threading.Thread(daemon=True, target=come, args=(rank.peers[1], HEADER.size + size if size else 0))
-    assert ended(rank, reader) == tasks.FINISHED
+    assert ended(rank, reader) == run.FINISHED
     assert bytes(rank.tensor[:100]) == bytes(range(100))
 
 
@@ -178,39 +178,39 @@ def test_another_header_is_refused_whether_or_not_bytes_follow(stack: ExitStack,
     rank = Rank(stack, peers=2)
     rank.begin(receive(100, peer=1))
     rank.peers[1].sendall(wrong + b"x" * begun)
-    assert rank.run() == tasks.FAILED
-    assert rank.failed == (1, 1, 0, state.DIFFERENT)
+    assert rank.run() == run.FAILED
+    assert rank.failed == (1, 1, 0, arrays.DIFFERENT)
 
 
-@pytest.mark.parametrize(("end", "why"), [(socket.socket.close, state.CLOSED), (reset, errno.ECONNRESET)])
+@pytest.mark.parametrize(("end", "why"), [(socket.socket.close, arrays.CLOSED), (reset, errno.ECONNRESET)])
 def test_a_peer_that_ends_in_a_message_is_named(
     stack: ExitStack, end: Callable[[socket.socket], None], why: int
 ) -> None:
     rank = Rank(stack, peers=3)
     rank.begin(receive(100, peer=2))
     rank.peers[2].sendall(header(100) + b"part")
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     end(rank.peers[2])
-    assert rank.run() == tasks.FAILED
+    assert rank.run() == run.FAILED
     assert rank.failed == (1, 2, 0, why)
 
 
 def test_of_two_peers_that_end_the_first_is_named(stack: ExitStack) -> None:
     rank = Rank(stack, peers=2)
     rank.begin(receive(100), send(N, number=1, peer=1))
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     for peer in rank.peers:
         reset(peer)
-    assert rank.run() == tasks.FAILED
+    assert rank.run() == run.FAILED
     assert rank.failed == (1, 0, 0, errno.ECONNRESET)
 
 
 def test_a_peer_that_takes_no_more_is_named_as_the_receiver(stack: ExitStack) -> None:
     rank = Rank(stack, peers=2)
     rank.begin(send(N, peer=1))
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     reset(rank.peers[1])
-    assert rank.run() == tasks.FAILED
+    assert rank.run() == run.FAILED
     assert rank.failed[:3] == (1, 1, 1)
     assert rank.failed[3] in (errno.ECONNRESET, errno.EPIPE)
 
@@ -230,20 +230,20 @@ def test_what_the_system_takes_bit_by_bit_arrives_whole_at_each_peer(stack: Exit
     rank = Rank(stack, peers=3)
     spans = (Span(5, N // 2), Span(N // 2 + 3, N - 100), Span(N - 50, N))
     rank.begin(*([Send(peer, peer, 0, spans), Wait(peer)] for peer in range(3)))
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     expected = b"".join(bytes(rank.tensor[span.start : span.stop]) for span in spans)
     whole = header(len(expected)) + expected
     came: list[bytes] = []
     reader = threading.Thread(daemon=True, target=lambda: came.extend(come(peer, len(whole)) for peer in rank.peers))
-    assert ended(rank, reader) == tasks.FINISHED
+    assert ended(rank, reader) == run.FINISHED
     assert came == [whole] * 3
 
 
 def test_a_message_of_more_parts_than_one_call_of_the_system_takes(stack: ExitStack) -> None:
     rank = Rank(stack)
-    spans = tuple(Span(3 * at, 3 * at + 2) for at in range(state.MOST_PARTS + 1))
+    spans = tuple(Span(3 * at, 3 * at + 2) for at in range(arrays.MOST_PARTS + 1))
     rank.begin([Send(0, 0, 0, spans), Wait(0)])
-    assert rank.run() == tasks.FINISHED
+    assert rank.run() == run.FINISHED
     expected = b"".join(bytes(rank.tensor[span.start : span.stop]) for span in spans)
     assert come(rank.peers[0], HEADER.size + len(expected)) == header(len(expected)) + expected
 
@@ -252,9 +252,9 @@ def test_a_rank_that_waits_to_send_reads_what_it_has_asked_for(stack: ExitStack)
     """Its receiver may do the same: neither reads otherwise."""
     rank = Rank(stack)
     rank.begin([receive(100)[0], *send(N, number=1), Wait(0)])
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     rank.peers[0].sendall(header(100) + bytes(100))
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     assert messages.left(rank.state, 0) == 0
     assert messages.left(rank.state, 1) > 0
 
@@ -263,10 +263,10 @@ def test_in_an_exchange_a_later_step_waits_for_the_earlier_one_of_another_peer(s
     rank = Rank(stack, peers=2)
     rank.step_by_step = True
     rank.begin(send(N), send(100, number=1, peer=1, step=1))
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     assert not select.select([rank.peers[1]], [], [], 0)[0]
     reader = threading.Thread(daemon=True, target=come, args=(rank.peers[0], HEADER.size + N))
-    assert ended(rank, reader) == tasks.FINISHED
+    assert ended(rank, reader) == run.FINISHED
     assert come(rank.peers[1], HEADER.size) == header(100, step=1)
 
 
@@ -274,11 +274,11 @@ def test_a_message_that_has_left_while_another_one_was_sent_is_not_waited_for(st
     """A task waits for room, and the send of another task finds it."""
     rank = Rank(stack)
     rank.begin(send(100))
-    assert rank.run() == tasks.FINISHED
-    rank.state.numbers[state.FIRST_TASK] = 0
-    rank.state.tasks[0, [state.STATUS, state.AT]] = state.BLOCKED, 1
-    assert rank.wait(SOON) == waiting.GOING
-    assert rank.state.tasks[0, state.STATUS] == state.READY
+    assert rank.run() == run.FINISHED
+    rank.state.numbers[arrays.FIRST_TASK] = 0
+    rank.state.tasks[0, [arrays.STATUS, arrays.AT]] = arrays.BLOCKED, 1
+    assert rank.wait(SOON) == run.GOING
+    assert rank.state.tasks[0, arrays.STATUS] == arrays.READY
 
 
 @pytest.mark.parametrize("size", [100, LONG + 1000, 3 * LONG])
@@ -288,11 +288,11 @@ def test_the_last_bytes_of_a_long_message_wake_the_rank(stack: ExitStack, size: 
     sender = threading.Thread(daemon=True, target=rank.peers[0].sendall, args=(header(size) + bytes(size - 10),))
     sender.start()
     for _ in range(MOST_PAUSES):
-        if rank.run() == tasks.PAUSE and messages.left(rank.state, 0) <= 10:
+        if rank.run() == run.PAUSE and messages.left(rank.state, 0) <= 10:
             break
     sender.join()
     rank.peers[0].sendall(b"1234567890")
-    assert rank.wait(SOON) == waiting.GOING
+    assert rank.wait(SOON) == run.GOING
     assert bytes(rank.tensor[size - 10 : size]) == b"1234567890"
 
 
@@ -300,9 +300,9 @@ def test_a_task_goes_on_with_the_byte_that_it_lacks(stack: ExitStack) -> None:
     rank = Rank(stack)
     rank.begin(receive(100, missing=5))
     rank.peers[0].sendall(header(100) + bytes(94))
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     rank.peers[0].sendall(b"x")
-    assert rank.run() == tasks.FINISHED
+    assert rank.run() == run.FINISHED
 
 
 def test_a_process_that_connects_ends_the_waiting(stack: ExitStack) -> None:
@@ -310,6 +310,6 @@ def test_a_process_that_connects_ends_the_waiting(stack: ExitStack) -> None:
     listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     rank.listener = listener.fileno()
     rank.begin(receive(100))
-    assert rank.run() == tasks.PAUSE
+    assert rank.run() == run.PAUSE
     stack.enter_context(socket.create_connection(listener.getsockname()))
-    assert rank.run() == tasks.LISTENER_READY
+    assert rank.run() == run.LISTENER_READY

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.backends.p2p.loop.flat import flatten
+from collectives.backends.p2p.loop.arrays import flatten
 from collectives.backends.p2p.program import AHEAD, Average, Instruction, Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.backends.p2p.step_messages import (
     StepMessages,
@@ -64,11 +64,9 @@ Span(start=0, stop=8, scratch=True)))
     program = tuple(_program(steps, rank, spans))
     receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
-    ties = tuple(len(task.after) for task in program)
-    writes, followers = any(messages.receives for messages in steps), _followers(program)
+    writes = any(messages.receives for messages in steps)
     first_sends = {message.peer: t for t in reversed(range(len(steps))) for message in steps[t].sends}
-    flat = flatten(program, ties, followers)
-    return Plan(program, ties, followers, scratch, writes, _is_exchange(steps), flat, first_sends)
+    return Plan(program, scratch, writes, _is_exchange(steps), flatten(program), first_sends)
 
 
 def is_straight(schedule: Schedule) -> bool:
@@ -98,14 +96,6 @@ def _is_exchange(steps: list[StepMessages]) -> bool:
         and all(one.isdisjoint(following) for one, following in pairwise(to))
         and all(overlap(places(one.receives), places(following.sends)) for one, following in pairwise(busy))
     )
-
-
-def _followers(program: tuple[Task, ...]) -> tuple[tuple[int, ...], ...]:
-    followers: list[list[int]] = [[] for _ in program]
-    for at, task in enumerate(program):
-        for earlier in task.after:
-            followers[earlier].append(at)
-    return tuple(map(tuple, followers))
 
 
 def compact(schedule: Schedule, rank: int, sizes: Ints) -> Ints:

@@ -220,7 +220,7 @@ def _stages(parts: Parts, compiled: Compiled, wanted: CallKey, key: ScheduleKey,
 
 def _nbytes(made: Plan, edges: Ints) -> int:
     """About how much memory a plan takes: Python's objects four times as much as the arrays that say the same."""
-    arrays = made.flat.tasks, made.flat.followers, made.flat.instructions, made.flat.spans
+    arrays = made.flat.tasks, made.flat.after, made.flat.instructions, made.flat.spans
     return 4096 + 5 * sum(each.nbytes for each in arrays) + edges.nbytes
 
 

@@ -79,10 +79,10 @@ class Task(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """The same program as arrays, which `flat` describes."""
+    """The same program as arrays, which `loop.arrays` describes."""
 
     tasks: Ints
-    followers: Ints
+    after: Ints
     instructions: Ints
     spans: Ints
     messages: int
@@ -93,14 +93,11 @@ class Plan(NamedTuple):
     """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
 
     ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the step before, to other
-    peers, and as many messages as it receives. ``ties`` says of each task after how many others it comes, and
-    ``followers`` which come after it. ``flat`` is all of it as arrays. ``first_sends`` has the peers to which the rank
-    sends, and the first step in which it does.
+    peers, and as many messages as it receives. ``flat`` is the program as arrays. ``first_sends`` has the peers to
+    which the rank sends, and the first step in which it does.
     """
 
     program: tuple[Task, ...]
-    ties: tuple[int, ...]
-    followers: tuple[tuple[int, ...], ...]
     scratch: int
     writes: bool
     exchanges: bool

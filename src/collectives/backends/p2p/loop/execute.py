@@ -14,9 +14,7 @@ import numpy as np
 import torch
 
 from collectives.backends.p2p.connection import GONE, HEADER, Message, need_expected
-from collectives.backends.p2p.loop.flat import NUMBER, SEND, flatten
-from collectives.backends.p2p.loop.kernels import Kernels, kernels
-from collectives.backends.p2p.loop.state import (
+from collectives.backends.p2p.loop.arrays import (
     AT,
     BLOCKED,
     BODY,
@@ -29,14 +27,18 @@ from collectives.backends.p2p.loop.state import (
     HEADER_WORDS,
     INSTRUCTION,
     INTO_FIRST,
+    NUMBER,
     OUT_FIRST,
     PLACES,
+    SEND,
     STATUS,
     LoopState,
+    flatten,
     new_state,
 )
+from collectives.backends.p2p.loop.kernels import Kernels, kernels
+from collectives.backends.p2p.loop.run import FAILED, FINISHED, run
 from collectives.backends.p2p.loop.system import BILLION, one_at_a_time
-from collectives.backends.p2p.loop.tasks import FAILED, FINISHED, run
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.outgoing import BANDWIDTH_DELAY
 from collectives.backends.p2p.program import Flat, Plan
@@ -125,7 +127,7 @@ def _message(program: Flat, state: LoopState, number: int) -> Message:
 def _compile() -> None:
     """Run an empty program, one process at a time: the others find its code in the cache."""
     with one_at_a_time(__file__):
-        program = flatten((), (), ())
+        program = flatten(())
         run(program, new_state(program, np.zeros((1, PLACES), dtype=np.int64)), 0)
 
 

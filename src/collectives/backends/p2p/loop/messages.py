@@ -7,29 +7,36 @@ import errno
 
 import numpy as np
 
-from collectives.backends.p2p.loop.flat import BEGIN, END, FIRST, LAST, NUMBER, PEER, SCRATCH, STEP
-from collectives.backends.p2p.loop.state import (
+from collectives.backends.p2p.loop.arrays import (
+    BEGIN,
     BODY,
     BY_STEP,
     CLOSED,
     DIFFERENT,
+    END,
     FAILED_PEER,
     FAILED_SENDING,
     FAILED_WHY,
+    FIRST,
     HAS_FAILED,
     HEADER_BYTES,
     HEADER_WORDS,
     INSTRUCTION,
     INTO,
     INTO_FIRST,
+    LAST,
     LOW_WATER,
     MOST_PARTS,
     NEXT,
     NONE,
+    NUMBER,
     OUT,
     OUT_FIRST,
+    PEER,
+    SCRATCH,
     SCRATCH_MEMORY,
     SIZE,
+    STEP,
     TENSOR,
     THROUGH,
     UNSENT,
