@@ -64,6 +64,14 @@ def test_a_long_reason_is_cut(rank: Any, letters: int) -> None:
     assert heard(rank).count("é") == min(letters, 500)
 
 
+def test_a_greeting_may_come_in_pieces(rank: Any) -> None:
+    with socket.create_connection(rank.addresses[0]) as connected:
+        for begin, end in ((0, 7), (7, GREETING.size - 1), (GREETING.size - 1, GREETING.size)):
+            assert heard(rank, 0.2) == ""
+            connected.sendall(greeting(rank)[begin:end])
+        assert WHY in heard(rank)
+
+
 def test_an_abort_of_a_later_call_waits_for_that_call(rank: Any) -> None:
     tell([rank.addresses[0]], greeting(rank, call=6), SECONDS)
     assert heard(rank, 0.3) == ""
