@@ -18,18 +18,7 @@ from collectives.backends.p2p.coded import coded_executor
 from collectives.backends.p2p.connection import Message
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.prepared import Prepared
-from collectives.backends.p2p.program import (
-    AHEAD,
-    COMPILED,
-    PYTHON,
-    Instruction,
-    Plan,
-    Recv,
-    Reduce,
-    Send,
-    Span,
-    Wait,
-)
+from collectives.backends.p2p.program import AHEAD, COMPILED, PYTHON, Instruction, Plan, Recv, Reduce, Send, Span, Wait
 from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
 
 

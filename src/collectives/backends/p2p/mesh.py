@@ -19,15 +19,7 @@ from typing import Any
 
 from torch import distributed as dist
 
-from collectives.backends.p2p.abort import (
-    LATE,
-    MOMENT,
-    PATIENCE,
-    AbortError,
-    describe,
-    no_sign,
-    reason,
-)
+from collectives.backends.p2p.abort import LATE, MOMENT, PATIENCE, AbortError, describe, no_sign, reason
 from collectives.backends.p2p.address import tell
 from collectives.backends.p2p.cache import BoundedCache
 from collectives.backends.p2p.connection import GONE, Message, MessageError, peek

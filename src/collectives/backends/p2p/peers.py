@@ -52,9 +52,8 @@ class Peers:
         self.ranks_per_host = local.ranks_per_host(self.addresses) if shares else 1
         self.has_network = len({host for host, _ in self.addresses}) > 1  # whether any rank is on another host
         self.spins = local.spins(self.addresses, self.rank, background)
-        self._visitors: dict[
-            socket.socket, float
-        ] = {}  # connections that have not greeted yet -> how long they may stay
+        # Connections that have not greeted yet, and until when they may.
+        self._visitors: dict[socket.socket, float] = {}
         self.out: dict[int, Connection] = {}
         self.outgoing = Outgoing(partial(self.lose, is_sent=True))
         self.into: dict[int, Connection] = {}

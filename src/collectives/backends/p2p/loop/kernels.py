@@ -84,12 +84,7 @@ KERNELS: dict[Any, Kernel] = {
     dist.ReduceOp.BXOR: bitwise_xor,
 }
 # numpy's sum of bools is their "or", their product is their "and".
-OF_BOOLS: dict[Kernel, Kernel] = {
-    add: bitwise_or,
-    maximum: bitwise_or,
-    multiply: bitwise_and,
-    minimum: bitwise_and,
-}
+OF_BOOLS: dict[Kernel, Kernel] = {add: bitwise_or, maximum: bitwise_or, multiply: bitwise_and, minimum: bitwise_and}
 
 
 class Kernels(NamedTuple):
