@@ -20,9 +20,7 @@ LARGE = (64 << 10, 512 << 10, 4 << 20)  # bytes of the messages that show the ra
 LONG = 3  # round trips: a message that takes longer shows the rate well enough
 SECONDS, TRIPS = 0.1, 30  # no larger message follows if it would end later: the longer of seconds and round trips
 
-_ORDER = struct.Struct("<III")  # rounds, messages in each, bytes of each; no rounds: the end
 _LINK = struct.Struct("<ddd")  # latency, overhead, rate
-_ANSWER = memoryview(b"\0")
 
 
 def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
@@ -55,9 +53,9 @@ def _network(joined: Mesh, group: dist.ProcessGroup) -> Link:
     half, found = joined.size // 2, b""
     with joined.begin(step_by_step=False):
         if joined.rank < half:
-            found = _LINK.pack(*_asked(_Pair(joined, joined.rank + half)))
+            found = _LINK.pack(*_link(_Pair(joined, joined.rank + half, asks=True)))
         elif joined.rank < 2 * half:
-            _answer(_Pair(joined, joined.rank - half))
+            _link(_Pair(joined, joined.rank - half, asks=False))
     links = [_LINK.unpack(each) for each in everyones(found, group) if each]
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
     if not joined.has_network:  # its cores work on a message all the time, so no rank can hide any of it
@@ -66,28 +64,47 @@ def _network(joined: Mesh, group: dist.ProcessGroup) -> Link:
 
 
 class _Pair:
-    """One rank's end of a pair; both ends count the messages alike."""
+    """One rank's end of a pair: one of the two asks, and the other one answers. Both call the same methods in turn."""
 
-    def __init__(self, joined: Mesh, peer: int) -> None:
-        self.joined, self.peer, self.steps = joined, peer, count()
+    def __init__(self, joined: Mesh, peer: int, asks: bool) -> None:
+        self.joined, self.peer, self.asks, self.steps = joined, peer, asks, count()
 
     def send(self, *messages: memoryview) -> None:
         """Send these, and wait until they have left."""
         self.joined.finish([self.joined.send(self.peer, next(self.steps), [each]) for each in messages])
 
-    def receive(self, into: memoryview) -> memoryview:
+    def receive(self, into: memoryview) -> None:
         """Wait until it is full."""
         self.joined.finish([self.joined.receive(self.peer, next(self.steps), into)])
-        return into
+
+    def seconds(self, rounds: int, messages: int, nbytes: int) -> float:
+        """The median of the rounds: from the first message of a round until the answer to its last one."""
+        data, answer, times = memoryview(bytearray(nbytes)), memoryview(bytearray(1)), list[float]()
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            if self.asks:
+                self.send(*[data] * messages)
+                self.receive(answer)
+            else:
+                for _ in range(messages):
+                    self.receive(data)
+                self.send(answer)
+            times.append(time.perf_counter() - begin)
+        return median(times)
+
+    def agreed(self, wanted: bool) -> bool:
+        """What the rank that asks has wanted."""
+        said = memoryview(bytearray([wanted]))
+        (self.send if self.asks else self.receive)(said)
+        return bool(said[0])
 
 
-def _asked(pair: _Pair) -> tuple[float, float, float]:
-    """Latency, overhead and rate, measured by the rank that asks for the messages."""
-    _seconds(pair, 1, 1, SMALL)  # makes the connections
-    begin, trip = time.perf_counter(), _seconds(pair, ROUNDS, 1, SMALL)
-    each = (_seconds(pair, ROUNDS, BURST, SMALL) - trip) / (BURST - 1)
+def _link(pair: _Pair) -> tuple[float, float, float]:
+    """Latency, overhead and rate, as the rank that asks measures them."""
+    pair.seconds(1, 1, SMALL)  # makes the connections
+    begin, trip = time.perf_counter(), pair.seconds(ROUNDS, 1, SMALL)
+    each = (pair.seconds(ROUNDS, BURST, SMALL) - trip) / (BURST - 1)
     rate = _rate(pair, trip, begin + max(SECONDS, TRIPS * trip))
-    pair.send(memoryview(_ORDER.pack(0, 0, 0)))
     alpha = trip / 2
     overhead = min(max(each, 0.0), alpha)
     return alpha - overhead, overhead, rate
@@ -95,39 +112,11 @@ def _asked(pair: _Pair) -> tuple[float, float, float]:
 
 def _rate(pair: _Pair, trip: float, until: float) -> float:
     """Bytes per second of the largest message that there was time for."""
-    rate = 0.0
+    rate = seconds = 0.0
     for nbytes in LARGE:
-        if rate and time.perf_counter() + RATE_ROUNDS * (trip + nbytes / rate) > until:
+        end = time.perf_counter() + RATE_ROUNDS * (trip + nbytes / rate) if rate else 0.0
+        if not pair.agreed(seconds <= LONG * trip and end <= until):
             break
-        seconds = _seconds(pair, RATE_ROUNDS, 1, nbytes)
+        seconds = pair.seconds(RATE_ROUNDS, 1, nbytes)
         rate = nbytes / max(seconds - trip, seconds / 100)
-        if seconds > LONG * trip:
-            break
     return rate
-
-
-def _seconds(pair: _Pair, rounds: int, messages: int, nbytes: int) -> float:
-    """The median of the rounds: from the first message of a round until the answer to its last one."""
-    data, answer, times = memoryview(bytearray(nbytes)), memoryview(bytearray(1)), list[float]()
-    pair.send(memoryview(_ORDER.pack(rounds, messages, nbytes)))
-    pair.receive(answer)
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        pair.send(*[data] * messages)
-        pair.receive(answer)
-        times.append(time.perf_counter() - begin)
-    return median(times)
-
-
-def _answer(pair: _Pair) -> None:
-    """Receive what the other rank announces, and answer each round with a byte, until it announces the end."""
-    while True:
-        rounds, messages, nbytes = _ORDER.unpack(pair.receive(memoryview(bytearray(_ORDER.size))))
-        if not rounds:
-            return
-        into = memoryview(bytearray(nbytes))
-        pair.send(_ANSWER)
-        for _ in range(rounds):
-            for _ in range(messages):
-                pair.receive(into)
-            pair.send(_ANSWER)
