@@ -18,7 +18,8 @@ def test_every_collective_as_torch_does_it(p: int, monkeypatch: pytest.MonkeyPat
     _need_all_right(p, "loopback", monkeypatch)
 
 
-@pytest.mark.parametrize("p", each([4, 6], few=[4]))
+@pytest.mark.extended
+@pytest.mark.parametrize("p", [4, 6])
 def test_hosts_of_two_ranks(p: int, allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     _need_all_right(p, "cluster:100us,1GB/s,2", monkeypatch)
 

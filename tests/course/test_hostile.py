@@ -122,7 +122,8 @@ def busy(cores: int, loops: int) -> Iterator[None]:
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("cores", "loops"), [(1, 4), pytest.param(2, 4, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize(("cores", "loops"), [(1, 4), (2, 4)])
 def test_a_busy_machine_gives_the_same_score(cores: int, loops: int, tmp_path: Path) -> None:
     with busy(cores, loops):
         for hostile in SAME_ON_ANY_MACHINE:

@@ -244,6 +244,7 @@ def test_ranks_are_forks_of_one_process_and_gone_with_their_launch(
         assert len(set(kind)) == 4
 
 
+@pytest.mark.extended
 def test_a_stopped_rank_is_named_when_time_is_up(hosts: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
     with pytest.raises(RankError, match=r"^rank 2 of 4 is stopped \(SIGSTOP\): timed out after 20 s; its last lines:"):
@@ -498,6 +499,7 @@ def test_ranks_that_meet_as_under_torchrun_print_nothing_but_their_own(hosts: Cl
 
 
 @pytest.mark.alone
+@pytest.mark.extended
 def test_the_command_checks_itself(allowed: None) -> None:
     command = [*COMMAND, "--hosts", "3", "--rate", "5MB/s", "--check", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)

@@ -23,6 +23,7 @@ from sweep import each
 pytestmark = pytest.mark.integration
 
 COMMANDS = ["mpirun", "horovodrun"]
+CLUSTER = "cluster:1ms,100MB/s"
 
 
 @pytest.fixture(autouse=True)
@@ -217,7 +218,7 @@ def test_a_lost_peer_ends_the_collective_with_an_error_that_names_it(algorithm: 
     )
 
 
-@pytest.mark.parametrize("where", COMMANDS)
+@pytest.mark.parametrize("where", each(COMMANDS, few=["mpirun"]))
 def test_a_command_s_failing_rank_is_named_with_its_last_lines(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
     with pytest.raises(RankError, match=r"^rank 2 of 3 ended with exit code 1; its last lines:") as caught:
@@ -239,7 +240,7 @@ def test_the_first_rank_that_fails_is_named_although_its_report_is_read_late(mon
         launch("unwell", {"do": "raise", "rank": 2}, 3, where="mpirun", timeout=60)
 
 
-@pytest.mark.parametrize("where", COMMANDS)
+@pytest.mark.parametrize("where", each(COMMANDS, few=["mpirun"]))
 def test_a_killed_rank_ends_the_command_and_all_others(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
     with pytest.raises(RankError, match=rf"{where} ended with exit code \d+; its last lines:"):
@@ -254,7 +255,9 @@ def test_what_is_set_for_the_ranks_is_there_and_each_knows_its_place() -> None:
         assert [event["everyone"] for event in events if "everyone" in event] == [[["Tree", "0"], ["Tree", "1"]]]
 
 
-@pytest.mark.parametrize("where", ["loopback", "cluster:1ms,100MB/s", "cluster:1ms,100MB/s,mpirun"])
+@pytest.mark.parametrize(
+    "where", each(["loopback", "cluster:1ms,100MB/s", "cluster:1ms,100MB/s,mpirun"], few=["loopback"])
+)
 def test_a_job_of_any_length_is_in_no_command_line(where: str) -> None:
     if where.startswith("cluster") and (reason := allowed()):
         pytest.skip(reason)
@@ -299,15 +302,18 @@ with signals():
 
 @pytest.mark.parametrize(
     ("where", "how"),
-    [
-        ("loopback", signal.SIGKILL),
-        ("loopback", signal.SIGTERM),
-        ("loopback", signal.SIGINT),
-        ("mpirun", signal.SIGKILL),
-        ("mpirun", signal.SIGINT),
-        ("horovodrun", signal.SIGKILL),
-        ("horovodrun", signal.SIGTERM),
-    ],
+    each(
+        [
+            ("loopback", signal.SIGKILL),
+            ("loopback", signal.SIGTERM),
+            ("loopback", signal.SIGINT),
+            ("mpirun", signal.SIGKILL),
+            ("mpirun", signal.SIGINT),
+            ("horovodrun", signal.SIGKILL),
+            ("horovodrun", signal.SIGTERM),
+        ],
+        few=[("loopback", signal.SIGKILL), ("loopback", signal.SIGINT), ("mpirun", signal.SIGKILL)],
+    ),
 )
 def test_ranks_end_with_their_launcher(where: str, how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LAUNCHER, where]
