@@ -82,15 +82,11 @@ def _execute_in_python(
 ) -> None:
     """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
     program, messages = made.program, dict[int, Message]()  # by number
-    at, done, first = (
-        [0] * len(program),
-        bytearray(len(program)),
-        0,
-    )  # next instructions; the first task that is not done
+    at, done = [0] * len(program), bytearray(len(program))  # of each task the next instruction, and whether it is done
     execute_instruction = _executor_of(tensor, scratch, joined, op, messages)
     if wire:
         execute_instruction = coded_executor(wire, tensor, scratch, joined, messages, execute_instruction)
-    while first < len(program):
+    while (first := done.find(0)) >= 0:
         blocked: list[tuple[Message, int]] = []  # what tasks wait for, and how many bytes of it may be missing
         for i in range(first, min(first + AHEAD, len(program))):
             if done[i] or not all(done[earlier] for earlier in program[i].after):
@@ -102,9 +98,7 @@ def _execute_in_python(
                 at[i] += 1
             else:
                 done[i] = True
-        while first < len(program) and done[first]:
-            first += 1
-        if blocked and all(message.left > missing for message, missing in blocked):
+        if not done[first] and all(message.left > missing for message, missing in blocked):
             joined.wait([message for message, _ in blocked])
 
 
