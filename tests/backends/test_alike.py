@@ -14,13 +14,14 @@ from collectives.bench import Settings, bench
 from collectives.launch import launch
 from collectives.machine import machine, presets
 from places import TASKS
+from sweep import each
 
 pytestmark = pytest.mark.integration
 
 RANKS = (1, 2, 3, 5)
 
 
-@pytest.fixture(scope="module", params=RANKS)
+@pytest.fixture(scope="module", params=each(RANKS, few=[1, 3]))
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)

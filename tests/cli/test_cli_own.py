@@ -7,6 +7,7 @@ import pytest
 from collectives.algorithms import build, from_file
 from collectives.schedule import ScheduleError, Step
 from command import Capture, run
+from sweep import each
 
 OWN = """
 import sys
@@ -92,7 +93,7 @@ def test_a_file_that_fails_is_one_line_that_names_it(capsys: Capture, tmp_path: 
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", each(VERBS, few=["verify", "bench"]))
 def test_what_never_ends_is_ended(capsys: Capture, own: str, verb: str) -> None:
     for function, where in (("endless", "when it was called"), ("step_endless", "in step 0"), ("many", "many")):
         if (verb, function) == ("show", "many"):  # shows the first steps alone

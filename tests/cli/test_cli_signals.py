@@ -46,7 +46,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 @pytest.mark.parametrize(("how", "said", "code"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
-@pytest.mark.parametrize("verb", WORKING)
+@pytest.mark.parametrize("verb", each(WORKING, few=["simulate", "bench"]))
 def test_a_signal_ends_a_command_with_one_line(verb: str, how: str, said: str, code: int) -> None:
     command, below = started(WORKING[verb], CHILDREN[verb])
     command.send_signal(getattr(signal, how))

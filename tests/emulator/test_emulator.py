@@ -295,6 +295,7 @@ def test_collectives_are_right_there(allowed: None) -> None:
     ]
 
 
+@pytest.mark.extended
 def test_mpi_is_right_there_among_the_others(allowed: None) -> None:
     backends = ["p2p", "gloo", "mpi", "mpi:ring", "mpi:recursive_doubling"]
     sizes = {"bytes": [0, 4, 4004], "repetitions": 2, "warmups": 1}
@@ -310,6 +311,7 @@ def test_mpi_is_right_there_among_the_others(allowed: None) -> None:
     assert [record["where"] for record in measured.environment] == [WHERE] * 3
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("do", "how"), [("raise", "ended with exit code 1; its last lines:"), ("killed", "was killed by SIGKILL;")]
 )

@@ -273,7 +273,8 @@ def test_an_unknown_where_is_refused() -> None:
         launch("unwell", {}, 2, where="moon", timeout=1)
 
 
-@pytest.mark.parametrize("where", each(["loopback", *COMMANDS], few=["loopback"]))
+@pytest.mark.extended
+@pytest.mark.parametrize("where", ["loopback", *COMMANDS])
 def test_ranks_that_take_too_long_are_ended_with_their_children(where: str) -> None:
     seen: list[dict[str, list[int]]] = []
     late = "rank 0 of 2 and 1 more" if where == "loopback" else where

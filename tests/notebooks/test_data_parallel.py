@@ -67,7 +67,7 @@ def test_ranks_that_are_started_alike_share_a_launch() -> None:
     assert {each.where for each in emulated} == {"cluster:5ms,25MB/s"}
 
 
-@pytest.mark.integration
+@pytest.mark.extended
 def test_replicas_equal_one_process_and_a_killed_rank_changes_nothing(tmp_path: Path) -> None:
     output = tmp_path / "rows"
     run(checked(Parameters, GOOD | {"output": str(output)}))

@@ -141,7 +141,7 @@ MEASURED = {
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", each(MEASURED, few=["asynchronous", "data-parallel", "weak-scaling"]))
+@pytest.mark.parametrize("name", each(MEASURED, few=["weak-scaling"]))
 def test_a_killed_rank_costs_no_row_and_the_next_run_measures_the_rest(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

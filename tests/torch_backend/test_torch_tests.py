@@ -32,8 +32,8 @@ def test_the_table_is_of_all_tests_and_explains_every_failure() -> None:
     assert [row["test"] for row in worse if not row["why"]] == []
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("tests", [CHOSEN, pytest.param(MORE, marks=pytest.mark.extended)], ids=["chosen", "more"])
+@pytest.mark.extended
+@pytest.mark.parametrize("tests", [CHOSEN, MORE], ids=["chosen", "more"])
 def test_those_chosen_end_as_the_table_says(tests: tuple[str, ...]) -> None:
     known = {row["test"]: row["collectives"] for row in table()}
     found = {outcome.test: outcome for outcome in outcomes("collectives", tests)}

@@ -23,6 +23,7 @@ from collectives.backends.p2p.published.run import HEADER, REGION
 from collectives.launch import launch
 from collectives.schedule import Schedule
 from places import TASKS
+from sweep import each
 
 pytestmark = pytest.mark.integration
 
@@ -121,8 +122,10 @@ def test_three_ranks_exchange_messages_of_random_sizes(tasks: None) -> None:
     assert event["seen"] == [True] * 3
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize(
+    ("how", "hosts"),
+    each([("SIGKILL", 1), ("SIGKILL", 2), ("SIGSTOP", 1), ("SIGSTOP", 2)], few=[("SIGKILL", 1), ("SIGSTOP", 2)]),
+)
 def test_a_peer_that_is_killed_or_stopped_is_named(how: str, hosts: int) -> None:
     said = _ranks("fails", str(hosts + 2), how, str(hosts))
     assert set(said) == {0, *range(2, hosts + 2)}
