@@ -247,7 +247,7 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
     whole, aside = Span(0, n), Span(0, n, scratch=True)
     me = dist.get_rank(group)
     task = Task((Send(0, me, 0, (whole,)), Recv(1, me, 0, aside), Wait(1), Reduce(whole, (whole, aside)), Wait(0)), ())
-    doubled = Plan((task,), n, True, True, flatten((task,)), {me: 0})
+    doubled = Plan((task,), ((),), n, True, True, flatten((task,)), {me: 0})
     mine = np.arange(n) % 1009
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         tensor = torch.tensor(mine, dtype=torch.float32, device=device)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from collectives.backends.p2p.compile import followers
 from collectives.backends.p2p.connection import Message
 from collectives.backends.p2p.execute import _execute_in_python
 from collectives.backends.p2p.loop.arrays import flatten
@@ -32,7 +33,7 @@ def sent_before_the_wait(tasks: int, waiting: int) -> list[int]:
         messages[0].advance(messages[0].left)
 
     mesh, tensor = SimpleNamespace(send=send, receive=receive, wait=wait), torch.zeros(1)
-    plan = Plan(tuple(program), 0, True, False, flatten(tuple(program)), {1: 0})
+    plan = Plan(tuple(program), followers(tuple(program)), 0, True, False, flatten(tuple(program)), {1: 0})
     _execute_in_python(plan, tensor, tensor, mesh, None, None)  # type: ignore[arg-type]
     assert len(sent) == tasks - 1
     (once,) = before

@@ -66,7 +66,20 @@ Span(start=0, stop=8, scratch=True)))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     writes = any(messages.receives for messages in steps)
     first_sends = {message.peer: t for t in reversed(range(len(steps))) for message in steps[t].sends}
-    return Plan(program, scratch, writes, _is_exchange(steps), flatten(program), first_sends)
+    return Plan(program, followers(program), scratch, writes, _is_exchange(steps), flatten(program), first_sends)
+
+
+def followers(program: tuple[Task, ...]) -> tuple[tuple[int, ...], ...]:
+    """For each task the later ones that have it before them.
+
+    >>> followers((Task((), ()), Task((), (0,)), Task((), (0, 1))))
+    ((1, 2), (2,), ())
+    """
+    found: list[list[int]] = [[] for _ in program]
+    for at, task in enumerate(program):
+        for earlier in task.after:
+            found[earlier].append(at)
+    return tuple(map(tuple, found))
 
 
 def is_straight(schedule: Schedule) -> bool:

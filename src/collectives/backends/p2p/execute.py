@@ -8,6 +8,7 @@ call: this one paces exchanges of long messages, encodes messages (`coded`), and
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -80,26 +81,41 @@ def _execute(
 def _execute_in_python(
     made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, wire: str | None
 ) -> None:
-    """Run each task when the tasks before it are done; a task that waits for a message lets others run."""
-    program, messages = made.program, dict[int, Message]()  # by number
-    at, done = [0] * len(program), bytearray(len(program))  # of each task the next instruction, and whether it is done
+    """Run each task when the tasks before it are done; a task that waits for a message lets others run.
+
+    ``ready`` is a heap of the tasks that may run, and ``at`` each task's next instruction.
+    """
+    undone = [len(task.after) for task in made.program]  # of each task, how many before it are not done
+    ready = [i for i, tasks in enumerate(undone) if not tasks]
+    first, at, done = 0, [0] * len(made.program), bytearray(len(made.program))  # the first task that is not done
+    messages: dict[int, Message] = {}  # by number
+    blocked: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
     execute_instruction = _executor_of(tensor, scratch, joined, op, messages)
     if wire:
         execute_instruction = coded_executor(wire, tensor, scratch, joined, messages, execute_instruction)
-    while (first := done.find(0)) >= 0:
-        blocked: list[tuple[Message, int]] = []  # what tasks wait for, and how many bytes of it may be missing
-        for i in range(first, min(first + AHEAD, len(program))):
-            if done[i] or not all(done[earlier] for earlier in program[i].after):
-                continue
-            for instruction in program[i].instructions[at[i] :]:
+    while ready or blocked:
+        while ready and ready[0] < first + AHEAD:
+            i = heappop(ready)
+            for instruction in made.program[i].instructions[at[i] :]:
                 if wanted := execute_instruction(instruction):
-                    blocked.append(wanted)
+                    blocked.append((i, *wanted))
                     break
                 at[i] += 1
             else:
                 done[i] = True
-        if not done[first] and all(message.left > missing for message, missing in blocked):
-            joined.wait([message for message, _ in blocked])
+                while first < len(done) and done[first]:
+                    first += 1
+                for follower in made.followers[i]:
+                    undone[follower] -= 1
+                    if not undone[follower]:
+                        heappush(ready, follower)
+        if blocked:
+            if all(message.left > missing for _, message, missing in blocked):
+                joined.wait([message for _, message, _ in blocked])
+            for each in blocked:
+                if each[1].left <= each[2]:
+                    heappush(ready, each[0])
+            blocked = [each for each in blocked if each[1].left > each[2]]
 
 
 def _executor_of(

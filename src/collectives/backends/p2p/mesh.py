@@ -123,7 +123,7 @@ class Mesh(Peers):
         for message in messages if self._lost else ():
             if why := self._lost.get((message.peer, message.is_sent)):
                 raise self._explained(message, self._hear(partial(self._heard.get, message.peer), MOMENT) or why)
-        if said := self._said():
+        if self._heard and (said := self._said()):
             raise self._explained(first, said)
         return left
 

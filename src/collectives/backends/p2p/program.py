@@ -93,11 +93,12 @@ class Plan(NamedTuple):
     """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
 
     ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the step before, to other
-    peers, and as many messages as it receives. ``flat`` is the program as arrays. ``first_sends`` has the peers to
-    which the rank sends, and the first step in which it does.
+    peers, and as many messages as it receives. ``followers`` says of each task which come after it, and ``flat`` is the
+    program as arrays. ``first_sends`` has the peers to which the rank sends, and the first step in which it does.
     """
 
     program: tuple[Task, ...]
+    followers: tuple[tuple[int, ...], ...]
     scratch: int
     writes: bool
     exchanges: bool
