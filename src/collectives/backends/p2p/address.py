@@ -19,7 +19,7 @@ from collectives.launch.address import interface_address, named_interface
 
 TOKEN_BYTES = 16
 _TOLD = struct.Struct(f"<4sH{TOKEN_BYTES}s?")  # host, port, token, whether it can share memory
-# Token and rank; of an abort, the call that has failed, what it was, and why, in so many bytes.
+# Token and rank. An abort adds the call that failed, its signature, and the reason, which zeros fill up.
 GREETING = struct.Struct(f"<{TOKEN_BYTES}sIQ{SIZE}s1000s")
 
 
