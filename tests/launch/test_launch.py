@@ -255,9 +255,7 @@ def test_what_is_set_for_the_ranks_is_there_and_each_knows_its_place() -> None:
         assert [event["everyone"] for event in events if "everyone" in event] == [[["Tree", "0"], ["Tree", "1"]]]
 
 
-@pytest.mark.parametrize(
-    "where", each(["loopback", "cluster:1ms,100MB/s", "cluster:1ms,100MB/s,mpirun"], few=["loopback"])
-)
+@pytest.mark.parametrize("where", each(["loopback", CLUSTER, f"{CLUSTER},mpirun"], few=["loopback"]))
 def test_a_job_of_any_length_is_in_no_command_line(where: str) -> None:
     if where.startswith("cluster") and (reason := allowed()):
         pytest.skip(reason)

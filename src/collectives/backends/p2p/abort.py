@@ -11,7 +11,7 @@ from collectives.backends.p2p.signature import NO_CALL, difference
 
 LATE = "not done within the timeout"  # why most ranks fail that wait in vain: another one may know more
 PATIENCE = 1.0  # seconds for telling it, and for hearing it
-MOMENT = 0.2  # seconds in which a peer's abort comes that has closed a connection: it says why first
+MOMENT = 0.2  # seconds to wait for the abort of a peer that has closed a connection: it sends the abort first
 
 
 class AbortError(OSError):

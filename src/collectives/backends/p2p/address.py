@@ -54,17 +54,17 @@ def own_address() -> str:
 
 
 def tell(addresses: Iterable[tuple[str, int]], greeting: bytes, seconds: float) -> None:
-    """Connect to all of these addresses at once, greet, and hang up; some may not listen within this time."""
-    until, poll, dialled = time.monotonic() + seconds, select.poll(), dict[int, socket.socket]()
+    """Connect to all of these addresses at once, send the greeting, and close; after ``seconds`` skip the rest."""
+    until, poll, sockets = time.monotonic() + seconds, select.poll(), dict[int, socket.socket]()
     with ExitStack() as stack:
         for address in addresses:
             each = stack.enter_context(socket.socket())
             prepare(each)
             each.connect_ex(address)
             poll.register(each, select.POLLOUT)
-            dialled[each.fileno()] = each
-        while dialled and (left := until - time.monotonic()) > 0:
+            sockets[each.fileno()] = each
+        while sockets and (left := until - time.monotonic()) > 0:
             for number, _ in poll.poll(left * 1e3):
                 poll.unregister(number)
                 with suppress(OSError):  # nobody listens there
-                    dialled.pop(number).sendall(greeting)
+                    sockets.pop(number).sendall(greeting)

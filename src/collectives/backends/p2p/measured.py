@@ -93,7 +93,7 @@ class _Pair:
         return median(times)
 
     def agreed(self, wanted: bool) -> bool:
-        """What the rank that asks has wanted."""
+        """The asking rank sends ``wanted``, and the other one receives it; both return it."""
         said = memoryview(bytearray([wanted]))
         (self.send if self.asks else self.receive)(said)
         return bool(said[0])

@@ -84,7 +84,7 @@ class Mesh(Peers):
     def connect(self, first_sends: Mapping[int, int]) -> None:
         """Connect to each of these peers, for the step that first sends to it, and wait until they can be sent to."""
         if missing := first_sends.keys() - self.out.keys():
-            self.finish([hello for peer in missing for hello in self._connect(peer, first_sends[peer]).messages])
+            self.finish([greeting for peer in missing for greeting in self._connect(peer, first_sends[peer]).messages])
 
     def wait(self, messages: list[Message]) -> None:
         """Wait until one of these may have moved. Raises MessageError if its peer is lost, or the call's time is over.
@@ -128,7 +128,7 @@ class Mesh(Peers):
         return left
 
     def _look(self) -> float:
-        """The time; once in a while visitors are let in, or out, which calls that do not wait for several would not."""
+        """The time. Accepts connections once per POLL_INTERVAL: a rank that waits for one socket polls no other."""
         now = time.monotonic()
         if now > self._looked + POLL_INTERVAL:
             self._looked = now
@@ -184,7 +184,7 @@ class Mesh(Peers):
         return said is not None and getattr(said, "reason", f"rank {peer} ").startswith(f"rank {peer} ")
 
     def _hear(self, look: Callable[[], AbortError | None], seconds: float) -> AbortError | None:
-        """What ``look`` finds, as soon as it finds an abort; None if it finds none in this time."""
+        """Wait until ``look`` returns an abort, and return it; None after ``seconds`` without one."""
         until = time.monotonic() + seconds
         while not (found := look()) and (left := until - time.monotonic()) > 0:
             self.progress(left)
@@ -196,7 +196,7 @@ class Mesh(Peers):
         return self._other_call() or min(said, key=lambda each: LATE in each.reason, default=None)
 
     def _other_call(self) -> AbortError | None:
-        """What a rank says that has given up in a call which differs from this rank's."""
+        """The abort of a rank whose call of the same number differs from this rank's."""
         return next((each for each in self._heard.values() if self._describe(each) != str(each)), None)
 
     def _describe(self, error: OSError) -> str:

@@ -164,7 +164,7 @@ class Peers:
         except OSError:  # the caller has closed
             return
         prepare(connected)
-        # It wakes this rank when all of its greeting has come, or when it has hung up.
+        # Poll reports it when its whole greeting has come, or when it has closed.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, GREETING.size)
         self._visitors[connected] = time.monotonic() + VISIT
         self._watch(connected, select.POLLIN, partial(self._greet, connected))

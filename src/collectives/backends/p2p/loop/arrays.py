@@ -13,7 +13,7 @@ from collectives.backends.p2p.connection import HEADER
 from collectives.backends.p2p.program import Average, Flat, Instruction, Recv, Reduce, Send, Span, Task
 from collectives.schedule import Ints
 
-# Kinds of instructions.
+# The program. Kinds of instructions.
 SEND, RECV, WAIT, REDUCE, AVERAGE = range(5)
 # Columns of a task: its first instruction, and the first of those that have to be done before.
 START, AFTER = range(2)
@@ -21,6 +21,8 @@ START, AFTER = range(2)
 KIND, NUMBER, PEER, STEP, FIRST, LAST = range(6)
 # Columns of a span, in elements.
 BEGIN, END, SCRATCH = range(3)
+
+# The state. No socket, or no message.
 NONE = -1
 WORD = 8
 HEADER_BYTES = HEADER.size

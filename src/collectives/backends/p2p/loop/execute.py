@@ -91,7 +91,7 @@ def _made(program: Flat, sockets: Ints) -> tuple[Flat, LoopState]:
 
 
 def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None:
-    """Let visitors in. Raises MessageError if a connection has failed, a rank has given up, or time is over."""
+    """Accept connections. Raises MessageError if a connection has failed, a rank has given up, or time is over."""
     if has_failed:
         peer, is_sent = state.numbers[FAILED_PEER], state.numbers[FAILED_SENDING]
         awaited = [int(state.peers[peer, OUT_FIRST if is_sent else INTO_FIRST])]

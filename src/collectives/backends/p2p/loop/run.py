@@ -70,7 +70,7 @@ FIRST_SOURCE = 1  # the pollfd behind the listener's
 def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
     """Run the program until it is done, or until the caller has to look at something; then call it again.
 
-    It returns FINISHED, PAUSE after so many nanoseconds, LISTENER_READY when somebody connects, or FAILED: the state
+    It returns FINISHED, PAUSE after ``nanoseconds``, LISTENER_READY when somebody connects, or FAILED: the state
     says which connection has failed, and why. All peers that the program sends to are connected. One that it receives
     from may connect meanwhile.
     """
@@ -178,7 +178,7 @@ def _reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
 
 @compiled
 def _await(program: Flat, state: LoopState, number: int, missing: int) -> bool:
-    """Read until no more than so many bytes of a message are missing. False if that takes longer, or has failed."""
+    """Read until at most ``missing`` bytes of a message are still to come. False if it has to wait, or has failed."""
     do = program.instructions[state.messages[number, INSTRUCTION]]
     while left(state, number) > missing:
         if do[KIND] == SEND or state.peers[do[PEER], INTO] == NONE or not take(program, state, do[PEER]):
