@@ -27,6 +27,12 @@ def block(*values: float) -> torch.Tensor:
         ("mxint8", (1.0, -0.5, 1.984375), (64, 256 - 32, 127), 127),
         ("mxfp8", (1.0, -1.125, 0.5), (0x78, 0x80 + 0x79, 0x70), 127 - 8),
         ("mxfp4", (6.0, -0.5, 3.0, 1.0), (7 | 9 << 4, 5 | 2 << 4), 127),
+        ("mxint8", (1.0, -0.0), (64, 0), 127),  # an integer has no -0
+        ("mxfp8", (1.0, -0.0, 0.0), (0x78, 0x80, 0), 127 - 8),
+        ("mxfp4", (4.0, -0.0), (6 | 8 << 4,), 127),
+        ("mxint8", (0.0, -0.0), (0, 0), 126),
+        ("mxfp8", (0.0, -0.0), (0, 0x80), 126 - 8),
+        ("mxfp4", (0.0, -0.0), (8 << 4,), 126 - 2),
     ],
 )
 def test_codes_are_those_of_the_specification(
@@ -76,6 +82,74 @@ def test_what_is_not_finite_makes_its_block_nan_and_no_other(wire: str) -> None:
         assert found[32:64].isnan().all()
         assert torch.equal(found[:32], torch.ones(32))
         assert torch.equal(found[64:], torch.ones(32))
+
+
+@pytest.mark.parametrize("wire", MX)
+def test_a_block_that_is_not_finite_has_codes_of_zeros(wire: str) -> None:
+    for bad in (float("inf"), float("-inf"), float("nan")):
+        *codes, scale = encode(wire, block(1.0, bad, -1.0, -0.0)).tolist()
+        assert (set(codes), scale) == ({0}, 255)
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_half_types_are_converted_as_torch_does(wire: str) -> None:
+    """Every half number to float32. Back every upper half of a float32, with lower ones that are ties, or almost."""
+    upper, dtype = torch.arange(1 << 16) << 16, getattr(torch, wire)
+    every = (upper >> 16).to(torch.int16).view(dtype)
+    assert torch.allclose(decode(wire, every.view(torch.uint8)), every.float(), 0, 0, equal_nan=True)
+    for lower in (0, 1, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001, 0x7FFF, 0x8000, 0x8001, 0xF000, 0xFFFF):
+        values = (upper + lower).to(torch.int32).view(torch.float32)
+        found, wanted = encode(wire, values).view(dtype), values.to(dtype)
+        is_alike = found.view(torch.int16) == wanted.view(torch.int16)
+        assert (is_alike | (found.isnan() & wanted.isnan())).all()
+
+
+def test_all_codes_of_e4m3_are_those_of_torch() -> None:
+    codes = torch.arange(256, dtype=torch.uint8)
+    numbers = codes.view(torch.float8_e4m3fn).float()
+    found = decode("mxfp8", torch.cat([codes, torch.full((8,), 127, dtype=torch.uint8)]))
+    assert torch.allclose(found, numbers, 0, 0, equal_nan=True)
+    for part in torch.arange(256)[numbers.isfinite()].split(31):
+        assert encode("mxfp8", block(*numbers[part].tolist(), 448.0)[:32])[: len(part)].tolist() == part.tolist()
+
+
+# The largest exponent of each format, the least scale, and the sizes of its numbers; those at even places are even.
+SIZES = {
+    "mxint8": (0, -121, torch.arange(128) / 64),
+    "mxfp8": (8, -127, torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()),
+    "mxfp4": (2, -127, torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])),
+}
+
+
+def nearest(wire: str, values: torch.Tensor) -> torch.Tensor:
+    """What a wire makes of blocks, by definition: of all numbers of the format the nearest, or the even one of two."""
+    exponent, least, sizes = SIZES[wire]
+    blocks, sizes = values.double().view(-1, 32), sizes.double()
+    powers = torch.frexp(blocks.abs().amax(1, keepdim=True)).exponent - 1 - exponent
+    units = torch.ldexp(torch.ones_like(powers), powers.clamp(least, 127)).double()
+    size = (blocks.abs() / units).clamp(max=sizes[-1])
+    above = torch.searchsorted(sizes, size).clamp(min=1)
+    over, under = size - sizes[above - 1], sizes[above] - size
+    goes_up = (over > under) | ((over == under) & (above % 2 == 0))
+    return (torch.where(goes_up, sizes[above], sizes[above - 1]) * units).copysign(blocks).float().view(-1)
+
+
+@pytest.mark.parametrize("wire", MX)
+@pytest.mark.parametrize("most", [20, 300, 1 << 24], ids=["many ties", "ties", "any"])
+def test_each_number_becomes_the_nearest_of_its_block(most: int, wire: str) -> None:
+    """Blocks around all exponents, those of subnormal numbers and of the largest, too."""
+    made = torch.Generator().manual_seed(most)
+    numbers = torch.randint(-most, most + 1, (1 << 15, 32), generator=made)
+    powers = torch.arange(1 << 15)[:, None] % 278 - 150 - torch.randint(0, 7, (1 << 15, 32), generator=made)
+    values = torch.ldexp(numbers.double() / most, powers).float().view(-1)
+    assert torch.equal(rounded(wire, values), nearest(wire, values))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_values_need_not_be_float32_or_side_by_side(wire: str) -> None:
+    values = torch.randn(200, generator=torch.Generator().manual_seed(5)).bfloat16()[::2]
+    assert torch.equal(rounded(wire, values), rounded(wire, values.float().contiguous()))
+    assert torch.equal(encode(wire, values[:64].float()[::2]), encode(wire, values[:64:2].float().contiguous()))
 
 
 @pytest.mark.parametrize("name", names("all_reduce", executable()))

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from collectives.backends.kernels.reductions import kernels
 from collectives.backends.p2p.connection import HEADER
 from collectives.backends.p2p.loop import arrays, execute, messages, run
 from collectives.backends.p2p.loop.arrays import flatten
-from collectives.backends.p2p.loop.kernels import kernels
 from collectives.backends.p2p.program import Flat, Instruction, Recv, Send, Span, Task, Wait
 
 # The loop is compiled, which takes half a minute; where it does not return, a signal does not end it.

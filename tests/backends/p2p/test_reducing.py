@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.backends.p2p.loop.kernels import kernels
+from collectives.backends.kernels.reductions import kernels
 from collectives.backends.p2p.loop.reducing import BLOCK, combine, divide
 from collectives.backends.p2p.reduce import COMBINE, HALF
 
@@ -19,7 +19,6 @@ OPS = [SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
 
 def run(op: object, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
     found = kernels(op, into.dtype)
-    assert found
     addresses = np.array([each.data_ptr() for each in operands])
     combine(np.array(found), into.data_ptr(), addresses, len(into))
 
@@ -48,7 +47,6 @@ def test_two_of_a_half_type_as_torch(op: object, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("p", [2, 3, 7, 24])
 def test_averages_of_a_half_type_as_torch(p: int, dtype: torch.dtype) -> None:
     found, values = kernels(AVG, dtype), every(dtype)
-    assert found
     divide(np.array(found), values.data_ptr(), len(values), p)
     assert same(values, every(dtype).div_(p))
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from collectives.backends.kernels.reductions import Kernels, kernels
 from collectives.backends.p2p.connection import GONE, HEADER, Message, need_expected
 from collectives.backends.p2p.loop.arrays import (
     AT,
@@ -36,7 +37,6 @@ from collectives.backends.p2p.loop.arrays import (
     flatten,
     new_state,
 )
-from collectives.backends.p2p.loop.kernels import Kernels, kernels
 from collectives.backends.p2p.loop.run import FAILED, FINISHED, run
 from collectives.backends.p2p.loop.system import BILLION, one_at_a_time
 from collectives.backends.p2p.mesh import Mesh
@@ -51,8 +51,7 @@ PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 def takes(made: Plan, tensor: torch.Tensor, mesh: Mesh, op: Any) -> Kernels | None:
     """The addresses of the kernels for this call; None where Python has to execute it.
 
-    Python executes exchanges over a network whose messages are so long that one is to leave before the next. It also
-    reduces float16 on a processor that does not convert it.
+    Python executes exchanges over a network whose messages are so long that one is to leave before the next.
     """
     is_long = made.exchanges and made.flat.longest * tensor.element_size() > BANDWIDTH_DELAY
     if mesh.outgoing.is_busy or (is_long and mesh.has_network):

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from collectives.backends.kernels.reductions import Kernels, kernels
 from collectives.backends.p2p.connection import need_expected
-from collectives.backends.p2p.loop.kernels import Kernels, kernels
 from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.publish import Published, nothing
@@ -88,12 +88,11 @@ def ready(
     """The plan for tensors with chunks between ``edges``, the longest on any rank of ``longest`` elements.
 
     An average is over ``ranks``. With ``splits`` (elements to each rank, and from each) the ranks exchange their splits
-    to find the longest. Returns None if no kernel reduces this dtype by this op, or if a slot is too small for one
-    element of each chunk.
+    to find the longest. Returns None if a slot is too small for one element of each chunk.
     """
     found = kernels(op, dtype)
-    length = slice_length(plan, found.size) if found else 0
-    if not found or not length:
+    length = slice_length(plan, found.size)
+    if not length:
         return None
     return _ready(plan, edges, length, max(1, -(-longest // length)), found, signature, ranks, splits)
 

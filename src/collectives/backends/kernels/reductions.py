@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from numba import cfunc, types
+from numba import types
 from torch import distributed as dist
 
-from collectives.backends.p2p.loop.halves import CONVERSIONS, converts_float16
-
-Array = Any
+from collectives.backends.kernels.address import BYTES, HALVES, Array, Kernel, address, array_of
+from collectives.backends.kernels.halves import CONVERSIONS
 
 
 def add(into: Array, one: Array, other: Array, count: int) -> None:
@@ -72,7 +70,6 @@ def divide_whole(into: Array, one: Array, ranks: int, count: int) -> None:
         into[i] = a // ranks if a >= 0 else -(-a // ranks)
 
 
-Kernel = Callable[[Array, Array, Any, int], None]  # the third is an array, or the ranks that divide
 KERNELS: dict[Any, Kernel] = {
     dist.ReduceOp.SUM: add,
     dist.ReduceOp.AVG: add,
@@ -101,40 +98,20 @@ class Kernels(NamedTuple):
 
 
 @cache
-def kernels(op: Any, dtype: torch.dtype) -> Kernels | None:
-    """What reduces this dtype by this op. None for float16 where the processor does not convert it.
-
-    What is only moved needs none.
-    """
+def kernels(op: Any, dtype: torch.dtype) -> Kernels:
+    """What reduces this dtype by this op; what is only moved needs none."""
     if op is None:
         return Kernels(0, 0, 0, 0, dtype.itemsize)
     kernel = KERNELS[op]
     if dtype == torch.bool:
-        return Kernels(_address(OF_BOOLS.get(kernel, kernel), *3 * [_BYTES]), 0, 0, 0, 1)
-    if dtype == torch.float16 and not converts_float16():
-        return None
+        return Kernels(address(OF_BOOLS.get(kernel, kernel), *3 * [BYTES]), 0, 0, 0, 1)
     widen, narrow = CONVERSIONS.get(dtype, (None, None))
-    wide = _array_of(getattr(types, str(torch.float32 if widen else dtype).removeprefix("torch.")))
+    wide = array_of(getattr(types, str(torch.float32 if widen else dtype).removeprefix("torch.")))
     by = divide if dtype.is_floating_point else divide_whole
     return Kernels(
-        _address(kernel, wide, wide, wide),
-        _address(by, wide, wide, types.int64) if op == dist.ReduceOp.AVG else 0,
-        _address(widen, wide, _HALVES, _HALVES) if widen else 0,
-        _address(narrow, _HALVES, wide, wide) if narrow else 0,
+        address(kernel, wide, wide, wide),
+        address(by, wide, wide, types.int64) if op == dist.ReduceOp.AVG else 0,
+        address(widen, wide, HALVES, HALVES) if widen else 0,
+        address(narrow, HALVES, wide, wide) if narrow else 0,
         dtype.itemsize,
     )
-
-
-def _array_of(kind: Any) -> Any:
-    return types.CPointer(kind)  # type: ignore[no-untyped-call]
-
-
-def _address(kernel: Kernel, into: Any, one: Any, other: Any) -> int:
-    """Of a kernel for arguments of these types."""
-    made: Any = cfunc(types.void(into, one, other, types.int64), cache=True, error_model="numpy")(kernel)
-    _kept.append(made)
-    return int(made.address)
-
-
-_BYTES, _HALVES = _array_of(types.uint8), _array_of(types.uint16)
-_kept: list[Any] = []  # compiled code lives as long as its object
