@@ -19,12 +19,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled(function: Function) -> Function:
     """The function as machine code, compiled at its first call; it holds no lock of the interpreter.
 
-    A division by zero gives inf or nan, as in numpy.
+    A division by zero gives inf or nan, as in numpy. Raises RuntimeError if no folder can keep what is compiled.
     """
     called = [each.py_func for each in function.__globals__.values() if isinstance(each, Dispatcher)]
     for each in (function, *called):
         _drop_stale(*(Path(code.co_filename).parent for code in (function.__code__, each.__code__)))
-    return cast("Function", njit(cache=True, nogil=True, error_model="numpy")(function))
+    try:
+        return cast("Function", njit(cache=True, nogil=True, error_model="numpy")(function))
+    except RuntimeError as error:
+        raise RuntimeError(f"no folder for compiled code, set NUMBA_CACHE_DIR to one: {error}") from error
 
 
 @cache

@@ -17,14 +17,12 @@ from torch import distributed as dist
 
 import collectives
 from collectives.algorithms import build, executable, names
-from collectives.backends import Call, Performed, backend
+from collectives.backends import Call, backend
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.execute import execute
-from collectives.backends.p2p.prepared import Prepared
 from collectives.backends.p2p.program import Plan
-from collectives.backends.p2p.signature import NO_CALL
 from collectives.bench import DTYPES, rounding
 from collectives.bench.data import reduced, values
 from collectives.bench.measure import OPS
@@ -185,9 +183,9 @@ def in_the_background(check: Check, rank: int, p: int) -> None:
 
 def follow(program: Plan, tensor: torch.Tensor) -> None:
     """Execute a plan that no call has prepared."""
-    made = Prepared(program, np.zeros(1, dtype=np.int64), NO_CALL, Performed("a plan"))
-    scratch = torch.empty(program.scratch, dtype=tensor.dtype)
-    execute(made, tensor, scratch, communicator(dist.group.WORLD).mesh(), dist.ReduceOp.SUM)  # type: ignore[arg-type]
+    scratch, mesh = torch.empty(program.scratch, dtype=tensor.dtype), communicator(dist.group.WORLD).mesh()  # type: ignore[arg-type]
+    with mesh.begin():
+        execute(program, tensor, scratch, mesh, dist.ReduceOp.SUM)
 
 
 def step_by_step(check: Check, rank: int, p: int) -> None:

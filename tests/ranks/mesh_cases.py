@@ -17,7 +17,10 @@ import collectives
 from collectives.backends.p2p import peers
 from collectives.backends.p2p.address import GREETING
 from collectives.backends.p2p.communicator import communicator
-from collectives.backends.p2p.connection import HEADER, MessageError
+from collectives.backends.p2p.compile import as_plan
+from collectives.backends.p2p.execute import execute
+from collectives.backends.p2p.message import HEADER, MessageError
+from collectives.backends.p2p.program import Recv, Send, Span, Task, Wait
 from collectives.backends.p2p.signature import NO_CALL
 
 Report = Callable[[dict[str, Any]], None]
@@ -90,7 +93,7 @@ def stranger(rank: int, p: int) -> bool:
 def gave_up(rank: int) -> bool:
     """Rank 1 fails before the others have a connection from it; if they then send to it, they report that failure."""
     mesh = communicator(dist.new_group()).mesh()
-    mesh.begin(step_by_step=False)
+    mesh.begin()
     if rank == 1:
         mesh.fail(ValueError("planted"))
         mesh.end()
@@ -98,9 +101,8 @@ def gave_up(rank: int) -> bool:
     if rank == 1:
         return True
     try:
-        message = mesh.send(1, 0, [memoryview(bytes(1 << 20))])
-        while message.left:
-            mesh.wait([message])
+        sends = as_plan((Task((Send(0, 1, 0, (Span(0, 1 << 20),)), Wait(0)), ()),))
+        execute(sends, torch.zeros(1 << 20, dtype=torch.uint8), None, mesh, None)
     except MessageError as error:
         return "rank 1 failed by ValueError: planted" in str(error)
     return False
@@ -169,8 +171,8 @@ def disagree(calls: tuple[Call, Call], rank: int) -> list[str]:
 
 def slow_greeting(rank: int, p: int) -> bool:
     """Rank 1 greets rank 0 in two pieces, some time apart, and then sends it five bytes."""
-    joined, came = communicator(dist.new_group(timeout=timedelta(seconds=20))).mesh(), bytearray(5)  # type: ignore[arg-type]
-    joined.begin(step_by_step=False)
+    joined, came = communicator(dist.new_group(timeout=timedelta(seconds=20))).mesh(), torch.zeros(5, dtype=torch.uint8)  # type: ignore[arg-type]
+    joined.begin()
     if rank == 1:
         greeting = joined.greeting()
         with socket.create_connection(joined.addresses[0]) as connected:
@@ -181,14 +183,12 @@ def slow_greeting(rank: int, p: int) -> bool:
             connected.sendall(HEADER.pack(joined.call, 0, 5, NO_CALL) + b"hello")
             dist.barrier()
     elif rank == 0:
-        message = joined.receive(1, 0, memoryview(came))
-        while message.left:
-            joined.wait([message])
+        execute(as_plan((Task((Recv(0, 1, 0, Span(0, 5)), Wait(0)), ()),)), came, None, joined, None)
         dist.barrier()
     else:
         dist.barrier()
     joined.end()
-    return rank != 0 or came == b"hello"
+    return rank != 0 or bytes(came.tolist()) == b"hello"
 
 
 def idle_strangers(rank: int, p: int) -> bool:

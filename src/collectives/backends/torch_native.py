@@ -20,14 +20,16 @@ NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 class OnCpus(Backend):
     """Tensors in main memory, ranks in a gloo group."""
 
-    packages = ("torch",)
+    packages: tuple[str, ...] = ("torch",)
 
     def version(self) -> str:
-        """Torch's version. Raises ImportError where it is not installed."""
-        try:
-            return f"torch {metadata.version('torch')}"
-        except metadata.PackageNotFoundError:
-            raise ImportError("torch is not installed; `pip install torch`") from None
+        """Torch's version. Raises ImportError if it or another package is not installed."""
+        for name in self.packages:
+            try:
+                metadata.version(name)
+            except metadata.PackageNotFoundError:
+                raise ImportError(f"{name} is not installed; `pip install {name}`") from None
+        return f"torch {metadata.version('torch')}"
 
     def devices(self) -> str:
         """The cores of this machine."""

@@ -25,8 +25,8 @@ from collectives.algorithms import executable
 from collectives.backends import Call, backend, nccl, need
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.collective import perform
-from collectives.backends.p2p.loop.arrays import flatten
-from collectives.backends.p2p.program import Plan, Recv, Reduce, Send, Span, Task, Wait
+from collectives.backends.p2p.compile import as_plan
+from collectives.backends.p2p.program import Recv, Reduce, Send, Span, Task, Wait
 from collectives.bench import Row, Settings, bench
 from collectives.bench.data import reduced, share, values
 from collectives.bench.environment import record
@@ -247,7 +247,7 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
     whole, aside = Span(0, n), Span(0, n, scratch=True)
     me = dist.get_rank(group)
     task = Task((Send(0, me, 0, (whole,)), Recv(1, me, 0, aside), Wait(1), Reduce(whole, (whole, aside)), Wait(0)), ())
-    doubled = Plan((task,), ((),), n, True, True, flatten((task,)), {me: 0})
+    doubled = as_plan((task,), n)
     mine = np.arange(n) % 1009
     with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         tensor = torch.tensor(mine, dtype=torch.float32, device=device)

@@ -1,12 +1,12 @@
 """What two ranks do to measure a link: a message there and back, and a burst of messages one way."""
 
-import time
 from collections.abc import Callable
 
 import torch
 from torch import distributed as dist
 
 from collectives.backends.p2p.communicator import communicator
+from collectives.backends.p2p.measured import Pair
 from collectives.backends.p2p.mesh import Mesh
 from collectives.bench.settings import Row
 
@@ -47,18 +47,6 @@ def _burst(joined: Mesh, nbytes: int, count: int) -> float:
 
 def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
     """The first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
-    first, other = joined.rank == 0, joined.size - 1 if joined.rank == 0 else 0
-    messages, back = [memoryview(bytearray(nbytes)) for _ in range(count)], memoryview(bytearray(answer))
-    joined.begin(step_by_step=False)
-    if first:
-        awaited = [joined.receive(other, count, back)]
-    else:
-        awaited = [joined.receive(other, nth, message) for nth, message in enumerate(messages)]
-    start = time.perf_counter()
-    sent = [joined.send(other, nth, [message]) for nth, message in enumerate(messages)] if first else []
-    joined.finish(sent + awaited)
-    seconds = time.perf_counter() - start
-    if not first:
-        joined.finish([joined.send(other, count, [back])])
-    joined.end()
-    return seconds
+    asks = joined.rank == 0
+    with joined.begin():
+        return Pair(joined, joined.size - 1 if asks else 0, asks).seconds(1, count, nbytes, answer)

@@ -13,7 +13,7 @@ from torch import distributed as dist
 from collectives.backends.p2p import abort as said
 from collectives.backends.p2p.abort import AbortError
 from collectives.backends.p2p.address import GREETING, tell
-from collectives.backends.p2p.connection import Message, MessageError
+from collectives.backends.p2p.message import Message, MessageError
 from collectives.backends.p2p.signature import NO_CALL, signature
 
 pytestmark = pytest.mark.timeout(20)  # a peer says nothing, or ends: nobody waits for long
@@ -29,7 +29,7 @@ def rank() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         ranks = Ranks(3, patch)
         mesh = ranks.groups[0].mesh
-        mesh.begin(step_by_step=False, signature=SIGNATURE)
+        mesh.begin(SIGNATURE)
         mesh.call = 5
         yield mesh
         mesh.end()
@@ -46,7 +46,7 @@ def heard(mesh: Any, seconds: float = SECONDS) -> str:
     try:
         while time.monotonic() < until:
             mesh.progress(0.05)
-            mesh.need_peers([Message(1, mesh.call, 0, [], is_sent=False)])
+            mesh.need_peers([Message(1, 0, is_sent=False)])
     except MessageError as error:
         return str(error)
     return ""

@@ -1,20 +1,20 @@
-"""The compiled loop against the executor in Python: the same bits, whichever a rank has."""
+"""The compiled loop against torch: the same bits."""
 
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from loop_ranks import Ranks, follow
+from loop_ranks import Ranks, call
 from torch import distributed as dist
 
 from collectives.algorithms import build, executable
-from collectives.backends.p2p import local
 from collectives.backends.p2p.compile import plan
-from collectives.backends.p2p.reduce import as_array, refusal
+from collectives.backends.p2p.program import Average, Plan, Recv, Reduce, Send, Span, Wait
+from collectives.backends.p2p.reduce import divide, reduce, refusal
 from collectives.contracts import REDUCING
 
 pytestmark = pytest.mark.integration
@@ -53,44 +53,57 @@ def cases(p: int, count: int) -> list[tuple[str, str, int, torch.dtype, Any]]:
     return found
 
 
+Pieces = dict[tuple[int, int, int], torch.Tensor]  # (from, to, step) -> what the message has
+
+
+def play(plans: list[Plan], tensors: list[torch.Tensor], op: Any) -> None:
+    """Execute all ranks' programs in this thread, each in its order, with torch: what the loop is compared with."""
+    mail = Pieces()
+    going = [_play(r, each, tensors[r], op, len(plans), mail) for r, each in enumerate(plans)]
+    for _ in range(sum(len(list(each.instructions())) for each in plans) + 1):
+        going = [each for each in going if next(each, "done") != "done"]
+    assert not going, "some wait for ever"
+
+
+def _play(r: int, made: Plan, tensor: torch.Tensor, op: Any, p: int, mail: Pieces) -> Iterator[None]:
+    scratch, received = torch.zeros(made.scratch, dtype=tensor.dtype), dict[int, Recv]()
+
+    def view(span: Span) -> torch.Tensor:
+        return (scratch if span.scratch else tensor)[span.start : span.stop]
+
+    for do in made.instructions():
+        match do:
+            case Send():
+                mail[r, do.peer, do.step] = torch.cat([view(span).view(torch.uint8) for span in do.spans])
+            case Recv():
+                received[do.number] = do
+            case Wait() if recv := received.pop(do.number, None):
+                while (recv.peer, r, recv.step) not in mail:
+                    yield
+                view(recv.into).view(torch.uint8).copy_(mail.pop((recv.peer, r, recv.step)))
+            case Reduce():
+                reduce(op, view(do.into), [view(span) for span in do.operands])
+            case Average() if op == dist.ReduceOp.AVG:
+                divide(view(do.span), p)
+
+
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
-def test_both_give_the_same_bits(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks, used = Ranks(p, monkeypatch), set()
-    for collective, algorithm, n, dtype, op in cases(p, 25):
+def test_the_loop_gives_the_bits_that_torch_gives(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(p, monkeypatch)
+    for collective, algorithm, n, dtype, op in cases(p, 40):
         schedule = build(collective, algorithm, p, segments=2)
         edges = schedule.cut(n)
-        plans = [plan(schedule, r, edges) for r in range(p)]
-        results = []
-        for each in ("p" * p, ("cp" * p)[:p], "c" * p):
+        plans, whole = [plan(schedule, r, edges) for r in range(p)], int(edges[-1])
 
-            def call(
-                r: int,
-                plans: Any = plans,
-                whole: int = int(edges[-1]),
-                dtype: Any = dtype,
-                op: Any = op,
-            ) -> Any:
-                tensor, scratch = data(whole, dtype, r), torch.zeros(plans[r].scratch, dtype=dtype)
-                return follow(plans[r], tensor, scratch, ranks.groups[r].mesh, op), in_bits(tensor)
+        def one(r: int, plans: Any = plans, whole: int = whole, dtype: Any = dtype, op: Any = op) -> bytes:
+            tensor, scratch = data(whole, dtype, r), torch.zeros(plans[r].scratch, dtype=dtype)
+            call(plans[r], tensor, scratch, ranks.groups[r].mesh, op)
+            return in_bits(tensor)
 
-            seen = ranks.run(call, each)
-            assert not [error for error in seen if isinstance(error, Exception)], (collective, algorithm, n, dtype, op)
-            results.append([bits for _, bits in seen])
-            used |= {(each[r], name) for r, (name, _) in enumerate(seen)}
-        assert all(result == results[0] for result in results), (collective, algorithm, n, dtype, op)
+        expected = [data(whole, dtype, r) for r in range(p)]
+        play(plans, expected, op)
+        assert ranks.run(one) == [*map(in_bits, expected)], (collective, algorithm, n, dtype, op)
     ranks.close()
-    assert {name for letter, name in used if letter == "p"} == {"python"}
-    assert {name for letter, name in used if letter == "c"} >= {"compiled"}
-
-
-def test_without_the_loop_python_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(local.importlib, "import_module", absent)
-    local.loop.cache_clear()
-    assert local.loop() is None
-    local.loop.cache_clear()
 
 
 NO_LOCKS = """
@@ -100,8 +113,9 @@ def refuse(*_):
 fcntl.flock = refuse
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
+    import collectives.backends.p2p.execute
     from collectives.backends.p2p import local
-    print(bool(local.loop()), bool(local.published()), *(each.message for each in said), sep="|")
+    print(bool(local.published()), *(each.message for each in said), sep="|")
 """
 
 
@@ -109,7 +123,7 @@ with warnings.catch_warnings(record=True) as said:
 def test_a_file_system_without_locks_does_not_prevent_the_import(code: str) -> None:
     command = [sys.executable, "-c", NO_LOCKS, code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.stdout, done.stderr) == ("True|True\n", "")
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 ALL = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
@@ -131,10 +145,7 @@ def bits(dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of quantized types and of complex32
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_what_torch_copies_is_moved_and_what_it_adds_is_reduced_but_complex(dtype: torch.dtype) -> None:
-    copied = is_done(lambda: torch.empty(2, dtype=dtype).copy_(bits(dtype)))
-    assert (refusal(None, dtype) is None) == copied
-    if copied:
-        assert as_array(bits(dtype)).view("u1").tolist() == list(range(2 * dtype.itemsize))
+    assert (refusal(None, dtype) is None) == is_done(lambda: torch.empty(2, dtype=dtype).copy_(bits(dtype)))
     added = dtype == torch.bool or is_done(lambda: bits(dtype) + bits(dtype))
     assert (refusal(dist.ReduceOp.SUM, dtype) is None) == (added and not dtype.is_complex)
 
@@ -145,28 +156,11 @@ def test_every_dtype_that_can_be_moved_is_broadcast(monkeypatch: pytest.MonkeyPa
     schedule = build("broadcast", "binomial", 2)
     plans = [plan(schedule, r, schedule.cut(2)) for r in range(2)]
 
-    def call(r: int, dtype: torch.dtype) -> bytes:
+    def one(r: int, dtype: torch.dtype) -> bytes:
         tensor = bits(dtype) if r == 0 else torch.zeros(2 * dtype.itemsize, dtype=torch.uint8).view(dtype)
-        follow(plans[r], tensor, tensor[:0], ranks.groups[r].mesh, None)
+        call(plans[r], tensor, tensor[:0], ranks.groups[r].mesh, None)
         return in_bits(tensor)
 
     for dtype in [each for each in ALL if refusal(None, each) is None]:
-        for who in ("cc", "pp"):
-            assert ranks.run(lambda r, dtype=dtype: call(r, dtype), who) == [in_bits(bits(dtype))] * 2
+        assert ranks.run(lambda r, dtype=dtype: one(r, dtype)) == [in_bits(bits(dtype))] * 2
     ranks.close()
-
-
-@pytest.mark.parametrize(("value", "is_there"), [("compiled", True), ("python", False)])
-def test_the_variable_selects_the_executor(value: str, is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(local.EXECUTOR_VARIABLE, value)
-    local.loop.cache_clear()
-    assert (local.loop() is not None) == is_there
-    local.loop.cache_clear()
-
-
-def test_another_value_of_the_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(local.EXECUTOR_VARIABLE, "quick")
-    local.loop.cache_clear()
-    with pytest.raises(ValueError, match="COLLECTIVES_EXECUTOR: got 'quick', expected compiled or python"):
-        local.loop()
-    local.loop.cache_clear()

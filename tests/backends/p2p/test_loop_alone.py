@@ -1,117 +1,29 @@
 """The compiled loop of one rank, whose peers are sockets that the test holds: pieces, failures, wake-ups."""
 
 import errno
-import select
 import socket
-import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
+from lone_rank import CALL, MOST_PAUSES, SIGNATURE, N, Rank, come, ended, header, receive, reset, send
 
-from collectives.backends.kernels.reductions import kernels
-from collectives.backends.p2p.connection import HEADER
-from collectives.backends.p2p.loop import arrays, execute, messages, run
-from collectives.backends.p2p.loop.arrays import flatten
-from collectives.backends.p2p.program import Flat, Instruction, Recv, Send, Span, Task, Wait
+from collectives.backends.p2p.loop import arrays, messages, run
+from collectives.backends.p2p.message import HEADER
+from collectives.backends.p2p.program import AHEAD, Send, Span, Wait
 
 # The loop is compiled, which takes half a minute; where it does not return, a signal does not end it.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120, method="thread")]
 
-CALL, SIGNATURE = 7, bytes(range(40))
-N = 1 << 20
 SOON = 900_000_000  # nanoseconds: the system's call takes less than a second
-MOST_PAUSES = 300  # each of a tenth of a second
 LONG = messages.RECEIVE_LOW_WATER
-
-
-class Rank:
-    """A rank with a connection to each peer, both ways over one socket; its elements are bytes."""
-
-    def __init__(self, stack: ExitStack, peers: int = 1) -> None:
-        self.tensor = np.random.default_rng(3).integers(0, 256, N, dtype=np.uint8)
-        self.sockets = np.full((peers, arrays.PLACES), arrays.NONE)
-        self.peers = [self._connect(stack, peer) for peer in range(peers)]
-        self.listener, self.step_by_step = -1, False
-        self.program: Flat
-        self.state: arrays.LoopState
-
-    def _connect(self, stack: ExitStack, peer: int) -> socket.socket:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-            ours = stack.enter_context(socket.create_connection(server.getsockname()))
-            theirs = stack.enter_context(server.accept()[0])
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-        ours.setblocking(False)
-        self.sockets[peer, : arrays.INTO + 1] = ours.fileno()
-        return theirs
-
-    def begin(self, *each: Sequence[Instruction]) -> None:
-        """Tasks that wait for no other."""
-        self.program = flatten(tuple(Task(tuple(task), ()) for task in each))
-        self.state = arrays.new_state(self.program, self.sockets)
-        HEADER.pack_into(self.state.header.data, 0, CALL, 0, 0, SIGNATURE)
-        numbers = len(self.peers), self.listener, self.step_by_step, 1, 0
-        arrays.CALL.pack_into(
-            self.state.numbers.data, 0, self.tensor.ctypes.data, 0, *kernels(None, torch.uint8), *numbers
-        )
-
-    def run(self) -> int:
-        """What the loop gives: PAUSE after a tenth of a second."""
-        return int(execute.run(self.program, self.state, execute.PAUSE_AFTER))
-
-    def wait(self, nanoseconds: int) -> int:
-        """What waiting gives, for at most that time."""
-        return int(run.wait(self.program, self.state, run.now(self.state.times) + nanoseconds))
-
-    @property
-    def failed(self) -> tuple[int, ...]:
-        """Whether a connection has failed, whose, whether in sending, and why."""
-        return tuple(self.state.numbers[arrays.HAS_FAILED : arrays.FAILED_WHY + 1].tolist())
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as made:
         yield made
-
-
-def header(size: int, step: int = 0, call: int = CALL, signature: bytes = SIGNATURE) -> bytes:
-    return HEADER.pack(call, step, size, signature)
-
-
-def receive(size: int, number: int = 0, peer: int = 0, missing: int = 0) -> tuple[Instruction, ...]:
-    """Receive that many bytes at the tensor's begin, or behind the ones of the message before."""
-    return Recv(number, peer, 0, Span(number * size, (number + 1) * size)), Wait(number, missing)
-
-
-def send(size: int, number: int = 0, peer: int = 0, step: int = 0) -> tuple[Instruction, ...]:
-    return Send(number, peer, step, (Span(0, size),)), Wait(number)
-
-
-def reset(peer: socket.socket) -> None:
-    """Close it, so that the other end is told that the connection was reset."""
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    peer.close()
-
-
-def come(peer: Any, size: int) -> bytes:
-    said = b""
-    while len(said) < size:
-        said += peer.recv(size - len(said)) or pytest.fail("closed")
-    return said
-
-
-def ended(rank: Rank, reader: threading.Thread) -> int:
-    """How the loop ends, while a peer reads in this thread."""
-    reader.start()
-    status = next((status for _ in range(MOST_PAUSES) if (status := rank.run()) != run.PAUSE), run.PAUSE)
-    reader.join(MOST_PAUSES / 10)
-    return status
 
 
 def test_waiting_ends_when_its_time_is_over(stack: ExitStack) -> None:
@@ -151,12 +63,12 @@ def test_a_message_may_come_in_pieces(stack: ExitStack) -> None:
 @pytest.mark.parametrize("size", [0, N], ids=["receiving", "sending, too"])
 def test_a_peer_may_connect_while_a_rank_waits_for_it(stack: ExitStack, size: int) -> None:
     rank = Rank(stack, peers=2)
-    connected = int(rank.sockets[0, arrays.INTO])
-    rank.sockets[0, arrays.INTO] = arrays.NONE
+    connected = int(rank.links[0, arrays.INTO])
+    rank.links[0, arrays.INTO] = arrays.NONE
     rank.begin(receive(100), *([send(size, number=1, peer=1)] if size else []))
     assert rank.run() == run.PAUSE
     assert not rank.failed[0]
-    rank.sockets[0, arrays.INTO] = connected
+    rank.links[0, arrays.INTO] = connected
     rank.peers[0].sendall(header(100) + bytes(range(100)))
     reader = threading.Thread(daemon=True, target=come, args=(rank.peers[1], HEADER.size + size if size else 0))
     assert ended(rank, reader) == run.FINISHED
@@ -219,9 +131,9 @@ def test_later_and_interrupted_are_no_failures(stack: ExitStack) -> None:
     rank = Rank(stack)
     rank.begin()
     for why in (errno.EAGAIN, errno.EINTR):
-        messages._fail(rank.state, 0, False, why)
+        messages.fail(rank.state, 0, False, why)
         assert rank.failed[0] == 0
-    messages._fail(rank.state, 0, False, errno.EBADF)
+    messages.fail(rank.state, 0, False, errno.EBADF)
     assert rank.failed == (1, 0, 0, errno.EBADF)
 
 
@@ -257,17 +169,6 @@ def test_a_rank_that_waits_to_send_reads_what_it_has_asked_for(stack: ExitStack)
     assert rank.run() == run.PAUSE
     assert messages.left(rank.state, 0) == 0
     assert messages.left(rank.state, 1) > 0
-
-
-def test_in_an_exchange_a_later_step_waits_for_the_earlier_one_of_another_peer(stack: ExitStack) -> None:
-    rank = Rank(stack, peers=2)
-    rank.step_by_step = True
-    rank.begin(send(N), send(100, number=1, peer=1, step=1))
-    assert rank.run() == run.PAUSE
-    assert not select.select([rank.peers[1]], [], [], 0)[0]
-    reader = threading.Thread(daemon=True, target=come, args=(rank.peers[0], HEADER.size + N))
-    assert ended(rank, reader) == run.FINISHED
-    assert come(rank.peers[1], HEADER.size) == header(100, step=1)
 
 
 def test_a_message_that_has_left_while_another_one_was_sent_is_not_waited_for(stack: ExitStack) -> None:
@@ -313,3 +214,15 @@ def test_a_process_that_connects_ends_the_waiting(stack: ExitStack) -> None:
     assert rank.run() == run.PAUSE
     stack.enter_context(socket.create_connection(listener.getsockname()))
     assert rank.run() == run.LISTENER_READY
+
+
+@pytest.mark.parametrize("waiting", [0, 1, AHEAD, AHEAD + 1])
+def test_every_task_that_may_begin_has_run_before_a_rank_waits(stack: ExitStack, waiting: int) -> None:
+    """That is up to AHEAD behind the one that waits, also where tasks before it have just let them begin."""
+    rank, tasks = Rank(stack), waiting + 2 * AHEAD
+    rank.begin(*(receive(1, number) if number == waiting else send(1, number, step=number) for number in range(tasks)))
+    assert rank.run() == run.PAUSE
+    rank.peers[0].setblocking(False)
+    came = rank.peers[0].recv(1 << 16)
+    steps = [HEADER.unpack_from(came, at)[1] for at in range(0, len(came), HEADER.size + 1)]
+    assert steps == [*range(waiting), *range(waiting + 1, waiting + AHEAD)]

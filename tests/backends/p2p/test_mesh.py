@@ -1,14 +1,11 @@
 """Messages over connections of our own: whole, in order, from nobody else, and an error where ranks disagree."""
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from collectives.backends.p2p import address
-from collectives.backends.p2p.connection import Connection
-from collectives.backends.p2p.mesh import Mesh
 from collectives.launch import launch
 from collectives.launch.address import reachable
 from places import TASKS
@@ -90,11 +87,3 @@ def test_the_first_of_several_interfaces_is_taken_as_the_launcher_takes_it(
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", named)
     assert address.own_address() == reachable(is_local=False) == "127.0.0.1"
-
-
-def test_what_comes_unasked_waits_in_the_socket() -> None:
-    ignored: list[int] = []
-    unasked = Connection(1)
-    unasked.number = 7
-    Mesh._read(SimpleNamespace(_ignore=ignored.append), unasked)  # type: ignore[arg-type]
-    assert ignored == [7]

@@ -1,201 +1,120 @@
 """Messages leave in the order of the steps where ranks exchange, and at once where they do not."""
 
-import errno
 import select
 import socket
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from lone_rank import N, Rank, come, ended, header, send
 
-from collectives.backends.p2p.connection import HEADER, Connection, Message, prepare
-from collectives.backends.p2p.outgoing import BANDWIDTH_DELAY, SEND_BUFFER, Outgoing
-from collectives.backends.p2p.signature import NO_CALL
+from collectives.backends.p2p.loop import arrays, run
+from collectives.backends.p2p.loop.outgoing import BANDWIDTH_DELAY, LARGE_BUFFER, SMALL_BUFFER
+from collectives.backends.p2p.message import HEADER
 
-LONG = 4 * SEND_BUFFER
-LIMIT_MS = 10_000
-
-
-class Peer:
-    """The other end of a connection, which takes little before it reads."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BANDWIDTH_DELAY // 4)
-        ours = stack.enter_context(socket.create_connection(server.getsockname()))
-        self.socket = stack.enter_context(server.accept()[0])
-        prepare(ours)
-        self.socket.setblocking(False)
-        self.connection = Connection(0)
-        self.connection.socket, self.connection.number = ours, ours.fileno()
-
-    def read(self, wanted: int) -> bytes:
-        """What has come; to be called again and again, as who sends has to be asked to go on."""
-        return self.socket.recv(wanted) if select.select([self.socket], [], [], 0.05)[0] else b""
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120, method="thread")]
 
 
 @pytest.fixture
-def peers() -> Iterator[list[Peer]]:
+def rank() -> Iterator[Rank]:
+    """A rank whose system takes little of a message before its peer reads, in an exchange over a network."""
     with ExitStack() as stack:
-        yield [Peer(stack) for _ in range(3)]
+        made = Rank(stack, peers=3)
+        made.step_by_step = made.has_network = True
+        yield made
 
 
 @pytest.fixture
-def lost() -> list[tuple[Connection, OSError]]:
-    return []
+def roomy() -> Iterator[Rank]:
+    """The same, but its system takes a whole message at once."""
+    with ExitStack() as stack:
+        made = Rank(stack, peers=3, send_buffer=LARGE_BUFFER)
+        made.step_by_step = made.has_network = True
+        yield made
 
 
-@pytest.fixture
-def outgoing(lost: list[tuple[Connection, OSError]]) -> Outgoing:
-    made = Outgoing(lambda connection, error: lost.append((connection, error)))
-    made.step_by_step = True
-    return made
+def has_come(peer: socket.socket) -> bool:
+    return bool(select.select([peer], [], [], 0)[0])
 
 
-def message(step: int, size: int, call: int = 1) -> Message:
-    data = bytes(i * 7 % 251 for i in range(251)) * (size // 251 + 1)
-    return Message(0, call, step, [HEADER.pack(call, step, size, NO_CALL), memoryview(data)[:size]], is_sent=True)
+def go_on(rank: Rank, size: int) -> int:
+    """How the loop ends, while peer 0 reads its message."""
+    return ended(rank, threading.Thread(daemon=True, target=come, args=(rank.peers[0], HEADER.size + size)))
 
 
-def read_all(peer: Peer, outgoing: Outgoing, size: int) -> bytes:
-    """Read a whole message, while its sender goes on as soon as there is room."""
-    said, deadline = b"", time.monotonic() + LIMIT_MS / 1e3
-    while len(said) < HEADER.size + size:
-        assert time.monotonic() < deadline, "the rest was never sent"
-        outgoing.push()
-        said += peer.read(HEADER.size + size - len(said))
-    return said
+@pytest.mark.parametrize("has_network", [False, True])
+def test_a_later_step_waits_until_the_earlier_one_has_left(rank: Rank, has_network: bool) -> None:
+    rank.has_network = has_network
+    rank.begin(send(N), send(100, number=1, peer=1, step=1))
+    assert rank.run() == run.PAUSE
+    assert not has_come(rank.peers[1])
+    assert go_on(rank, N) == run.FINISHED
+    assert come(rank.peers[1], HEADER.size) == header(100, step=1)
 
 
-def test_a_later_step_waits_until_the_earlier_one_has_left(peers: list[Peer], outgoing: Outgoing) -> None:
-    outgoing.send(peers[0].connection, message(0, LONG))
-    outgoing.send(peers[1].connection, message(1, 100))
-    assert peers[1].read(1) == b""
-    assert outgoing.stuck() == [peers[0].connection]
-    assert read_all(peers[0], outgoing, LONG)[HEADER.size :] == bytes(message(0, LONG).parts[1])
-    assert read_all(peers[1], outgoing, 100)[: HEADER.size] == HEADER.pack(1, 1, 100, NO_CALL)
-    assert not outgoing.unsent
+def test_what_the_system_has_taken_has_not_left_yet(roomy: Rank) -> None:
+    roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1))
+    assert roomy.run() == run.PAUSE
+    assert roomy.links[:, arrays.LEAVING].tolist() == [0, arrays.LEFT, arrays.LEFT]
+    assert roomy.links[0, arrays.SEND_BUFFER] == SMALL_BUFFER, "it is told when there is room"
+    assert not has_come(roomy.peers[1])
+    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == run.FINISHED
+    assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
 
 
-def test_what_the_system_has_taken_has_not_left_yet(peers: list[Peer], outgoing: Outgoing) -> None:
-    size = 3 * BANDWIDTH_DELAY
-    outgoing.send(peers[0].connection, message(0, size))
-    assert not outgoing.unsent
-    outgoing.send(peers[1].connection, message(1, 100))
-    assert outgoing.unsent == [peers[1].connection]
-    assert outgoing.stuck() == [peers[0].connection]
-    room = select.poll()
-    room.register(peers[0].connection.socket, select.POLLOUT)
-    assert room.poll(100) == [], "as long as nobody reads there is no room"
-    left = size + HEADER.size
-    while not room.poll(0):
-        left -= len(peers[0].read(left))
-    outgoing.push()
-    assert peers[1].read(HEADER.size) == HEADER.pack(1, 1, 100, NO_CALL)
+def test_on_one_host_it_has(roomy: Rank) -> None:
+    roomy.has_network = False
+    roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1))
+    assert roomy.run() == run.FINISHED
+    assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
 
 
-@pytest.mark.parametrize(("size", "left"), [(BANDWIDTH_DELAY, True), (BANDWIDTH_DELAY + 1, False)])
-def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(
-    peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, size: int, left: bool
-) -> None:
-    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: BANDWIDTH_DELAY + 1)
-    outgoing.send(peers[0].connection, message(0, size - HEADER.size))
-    outgoing.send(peers[1].connection, message(1, 100))
-    assert (outgoing.unsent == []) == left
+@pytest.mark.parametrize(("size", "leaving"), [(BANDWIDTH_DELAY, arrays.LEFT), (BANDWIDTH_DELAY + 1, 5)])
+def test_what_a_link_holds_whole_has_left_as_soon_as_it_is_taken(roomy: Rank, size: int, leaving: int) -> None:
+    roomy.begin(send(size, step=5))
+    assert roomy.run() == run.FINISHED
+    assert roomy.links[0, arrays.LEAVING] == leaving
 
 
-@pytest.mark.parametrize(("under_way", "left"), [(BANDWIDTH_DELAY, True), (BANDWIDTH_DELAY + 1, False)])
-def test_a_long_message_has_left_when_no_more_than_a_link_holds_is_under_way(
-    peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch, under_way: int, left: bool
-) -> None:
-    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: under_way)
-    outgoing.send(peers[0].connection, message(0, 3 * BANDWIDTH_DELAY))
-    outgoing.send(peers[1].connection, message(1, 100))
-    assert (outgoing.unsent == []) == left
+def test_a_short_message_behind_a_long_one_leaves_after_it(roomy: Rank) -> None:
+    roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, step=1), send(100, number=2, peer=1, step=1))
+    assert roomy.run() == run.FINISHED
+    assert roomy.links[0, arrays.LEAVING] == 1
+    assert come(roomy.peers[1], HEADER.size) == header(100, step=1)
 
 
-def test_a_connection_with_two_long_messages_is_stuck_once(
-    peers: list[Peer], outgoing: Outgoing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("collectives.backends.p2p.outgoing._under_way", lambda _: BANDWIDTH_DELAY + 1)
-    outgoing.send(peers[0].connection, message(0, 2 * BANDWIDTH_DELAY))
-    outgoing.send(peers[0].connection, message(1, 2 * BANDWIDTH_DELAY))
-    outgoing.send(peers[1].connection, message(2, 100))
-    assert outgoing.stuck() == [peers[0].connection]
+def test_an_earlier_step_overtakes_what_waits(rank: Rank) -> None:
+    rank.begin(send(N, step=1), send(N, number=1, peer=1, step=2), send(100, number=2, peer=2))
+    assert rank.run() == run.PAUSE
+    assert come(rank.peers[2], HEADER.size) == header(100)
+    assert not has_come(rank.peers[1])
 
 
-def test_an_earlier_step_overtakes_what_waits(peers: list[Peer], outgoing: Outgoing) -> None:
-    outgoing.send(peers[0].connection, message(1, LONG))
-    outgoing.send(peers[1].connection, message(2, LONG))
-    outgoing.send(peers[2].connection, message(0, 100))
-    assert peers[2].read(HEADER.size) == HEADER.pack(1, 0, 100, NO_CALL)
-    assert peers[1].read(1) == b""
+def test_those_of_one_step_share_the_link(rank: Rank) -> None:
+    rank.begin(send(N), send(N, number=1, peer=1))
+    assert rank.run() == run.PAUSE
+    assert come(rank.peers[1], HEADER.size) == header(N)
 
 
-def test_those_of_one_step_and_of_a_pipeline_share_the_link(peers: list[Peer], outgoing: Outgoing) -> None:
-    outgoing.send(peers[0].connection, message(0, LONG))
-    outgoing.send(peers[1].connection, message(0, LONG))
-    assert peers[1].read(HEADER.size) == HEADER.pack(1, 0, LONG, NO_CALL)
-    outgoing.step_by_step = False
-    outgoing.send(peers[2].connection, message(5, 100))
-    assert peers[2].read(HEADER.size) == HEADER.pack(1, 5, 100, NO_CALL)
+def test_a_pipeline_sends_what_is_there(rank: Rank) -> None:
+    rank.step_by_step = False
+    rank.begin(send(N), send(100, number=1, peer=1, step=5))
+    assert rank.run() == run.PAUSE
+    assert come(rank.peers[1], HEADER.size) == header(100, step=5)
 
 
-def test_a_step_of_the_next_call_is_a_later_one(peers: list[Peer], outgoing: Outgoing) -> None:
-    outgoing.send(peers[0].connection, message(9, 3 * BANDWIDTH_DELAY, call=1))
-    outgoing.send(peers[1].connection, message(0, 100, call=2))
-    assert outgoing.unsent == [peers[1].connection]
+def test_a_step_of_the_next_call_is_a_later_one(roomy: Rank) -> None:
+    roomy.begin(send(4 * BANDWIDTH_DELAY, step=9))
+    assert roomy.run() == run.FINISHED
+    roomy.begin(send(100, peer=1))
+    assert roomy.run() == run.PAUSE
+    assert not has_come(roomy.peers[1])
+    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == run.FINISHED
 
 
-def test_a_connection_that_breaks_keeps_nobody_back(
-    peers: list[Peer], outgoing: Outgoing, lost: list[tuple[Connection, OSError]]
-) -> None:
-    outgoing.send(peers[0].connection, message(0, LONG))
-    outgoing.send(peers[1].connection, message(1, 100))
-    peers[0].socket.close()
-    room = select.poll()
-    room.register(peers[0].connection.socket, select.POLLOUT)
-    assert room.poll(LIMIT_MS)
-    outgoing.push()
-    assert [connection for connection, _ in lost] == [peers[0].connection]
-    assert peers[1].read(HEADER.size) == HEADER.pack(1, 1, 100, NO_CALL)
-
-
-class MacSocket:
-    """As macOS has it: a message for a connection that is still being made is refused with ENOTCONN."""
-
-    def __init__(self) -> None:
-        self.is_connected, self.code, self.said = False, 0, b""
-
-    def sendmsg(self, parts: list[memoryview]) -> int:
-        if not self.is_connected:
-            raise OSError(errno.ENOTCONN, "Socket is not connected")
-        self.said += b"".join(parts)
-        return sum(map(len, parts))
-
-    def getsockopt(self, *_: int) -> int:
-        return self.code
-
-
-def test_a_connection_that_is_still_being_made_is_waited_for(
-    outgoing: Outgoing, lost: list[tuple[Connection, OSError]]
-) -> None:
-    connection, mac = Connection(0), MacSocket()
-    connection.socket = mac
-    outgoing.send(connection, message(0, 100))
-    assert (lost, mac.said, outgoing.stuck()) == ([], b"", [connection])
-    mac.is_connected = True
-    outgoing.push()
-    assert mac.said[HEADER.size :] == bytes(message(0, 100).parts[1])
-    assert not outgoing.unsent
-
-
-def test_a_connection_that_could_not_be_made_is_lost_with_the_reason(
-    outgoing: Outgoing, lost: list[tuple[Connection, OSError]]
-) -> None:
-    connection, mac = Connection(0), MacSocket()
-    connection.socket, mac.code = mac, errno.ECONNREFUSED
-    outgoing.send(connection, message(0, 100))
-    assert [(each, error.errno) for each, error in lost] == [(connection, errno.ECONNREFUSED)]
-    assert not outgoing.unsent
+def test_the_next_long_message_has_room_again(roomy: Rank) -> None:
+    roomy.begin(send(4 * BANDWIDTH_DELAY), send(100, number=1, peer=1, step=1), send(N // 4, number=2, step=2))
+    assert roomy.run() == run.PAUSE
+    assert go_on(roomy, 4 * BANDWIDTH_DELAY) == run.FINISHED
+    assert roomy.links[0, arrays.SEND_BUFFER] == LARGE_BUFFER

@@ -147,7 +147,9 @@ KERNELS: dict[str, tuple[Kernel, Kernel]] = {
 
 @cache
 def coding(wire: str) -> Coding:
-    """The kernels of one of `collectives.wire.WIRES` but float32, for whole blocks."""
+    """The kernels of one of `collectives.wire.WIRES`, for whole blocks; float32 needs none."""
+    if wire == "float32":
+        return Coding(0, 0, WIRES[wire].bits)
     if wire in KERNELS:
         encode, decode = KERNELS[wire]
         made = address(encode, BYTES, FLOATS, BYTES), address(decode, FLOATS, BYTES, BYTES)

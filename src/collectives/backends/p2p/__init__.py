@@ -1,8 +1,8 @@
 """Our own back end: executes a schedule on the ranks of a torch process group.
 
 `collective` runs a call: `prepared` compiles it once, and `buffers` holds its data. Ranks of one host read each other's
-`published` buffers. Otherwise a program of messages (`compile`, `program`) is followed: by `execute` over a `mesh` of
-connections to `peers`, in the compiled `loop` where it can, or by `batches` over NCCL.
+`published` buffers. Otherwise they execute a program of messages (`compile`, `program`): with `execute`, which runs the
+compiled `loop` over a `mesh` of connections to `peers`, or in `batches` over NCCL.
 """
 
 from collectives.backends import Backend, Call, Performed
@@ -11,6 +11,7 @@ from collectives.backends.torch_native import OnCpus, OnGpus
 
 class _PointToPoint(Backend):
     takes_schedules = True
+    packages: tuple[str, ...] = ("torch", "numba")
 
     def perform(self, call: Call) -> Performed:
         """Perform the collective, as `collective.perform` says."""

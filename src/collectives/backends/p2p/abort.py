@@ -6,7 +6,7 @@ that hears of one fails, too, and passes the reason on.
 
 from collections.abc import Sequence
 
-from collectives.backends.p2p.connection import MessageError
+from collectives.backends.p2p.message import MessageError
 from collectives.backends.p2p.signature import NO_CALL, difference
 
 LATE = "not done within the timeout"  # why most ranks fail that wait in vain: another one may know more

@@ -1,4 +1,4 @@
-"""Where the ranks of a group reach each other, and how a rank greets another that it connects to."""
+"""Where the ranks of a group reach each other, how a rank greets another that it connects to, and their sockets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
-from collectives.backends.p2p.connection import prepare
 from collectives.backends.p2p.signature import SIZE
 from collectives.launch.address import interface_address, named_interface
 
@@ -51,6 +50,23 @@ def own_address() -> str:
     if address is None:
         raise OSError(f"GLOO_SOCKET_IFNAME names {name!r}, which has no IPv4 address here")
     return address
+
+
+def prepare(connected: socket.socket) -> None:
+    """Make a socket non-blocking, and have it send small messages at once."""
+    connected.setblocking(False)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def peek(connected: socket.socket, size: int) -> bytes | None:
+    """What has come that nobody has read, at most ``size`` bytes: None if nothing, no byte if the peer has closed."""
+    connected.setblocking(False)
+    try:
+        return bytes(connected.recv(size, socket.MSG_PEEK))
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def tell(addresses: Iterable[tuple[str, int]], greeting: bytes, seconds: float) -> None:

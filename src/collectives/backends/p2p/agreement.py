@@ -6,9 +6,18 @@ The root of a broadcast receives nothing, so it would go on although another ran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import count
 
-from collectives.backends.p2p.connection import AGREEMENT
+import torch
+
+from collectives.backends.p2p.compile import as_plan
+from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.message import AGREEMENT
+from collectives.backends.p2p.program import Plan, Recv, Send, Span, Task, Wait
+
+SENT, RECEIVED = Span(0, 1), Span(1, 2)
 
 
 def agree(joined: Mesh, pairs: bool = False) -> None:
@@ -18,19 +27,32 @@ def agree(joined: Mesh, pairs: bool = False) -> None:
     signature, as all do. With ``pairs`` each rank hears from every other one first, which finds a message that one of
     the two has not expected.
     """
-    rank, p, step = joined.rank, joined.size, AGREEMENT
-    if pairs:
-        others = [*range(rank + 1, p), *range(rank)]
-        exchange(joined, others, others, step)
-    distance = 1
-    while distance < p:
-        step += 1
-        exchange(joined, [(rank + distance) % p], [(rank - distance) % p], step)
-        distance *= 2
+    _exchange(joined, _barrier(joined.rank, joined.size, pairs))
 
 
-def exchange(joined: Mesh, to: Sequence[int], came_from: Sequence[int], step: int) -> None:
-    """One byte to these ranks, and from those."""
-    sent = [joined.send(each, step, [memoryview(b"\0")]) for each in to]
-    awaited = [joined.receive(each, step, memoryview(bytearray(1))) for each in came_from]
-    joined.finish([*awaited, *sent])
+def meet(joined: Mesh, ranks: Sequence[int]) -> None:
+    """Send a byte to each of these ranks, and receive one, which connects them both ways."""
+    _exchange(joined, _rounds([(ranks, ranks)]))
+
+
+@cache
+def _barrier(rank: int, p: int, pairs: bool) -> Plan:
+    others, distances = [*range(rank + 1, p), *range(rank)], [1 << i for i in range((p - 1).bit_length())]
+    rounds = [([(rank + distance) % p], [(rank - distance) % p]) for distance in distances]
+    return _rounds([(others, others), *rounds] if pairs else rounds)
+
+
+def _rounds(rounds: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Plan:
+    """A byte to the ranks, and from the ranks, of each round; one round after the other."""
+    tasks, numbers = list[Task](), count()
+    for i, (to, came_from) in enumerate(rounds):
+        sends = [Send(next(numbers), each, AGREEMENT + i, (SENT,)) for each in to]
+        receives = [Recv(next(numbers), each, AGREEMENT + i, RECEIVED) for each in came_from]
+        waits = [Wait(do.number) for do in receives] + [Wait(do.number) for do in sends]
+        tasks.append(Task((*sends, *receives, *waits), (i - 1,) if i else ()))
+    return as_plan(tuple(tasks))
+
+
+def _exchange(joined: Mesh, made: Plan) -> None:
+    memory = torch.zeros(2, dtype=torch.uint8)
+    execute(made, memory, None, joined, None)

@@ -15,9 +15,9 @@ from weakref import WeakSet
 import torch
 from torch import distributed as dist
 
-from collectives.backends.p2p.connection import MessageError
+from collectives.backends.p2p.message import MessageError
 from collectives.backends.p2p.program import Average, Instruction, Plan, Recv, Reduce, Send, Span, Wait
-from collectives.backends.p2p.reduce import divide, reduction
+from collectives.backends.p2p.reduce import divide, reduce
 
 
 def execute_in_batches(
@@ -56,7 +56,7 @@ def execute_in_batches(
                 hand_over(posted.get(number))
             case Wait():
                 pass  # it was handed over before, and the stream keeps the order
-            case _:
+            case Reduce() | Average():
                 _compute(do, view, op, p)
 
 
@@ -119,10 +119,9 @@ def _first_collective(group: dist.ProcessGroup, device: torch.device) -> None:
 
 
 def _compute(do: Reduce | Average, view: Callable[[Span], torch.Tensor], op: Any, p: int) -> None:
-    reduce, averages = reduction(op, arrays=False)
     if isinstance(do, Reduce):
-        reduce(view(do.into), [view(span) for span in do.operands])
-    elif averages:
+        reduce(op, view(do.into), [view(span) for span in do.operands])
+    elif op == dist.ReduceOp.AVG:
         divide(view(do.span), p)
 
 

@@ -1,70 +1,59 @@
-"""Messages that travel in a wire's format: encoded when they are sent, decoded when they have arrived."""
+"""A program whose messages travel in a wire's format: encoded before they are sent, decoded when they have come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
-import torch
-
-from collectives.backends.coding import decode, encode
-from collectives.backends.p2p.connection import Message
-from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.program import Instruction, Recv, Send, Span, Wait
-from collectives.wire import WIRES
-
-Execute = Callable[[Instruction], tuple[Message, int] | None]
+from collectives.backends.p2p.program import Decode, Encode, Instruction, Recv, Send, Span, Task, Wait
+from collectives.wire import FLOAT, WIRES
 
 
-def coded_executor(
-    wire: str, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, messages: dict[int, Message], plain: Execute
-) -> Execute:
-    """A function that executes one instruction, as `execute.execute` needs it; ``plain`` does what sends nothing.
+class Coder:
+    """Gives each message a place of its own in scratch memory, behind what the program needs already.
 
-    The tensors are float32, and every span has whole blocks. What is sent is rounded in the sender's tensor, too.
+    Elements are float32, and every span has whole blocks. What is sent is rounded in the sender's tensor, too.
     """
-    arriving: dict[int, tuple[torch.Tensor, Span]] = {}
-    encoded: dict[tuple[Span, ...], torch.Tensor] = {}  # what was sent since the tensor was last written
 
-    def view(span: Span) -> torch.Tensor:
-        return (scratch if span.scratch else tensor)[span.start : span.stop]
+    def __init__(self, wire: str, scratch: int) -> None:
+        self._wire, self._end = WIRES[wire], FLOAT * scratch
+        self._arriving: dict[int, Decode] = {}  # number of a message -> what is to be done when it has come
 
-    def send(do: Send) -> None:
-        if do.spans not in encoded:
-            encoded[do.spans] = _encoded(wire, [view(span) for span in do.spans])
-        messages[do.number] = joined.send(do.peer, do.step, [encoded[do.spans].numpy().data])
+    @property
+    def scratch(self) -> int:
+        """The elements of scratch memory that are needed now."""
+        return -(-self._end // FLOAT)
 
-    def receive(do: Recv) -> None:
-        coded = torch.empty(WIRES[wire].nbytes(do.into.stop - do.into.start), dtype=torch.uint8)
-        arriving[do.number] = coded, do.into
-        messages[do.number] = joined.receive(do.peer, do.step, coded.numpy().data)
+    def coded(self, program: tuple[Task, ...]) -> tuple[Task, ...]:
+        """The same program with encoded messages."""
+        return tuple(task._replace(instructions=tuple(self._task(task.instructions))) for task in program)
 
-    def wait(do: Wait) -> tuple[Message, int] | None:
-        if messages[do.number].left:
-            return messages[do.number], 0
-        if do.number in arriving:
-            coded, into = arriving.pop(do.number)
-            view(into).copy_(decode(wire, coded))
-            encoded.clear()
-        return None
+    def _task(self, instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
+        encoded: dict[tuple[Span, ...], Span] = {}  # what was sent since this task last wrote
+        for do in instructions:
+            if isinstance(do, Send):
+                if do.spans not in encoded:
+                    encoded[do.spans] = self._place(*do.spans)
+                    yield Encode(encoded[do.spans], do.spans)
+                yield do._replace(spans=(encoded[do.spans],))
+            elif isinstance(do, Recv):
+                self._arriving[do.number] = Decode(do.into, self._place(do.into))
+                yield do._replace(into=self._arriving[do.number].coded)
+            elif isinstance(do, Wait):
+                yield from self._wait(do)
+            else:
+                yield do
+            if not isinstance(do, Send | Recv):
+                encoded.clear()
 
-    def execute_instruction(instruction: Instruction) -> tuple[Message, int] | None:
-        if isinstance(instruction, Wait):
-            return wait(instruction)
-        if isinstance(instruction, Send):
-            send(instruction)
-        elif isinstance(instruction, Recv):
-            receive(instruction)
-        else:
-            plain(instruction)
-            encoded.clear()
-        return None
+    def _wait(self, do: Wait) -> Iterator[Instruction]:
+        """For a whole message, and once: no part of it can be decoded alone."""
+        if decode := self._arriving.pop(do.number, None):
+            yield from (do._replace(missing=0), decode)
+        elif not do.missing:
+            yield do
 
-    return execute_instruction
-
-
-def _encoded(wire: str, values: list[torch.Tensor]) -> torch.Tensor:
-    """One message of these values, which become what it carries of them."""
-    coded = encode(wire, torch.cat(values))
-    for value, kept in zip(values, torch.split(decode(wire, coded), [*map(len, values)]), strict=True):
-        value.copy_(kept)
-    return coded
+    def _place(self, *spans: Span) -> Span:
+        """Scratch memory for these elements, encoded."""
+        start = self._end
+        self._end += self._wire.nbytes(sum(span.stop - span.start for span in spans))
+        return Span(start, self._end, scratch=True, coded=True)

@@ -16,11 +16,11 @@ from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.buffers import fill, hand_over, scratch_of, tensors
 from collectives.backends.p2p.communicator import Communicator, communicator, group_of
-from collectives.backends.p2p.connection import MessageError
-from collectives.backends.p2p.execute import execute, execute_stages
+from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.message import MessageError
 from collectives.backends.p2p.prepared import DEVICES, CallKey, Prepared, call_key, check, prepare
-from collectives.backends.p2p.program import PYTHON, Plan
+from collectives.backends.p2p.program import COMPILED, PYTHON, Plan
 
 
 def perform(call: Call) -> Performed:
@@ -38,7 +38,7 @@ def perform(call: Call) -> Performed:
 
     With a wire (``ring/mxint8``, `collectives.wire`) all sums are taken in float32. What a rank sends it rounds to the
     wire first, in its own buffer, too, and the result at the end. So all ranks end with the same bits where they do
-    without a wire. A half type is rounded to last. SUM and AVG of float32, float16 and bfloat16, over gloo; in Python,
+    without a wire. A half type is rounded to last. SUM and AVG of float32, float16 and bfloat16, over gloo,
     and always by messages.
     """
     group = group_of(call)
@@ -71,12 +71,15 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performe
         if mesh and stages:
             agreed = call.agreed and _agreement(call, wanted.n) is not None
             work = tensors(call, made, rank, wanted.kind)
-            executor = execute_stages(made, work, scratch_of(made, wanted.kind), mesh, call.op, agreed)
+            _execute_stages(made, work, scratch_of(made, wanted.kind), mesh, call.op, agreed)
+        elif mesh and made.wire:
+            _send_and_receive_coded(call, made, made.wire, mesh)
         else:
-            executor = _send_and_receive(call, made, wanted, group, me, mesh)
+            _send_and_receive(call, made, wanted, group, me, mesh)
     except MessageError as error:
         raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
-    return Performed(*made.performed[:3], executor, _transport(stages) if mesh and me.p > 1 else None)
+    executor, transport = (COMPILED, _transport(stages) if me.p > 1 else None) if mesh else (PYTHON, None)
+    return Performed(*made.performed[:3], executor, transport)
 
 
 def _transport(stages: tuple[Any, ...]) -> str:
@@ -88,28 +91,50 @@ def _transport(stages: tuple[Any, ...]) -> str:
 
 def _send_and_receive(
     call: Call, made: Prepared, wanted: CallKey, group: dist.ProcessGroup, me: Communicator, mesh: Mesh | None
-) -> str:
-    """By messages, over a mesh or over NCCL; the executor's name."""
-    if mesh and made.wire:
-        return _send_and_receive_coded(call, made, made.wire, mesh)
+) -> None:
+    """By messages, over a mesh or over NCCL."""
     work, scratch = fill(call, made, me.rank, me.p, wanted)
     if mesh:
-        executor = execute(made, work, scratch, mesh, call.op, _agreement(call, wanted.n) if call.agreed else None)
+        _execute_messages(call, made, wanted.n, work, scratch, mesh)
     else:
         execute_in_batches(made.plan, work, scratch, group, call.op, me.p)
-        executor = PYTHON
     hand_over(call, work, made.edges, me.rank, me.p)
-    return executor
 
 
-def _send_and_receive_coded(call: Call, made: Prepared, wire: str, mesh: Mesh) -> str:
+def _send_and_receive_coded(call: Call, made: Prepared, wire: str, mesh: Mesh) -> None:
     """An all-reduce of the tensor as float32 in whole blocks."""
     tensor = call.flat_output()
     work = whole_blocks(wire, tensor)
-    agreed = _agreement(call, tensor.numel()) if call.agreed else None
-    executor = execute(made, work, work.new_empty(made.plan.scratch), mesh, call.op, agreed)
+    _execute_messages(call, made, len(tensor), work, work.new_empty(made.plan.scratch), mesh)
     tensor.copy_(decode(wire, encode(wire, work))[: len(tensor)])
-    return executor
+
+
+def _execute_messages(
+    call: Call, made: Prepared, n: int, tensor: torch.Tensor, scratch: torch.Tensor, mesh: Mesh
+) -> None:
+    """Send and receive what is prepared for a call of ``n`` elements; every message has the call's signature."""
+    finish = _agreement(call, n) if call.agreed else None
+    with mesh.begin(made.signature):
+        if mesh.segment:
+            local.published().enter(mesh)
+        execute(made.plan, tensor, scratch, mesh, call.op, made.wire)
+        if finish:
+            finish(mesh)
+
+
+def _execute_stages(
+    made: Prepared, tensors: Any, scratch: torch.Tensor | None, mesh: Mesh, op: Any, agreed: bool
+) -> None:
+    """Execute the stages one after the other; with ``agreed`` no rank of a host returns before all have made the call.
+
+    ``tensors`` are those of published buffers, the last of which messages come to.
+    """
+    with mesh.begin(made.signature):
+        for stage in made.stages:
+            if isinstance(stage, Plan):
+                execute(stage, tensors[-1], scratch, mesh, op)
+            else:
+                local.published().execute(stage, tensors, mesh, agreed)
 
 
 def _agreement(call: Call, n: int) -> Callable[[Mesh], None] | None:
@@ -117,3 +142,6 @@ def _agreement(call: Call, n: int) -> Callable[[Mesh], None] | None:
     if call.splits is not None:
         return partial(agree, pairs=True)
     return agree if call.root is not None or n == 0 else None
+
+
+local.published()  # before ranks are forked, and not while others wait for this one

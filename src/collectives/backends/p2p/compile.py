@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collectives.backends.p2p.coded import Coder
 from collectives.backends.p2p.loop.arrays import flatten
 from collectives.backends.p2p.program import AHEAD, Average, Instruction, Plan, Recv, Reduce, Send, Span, Task, Wait
 from collectives.backends.p2p.step_messages import (
@@ -41,20 +42,19 @@ def plan(schedule: Schedule, rank: int, edges: Ints, finished: dict[int, list[in
     """The program of one rank whose chunks lie between ``edges`` of its buffer, from ``schedule.cut(n)`` or `compact`.
 
     ``finished`` has the chunks that an average divides, by step: those that are `completed`, if it is left out; with
-    none the program serves every op but AVG. Cost: a pass over the rows of the whole schedule, and memory for this
-    rank's messages. Made once per size.
+    none the program serves every op but AVG. With a wire format the buffer is float32, and messages are encoded.
+    Cost: a pass over the rows of the whole schedule, and memory for this rank's messages. Made once per size.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> doubling = ALGORITHMS["all_reduce", "recursive_doubling"](2)
     >>> for instruction in plan(doubling, rank=0, edges=doubling.cut(8)).instructions():
     ...     print(instruction)
-    Send(number=0, peer=1, step=0, spans=(Span(start=0, stop=8, scratch=False),))
-    Recv(number=1, peer=1, step=0, into=Span(start=0, stop=8, scratch=True))
+    Send(number=0, peer=1, step=0, spans=(tensor[0:8],))
+    Recv(number=1, peer=1, step=0, into=scratch[0:8])
     Wait(number=1, missing=0)
     Wait(number=0, missing=0)
-    Reduce(into=Span(start=0, stop=8, scratch=False), operands=(Span(start=0, stop=8, scratch=False), \
-Span(start=0, stop=8, scratch=True)))
-    Average(span=Span(start=0, stop=8, scratch=False))
+    Reduce(into=tensor[0:8], operands=(tensor[0:8], scratch[0:8]))
+    Average(span=tensor[0:8])
     """
     steps = [step_messages(step, rank, edges) for step in schedule.steps()]
     chunks = completed(schedule, rank) if finished is None else finished
@@ -65,21 +65,17 @@ Span(start=0, stop=8, scratch=True)))
     receives = (do.into for task in program for do in task.instructions if isinstance(do, Recv))
     scratch = max((into.stop for into in receives if into.scratch), default=0)
     writes = any(messages.receives for messages in steps)
-    first_sends = {message.peer: t for t in reversed(range(len(steps))) for message in steps[t].sends}
-    return Plan(program, followers(program), scratch, writes, _is_exchange(steps), flatten(program), first_sends)
+    if schedule.wire not in (None, "float32"):
+        coder = Coder(schedule.wire, scratch)
+        program, scratch = coder.coded(program), coder.scratch
+    return as_plan(program, scratch, writes, _is_exchange(steps))
 
 
-def followers(program: tuple[Task, ...]) -> tuple[tuple[int, ...], ...]:
-    """For each task the later ones that have it before them.
-
-    >>> followers((Task((), ()), Task((), (0,)), Task((), (0, 1))))
-    ((1, 2), (2,), ())
-    """
-    found: list[list[int]] = [[] for _ in program]
-    for at, task in enumerate(program):
-        for earlier in task.after:
-            found[earlier].append(at)
-    return tuple(map(tuple, found))
+def as_plan(program: tuple[Task, ...], scratch: int = 0, writes: bool = True, exchanges: bool = False) -> Plan:
+    """The plan of a program; by default of one that needs no scratch memory, and sends what there is."""
+    sends = [do for task in program for do in task.instructions if isinstance(do, Send)]
+    first_sends = {send.peer: send.step for send in sorted(sends, key=lambda send: -send.step)}
+    return Plan(program, scratch, writes, exchanges, flatten(program), first_sends)
 
 
 def is_straight(schedule: Schedule) -> bool:

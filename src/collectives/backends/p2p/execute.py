@@ -1,166 +1,129 @@
-"""Execute one rank's program on CPU tensors: messages over TCP, and stages in memory that the ranks of a host share.
+"""Execute one rank's plan of messages on CPU tensors, over the connections of a mesh.
 
-The executor waits for each message by itself; tasks that do not need it go on meanwhile. This one, in Python, is the
-reference, and serves where there is no numba. `loop` does the same in compiled code. One of the two executes a whole
-call: this one paces exchanges of long messages, encodes messages (`coded`), and reduces what `loop` has no kernel for.
+The `loop` is compiled. Whenever it pauses, the mesh looks for lost peers, aborts and the timeout. It is compiled when
+this file is first imported on a machine, and loaded from numba's cache later: before ranks are forked, where a server
+forks them. Ranks that start together wait for the one that compiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heappop, heappush
+import os
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
-from collectives.backends.p2p import local
-from collectives.backends.p2p.coded import coded_executor
-from collectives.backends.p2p.connection import Message
+from collectives.backends.kernels.reductions import kernels
+from collectives.backends.kernels.wires import coding
+from collectives.backends.p2p.loop.arrays import (
+    AT,
+    BLOCKED,
+    BODY,
+    CALL,
+    CLOSED,
+    DIFFERENT,
+    FAILED_PEER,
+    FAILED_SENDING,
+    FAILED_WHY,
+    HEADER_WORDS,
+    INSTRUCTION,
+    INTO_FIRST,
+    NUMBER,
+    OUT_FIRST,
+    SEND,
+    STATUS,
+    LoopState,
+    flatten,
+    new_links,
+    new_state,
+)
+from collectives.backends.p2p.loop.run import FAILED, FINISHED, run
+from collectives.backends.p2p.loop.system import BILLION, one_at_a_time
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.prepared import Prepared
-from collectives.backends.p2p.program import AHEAD, COMPILED, PYTHON, Instruction, Plan, Recv, Reduce, Send, Span, Wait
-from collectives.backends.p2p.reduce import HALF, as_array, divide, reduction
+from collectives.backends.p2p.message import GONE, HEADER, Message, need_expected
+from collectives.backends.p2p.program import Flat, Plan
+from collectives.schedule import Ints
+
+# Nanoseconds after which the loop pauses, so that Python sees signals; fewer while a visitor has not named its rank.
+PAUSE_AFTER, PAUSE_SOON = BILLION // 10, BILLION // 1000
 
 
 def execute(
-    made: Prepared,
-    tensor: torch.Tensor,
-    scratch: torch.Tensor,
-    joined: Mesh,
-    op: Any,
-    finish: Callable[[Mesh], None] | None = None,
-) -> str:
-    """Send and receive what is prepared, each task as soon as its inputs are there.
-
-    Every message carries the call's signature. ``finish`` sends and receives what ends the call, over the same
-    connections. Returns the executor's name.
-    """
-    with joined.begin(made.plan.exchanges, made.signature):
-        if joined.segment:
-            local.published().enter(joined)
-        used = _execute(made.plan, made.wire, tensor, scratch, joined, op)
-        if finish:
-            finish(joined)
-    return used
-
-
-def execute_stages(
-    made: Prepared, tensors: Any, scratch: torch.Tensor | None, joined: Mesh, op: Any, agreed: bool
-) -> str:
-    """Execute the stages one after the other; with ``agreed`` no rank of a host returns before all have made the call.
-
-    ``tensors`` are those of published buffers, the last of which messages come to. Returns the executor's name.
-    """
-    used, sending = COMPILED, [stage for stage in made.stages if isinstance(stage, Plan)]
-    with joined.begin(any(stage.exchanges for stage in sending), made.signature):
-        for stage in made.stages:
-            if isinstance(stage, Plan):
-                used = _execute(stage, None, tensors[-1], scratch, joined, op)
-            else:
-                local.published().execute(stage, tensors, joined, agreed)
-    return used
-
-
-def _execute(
-    plan: Plan, wire: str | None, tensor: torch.Tensor, scratch: torch.Tensor | None, joined: Mesh, op: Any
-) -> str:
-    """In compiled code if it is there and takes this call, otherwise in Python. Returns the executor's name."""
-    compiled = local.loop()
-    if scratch is None or not plan.scratch:
-        scratch = tensor
-    joined.connect(plan.first_sends)
-    kernels = not wire and compiled and compiled.takes(plan, tensor, joined, op)
-    if not kernels:
-        _execute_in_python(plan, tensor, scratch, joined, op, wire)
-        return PYTHON
-    compiled.execute(plan, tensor, scratch, joined, kernels)
-    return COMPILED
-
-
-def _execute_in_python(
-    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, wire: str | None
+    made: Plan, tensor: torch.Tensor, scratch: torch.Tensor | None, mesh: Mesh, op: Any, wire: str | None = None
 ) -> None:
-    """Run each task when the tasks before it are done; a task that waits for a message lets others run.
+    """Execute a plan of messages within a call; without an op nothing is reduced, with a wire messages are coded.
 
-    ``ready`` is a heap of the tasks that may run, and ``at`` each task's next instruction.
+    Raises MessageError, which names step and peer, if a peer is lost, gives up, calls differently, or is late.
     """
-    undone = [len(task.after) for task in made.program]  # of each task, how many before it are not done
-    ready = [i for i, tasks in enumerate(undone) if not tasks]
-    first, at, done = 0, [0] * len(made.program), bytearray(len(made.program))  # the first task that is not done
-    messages: dict[int, Message] = {}  # by number
-    blocked: list[tuple[int, Message, int]] = []  # task, message, and how many bytes of it may be missing
-    execute_instruction = _executor_of(tensor, scratch, joined, op, messages)
-    if wire:
-        execute_instruction = coded_executor(wire, tensor, scratch, joined, messages, execute_instruction)
-    while ready or blocked:
-        while ready and ready[0] < first + AHEAD:
-            i = heappop(ready)
-            for instruction in made.program[i].instructions[at[i] :]:
-                if wanted := execute_instruction(instruction):
-                    blocked.append((i, *wanted))
-                    break
-                at[i] += 1
-            else:
-                done[i] = True
-                while first < len(done) and done[first]:
-                    first += 1
-                for follower in made.followers[i]:
-                    undone[follower] -= 1
-                    if not undone[follower]:
-                        heappush(ready, follower)
-        if blocked:
-            if all(message.left > missing for _, message, missing in blocked):
-                joined.wait([message for _, message, _ in blocked])
-            for each in blocked:
-                if each[1].left <= each[2]:
-                    heappush(ready, each[0])
-            blocked = [each for each in blocked if each[1].left > each[2]]
+    mesh.connect(made.first_sends)
+    program, state = made.flat, _state(made.flat, mesh)
+    HEADER.pack_into(state.header.data, 0, mesh.call, 0, 0, mesh.signature)
+    CALL.pack_into(
+        state.numbers.data,
+        0,
+        tensor.data_ptr(),
+        tensor.data_ptr() if scratch is None or not made.scratch else scratch.data_ptr(),
+        *kernels(op, tensor.dtype),
+        *(coding(wire) if wire else (0, 0, 0)),
+        mesh.size,
+        mesh.listener.fileno(),
+        made.exchanges,
+        mesh.has_network,
+        0 if mesh.has_network else mesh.spins,
+        0,
+    )
+    while (status := run(program, state, PAUSE_SOON if mesh.has_visitors else PAUSE_AFTER)) != FINISHED:
+        _look(program, state, mesh, status == FAILED)
 
 
-def _executor_of(
-    tensor: torch.Tensor, scratch: torch.Tensor, joined: Mesh, op: Any, messages: dict[int, Message]
-) -> Callable[[Instruction], tuple[Message, int] | None]:
-    """A function that executes one instruction, or returns the message and the bytes of it that may still be missing.
-
-    A small call spends most of its time here, on a cold cache: touch only what is used.
-    """
-    size = tensor.element_size()
-    arrays = tensor.dtype not in HALF
-    own, memory = _opened(tensor, arrays)
-    more, more_memory = _opened(scratch, arrays) if scratch is not tensor else (own, memory)
-    reduce, averages = reduction(op, arrays)
-
-    def in_bytes(span: Span) -> memoryview:
-        return (more_memory if span.scratch else memory)[span.start * size : span.stop * size]
-
-    def view(span: Span) -> Any:
-        return (more if span.scratch else own)[span.start : span.stop]
-
-    def execute_instruction(instruction: Instruction) -> tuple[Message, int] | None:
-        if isinstance(instruction, Wait):
-            message, missing = messages[instruction.number], instruction.missing * size
-            return (message, missing) if message.left > missing else None
-        if isinstance(instruction, Send):
-            parts = [in_bytes(span) for span in instruction.spans]
-            messages[instruction.number] = joined.send(instruction.peer, instruction.step, parts)
-        elif isinstance(instruction, Recv):
-            into = in_bytes(instruction.into)
-            messages[instruction.number] = joined.receive(instruction.peer, instruction.step, into)
-        elif isinstance(instruction, Reduce):
-            reduce(view(instruction.into), [view(span) for span in instruction.operands])
-        elif averages:
-            span = instruction.span
-            divide((scratch if span.scratch else tensor)[span.start : span.stop], joined.size)
-        return None
-
-    return execute_instruction
+def _state(program: Flat, mesh: Mesh) -> LoopState:
+    """The arrays for a program, which the mesh keeps: one of its calls runs at a time."""
+    kept: tuple[Flat, LoopState] = mesh.kept.get(id(program), partial(_made, program, mesh.links))
+    return kept[1]
 
 
-def _opened(tensor: torch.Tensor, arrays: bool) -> tuple[Any, memoryview]:
-    """What of a tensor is reduced, an array or itself, and its bytes."""
-    array = as_array(tensor)
-    return array if arrays else tensor, array.view(np.uint8).data
+def _made(program: Flat, links: Ints) -> tuple[Flat, LoopState]:
+    return program, new_state(program, links)  # both, because another program could get the number of one that went
 
 
-local.published()  # before ranks are forked, and not while others wait for this one
+def _look(program: Flat, state: LoopState, mesh: Mesh, has_failed: bool) -> None:
+    """Accept connections. Raises MessageError if a connection has failed, a rank has given up, or time is over."""
+    if has_failed:
+        peer, is_sent = state.numbers[FAILED_PEER], state.numbers[FAILED_SENDING]
+        awaited = [int(state.peers[peer, OUT_FIRST if is_sent else INTO_FIRST])]
+        _lose(program, state, mesh, awaited[0])
+    else:
+        blocked = state.tasks[:, STATUS] == BLOCKED
+        awaited = program.instructions[state.tasks[blocked, AT], NUMBER].tolist()
+    mesh.progress(0.0)
+    if awaited:  # some task still waits
+        mesh.need_peers([_message(program, state, number) for number in awaited])
+
+
+def _lose(program: Flat, state: LoopState, mesh: Mesh, number: int) -> None:
+    """The connection of this message has failed."""
+    message, why = _message(program, state, number), int(state.numbers[FAILED_WHY])
+    try:
+        if why == DIFFERENT:
+            row = state.messages[number]
+            asked = mesh.call, message.step, int(row[BODY]), mesh.signature
+            need_expected(HEADER.unpack(row[:HEADER_WORDS].tobytes()), asked)
+        raise ConnectionResetError(GONE) if why == CLOSED else OSError(why, os.strerror(why))
+    except OSError as error:
+        mesh.lose(message.peer, message.is_sent, error)
+
+
+def _message(program: Flat, state: LoopState, number: int) -> Message:
+    """A message as the mesh names it."""
+    kind, _, peer, step, *_ = program.instructions[state.messages[number, INSTRUCTION]].tolist()
+    return Message(peer, step, is_sent=kind == SEND)
+
+
+def _compile() -> None:
+    """Run an empty program, one process at a time: the others find its code in the cache."""
+    with one_at_a_time(__file__):
+        program = flatten(())
+        run(program, new_state(program, new_links(1)), 0)
+
+
+_compile()

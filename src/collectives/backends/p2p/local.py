@@ -1,22 +1,17 @@
-"""Which transport and which executor a group uses on this machine, and which of its ranks share memory."""
+"""Which transport a group uses on this machine, and which of its ranks share memory."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from collectives.backends.p2p.program import COMPILED, EXECUTORS, PYTHON
-
 # The variable that keeps the ranks of a host on TCP, too.
 VARIABLE = "COLLECTIVES_TRANSPORT"
 TRANSPORTS = SHARED_MEMORY, TCP = "shared_memory", "tcp"
-# The variable that selects the executor by its name; without numba, or not on Linux, Python's serves.
-EXECUTOR_VARIABLE = "COLLECTIVES_EXECUTOR"
 MIXED = f"{SHARED_MEMORY}+{TCP}"  # of a call with stages on hosts, and between them
 
 MOST_RANKS = 32  # of one host that share memory
@@ -24,41 +19,19 @@ MOST_RANKS = 32  # of one host that share memory
 MANY_SPINS, FEW_SPINS = 2000, 16
 
 
-@cache
-def loop() -> Any:
-    """The module of the compiled loop; None without numba, elsewhere than on Linux, or for another executor."""
-    wanted = os.environ.get(EXECUTOR_VARIABLE, COMPILED)
-    if wanted not in EXECUTORS:
-        raise ValueError(f"{EXECUTOR_VARIABLE}: got {wanted!r}, expected {COMPILED} or {PYTHON}")
-    if wanted == PYTHON or sys.platform != "linux":
-        return None
-    return compiled_module("collectives.backends.p2p.loop.execute", f"the executor in {PYTHON}")
-
-
 def published() -> Any:
-    """The module that executes on published buffers; None where `VARIABLE` says so, or without the compiled loop."""
+    """The module that executes on published buffers; None where `VARIABLE` says so, or not on Linux."""
     wanted = os.environ.get(VARIABLE, SHARED_MEMORY)
     if wanted not in TRANSPORTS:
         raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {SHARED_MEMORY} or {TCP}")
-    return _published() if wanted == SHARED_MEMORY and loop() else None
+    return _published() if wanted == SHARED_MEMORY and sys.platform == "linux" else None
 
 
 @cache
 def _published() -> Any:
-    return compiled_module("collectives.backends.p2p.published", "messages")
-
-
-def compiled_module(name: str, instead: str) -> Any:
-    """A module of compiled code; None without numba, or without a folder in which it may keep what it has compiled.
-
-    If the system refuses something else, such as room for it, a warning says so, and what serves ``instead``.
-    """
     try:
-        return importlib.import_module(name)
-    except (ImportError, RuntimeError):
-        return None
-    except OSError as error:
-        warnings.warn(f"{name} cannot be used, so {instead} serves: {error}", RuntimeWarning, stacklevel=2)
+        return importlib.import_module("collectives.backends.p2p.published")
+    except ImportError:
         return None
 
 

@@ -2,15 +2,19 @@
 
 import struct
 import time
-from itertools import count
 from statistics import median
 
+import numpy as np
+import torch
 from torch import distributed as dist
 
 from collectives.autotune import MEASURED
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p import local
+from collectives.backends.p2p.compile import as_plan
+from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.program import Instruction, Plan, Recv, Send, Span, Task, Wait
 from collectives.machine import Link, Machine
 
 SMALL = 8  # bytes of a message that shows the latency
@@ -51,11 +55,11 @@ def measured(joined: Mesh, group: dist.ProcessGroup) -> Machine:
 def _network(joined: Mesh, group: dist.ProcessGroup) -> Link:
     """The link between ranks of different hosts, or between any two where they share no memory."""
     half, found = joined.size // 2, b""
-    with joined.begin(step_by_step=False):
+    with joined.begin():
         if joined.rank < half:
-            found = _LINK.pack(*_link(_Pair(joined, joined.rank + half, asks=True)))
+            found = _LINK.pack(*_link(Pair(joined, joined.rank + half, asks=True)))
         elif joined.rank < 2 * half:
-            _link(_Pair(joined, joined.rank - half, asks=False))
+            _link(Pair(joined, joined.rank - half, asks=False))
     links = [_LINK.unpack(each) for each in everyones(found, group) if each]
     latency, overhead, rate = (median(values) for values in zip(*links, strict=True))
     if not joined.has_network:  # its cores work on a message all the time, so no rank can hide any of it
@@ -63,43 +67,49 @@ def _network(joined: Mesh, group: dist.ProcessGroup) -> Link:
     return Link(latency=latency, overhead=overhead, rate=rate)
 
 
-class _Pair:
+class Pair:
     """One rank's end of a pair: one of the two asks, and the other one answers. Both call the same methods in turn."""
 
     def __init__(self, joined: Mesh, peer: int, asks: bool) -> None:
-        self.joined, self.peer, self.asks, self.steps = joined, peer, asks, count()
+        self.joined, self.peer, self.asks = joined, peer, asks
 
-    def send(self, *messages: memoryview) -> None:
-        """Send these, and wait until they have left."""
-        self.joined.finish([self.joined.send(self.peer, next(self.steps), [each]) for each in messages])
-
-    def receive(self, into: memoryview) -> None:
-        """Wait until it is full."""
-        self.joined.finish([self.joined.receive(self.peer, next(self.steps), into)])
-
-    def seconds(self, rounds: int, messages: int, nbytes: int) -> float:
-        """The median of the rounds: from the first message of a round until the answer to its last one."""
-        data, answer, times = memoryview(bytearray(nbytes)), memoryview(bytearray(1)), list[float]()
+    def seconds(self, rounds: int, messages: int, nbytes: int, answer: int = 1) -> float:
+        """The median of the rounds: from the first message of a round until the answer, of so many bytes, is in."""
+        made = self._round(messages, Span(0, nbytes), Span(nbytes, nbytes + answer))
+        # Made by numpy: torch would fill a large one on several threads, which then spin while ranks measure.
+        memory, times = torch.from_numpy(np.zeros(nbytes + answer, dtype=np.uint8)), list[float]()
         for _ in range(rounds):
             begin = time.perf_counter()
-            if self.asks:
-                self.send(*[data] * messages)
-                self.receive(answer)
-            else:
-                for _ in range(messages):
-                    self.receive(data)
-                self.send(answer)
+            execute(made, memory, None, self.joined, None)
             times.append(time.perf_counter() - begin)
         return median(times)
 
     def agreed(self, wanted: bool) -> bool:
         """The asking rank sends ``wanted``, and the other one receives it; both return it."""
-        said = memoryview(bytearray([wanted]))
-        (self.send if self.asks else self.receive)(said)
+        said = torch.tensor([wanted], dtype=torch.uint8)
+        execute(self._plan([self._message(0, Span(0, 1), self.asks)]), said, None, self.joined, None)
         return bool(said[0])
 
+    def _round(self, messages: int, data: Span, answer: Span) -> Plan:
+        """So many messages of the rank that asks, and the answer when all have come."""
+        asked = [self._message(i, data, self.asks) for i in range(messages)]
+        return self._plan([*asked, self._message(messages, answer, not self.asks)])
 
-def _link(pair: _Pair) -> tuple[float, float, float]:
+    def _message(self, number: int, span: Span, is_sent: bool) -> Send | Recv:
+        if is_sent:
+            return Send(number, self.peer, number, (span,))
+        return Recv(number, self.peer, number, span)
+
+    def _plan(self, messages: list[Send | Recv]) -> Plan:
+        """What is received is waited for at once, what is sent in the end."""
+        instructions, sent = list[Instruction](), list[Instruction]()
+        for each in messages:
+            instructions.append(each)
+            (instructions if isinstance(each, Recv) else sent).append(Wait(each.number))
+        return as_plan((Task((*instructions, *sent), ()),))
+
+
+def _link(pair: Pair) -> tuple[float, float, float]:
     """Latency, overhead and rate, as the rank that asks measures them."""
     pair.seconds(1, 1, SMALL)  # makes the connections
     begin, trip = time.perf_counter(), pair.seconds(ROUNDS, 1, SMALL)
@@ -110,7 +120,7 @@ def _link(pair: _Pair) -> tuple[float, float, float]:
     return alpha - overhead, overhead, rate
 
 
-def _rate(pair: _Pair, trip: float, until: float) -> float:
+def _rate(pair: Pair, trip: float, until: float) -> float:
     """Bytes per second of the largest message that there was time for."""
     rate = seconds = 0.0
     for nbytes in LARGE:

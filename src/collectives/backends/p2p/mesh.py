@@ -11,7 +11,7 @@ of them give no sign.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -20,9 +20,9 @@ from typing import Any
 from torch import distributed as dist
 
 from collectives.backends.p2p.abort import LATE, MOMENT, PATIENCE, AbortError, describe, no_sign, reason
-from collectives.backends.p2p.address import tell
+from collectives.backends.p2p.address import peek, tell
 from collectives.backends.p2p.cache import BoundedCache
-from collectives.backends.p2p.connection import GONE, Message, MessageError, peek
+from collectives.backends.p2p.message import GONE, Message, MessageError
 from collectives.backends.p2p.peers import POLL_INTERVAL, Peers
 from collectives.backends.p2p.signature import NO_CALL
 
@@ -37,7 +37,7 @@ class Mesh(Peers):
         # Arrays of the compiled loop, and the programs that they are for.
         self.kept: BoundedCache[Any] = BoundedCache(lambda made: sum(each.nbytes for each in (*made[0][:4], *made[1])))
 
-    def begin(self, step_by_step: bool, signature: bytes = NO_CALL) -> Mesh:
+    def begin(self, signature: bytes = NO_CALL) -> Mesh:
         """Begin a call: its messages carry its number and ``signature``, and it has the group's timeout.
 
         Use it in a ``with``, where the call ends. An error there closes the connections, because peers may still send
@@ -49,10 +49,12 @@ class Mesh(Peers):
             raise RuntimeError("a collective of this process group has failed before: make a new group")
         self._is_busy, self.signature = True, signature
         self.call += 1
-        self.outgoing.step_by_step = step_by_step
-        now = self._look()
         self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
+        now = time.monotonic()
         self.deadline = now + self.seconds
+        if now > self._looked + POLL_INTERVAL:  # no call of this program may take long enough to look for strangers
+            self._looked = now
+            self.progress(0.0)
         return self
 
     def __enter__(self) -> None:
@@ -82,40 +84,17 @@ class Mesh(Peers):
             self.close()
 
     def connect(self, first_sends: Mapping[int, int]) -> None:
-        """Connect to each of these peers, for the step that first sends to it, and wait until they can be sent to."""
-        if missing := first_sends.keys() - self.out.keys():
-            self.finish([greeting for peer in missing for greeting in self._connect(peer, first_sends[peer]).messages])
+        """Connect to each of these peers, for the step that first sends to it. Raises MessageError if one is lost."""
+        missing = first_sends.keys() - self.out.keys()
+        for peer in missing:
+            self.dial(peer)
+        while missing := missing - self.out.keys():
+            self.progress(self.need_peers([Message(peer, first_sends[peer], is_sent=True) for peer in missing]))
 
-    def wait(self, messages: list[Message]) -> None:
-        """Wait until one of these may have moved. Raises MessageError if its peer is lost, or the call's time is over.
-
-        It reads no other message, because that would wake this rank for nothing. Returns after a second at most.
-        """
-        left, first = self.need_peers(messages), messages[0]
-        alone = len(messages) == 1 and len(self._handlers) == 1 and not self.outgoing.unsent
-        if alone and not self._lost and not first.is_sent:
-            connection = self.into[first.peer]
-            if connection.socket:  # there is nothing else to do meanwhile: no need to ask who is ready
-                connection.socket.settimeout(min(left, POLL_INTERVAL))
-                self._read(connection)
-                return
-        for message in messages:
-            if not message.is_sent:
-                self._listen(self.into[message.peer])
-                continue
-            for connection in self.into.values():  # its receiver may wait for this rank, too
-                if connection.messages:
-                    self._listen(connection)
-        self.progress(left)
-
-    def finish(self, messages: Sequence[Message]) -> None:
-        """Wait until all of these have left, or arrived."""
-        while left := [message for message in messages if message.left]:
-            self.wait(left)
-
-    def need_peers(self, messages: Sequence[Message]) -> float:
-        """The seconds that are left for these messages. Raises MessageError as `wait` does, which calls it."""
-        left, first = self.deadline - self._look(), messages[0]
+    def need_peers(self, messages: list[Message]) -> float:
+        """The seconds that are left for these messages. Raises MessageError if a peer is lost, or the time is over."""
+        left, first = self.deadline - time.monotonic(), messages[0]
+        self._awaited = {message.peer for message in messages}
         if left <= 0:
             raise self._explained(first, self._timeout())
         if not self.is_open:
@@ -127,14 +106,6 @@ class Mesh(Peers):
             raise self._explained(first, said)
         return left
 
-    def _look(self) -> float:
-        """The time. Accepts connections once per POLL_INTERVAL: a rank that waits for one socket polls no other."""
-        now = time.monotonic()
-        if now > self._looked + POLL_INTERVAL:
-            self._looked = now
-            self.progress(0.0)
-        return now
-
     def check(self, peer: int, step: int, is_done: Callable[[], bool]) -> None:
         """Raise MessageError if this rank waits for a peer in vain: that is lost, or has given up, or time is over.
 
@@ -142,10 +113,10 @@ class Mesh(Peers):
         more, because the peer may have done all that is asked for, and then have gone.
         """
         self.progress(0.0)
-        if peek(self.into[peer].socket, 1) == b"" and not is_done():
-            self.lose(self.into[peer], ConnectionResetError(GONE), is_sent=False)
+        if peek(self.into[peer], 1) == b"" and not is_done():
+            self.lose(peer, False, ConnectionResetError(GONE))
         if not is_done():
-            self.need_peers([Message(peer, self.call, step, [], is_sent=False)])
+            self.need_peers([Message(peer, step, is_sent=False)])
 
     @contextmanager
     def explaining(self, peer: int, step: int) -> Iterator[None]:
@@ -153,7 +124,7 @@ class Mesh(Peers):
         try:
             yield
         except OSError as why:
-            raise self._explained(Message(peer, self.call, step, [], is_sent=False), why) from why
+            raise self._explained(Message(peer, step, is_sent=False), why) from why
 
     def _explained(self, message: Message, why: OSError) -> MessageError:
         """The error of a message; if time is over, this rank says that it has waited, and hears what others know."""
@@ -169,12 +140,12 @@ class Mesh(Peers):
 
     def _cause(self, why: OSError, is_late: bool) -> OSError:
         """Why time is over: what a rank says, or which ranks do not say that they have waited, too."""
-        waited = {peer for peer, each in self.into.items() if each.socket and peek(each.socket, 1)}
+        waited = {peer for peer, each in self.into.items() if peek(each, 1)}
         self._hear(self._other_call, PATIENCE)
         said = self._said()
         if said and (LATE not in said.reason or said is self._other_call()):
             return said
-        waited |= {peer for peer in (*self.into, *self._heard) if self._has_failed(peer)}
+        waited |= {peer for peer in self._neighbours() if self._has_failed(peer)}
         silent = sorted(self._neighbours() - waited) + [self.rank] * is_late
         return self._timeout(f"{no_sign(silent)}: ") if silent else said or why
 

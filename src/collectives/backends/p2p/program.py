@@ -1,4 +1,4 @@
-"""One rank's program: the instructions that `plan` writes and `execute` follows."""
+"""One rank's program: the instructions that `plan` writes and executors follow."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from collectives.schedule import Ints
 
 
 class Span(NamedTuple):
-    """Elements ``start`` to ``stop`` of the tensor, or of scratch memory."""
+    """Elements ``start`` to ``stop`` of the tensor, or of scratch memory; bytes of that where messages are coded."""
 
     start: int
     stop: int
     scratch: bool = False
+    coded: bool = False
+
+    def __repr__(self) -> str:
+        """As a slice: ``tensor[0:8]``."""
+        return f"{'coded' if self.coded else 'scratch' if self.scratch else 'tensor'}[{self.start}:{self.stop}]"
 
     def overlaps(self, other: Span) -> bool:
         """Whether the two have an element in common."""
@@ -58,11 +63,25 @@ class Average(NamedTuple):
     span: Span
 
 
-Instruction = Send | Recv | Wait | Reduce | Average
+class Encode(NamedTuple):
+    """Encode these spans, one after the other, in the call's wire format, and round them to it."""
+
+    into: Span
+    spans: tuple[Span, ...]
 
 
-# What follows a program: a loop in compiled code, or Python.
-EXECUTORS = COMPILED, PYTHON = "compiled", "python"
+class Decode(NamedTuple):
+    """Decode into a span what has come in the call's wire format."""
+
+    into: Span
+    coded: Span
+
+
+Instruction = Send | Recv | Wait | Reduce | Average | Encode | Decode
+
+
+# What follows a program: a loop in compiled code, or Python, over NCCL.
+COMPILED, PYTHON = "compiled", "python"
 # How far an executor may run ahead: a task begins only if all tasks that many places before it are done.
 AHEAD = 16
 
@@ -86,19 +105,17 @@ class Flat(NamedTuple):
     instructions: Ints
     spans: Ints
     messages: int
-    longest: int  # elements of the longest message that is sent
 
 
 class Plan(NamedTuple):
     """One rank's program, the elements of scratch memory it needs, and whether it writes into the tensor at all.
 
     ``exchanges`` says that this rank only ever swaps messages, or sends on what has come in the step before, to other
-    peers, and as many messages as it receives. ``followers`` says of each task which come after it, and ``flat`` is the
-    program as arrays. ``first_sends`` has the peers to which the rank sends, and the first step in which it does.
+    peers, and as many messages as it receives. ``flat`` is the program as arrays. ``first_sends`` has the peers to
+    which the rank sends, and the first step in which it does.
     """
 
     program: tuple[Task, ...]
-    followers: tuple[tuple[int, ...], ...]
     scratch: int
     writes: bool
     exchanges: bool

@@ -1,10 +1,8 @@
 """Reduce what has arrived with what is there: sums, products and extremes, rounded alike on every rank."""
 
 from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import distributed as dist
 
@@ -15,26 +13,21 @@ BYTES = (
     *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
     *(torch.float4_e2m1fn_x2, torch.bits8, torch.bits1x8, torch.bits2x4, torch.bits4x2),
 )
-# What can be moved, which is what torch copies. numpy does not know all of it: these go as integers of their size.
-FOREIGN = {
-    **dict.fromkeys((*HALF, torch.bits16), torch.int16),
-    **dict.fromkeys(BYTES, torch.uint8),
-    torch.complex32: torch.int32,
-}
+# What can be moved, which is what torch copies.
 DTYPES = (
-    *dict.fromkeys([*SUMMED, *FOREIGN, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64]),
+    *(*SUMMED, torch.bits16, *BYTES, torch.complex32),
+    *(torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64),
 )
 
-# How a reduction combines two: torch's tensors, and numpy's arrays.
-COMBINE: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    dist.ReduceOp.SUM: (torch.add, np.add),
-    dist.ReduceOp.AVG: (torch.add, np.add),
-    dist.ReduceOp.PRODUCT: (torch.mul, np.multiply),
-    dist.ReduceOp.MAX: (torch.maximum, np.maximum),
-    dist.ReduceOp.MIN: (torch.minimum, np.minimum),
-    dist.ReduceOp.BAND: (torch.bitwise_and, np.bitwise_and),
-    dist.ReduceOp.BOR: (torch.bitwise_or, np.bitwise_or),
-    dist.ReduceOp.BXOR: (torch.bitwise_xor, np.bitwise_xor),
+COMBINE: dict[Any, Callable[..., Any]] = {
+    dist.ReduceOp.SUM: torch.add,
+    dist.ReduceOp.AVG: torch.add,
+    dist.ReduceOp.PRODUCT: torch.mul,
+    dist.ReduceOp.MAX: torch.maximum,
+    dist.ReduceOp.MIN: torch.minimum,
+    dist.ReduceOp.BAND: torch.bitwise_and,
+    dist.ReduceOp.BOR: torch.bitwise_or,
+    dist.ReduceOp.BXOR: torch.bitwise_xor,
 }
 BITWISE = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
 
@@ -57,48 +50,23 @@ def takes_wire(op: Any, dtype: torch.dtype) -> bool:
     return op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) and dtype in (*HALF, torch.float32)
 
 
-def as_array(tensor: torch.Tensor) -> Any:
-    """The same memory as an array of numpy, which finds and adds a few elements in a fifth of torch's time.
+def reduce(op: Any, into: torch.Tensor, operands: list[torch.Tensor]) -> None:
+    """Reduce the operands, in their order, into a place; half types are combined in float32 and rounded once.
 
-    Types that numpy does not know come as integers of their size.
-    """
-    stored = FOREIGN.get(tensor.dtype)
-    return (tensor if stored is None else tensor.view(stored)).numpy()
-
-
-@cache
-def reduction(op: Any, arrays: bool) -> tuple[Callable[[Any, list[Any]], None], bool]:
-    """A function that reduces operands, in the order given, into a place, and whether to divide the sum in the end.
-
-    Half types are combined in float32 and rounded once.
-
-    >>> total = np.zeros(2)
-    >>> reduce, averages = reduction(dist.ReduceOp.MAX, arrays=True)
-    >>> reduce(total, [np.array([1.0, 5.0]), np.array([2.0, 3.0])])
+    >>> total = torch.zeros(2)
+    >>> reduce(dist.ReduceOp.MAX, total, [torch.tensor([1.0, 5.0]), torch.tensor([2.0, 3.0])])
     >>> total
-    array([2., 5.])
+    tensor([2., 5.])
     """
-    combine = COMBINE[op][arrays] if op is not None else None
-    copied = np.array if arrays else _widened
-    return partial(_combine, combine, copied), op == dist.ReduceOp.AVG
-
-
-@np.errstate(all="ignore")  # of overflow torch says nothing either
-def _combine(combine: Any, copied: Callable[[Any], Any], into: Any, operands: list[Any]) -> None:
     if len(operands) == 1:
-        into[...] = operands[0]
+        into.copy_(operands[0])
     elif len(operands) == 2:
-        combine(operands[0], operands[1], out=into)
+        COMBINE[op](*operands, out=into)
     else:
-        total = copied(operands[0])
+        total = operands[0].to(torch.float32 if into.dtype in HALF else into.dtype, copy=True)
         for operand in operands[1:]:
-            combine(total, operand, out=total)
-        into[...] = total
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, of half types in float32."""
-    return tensor.to(torch.float32 if tensor.dtype in HALF else tensor.dtype, copy=True)
+            COMBINE[op](total, operand, out=total)
+        into.copy_(total)
 
 
 def divide(span: torch.Tensor, p: int) -> None:

@@ -37,7 +37,7 @@ def step_messages(step: Step, rank: int, edges: Ints) -> StepMessages:
     """A step as one rank sees it; its chunks lie between ``edges``.
 
     >>> step_messages(Step([0, 1], [1, 0], [0, 1], add=[True, True]), rank=0, edges=np.array([0, 4, 8])).sends
-    [PairMessage(peer=1, pieces=[(Span(start=0, stop=4, scratch=False), True)])]
+    [PairMessage(peer=1, pieces=[(tensor[0:4], True)])]
     """
     sent = step.messages(edges)
     return StepMessages(

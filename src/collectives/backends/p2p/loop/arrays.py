@@ -9,18 +9,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.backends.p2p.connection import HEADER
-from collectives.backends.p2p.program import Average, Flat, Instruction, Recv, Reduce, Send, Span, Task
+from collectives.backends.p2p.message import HEADER
+from collectives.backends.p2p.program import (
+    Average,
+    Decode,
+    Encode,
+    Flat,
+    Instruction,
+    Recv,
+    Reduce,
+    Send,
+    Span,
+    Task,
+    Wait,
+)
 from collectives.schedule import Ints
 
 # The program. Kinds of instructions.
-SEND, RECV, WAIT, REDUCE, AVERAGE = range(5)
+SEND, RECV, WAIT, REDUCE, AVERAGE, ENCODE, DECODE = range(7)
+KINDS = {Reduce: REDUCE, Average: AVERAGE, Encode: ENCODE, Decode: DECODE}
 # Columns of a task: its first instruction, and the first of those that have to be done before.
 START, AFTER = range(2)
 # Columns of an instruction: its spans are those from FIRST up to LAST; a wait has in FIRST what may be missing.
 KIND, NUMBER, PEER, STEP, FIRST, LAST = range(6)
-# Columns of a span, in elements.
-BEGIN, END, SCRATCH = range(3)
+# Columns of a span, in elements, or if it is coded in bytes.
+BEGIN, END, SCRATCH, CODED = range(4)
 
 # The state. No socket, or no message.
 NONE = -1
@@ -35,20 +48,24 @@ THROUGH, BODY, INSTRUCTION, NEXT = range(HEADER_WORDS, HEADER_WORDS + 4)
 # Columns of a task: its next instruction, and whether it may run, is BLOCKED by a message that it waits for, or DONE.
 AT, STATUS = range(2)
 READY, BLOCKED, DONE = range(3)
-# Columns of a peer: its sockets, NONE without; the first and last message of each; how many bytes wake us. Two more
-# have lists: of those for which something waits to be sent, and of those to be read from.
-OUT, INTO, OUT_FIRST, OUT_LAST, INTO_FIRST, INTO_LAST, LOW_WATER, UNSENT, SOURCE = range(9)
-PLACES = INTO + 1  # columns that the mesh knows
+# Columns of a peer: the first and last message out and in; how many bytes wake us. Two more have lists: of those for
+# which something waits to be sent, and of those to be read from.
+OUT_FIRST, OUT_LAST, INTO_FIRST, INTO_LAST, LOW_WATER, UNSENT, SOURCE = range(7)
+# Columns of a link, which the mesh keeps from call to call: the sockets to and from the peer, NONE without; the send
+# buffer that was asked for; the step of the last long message, as long as it may be on its way out, or LEFT.
+OUT, INTO, SEND_BUFFER, LEAVING = range(4)
+LEFT = 1 << 62  # later than any step
 # Numbers of the call, which `CALL` packs: addresses of the tensor and of scratch memory; the kernels of `reducing`, the
-# last of which is the bytes of an element; ranks; the socket that listens; whether a step's messages leave before a
-# later one's; how many times a rank polls its sockets before it sleeps; whether the loop has begun. Then its own: how
-# many peers the lists have; the first task that is not done; what failed: on whose connection, which way, and the
-# system's reason or one of those below.
+# last of which is the bytes of an element; of a wire what encodes, what decodes, and the bits of an element; ranks; the
+# socket that listens; whether a step's messages leave before a later one's; whether they cross a network; how often a
+# rank polls its sockets before it sleeps; whether the loop has begun. Then its own: how many peers the lists have; the
+# first task that is not done; what failed: on whose connection, which way, and the system's reason or one of those
+# below.
 TENSOR, SCRATCH_MEMORY, KERNELS = range(3)
-SIZE, RANKS, LISTENER, BY_STEP, SPINS, BEGUN = range(KERNELS + 4, KERNELS + 10)
-UNSENTS, SOURCES, FIRST_TASK = range(12, 15)
-HAS_FAILED, FAILED_PEER, FAILED_SENDING, FAILED_WHY = range(15, 19)
-CALL, NUMBERS = struct.Struct("=12q"), 19
+SIZE, CODING, RANKS, LISTENER, BY_STEP, NETWORK, SPINS, BEGUN = (KERNELS + at for at in (4, 5, 8, 9, 10, 11, 12, 13))
+UNSENTS, SOURCES, FIRST_TASK = range(16, 19)
+HAS_FAILED, FAILED_PEER, FAILED_SENDING, FAILED_WHY = range(19, 23)
+CALL, NUMBERS = struct.Struct("=16q"), 23
 # Reasons that are not the system's: the peer has closed; another header came than was expected, which is kept.
 CLOSED, DIFFERENT = 0, -1
 
@@ -56,7 +73,6 @@ CLOSED, DIFFERENT = 0, -1
 def flatten(program: tuple[Task, ...]) -> Flat:
     """The program as arrays: a row for each task, and one behind the last; for each instruction; for each span.
 
-    >>> from collectives.backends.p2p.program import Wait
     >>> task = Task((Send(0, 1, 2, (Span(4, 8),)), Wait(0)), ())
     >>> flatten((task,)).instructions.tolist()
     [[0, 0, 1, 2, 0, 1], [2, 0, 0, 0, 0, 0]]
@@ -68,14 +84,12 @@ def flatten(program: tuple[Task, ...]) -> Flat:
         spans += _spans(do)
     starts = accumulate((len(task.instructions) for task in program), initial=0)
     behind = accumulate((len(task.after) for task in program), initial=0)
-    sends = [do for do in instructions if isinstance(do, Send)]
     return Flat(
         _table(list(zip(starts, behind, strict=True)), 2),
         np.array([earlier for task in program for earlier in task.after], dtype=np.int64),
         _table(rows, 6),
-        _table(spans, 3),
+        _table(spans, 4),
         sum(row[KIND] in (SEND, RECV) for row in rows),
-        max((sum(span.stop - span.start for span in send.spans) for send in sends), default=0),
     )
 
 
@@ -84,50 +98,53 @@ def _table(rows: Sequence[tuple[int, ...]], columns: int) -> Ints:
 
 
 def _row(do: Instruction, first: int) -> tuple[int, ...]:
+    if isinstance(do, Wait):
+        return WAIT, do.number, 0, 0, do.missing, do.missing
     last = first + len(_spans(do))
-    if isinstance(do, Send):
-        return SEND, do.number, do.peer, do.step, first, last
-    if isinstance(do, Recv):
-        return RECV, do.number, do.peer, do.step, first, last
-    if isinstance(do, Reduce):
-        return REDUCE, 0, 0, 0, first, last
-    if isinstance(do, Average):
-        return AVERAGE, 0, 0, 0, first, last
-    return WAIT, do.number, 0, 0, do.missing, do.missing
+    if isinstance(do, Send | Recv):
+        return SEND if isinstance(do, Send) else RECV, do.number, do.peer, do.step, first, last
+    return KINDS[type(do)], 0, 0, 0, first, last
 
 
 def _spans(do: Instruction) -> tuple[Span, ...]:
-    if isinstance(do, Send):
-        return do.spans
-    if isinstance(do, Recv):
-        return (do.into,)
-    if isinstance(do, Reduce):
-        return do.into, *do.operands
-    return (do.span,) if isinstance(do, Average) else ()
+    match do:
+        case Send():
+            return do.spans
+        case Recv():
+            return (do.into,)
+        case Reduce():
+            return do.into, *do.operands
+        case Average():
+            return (do.span,)
+        case Encode():
+            return do.into, *do.spans
+        case Decode():
+            return do.into, do.coded
+    return ()
 
 
 class LoopState(NamedTuple):
-    """The arrays. ``polls`` is for ``ppoll``, ``parts`` for ``readv`` and ``writev``, ``times`` for clocks."""
+    """The arrays. ``polls`` is for ``poll``, ``parts`` for ``readv`` and ``writev``, ``times`` for clocks."""
 
     messages: Ints
     tasks: Ints
     peers: Ints
     numbers: Ints
     header: Ints  # of all messages of the call, without their step and length
-    sockets: Ints  # the mesh's own, by peer
+    links: Ints  # the mesh's own, by peer
     polls: Ints
     parts: Ints
     times: Ints
 
 
-def new_state(program: Flat, sockets: Ints) -> LoopState:
+def new_links(peers: int) -> Ints:
+    """Links to so many peers, none of which is connected."""
+    return np.array([[NONE, NONE, 0, LEFT]] * peers, dtype=np.int64)
+
+
+def new_state(program: Flat, links: Ints) -> LoopState:
     """Arrays for one program, call after call; the loop fills them when it begins."""
-    sizes = [
-        (program.messages, NEXT + 1),
-        (len(program.tasks), STATUS + 1),
-        (len(sockets), SOURCE + 1),
-        NUMBERS,
-        HEADER_WORDS,
-    ]
-    arrays = [np.zeros(size, dtype=np.int64) for size in (*sizes, 2 * len(sockets) + 1, 2 * MOST_PARTS, 2)]
-    return LoopState._make([*arrays[:5], sockets, *arrays[5:]])
+    peers = len(links)
+    sizes = (program.messages, NEXT + 1), (len(program.tasks), STATUS + 1), (peers, SOURCE + 1), NUMBERS, HEADER_WORDS
+    arrays = [np.zeros(size, dtype=np.int64) for size in (*sizes, 3 * peers + 1, 2 * MOST_PARTS, 2)]
+    return LoopState._make([*arrays[:5], links, *arrays[5:]])

@@ -1,7 +1,4 @@
-"""Messages, compiled: queued on a connection, handed to the system as it takes them, and read as they come.
-
-The bytes are those that `connection` describes: the executors of two ranks need not be the same.
-"""
+"""Messages of a connection, compiled: queued in their order, where their bytes are, and read as they come."""
 
 import errno
 
@@ -10,8 +7,8 @@ import numpy as np
 from collectives.backends.p2p.loop.arrays import (
     BEGIN,
     BODY,
-    BY_STEP,
     CLOSED,
+    CODED,
     DIFFERENT,
     END,
     FAILED_PEER,
@@ -30,8 +27,6 @@ from collectives.backends.p2p.loop.arrays import (
     NEXT,
     NONE,
     NUMBER,
-    OUT,
-    OUT_FIRST,
     PEER,
     SCRATCH,
     SCRATCH_MEMORY,
@@ -39,31 +34,32 @@ from collectives.backends.p2p.loop.arrays import (
     STEP,
     TENSOR,
     THROUGH,
-    UNSENT,
-    UNSENTS,
     LoopState,
 )
-from collectives.backends.p2p.loop.system import error_number, readv, setsockopt, writev
+from collectives.backends.p2p.loop.system import SO_RCVLOWAT, SOL_SOCKET, error_number, readv, setsockopt
 from collectives.backends.p2p.program import Flat
 from collectives.compiled import compiled
 
 HEADER_STEP, HEADER_BODY = 1, 2  # words of a header
-SOL_SOCKET, SO_RCVLOWAT = 1, 18
 RECEIVE_LOW_WATER = 128 << 10
-LAST_STEP = 1 << 62
 
 
 @compiled
 def address(program: Flat, state: LoopState, span: int) -> int:
     """Where a span begins in memory."""
     base = state.numbers[SCRATCH_MEMORY] if program.spans[span, SCRATCH] else state.numbers[TENSOR]
-    return int(base + program.spans[span, BEGIN] * state.numbers[SIZE])
+    return int(base + program.spans[span, BEGIN] * _unit(program, state, span))
 
 
 @compiled
 def length(program: Flat, state: LoopState, span: int) -> int:
     """Bytes of a span."""
-    return int((program.spans[span, END] - program.spans[span, BEGIN]) * state.numbers[SIZE])
+    return int((program.spans[span, END] - program.spans[span, BEGIN]) * _unit(program, state, span))
+
+
+@compiled
+def _unit(program: Flat, state: LoopState, span: int) -> int:
+    return 1 if program.spans[span, CODED] else int(state.numbers[SIZE])
 
 
 @compiled
@@ -92,83 +88,13 @@ def left(state: LoopState, number: int) -> int:
 
 
 @compiled
-def _dequeue(state: LoopState, peer: int, first: int) -> None:
+def dequeue(state: LoopState, peer: int, first: int) -> None:
     """Take the first message off its connection."""
     state.peers[peer, first] = state.messages[state.peers[peer, first], NEXT]
 
 
 @compiled
-def send(program: Flat, state: LoopState, instruction: int) -> bool:
-    """Queue a message and send what can be sent now. False where a connection has failed."""
-    peer = program.instructions[instruction, PEER]
-    if state.peers[peer, OUT_FIRST] == NONE:
-        state.peers[state.numbers[UNSENTS], UNSENT] = peer
-        state.numbers[UNSENTS] += 1
-    queue(program, state, instruction, OUT_FIRST)
-    return push(program, state)
-
-
-@compiled
-def step_to_send(program: Flat, state: LoopState) -> int:
-    """The last step whose messages may leave now: that of the earliest unsent, if the program goes step by step."""
-    step = LAST_STEP
-    if state.numbers[BY_STEP]:
-        for nth in range(state.numbers[UNSENTS]):
-            step = min(step, next_step(program, state, state.peers[nth, UNSENT]))
-    return step
-
-
-@compiled
-def next_step(program: Flat, state: LoopState, peer: int) -> int:
-    """The step of the first message that waits to be sent to a peer."""
-    return int(program.instructions[state.messages[state.peers[peer, OUT_FIRST], INSTRUCTION], STEP])
-
-
-@compiled
-def push(program: Flat, state: LoopState) -> bool:
-    """Pass the system as much as it takes, in the order of steps. False where a connection has failed."""
-    moved = True
-    while moved and state.numbers[UNSENTS]:
-        moved, nth, step = False, 0, step_to_send(program, state)
-        while nth < state.numbers[UNSENTS]:
-            peer = state.peers[nth, UNSENT]
-            if next_step(program, state, peer) <= step and _flush(program, state, peer):
-                moved = True
-                if state.peers[peer, OUT_FIRST] == NONE:
-                    _forget(state, nth)
-                    continue
-            if state.numbers[HAS_FAILED]:
-                return False
-            nth += 1
-    return True
-
-
-@compiled
-def _forget(state: LoopState, nth: int) -> None:
-    """Drop a peer from those for which something waits to be sent."""
-    state.numbers[UNSENTS] -= 1
-    for at in range(nth, state.numbers[UNSENTS]):
-        state.peers[at, UNSENT] = state.peers[at + 1, UNSENT]
-
-
-@compiled
-def _flush(program: Flat, state: LoopState, peer: int) -> bool:
-    """Whether all of a connection's first message is handed over."""
-    number = state.peers[peer, OUT_FIRST]
-    message = state.messages[number]
-    count = writev(state.peers[peer, OUT], state.parts.ctypes.data, _gather(program, state, number))
-    if count < 0:
-        _fail(state, peer, True, error_number())
-        return False
-    message[THROUGH] += count
-    if left(state, number):
-        return False
-    _dequeue(state, peer, OUT_FIRST)
-    return True
-
-
-@compiled
-def _gather(program: Flat, state: LoopState, number: int) -> int:
+def gather(program: Flat, state: LoopState, number: int) -> int:
     """Say where the bytes of a message are that are not through yet: in how many parts."""
     message = state.messages[number]
     do, through = program.instructions[message[INSTRUCTION]], message[THROUGH]
@@ -202,18 +128,18 @@ def take(program: Flat, state: LoopState, peer: int) -> bool:
     number = state.peers[peer, INTO_FIRST]
     message = state.messages[number]
     had_header = message[THROUGH] >= HEADER_BYTES
-    count = readv(state.peers[peer, INTO], state.parts.ctypes.data, _gather(program, state, number))
+    count = readv(state.links[peer, INTO], state.parts.ctypes.data, gather(program, state, number))
     if count <= 0:
-        _fail(state, peer, False, error_number() if count else CLOSED)
+        fail(state, peer, False, error_number() if count else CLOSED)
         return False
     message[THROUGH] += count
     if not had_header and message[THROUGH] >= HEADER_BYTES and not _is_expected(program, state, number):
-        _fail(state, peer, False, DIFFERENT)
+        fail(state, peer, False, DIFFERENT)
         return False
     still = left(state, number)
     _set_low_water(state, peer, still)
     if not still:
-        _dequeue(state, peer, INTO_FIRST)
+        dequeue(state, peer, INTO_FIRST)
     return True
 
 
@@ -238,11 +164,11 @@ def _set_low_water(state: LoopState, peer: int, still: int) -> None:
     wanted = RECEIVE_LOW_WATER if still >= RECEIVE_LOW_WATER else 1
     if wanted != state.peers[peer, LOW_WATER]:
         state.peers[peer, LOW_WATER] = state.times[0] = wanted
-        setsockopt(state.peers[peer, INTO], SOL_SOCKET, SO_RCVLOWAT, state.times.ctypes.data, np.uint32(4))
+        setsockopt(state.links[peer, INTO], SOL_SOCKET, SO_RCVLOWAT, state.times.ctypes.data, np.uint32(4))
 
 
 @compiled
-def _fail(state: LoopState, peer: int, is_sending: bool, why: int) -> None:
+def fail(state: LoopState, peer: int, is_sending: bool, why: int) -> None:
     """Note that a connection has failed, if it has and the system did not just say "later"."""
     if why not in (errno.EAGAIN, errno.EINTR):
         state.numbers[HAS_FAILED] = 1

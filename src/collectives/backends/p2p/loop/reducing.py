@@ -1,4 +1,4 @@
-"""Reducing, compiled: operands into a place in their order, by the kernels of an op and a dtype."""
+"""Reducing and coding, compiled: operands into a place in their order, by the kernels of an op, a dtype and a wire."""
 
 from typing import Any
 
@@ -7,9 +7,12 @@ import numpy as np
 from collectives.backends.p2p.loop.system import call_kernel, memmove
 from collectives.compiled import compiled
 from collectives.schedule import Ints
+from collectives.wire import BLOCK as SCALED
 
 # What `kernels` returns: addresses, 0 for what is not needed, and bytes of an element.
 COMBINE, DIVIDE, WIDEN, NARROW, SIZE = range(5)
+# What `coding` returns: addresses, and bits of an element.
+ENCODE, DECODE, BITS = range(3)
 BLOCK = 512  # elements of a sum that is kept aside, in the cache, until it is whole
 WIDEST = 8  # bytes
 
@@ -78,3 +81,21 @@ def _divide_block(kernels: Ints, at: int, count: int, ranks: int, memory: Any) -
     call_kernel(kernels[WIDEN], aside, at, 0, count)
     call_kernel(kernels[DIVIDE], aside, aside, ranks, count)
     call_kernel(kernels[NARROW], at, aside, 0, count)
+
+
+@compiled
+def encode(coding: Ints, into: int, spans: Ints) -> None:
+    """Encode spans (address, elements) into one place, all elements before all scales, and round them."""
+    scales = into + spans[:, 1].sum() * coding[BITS] // 8
+    for nth in range(len(spans)):
+        at, count = spans[nth]
+        call_kernel(coding[ENCODE], into, at, scales, count)
+        call_kernel(coding[DECODE], at, into, scales, count)
+        into += count * coding[BITS] // 8
+        scales += count // SCALED
+
+
+@compiled
+def decode(coding: Ints, into: int, coded: int, count: int) -> None:
+    """Decode so many elements."""
+    call_kernel(coding[DECODE], into, coded, coded + count * coding[BITS] // 8, count)

@@ -1,4 +1,4 @@
-"""The loop, compiled: run the tasks whose inputs are there, wait for messages, as `execute` does in Python."""
+"""The loop, compiled: run the tasks whose inputs are there, wait for messages, send and read them."""
 
 import numpy as np
 
@@ -8,7 +8,10 @@ from collectives.backends.p2p.loop.arrays import (
     AVERAGE,
     BEGUN,
     BLOCKED,
+    CODING,
+    DECODE,
     DONE,
+    ENCODE,
     FIRST,
     FIRST_TASK,
     HAS_FAILED,
@@ -18,13 +21,14 @@ from collectives.backends.p2p.loop.arrays import (
     KERNELS,
     KIND,
     LAST,
+    LEAVING,
+    LEFT,
     LISTENER,
     LOW_WATER,
     NONE,
     NUMBER,
     OUT,
     PEER,
-    PLACES,
     RANKS,
     READY,
     RECV,
@@ -41,19 +45,10 @@ from collectives.backends.p2p.loop.arrays import (
     WAIT,
     LoopState,
 )
-from collectives.backends.p2p.loop.messages import (
-    address,
-    left,
-    length,
-    next_step,
-    push,
-    queue,
-    send,
-    step_to_send,
-    take,
-)
-from collectives.backends.p2p.loop.reducing import combine, divide
-from collectives.backends.p2p.loop.system import now, ppoll, sched_yield
+from collectives.backends.p2p.loop.messages import address, left, length, queue, take
+from collectives.backends.p2p.loop.outgoing import make_small, may_leave, push, send, step_to_send
+from collectives.backends.p2p.loop.reducing import combine, decode, divide, encode
+from collectives.backends.p2p.loop.system import MILLION, now, poll, sched_yield
 from collectives.backends.p2p.program import AHEAD, Flat
 from collectives.compiled import compiled
 
@@ -76,7 +71,6 @@ def run(program: Flat, state: LoopState, nanoseconds: int) -> int:
     """
     if not state.numbers[BEGUN]:
         _begin(program, state)
-    state.peers[:, :PLACES] = state.sockets
     until = now(state.times) + nanoseconds
     while True:
         if not _run_ready(program, state):
@@ -98,6 +92,9 @@ def _begin(program: Flat, state: LoopState) -> None:
     state.peers[:, LOW_WATER] = 1
     for task in range(len(program.tasks) - 1):
         state.tasks[task, AT] = program.tasks[task, START]
+    for peer in range(len(state.links)):
+        if state.links[peer, LEAVING] != LEFT:
+            state.links[peer, LEAVING] = NONE  # earlier than any step of this call
 
 
 @compiled
@@ -163,6 +160,8 @@ def _do(program: Flat, state: LoopState, instruction: int) -> bool:
     elif kind == AVERAGE:
         count = length(program, state, do[FIRST]) // state.numbers[SIZE]
         divide(state.numbers[KERNELS:], address(program, state, do[FIRST]), count, state.numbers[RANKS])
+    elif kind in (ENCODE, DECODE):
+        _code(program, state, do[FIRST], do[LAST], kind == ENCODE)
     return True
 
 
@@ -177,11 +176,26 @@ def _reduce(program: Flat, state: LoopState, first: int, last: int) -> None:
 
 
 @compiled
+def _code(program: Flat, state: LoopState, first: int, last: int, is_sent: bool) -> None:
+    """Encode the spans behind the first into that one, or decode the second into the first."""
+    coding = state.numbers[CODING:]
+    if not is_sent:
+        count = length(program, state, first) // state.numbers[SIZE]
+        decode(coding, address(program, state, first), address(program, state, first + 1), count)
+        return
+    spans = np.empty((last - first - 1, 2), np.int64)
+    for nth in range(len(spans)):
+        spans[nth, 0] = address(program, state, first + 1 + nth)
+        spans[nth, 1] = length(program, state, first + 1 + nth) // state.numbers[SIZE]
+    encode(coding, address(program, state, first), spans)
+
+
+@compiled
 def _await(program: Flat, state: LoopState, number: int, missing: int) -> bool:
     """Read until at most ``missing`` bytes of a message are still to come. False if it has to wait, or has failed."""
     do = program.instructions[state.messages[number, INSTRUCTION]]
     while left(state, number) > missing:
-        if do[KIND] == SEND or state.peers[do[PEER], INTO] == NONE or not take(program, state, do[PEER]):
+        if do[KIND] == SEND or state.links[do[PEER], INTO] == NONE or not take(program, state, do[PEER]):
             return False
     return True
 
@@ -246,35 +260,40 @@ def _sleep(program: Flat, state: LoopState, until: int) -> bool:
     """
     count = _polls(program, state)
     for _ in range(state.numbers[SPINS]):
-        state.times[:] = 0
-        if ppoll(state.polls.ctypes.data, count, state.times.ctypes.data, 0) > 0:
+        if poll(state.polls.ctypes.data, count, 0) > 0:
             return True
         sched_yield()
-    state.times[1] = max(0, until - now(state.times))
-    state.times[0] = 0
-    return bool(ppoll(state.polls.ctypes.data, count, state.times.ctypes.data, 0) > 0)
+    milliseconds = -(-max(0, until - now(state.times)) // MILLION)
+    return bool(poll(state.polls.ctypes.data, count, milliseconds) > 0)
 
 
 @compiled
 def _polls(program: Flat, state: LoopState) -> int:
     """Write what to wait for: the listener, what comes from the sources, and room to send; how many they are."""
-    state.polls[0] = _poll(state.numbers[LISTENER], POLLIN)
+    state.polls[0] = _polled(state.numbers[LISTENER], POLLIN)
     count = FIRST_SOURCE
     for nth in range(state.numbers[SOURCES]):
         peer = state.peers[nth, SOURCE]
-        state.polls[count] = _poll(state.peers[peer, INTO], POLLIN)  # NONE before it connects: ppoll ignores that
+        state.polls[count] = _polled(state.links[peer, INTO], POLLIN)  # NONE before it connects: poll ignores that
         count += 1
-    step = step_to_send(program, state)
+    step, waits = step_to_send(program, state), False
     for nth in range(state.numbers[UNSENTS]):
         peer = state.peers[nth, UNSENT]
-        if next_step(program, state, peer) <= step:
-            state.polls[count] = _poll(state.peers[peer, OUT], POLLOUT)
+        if may_leave(program, state, peer, step):
+            state.polls[count] = _polled(state.links[peer, OUT], POLLOUT)
+            count += 1
+        else:
+            waits = True
+    for peer in range(len(state.links) if waits else 0):
+        if state.links[peer, LEAVING] < step:
+            make_small(state, peer)
+            state.polls[count] = _polled(state.links[peer, OUT], POLLOUT)
             count += 1
     return count
 
 
 @compiled
-def _poll(socket: int, wanted: int) -> int:
+def _polled(socket: int, wanted: int) -> int:
     return int((socket & DESCRIPTOR) | wanted << WANTED)
 
 

@@ -2,6 +2,9 @@
 
 import fcntl
 import platform
+import socket
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,7 +18,8 @@ from collectives.compiled import compiled
 Call = Any  # numba knows their types only when it compiles
 readv: Call = types.ExternalFunction("readv", types.int64(types.int32, types.int64, types.int32))
 writev: Call = types.ExternalFunction("writev", types.int64(types.int32, types.int64, types.int32))
-ppoll: Call = types.ExternalFunction("ppoll", types.int32(types.int64, types.int64, types.int64, types.int64))
+poll: Call = types.ExternalFunction("poll", types.int32(types.int64, types.int64, types.int32))
+ioctl: Call = types.ExternalFunction("ioctl", types.int32(types.int32, types.int64, types.int64))
 sched_yield: Call = types.ExternalFunction("sched_yield", types.int32())
 memmove: Call = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.int64))
 setsockopt: Call = types.ExternalFunction(
@@ -23,12 +27,17 @@ setsockopt: Call = types.ExternalFunction(
 )
 _syscall: Call = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 _clock_gettime: Call = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
-_errno: Call = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())  # type: ignore[no-untyped-call]
+IS_LINUX = sys.platform == "linux"
+_errno: Call = types.ExternalFunction(
+    "__errno_location" if IS_LINUX else "__error",
+    types.CPointer(types.int32)(),  # type: ignore[no-untyped-call]
+)
 
-MONOTONIC = 1
-BILLION = 1_000_000_000
+SOL_SOCKET, SO_RCVLOWAT, SO_SNDBUF = (int(each) for each in (socket.SOL_SOCKET, socket.SO_RCVLOWAT, socket.SO_SNDBUF))
+MONOTONIC = time.CLOCK_MONOTONIC
+MILLION, BILLION = 1_000_000, 1_000_000_000
 # The number of Linux's call "futex" on a processor, and what it is to do.
-FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
+FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if IS_LINUX else 0
 FUTEX_WAIT, FUTEX_WAKE, EVERY_RANK = 0, 1, 1 << 30
 
 

@@ -74,7 +74,7 @@ def _seconds(mesh: Mesh, name: str, nbytes: int) -> float:
         raise RuntimeError(f"{name} is not for published buffers")
     for _ in range(REPEATS):
         begin = time.perf_counter()
-        with mesh.begin(step_by_step=False):
+        with mesh.begin():
             execute(made, (tensor, tensor, tensor), mesh, agreed=False)
         times.append(time.perf_counter() - begin)
     return median(times)

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from collectives.backends.kernels.reductions import Kernels, kernels
-from collectives.backends.p2p.connection import need_expected
 from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.backends.p2p.mesh import Mesh
+from collectives.backends.p2p.message import need_expected
 from collectives.backends.p2p.publish import Published, nothing
 from collectives.backends.p2p.published.run import (
     AGREED,

@@ -23,8 +23,7 @@ from torch import distributed as dist
 
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p import local
-from collectives.backends.p2p.agreement import exchange
-from collectives.backends.p2p.connection import AGREEMENT
+from collectives.backends.p2p.agreement import meet
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.published.run import EACH_SIGNATURE, HEADER, REGION, SPINS, new_state
 from collectives.processes import is_ours
@@ -86,9 +85,8 @@ def share(group: dist.ProcessGroup, mesh: Mesh) -> Segment | None:
 def _connect(mesh: Mesh) -> None:
     """Connect with every rank of the host, both ways; the program's own calls are numbered from 1."""
     mesh.call -= 1
-    others = [each for each in mesh.on_host if each != mesh.rank]
-    with mesh.begin(step_by_step=False):
-        exchange(mesh, others, others, AGREEMENT)
+    with mesh.begin():
+        meet(mesh, [each for each in mesh.on_host if each != mesh.rank])
 
 
 def _listener(stack: contextlib.ExitStack) -> tuple[bytes, socket.socket | None]:
