@@ -1,4 +1,4 @@
-"""The address of a kernel, which compiles it."""
+"""Compile a kernel, and get its address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BYTES, HALVES, FLOATS = (array_of(each) for each in (types.uint8, types.uint16, 
 
 
 def address(kernel: Kernel, into: Any, one: Any, other: Any) -> int:
-    """Of a kernel for arguments of these types."""
+    """Compile a kernel for arguments of these types; its address."""
     return int(_compiled(kernel, into, one, other).address)
 
 

@@ -31,7 +31,7 @@ def as_bits(value: Any) -> Word:
 def shorter(size: Word, drop: int, bias: int) -> Word:
     """The code of the short float that is nearest to a float32, or of the even one of two; both without their signs.
 
-    The short type has ``drop`` bits fewer after the point, and this bias; a number above its largest carries beyond.
+    The short type has ``drop`` bits fewer after the point, and this bias. A larger number overflows to the next code.
     """
     # Subnormal numbers are as far apart as the least normal ones.
     power = max(size & INFINITE, np.uint32((128 - bias) << 23))

@@ -18,7 +18,7 @@ from collectives.compiled import compiled
 from collectives.wire import BLOCK, WIRES
 
 BIAS, NAN = 127, 255  # of a scale's byte: the exponent 0, and a block that is not finite
-POINT = 6  # bits of an mxint8 behind the point: it counts units that are so much smaller than the scale
+POINT = 6  # fraction bits of mxint8: its unit is the scale divided by 2**6
 INT8 = np.float32(127)
 # Largest exponents and numbers; bits that a float32 has more of, biases, and the place of the sign.
 FP8_EXPONENT, FP8_MOST, FP8 = 8, np.float32(448).view(np.uint32), (20, 7, 7)
@@ -27,7 +27,7 @@ ROUNDS = np.float32(3 << 22)  # float32 has no fractions there, so that a sum wi
 
 
 def encode_mxint8(into: Array, one: Array, other: Array, count: int) -> None:
-    """Codes are integers of 8 bits, from -127 on."""
+    """Codes are 8-bit integers from -127 to 127."""
     for at in range(0, count, BLOCK):
         end = min(at + BLOCK, count)
         scale = _scale(one, at, end, 0, POINT)  # a smaller scale has no inverse
@@ -38,7 +38,7 @@ def encode_mxint8(into: Array, one: Array, other: Array, count: int) -> None:
 
 
 def decode_mxint8(into: Array, one: Array, other: Array, count: int) -> None:
-    """As float32, exactly, as the other two."""
+    """The exact float32 values, as in the other decoders."""
     for at in range(0, count, BLOCK):
         unit = _unit(other[at // BLOCK], POINT)
         for i in range(at, min(at + BLOCK, count)):

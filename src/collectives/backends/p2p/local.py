@@ -20,7 +20,7 @@ MANY_SPINS, FEW_SPINS = 2000, 16
 
 
 def published() -> Any:
-    """The module that executes on published buffers; None where `VARIABLE` says so, or not on Linux."""
+    """The module that executes on published buffers; None if `VARIABLE` is TCP, or the system is not Linux."""
     wanted = os.environ.get(VARIABLE, SHARED_MEMORY)
     if wanted not in TRANSPORTS:
         raise ValueError(f"{VARIABLE}: got {wanted!r}, expected {SHARED_MEMORY} or {TCP}")

@@ -74,7 +74,7 @@ class Pair:
         self.joined, self.peer, self.asks = joined, peer, asks
 
     def seconds(self, rounds: int, messages: int, nbytes: int, answer: int = 1) -> float:
-        """The median of the rounds: from the first message of a round until the answer, of so many bytes, is in."""
+        """The median time of a round: from its first message until the answer, of ``answer`` bytes, has arrived."""
         made = self._round(messages, Span(0, nbytes), Span(nbytes, nbytes + answer))
         # Made by numpy: torch would fill a large one on several threads, which then spin while ranks measure.
         memory, times = torch.from_numpy(np.zeros(nbytes + answer, dtype=np.uint8)), list[float]()
@@ -91,7 +91,7 @@ class Pair:
         return bool(said[0])
 
     def _round(self, messages: int, data: Span, answer: Span) -> Plan:
-        """So many messages of the rank that asks, and the answer when all have come."""
+        """The asking rank sends ``messages`` messages, and the other one answers when all have arrived."""
         asked = [self._message(i, data, self.asks) for i in range(messages)]
         return self._plan([*asked, self._message(messages, answer, not self.asks)])
 

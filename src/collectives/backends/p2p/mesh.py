@@ -52,7 +52,7 @@ class Mesh(Peers):
         self.seconds = options._timeout.total_seconds()  # now, as it may be set between calls
         now = time.monotonic()
         self.deadline = now + self.seconds
-        if now > self._looked + POLL_INTERVAL:  # no call of this program may take long enough to look for strangers
+        if now > self._looked + POLL_INTERVAL:  # short calls never pause the loop
             self._looked = now
             self.progress(0.0)
         return self

@@ -55,7 +55,7 @@ class Peers:
         self.into: dict[int, socket.socket] = {}
         self._lost: dict[tuple[int, bool], OSError] = {}  # (peer, is sent) -> why
         self._heard: dict[int, AbortError] = {}  # peer -> why it has given up
-        self._awaited: set[int] = set()  # peers for which this rank has waited for long
+        self._awaited: set[int] = set()  # peers that this rank waited for when the loop last paused
         self.links = new_links(self.size)  # for the loop
         self._poll, self._handlers = select.poll(), dict[int, Callable[[], None]]()
         self._watch(self.listener, select.POLLIN, self._accept)
