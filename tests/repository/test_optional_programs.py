@@ -12,8 +12,7 @@ from places import ROOT
 from slurm.four_nodes import NEEDED
 
 HIDDEN = {"bwrap", *NAMES, *NEEDED}
-# Each file that has tests of a submission in its sandbox, of emulated hosts, of a browser or of Slurm, but the site's;
-# other tests run in CI before it installs these programs.
+# Each file that has tests of a submission in its sandbox, of emulated hosts, of a browser or of Slurm, but the site's.
 FOLDERS = ("course", "emulator", "launch/test_slurm.py", "examples")
 REASONS = (
     "no sandbox: bubblewrap is not installed; on Debian and Ubuntu: apt-get install bubblewrap",
@@ -36,17 +35,7 @@ def without(hidden: set[str], folder: Path) -> str:
 def test_a_machine_without_them_skips_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "CI" and "XDIST" not in name}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "extended or needs",
-        "-p",
-        "no:cacheprovider",
-        *(f"tests/{each}" for each in FOLDERS),
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/{each}" for each in FOLDERS)]
     done = subprocess.run(
         command,
         cwd=ROOT,
