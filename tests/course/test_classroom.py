@@ -191,7 +191,7 @@ def table(output: Path) -> list[dict[str, str]]:
 
 
 def mixed_class(ring: Assignment, folder: Path) -> dict[str, dict[str, str]]:
-    """A class of the ring, the reference, the starter and wrong rings; the criteria that each misses."""
+    """A class for the ring: the reference, the starter and wrong rings; and the criteria that each misses."""
     missed: dict[str, dict[str, str]] = {}
     for number in range(CLASS):
         student = folder / f"student-{number:02}"
@@ -211,7 +211,7 @@ def mixed_class(ring: Assignment, folder: Path) -> dict[str, dict[str, str]]:
 
 @pytest.mark.usefixtures("sandbox")
 @pytest.mark.extended
-def test_a_class(tmp_path: Path) -> None:
+def test_each_submission_of_a_class_misses_its_own_criteria(tmp_path: Path) -> None:
     ring = assignment.read(ASSIGNMENTS / "ring")
     missed = mixed_class(ring, tmp_path / "class")
     grade_class(ring, tmp_path / "class", tmp_path / "out", SEED)

@@ -31,8 +31,8 @@ def wrongs(name: str) -> list[Wrong]:
 
 
 def for_wrong(made: Assignment, wrong: Wrong) -> Assignment:
-    """The assignment; where ranks take long to start, only the first criterion and those that are to fail."""
-    if made.name != IMPORTING_TORCH or "*" in wrong.fails:
+    """The assignment; where ranks take long to start, only its first criterion and those that are to fail, if any."""
+    if made.name != IMPORTING_TORCH or not wrong.fails or "*" in wrong.fails:
         return made
     first = made.criteria[0]
     return replace(made, criteria=tuple(each for each in made.criteria if each is first or each.name in wrong.fails))
@@ -55,6 +55,7 @@ def test_a_wrong_submission_fails_what_it_should(name: str, wrong: Wrong, tmp_pa
     expected = {
         each.criterion: wrong.fails.get(each.criterion, wrong.fails.get("*", "passed")) for each in graded.verdicts
     }
+    assert {*wrong.fails} <= {"*", *expected}
     assert {each.criterion: each.status for each in graded.verdicts} == expected, [v.message for v in graded.verdicts]
     said = {each.criterion: each.message for each in graded.verdicts}
     assert not {name: said[name] for name, part in wrong.says.items() if part not in said[name]}
