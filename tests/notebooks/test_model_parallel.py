@@ -125,7 +125,8 @@ def steps(data: list[float], tensor: list[float]) -> Any:
 
 def test_a_tie_names_no_winner_and_an_unknown_algorithm_is_not_counted() -> None:
     assert "by batch: a tie on 1" in captions.faster(steps([1.0, 3.0], [2.0, 4.0]), 2)
-    assert "by batch: tensor parallel on 1" in captions.faster(steps([5.0, 6.0], [2.0, 4.0]), 2)
+    assert "by batch: tensor parallel on 1" in captions.faster(steps([5.0, 6.0] * 3, [2.0, 4.0] * 3), 2)
+    assert "by batch: a tie on 1" in captions.faster(steps([5.0, 6.0], [2.0, 4.0]), 2)  # of too few samples
     assert captions.counted(steps([1.0], [2.0])).startswith("The library chose its algorithm")
     assert captions.crossing(steps([1.0], [2.0]), 2).startswith("What was sent is not known")
 

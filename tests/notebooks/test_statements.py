@@ -1,7 +1,7 @@
 """Sentences that the pages compute: true for a winner, a tie, a single row, and for however few samples."""
 
 import itertools
-from math import nan
+from math import comb, nan
 from typing import Any
 
 import pandas as pd
@@ -24,8 +24,8 @@ def said(table: pd.DataFrame) -> str:
     return statements.fastest(table, lambda each: each.name, "{:.0f} µs".format)
 
 
-A, B, C = [10.0, 11, 12], [20.0, 21, 22], [30.0, 33, 36]
-LATE = [12.0, 13, 14]  # begins where A ends
+A, B, C = [10.0, 11, 11, 11, 12], [20.0, 21, 21, 21, 22], [30.0, 33, 33, 33, 36]
+LATE = [12.0, 13, 13, 13, 14]  # begins where A ends
 
 
 def test_a_winner_is_named_where_intervals_are_apart() -> None:
@@ -57,7 +57,7 @@ def test_interleaved_samples_are_compared_round_by_round() -> None:
 
 
 def test_of_several_that_tie_with_the_first_some_may_be_apart() -> None:
-    wide = rows(wide=[10.0, 15, 40], middle=[16.0, 17, 18], late=[30.0, 31, 32])
+    wide = rows(wide=[10.0, 15, 15, 15, 40], middle=[16.0, 17, 17, 17, 18], late=[30.0, 31, 31, 31, 32])
     assert said(wide) == (
         "wide, middle and late tie, with medians of 15 µs to 31 µs: their intervals overlap with that of wide"
     )
@@ -68,20 +68,30 @@ def test_a_single_row_is_no_winner() -> None:
     assert statements.ahead(rows(ring=A)) == "there is one series"
 
 
-def test_single_samples_cannot_be_told_apart() -> None:
-    assert said(rows(ring=[10.0], tree=[90.0])) == (
-        "ring and tree tie, with medians of 10 µs to 90 µs: they are single samples"
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_few_samples_cannot_be_told_apart(n: int) -> None:
+    """Of two equal series with three samples each, the intervals of one pair in ten have nothing in common."""
+    assert said(rows(ring=A[:n], tree=[90.0] * 5)) == (
+        f"ring and tree tie, with medians of {A[n // 2]:.0f} µs to 90 µs: fewer than 5 samples name no winner"
     )
-    assert said(rows(ring=[10.0, 11], tree=[90.0])).endswith("they are single samples")
-    assert not statements.apart(*rows(ring=[10.0], tree=[90.0]).itertuples())
+    one, other = rows(ring=A[:n], tree=[90.0] * n).itertuples()
+    assert statements.few(one)
+    assert not statements.apart(one, other)
+    assert statements.times_as_long(other, one).endswith("by the medians, but fewer than 5 samples prove nothing")
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_few_samples_have_the_range_for_an_interval(n: int) -> None:
-    low, high = [float(i) for i in range(n)], [float(i + n) for i in range(n)]
+def test_five_samples_have_the_range_for_an_interval() -> None:
+    low, high = [float(i) for i in range(5)], [float(i + 5) for i in range(5)]
     assert statements.apart(*rows(ring=low, tree=high).itertuples())
     high[0] = low[-1]
     assert not statements.apart(*rows(ring=low, tree=high).itertuples())
+
+
+def test_few_samples_of_equal_series_are_apart_too_often() -> None:
+    """How often n samples and n others of one distribution do not mix: 2 of the orders of 2n."""
+    often = {n: 2 / comb(2 * n, n) for n in (3, statements.FEWEST)}
+    assert often[3] == 0.1
+    assert often[statements.FEWEST] < 0.01
 
 
 def test_rows_without_samples_have_their_intervals() -> None:

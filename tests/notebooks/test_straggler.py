@@ -159,5 +159,13 @@ def test_a_slow_leaf_is_held_against_even_links(leaf: float, said: str) -> None:
     assert sentence.endswith("At an interior rank it takes 1.23 s, 2.6 times as long.")
 
 
+def test_few_samples_have_medians_and_no_verdict() -> None:
+    few = rows().assign(samples=[[1.0, 2.0, 3.0]] * len(rows()))
+    place = figures.worst_place(few)
+    assert place.startswith("By the medians of fewer than 5 samples, the place of a link 8 times slower matters for ")
+    assert place.endswith("the place changes the median by less than 5%.")
+    assert "times as long by the medians." in figures.slow_leaf(few[few.algorithm == "ring"], {1, 3, 5, 7})
+
+
 def test_the_record_can_be_written() -> None:
     assert json.dumps(Straggler(**GOOD).settings().model_dump())

@@ -1,8 +1,8 @@
 """Sentences computed from rows that stay true in a tie: a winner is named only where the data tell two rows apart.
 
 A row has a median and the interval around it, ``median_us``, ``low_us`` and ``high_us``, and perhaps its ``samples``.
-Two rows tie where their intervals overlap and their samples, round by round, do not say which is faster. A single
-sample has no interval: such rows always tie.
+Two rows tie where their intervals overlap and their samples, round by round, do not say which is faster. Rows of fewer
+than `FEWEST` samples always tie.
 """
 
 from collections import Counter
@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 
 from collectives.bench.statistics import covered, median_interval, percent
 from collectives.units import duration
+
+# Samples of a row that can win. With three each, the intervals of two equal series are apart in one of ten pairs; with
+# five, in one of 126.
+FEWEST = 5
 
 # A pandas.DataFrame of measured rows, and one of them; the types cannot say what they hold.
 Rows = Any
@@ -81,8 +85,8 @@ def intervals(counts: Iterable[int]) -> str:
 
 
 def apart(one: Row, other: Row) -> bool:
-    """Whether two rows' intervals have nothing in common, or one is faster by rounds; never for a single sample."""
-    if _is_single(one) or _is_single(other):
+    """Return True if two rows' intervals have nothing in common, or one is faster by rounds; False if one has `few`."""
+    if few(one) or few(other):
         return False
     return bool(one.high_us < other.low_us or other.high_us < one.low_us or _is_faster_by_rounds(one, other))
 
@@ -100,8 +104,9 @@ def _is_faster_by_rounds(one: Row, other: Row) -> bool:
     return bool(low > 0) if one.median_us > other.median_us else bool(high < 0)
 
 
-def _is_single(row: Row) -> bool:
-    return hasattr(row, "samples") and len(row.samples) < 2
+def few(row: Row) -> bool:
+    """Return True if a row has fewer samples than a winner needs; without a column of samples it has enough."""
+    return hasattr(row, "samples") and len(row.samples) < FEWEST
 
 
 def leaders(rows: Rows) -> list[Row]:
@@ -124,7 +129,7 @@ def fastest(rows: Rows, name: Callable[[Row], str], form: Callable[[float], str]
     said = f"{names[0]} was fastest with {form(first.median_us)}"
     if len(ahead) > 1:
         overlap = "their intervals overlap" if len(ahead) == 2 else f"their intervals overlap with that of {names[0]}"
-        why = "they are single samples" if any(_is_single(row) for row in ahead) else overlap
+        why = f"fewer than {FEWEST} samples name no winner" if any(few(row) for row in ahead) else overlap
         said = f"{listed(names)} tie, with medians of {span((row.median_us for row in ahead), form)}: {why}"
     if not behind:
         return said
@@ -220,10 +225,11 @@ def ratio(one: Row, other: Row) -> tuple[float, float, float]:
 
 
 def times_as_long(one: Row, other: Row, form: Callable[[float], str] = "{:.1f}".format) -> str:
-    """How many times as long as another row one takes, or that it is a tie."""
-    if not apart(one, other):
-        return "about as long, because the intervals overlap"
-    return f"{form(one.median_us / other.median_us)} times as long"
+    """Say how many times as long as another row one takes, or that they tie, or that few samples prove nothing."""
+    times = f"{form(one.median_us / other.median_us)} times as long"
+    if few(one) or few(other):
+        return f"{times} by the medians, but fewer than {FEWEST} samples prove nothing"
+    return times if apart(one, other) else "about as long, because the intervals overlap"
 
 
 def verdict(least: float, most: float, goal: float, *, at_least: bool) -> str:

@@ -52,10 +52,10 @@ def time(rows: Rows) -> Picture:
 
 
 def _costliest(rows: Rows) -> str:
-    """Which algorithm is the quickest on even links, and which with the slowest one."""
+    """Which algorithm has the lowest median on even links, and which with the slowest one."""
     ends = [rows[rows.factor == factor] for factor in (rows.factor.min(), rows.factor.max())]
-    first, last = (statements.listed([row.algorithm for row in statements.leaders(end)]) for end in ends)
-    return f"Fastest on even links: {first}; with one link {rows.factor.max()} times slower: {last}"
+    first, last = (end.algorithm[end.median_us.idxmin()] for end in ends)
+    return f"Lowest median on even links: {first}; with one link {rows.factor.max()} times slower: {last}"
 
 
 def _draw(axes: Axes, x: str, rows: Rows) -> None:
@@ -94,22 +94,29 @@ def slowdown(rows: Rows) -> str:
 
 
 def worst_place(rows: Rows) -> str:
-    """Sentences: for which algorithms it matters which host is slow; empty without several positions."""
+    """Sentences: for which algorithms it matters which host is slow; empty without several positions.
+
+    Few samples are no proof: their medians are compared, and the sentence says so.
+    """
     rows = by_position(rows)
+    unproved = any(statements.few(row) for row in rows.itertuples())
     matters, others = list[str](), list[str]()
     for name, group in rows.groupby("algorithm", sort=False):
         if len(group) > 1:
             least, *_, most = group.sort_values("median_us", kind="stable").itertuples()
             times = most.median_us / least.median_us
-            if statements.apart(least, most) and times >= MATTERS:
+            if times >= MATTERS and (unproved or statements.apart(least, most)):
                 matters.append(f"{name} ({times:.1f} times as long at host {most.slow_host} as at {least.slow_host})")
             else:
                 others.append(str(name))
     said = []
     if matters:
-        said.append(f"The place of a link {rows.factor.iloc[0]} times slower matters for {statements.listed(matters)}.")
+        place = f"he place of a link {rows.factor.iloc[0]} times slower matters for {statements.listed(matters)}."
+        by = f"By the medians of fewer than {statements.FEWEST} samples, t" if unproved else "T"
+        said.append(by + place)
     if others:
-        end = f"the place changes the time by less than {MATTERS - 1:.0%}, or the intervals overlap"
+        end = f"the place changes the {'median' if unproved else 'time'} by less than {MATTERS - 1:.0%}"
+        end += "" if unproved else ", or the intervals overlap"
         said.append(f"For {statements.listed(others)} {end}.")
     return " ".join(said)
 
@@ -131,6 +138,9 @@ def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
 
 
 def _longer(rows: Sequence[Any], even: Any) -> str:
+    if any(statements.few(row) for row in (even, *rows)):
+        times = statements.span((row.median_us / even.median_us for row in rows), "{:.1f}".format)
+        return f", {times} times as long by the medians"
     longer = sum(statements.apart(even, row) and row.median_us > even.median_us for row in rows)
     if longer == len(rows):
         times = statements.span((row.median_us / even.median_us for row in rows), "{:.1f}".format)

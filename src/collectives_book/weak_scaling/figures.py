@@ -86,11 +86,14 @@ def _finish(figure: Figure, axes: Axes, rows: Rows, theme: Theme, points: dict[i
 
 
 def _gained(rows: Rows) -> str:
-    """What overlap is worth on the most workers, or that its rows tie."""
+    """What overlap is worth on the most workers, that its rows tie, or that its samples are too few to say."""
     without, *others = on_most(rows)
     if not others:
         return f"efficiency {share(without, rows):.0%}"
     (overlapped,) = others
+    if statements.few(without) or statements.few(overlapped):
+        shares = [f"{share(row, rows):.0%}" for row in (overlapped, without)]
+        return f"median efficiency {shares[0]} with overlap, {shares[1]} without"
     if overlapped.low_per_second <= without.high_per_second and without.low_per_second <= overlapped.high_per_second:
         return "overlap makes no difference that the intervals show"
     verb = "raises" if overlapped.per_second > without.per_second else "lowers"
