@@ -2,17 +2,18 @@
 
 NCCL 2.4, which the article of 2019 measured, has one number for each kind of hop (init.cc). NCCL 2.5 and 2.7 have a
 table of latencies for each algorithm and protocol (tuning.cc); `TABLES` holds both, and 2.7's once more without the
-factor that our machine leaves out. All say how long a whole all-reduce takes; none follows a message. Sizes in bytes,
-times in seconds, on nodes of g GPUs joined by NVLink.
+factor that our machine leaves out. `HOPPER` names the table of today's NCCL for H100. All say how long a whole
+all-reduce takes; none follows a message. Sizes in bytes, times in seconds, on nodes of g GPUs joined by NVLink.
 
 The article names no number of channels. Four, of the 5 GB/s that 2.4 assumes for one, are our inference.
 """
 
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 CHANNELS = 4
 CHANNEL_RATE = 5e9
+BUS = CHANNELS * CHANNEL_RATE  # the rate of all channels of a node together
 
 # NCCL 2.4's trees cut the buffer into chunks of 512 KiB or less: (least chunk, chunks of a channel per depth).
 CHUNK = 512 << 10
@@ -35,7 +36,9 @@ class Table(NamedTuple):
 
     ``shares``: of the bus bandwidth. ``corrections``: by how much a tree's rate falls short of the model, for 64 B,
     128 B, ... 128 MiB; beyond, not at all. ``ll_inside``: how many times as long LL takes inside a node where there are
-    several. ``plateau``: how many times as long a ring by Simple takes from 4 KiB a rank on.
+    several. ``plateau``: how many times as long a ring by Simple takes from 4 KiB a rank on. ``ll_most``: the bus
+    bandwidth that LL never exceeds. ``chained``: the share of its rate that a tree keeps where one GPU has all
+    its links between nodes.
     """
 
     latencies: dict[tuple[str, str], Hops]
@@ -43,6 +46,8 @@ class Table(NamedTuple):
     corrections: dict[str, tuple[float, ...]]
     ll_inside: float = 1.0
     plateau: float = 1.0
+    ll_most: float = inf
+    chained: float = 1.0
 
 
 _SIMPLE_TREES = (*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 6, 0.6, 0.6, 0.7, 0.8, 0.9)
@@ -100,6 +105,25 @@ _2_7 = Table(
 WITHOUT_FACTOR = "2.7 without 1.8"
 TABLES = {"2.5": _2_5, "2.7": _2_7, WITHOUT_FACTOR: _2_7._replace(ll_inside=1.0)}
 
+# Equal in tuning.cc of v2.23.4-1, v2.27.5-1 and v2.30.7-1: H100 with Intel's CPUs, on three nodes or more. A hop inside
+# a node by LL counts as the 1 µs that posting to the network takes. NCCL's plateau begins at 64 B a rank and channel.
+HOPPER, BALANCED = "2.23 to 2.30", "2.23 to 2.30, balanced trees"
+_BASE, _INSIDE, _NETWORK = (6.6, 14, 8.4, 6.8, 14, 8.4), (1, 1.9, 3.4, 0.6, 1.25, 4), (2.7, 4, 14, 5, 8.5, 14)
+_HOPPER = _2_7._replace(
+    latencies=dict(zip(_2_7.latencies, map(Hops, _BASE, _INSIDE, _NETWORK), strict=True)),
+    shares=dict(zip(_2_7.shares, (1 / 2, 0.92, 1, 0.92 / 3.8, 0.92 * 120 / 128, 0.92), strict=True)),
+    corrections={
+        "LL": _2_7.corrections["LL"],
+        "LL128": (*[1] * 5, 0.9, 0.8, 0.8, 0.8, 0.7, *[0.6] * 6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+        "Simple": (*[0.9] * 7, 0.8, 0.7, 0.6, 0.6, *[0.5] * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+    },
+    ll_inside=1.0,
+    plateau=1.4,
+    ll_most=20.4e9,
+    chained=0.85,
+)
+_ALL = TABLES | {HOPPER: _HOPPER, BALANCED: _HOPPER._replace(chained=1.0)}
+
 
 def segments(n: int, ranks_per_node: int, nodes: int, channels: int = CHANNELS) -> int:
     """Into how many segments NCCL 2.4.8's rule cuts each of the two trees' halves of n bytes.
@@ -154,28 +178,30 @@ def threshold_2_4(ranks: int, ranks_per_node: int) -> float:
     return float("inf") if tree > ring else ring * tree / (ring - tree) * ahead
 
 
-def seconds(table: str, algorithm: str, protocol: str, n: int, ranks: int, ranks_per_node: int) -> float:
-    """The time of a ``ring`` or a ``tree`` by a protocol, as one of `TABLES` has it, on two nodes or more.
+def seconds(
+    table: str, algorithm: str, protocol: str, n: int, ranks: int, ranks_per_node: int, bus: float = BUS
+) -> float:
+    """Return the time of a ``ring`` or a ``tree`` by a protocol, as a table has it, on two nodes or more (2.23: three).
 
     >>> round(seconds("2.7", "tree", "LL", 8, ranks=24576, ranks_per_node=6) * 1e6)
     134
     """
-    of = TABLES[table]
-    rate = CHANNELS * CHANNEL_RATE * of.shares[algorithm, protocol]
+    of = _ALL[table]
+    rate = min(bus * of.shares[algorithm, protocol], of.ll_most if protocol == "LL" else inf)
     if algorithm == "ring":
         return _ring_latency(of, protocol, n, ranks, ranks_per_node) + n / (rate * ranks / (2 * (ranks - 1)))
     size, corrections = _log2(n // 64), of.corrections[protocol]
-    correction = corrections[size] if size < len(corrections) else 1.0
+    correction = of.chained * (corrections[size] if size < len(corrections) else 1.0)
     return _tree_latency(of, protocol, ranks, ranks_per_node) + n / (rate / 2 * correction)
 
 
-def best(table: str, algorithm: str, n: int, ranks: int, ranks_per_node: int) -> tuple[float, str]:
-    """The least of the protocols' times, and which protocol's it is; NCCL chooses so, where LL128 is enabled.
+def best(table: str, algorithm: str, n: int, ranks: int, ranks_per_node: int, bus: float = BUS) -> tuple[float, str]:
+    """Return the least of the protocols' times, and whose it is; NCCL chooses so, where LL128 is enabled.
 
     >>> best("2.7", "ring", 64 << 20, ranks=96, ranks_per_node=6)[1]
     'LL128'
     """
-    return min((seconds(table, algorithm, protocol, n, ranks, ranks_per_node), protocol) for protocol in PROTOCOLS)
+    return min((seconds(table, algorithm, protocol, n, ranks, ranks_per_node, bus), protocol) for protocol in PROTOCOLS)
 
 
 def _ring_latency(of: Table, protocol: str, n: int, ranks: int, ranks_per_node: int) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import comb, isclose, log
+from collections.abc import Callable
+from math import isclose, log, nan
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pandas as pd
 from collectives.units import duration, format_bytes
 from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
+from collectives_book.massive_scale import nccl
 from collectives_book.measured_machines.predictions import PREDICTED
 from collectives_book.measured_machines.samples import TABLE
 
@@ -84,6 +86,49 @@ def score(rows: Rows) -> Score:
     return Score(len(rows), errors.median(), errors.max(), decided, decided - len(wrong), tuple(wrong))
 
 
+# NCCL takes a port's rate from a list, 24 GB/s for 200 Gbit/s and 48 GB/s for 400 Gbit/s. A node has four ports.
+BUS = 4 * 24e9
+
+
+def by_nccl(rows: Rows, table: str = nccl.HOPPER) -> Rows:
+    """Return MareNostrum 5's held-out rows with the times of NCCL's formula."""
+    return _says(rows, lambda row: nccl.best(table, row.algorithm, row.bytes, row.ranks, 4, BUS)[0] * 1e6)
+
+
+def by_line(rows: Rows) -> Rows:
+    """Return held-out rows with times on a line through the fit's two, in ranks for a ring, in their log for trees."""
+    fit = rows[~rows.held_out].set_index(["algorithm", "bytes", "ranks"]).median_us.sort_index()
+
+    def us(row: Any) -> float:
+        (low, first), (high, last) = fit[row.algorithm, row.bytes].items()
+        at: Callable[[float], float] = log if row.algorithm == "tree" else float
+        return float(first + (last - first) * (at(row.ranks) - at(low)) / (at(high) - at(low)))
+
+    return _says(rows, us)
+
+
+def always(rows: Rows, algorithm: str) -> Rows:
+    """Return the held-out rows of one that names the same winner in each cell, and no times."""
+    return _says(rows, lambda row: float(row.algorithm != algorithm)).assign(error=nan)
+
+
+def unchanged(name: str) -> Rows:
+    """Return a machine's held-out rows with the times of the most ranks in its fit, of the nearest size there."""
+    known = measured(name)
+    known = known[known.ranks == max(PREDICTED[name].fitted)].set_index(["collective", "library", "algorithm", "bytes"])
+
+    def us(row: Any) -> float:
+        times = known.median_us[row.collective, row.library, row.algorithm]
+        return float(times[min(times.index, key=lambda nbytes: abs(log(nbytes / row.bytes)))])
+
+    return _says(compared(name), us)
+
+
+def _says(rows: Rows, us: Callable[[Any], float]) -> Rows:
+    said = rows[rows.held_out].assign(us=[us(row) for row in rows[rows.held_out].itertuples()])
+    return said.assign(error=said.us / said.median_us - 1)
+
+
 class Behaviour(NamedTuple):
     """Which of two algorithms a label's times are near, counted in cells where the two are far apart."""
 
@@ -92,7 +137,6 @@ class Behaviour(NamedTuple):
     tree: int
     neither: int
     expected: int  # near the one that is expected: the ring for nvlstree, what most other labels are near for IGNORED
-    chance: float  # that fair coins say so as often: the sign test, one side
     switches: dict[int, int | None]  # by ranks: the largest size near the tree, None if there is none
 
 
@@ -116,27 +160,17 @@ def sides(rows: Rows, near: float = NEAR) -> Rows:
 
 
 def behaviour(found: Rows, label: str) -> Behaviour:
-    """Count what `sides` found for a label, and test whether it is the expected side more often than by chance."""
+    """Count what `sides` found for a label."""
     others = found[[each for each in IGNORED if each != label]]
     most = others.mode(axis=1)[0] if label in IGNORED else "ring"
-    near = found[label] != "neither"
-    expected = int((near & (found[label] == most)).sum())
+    expected = int(((found[label] != "neither") & (found[label] == most)).sum())
     ring, tree, neither = (int((found[label] == side).sum()) for side in ("ring", "tree", "neither"))
     trees = found.index[found[label] == "tree"]
     switches = {
         ranks: max((n for p, n in trees if p == ranks), default=None)
         for ranks in found.index.get_level_values("ranks").unique()
     }
-    return Behaviour(label, ring, tree, neither, expected, sign_test(expected, int(near.sum())), switches)
-
-
-def sign_test(k: int, n: int) -> float:
-    """The chance that of n fair coins k or more show heads.
-
-    >>> sign_test(10, 10) == 2**-10, sign_test(0, 4)
-    (True, 1.0)
-    """
-    return float(sum(comb(n, i) for i in range(k, n + 1)) / 2**n)
+    return Behaviour(label, ring, tree, neither, expected, switches)
 
 
 def headline(nbytes: int = 256) -> str:
