@@ -28,7 +28,9 @@ Entries = Iterator[tuple[str, Any]]
 SMALL, LARGE = range(1, 17), 64
 SIZES = (8, 64 << 10, 64 << 20)
 SIMULATED_ON = (2, 5, 6, 8, 12, 16, 60, 64, 120)
-CHOSEN_ON, CHOSEN_FOR = (*SMALL, 32, LARGE), [4**i for i in range(1, 16)]
+# Named machines are simulated for every choice, measured ones go by formulas.
+CHOSEN_ON, CHOSEN_FOR = (2, 6, 8, 16), [4**i for i in (1, 5, 9, 13)]
+FORMED_ON, FORMED_FOR = (*SMALL, 32, LARGE), [4**i for i in range(1, 16)]
 PLAYED_ON = (4, 7, 8)
 
 # A machine with everything that the presets lack: a slow node, shared uplinks, and time to reduce a byte.
@@ -137,16 +139,19 @@ def simulation(names: tuple[str, str], p: int, on: Any) -> str:
     return f"{' '.join(each.seconds.hex() for each in done)} {digest(rest)[:16]}"
 
 
-def chosen(ranks: Iterable[int] = CHOSEN_ON) -> Entries:
+def chosen(ranks: Iterable[int] | None = None) -> Entries:
     """What `auto` chooses, without a machine and with each; sizes for which it is the same are written as one run."""
     from collectives import autotune
     from collectives.algorithms import ALGORITHMS
+    from collectives.machine import Machine
 
-    for on in (None, *machines()):
+    measured = Machine.model_validate(UNEVEN | {"name": autotune.MEASURED, "ports_per_node": 2, "levels": []})
+    for on in (None, *machines(), measured):
+        on_ranks, sizes = (FORMED_ON, FORMED_FOR) if on is measured else (CHOSEN_ON, CHOSEN_FOR)
         for collective in dict.fromkeys(of for of, _ in ALGORITHMS):
             seconds: list[Any] = []
-            for p in ranks:
-                made = [(n, autotune.choose(collective, p, n, on=on)) for n in CHOSEN_FOR]
+            for p in ranks or on_ranks:
+                made = [(n, autotune.choose(collective, p, n, on=on)) for n in sizes]
                 yield f"{collective} {on.name if on else 'no machine'} p={p:02}", runs(made)
                 seconds += [each.seconds for _, each in made]
             yield f"{collective} {on.name if on else 'no machine'} seconds", digest(compact(seconds))

@@ -3,7 +3,7 @@
 import pytest
 
 from collectives.algorithms import ALGORITHMS
-from collectives.autotune import MOST_SEGMENTS, OVERHEAD, SEGMENT_BYTES, choose
+from collectives.autotune import MEASURED, MOST_SEGMENTS, OVERHEAD, SEGMENT_BYTES, choose
 from collectives.bounds import star_seconds
 from collectives.machine import Link, Machine
 from collectives.schedule import Schedule, ScheduleError, Step
@@ -63,7 +63,7 @@ def test_segments_where_a_message_costs_nothing_but_its_bytes() -> None:
 def test_a_message_costs_a_star_s_centre_what_ours_costs_at_least(
     collective: str, algorithm: str, overhead: float
 ) -> None:
-    on = Machine(name="star", network=Link(latency=1e-3, overhead=overhead, rate=1e9))
+    on = Machine(name=MEASURED, network=Link(latency=1e-3, overhead=overhead, rate=1e9))
     chosen = choose(collective, 8, 1000, algorithm, segments=4, on=on)
     known = ALGORITHMS[collective, algorithm]
     expected = star_seconds(known.cost(8), known.latencies, 1000, 1e-3, max(OVERHEAD, overhead), 1 / 1e9)

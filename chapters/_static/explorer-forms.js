@@ -17,10 +17,11 @@ window.costForms ??= {};
     return (fixed + period * segments) * (alpha + (byte * n) / (share * segments));
   }
 
-  /* Links inside a node are `inside` times as fast: the bytes that stay there take less time. */
-  function onNodes(counts, values, inside) {
-    const less = 1 - 1 / inside, [steps, sent] = counts.slice(3);
-    return add(counts, values) - add([steps, sent, 0], { ...values, alpha: less * values.alpha, beta: less * values.beta });
+  /* Links inside a node are `inside` times as fast; both kinds work one after the other, or at once. */
+  function onNodes({ at_once }, counts, values, inside) {
+    const within = { ...values, alpha: values.alpha / inside, beta: values.beta / inside };
+    const times = [add(counts.slice(0, 3), values), add(counts.slice(3), within)];
+    return at_once ? Math.max(...times) : times[0] + times[1];
   }
 
   /* Sliders' values as the formulas take them. */
@@ -34,7 +35,7 @@ window.costForms ??= {};
     if (algorithm.cost) return add(algorithm.cost[at], values);
     if (algorithm.pipeline) return pipelined(algorithm.pipeline[at], values);
     const counts = algorithm.nodes[values.g]?.[at];
-    return counts ? onNodes(counts, values, data.inside) : null;
+    return counts ? onNodes(algorithm, counts, values, data.inside) : null;
   }
 
   /* No algorithm is faster on links that are all alike. */

@@ -1,9 +1,9 @@
 """What "auto" chooses: the algorithm and number of segments with the shortest predicted time on a machine.
 
-The prediction is the closed form in alpha and beta. Where one rank alone sends or receives, and in a segmented ring,
-latency counts apart from overhead. Links inside nodes count where an algorithm is made for them, otherwise the slowest
-link; ranks that send out of a node together share its ports. Of equal predictions the first in the table counts, so
-equal arguments give an equal choice on every rank.
+On a named machine with more than one latency and one rate, every candidate is simulated, up to `MOST_SIMULATED` ranks.
+Elsewhere the prediction is the closed form in alpha and beta. Where one rank alone sends or receives, and in a
+segmented ring, latency counts apart from overhead there. Of equal predictions the first in the table counts, so equal
+arguments give an equal choice on every rank.
 
 The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
 `collectives calibrate` writes the file of the machine it runs on. Where it names none, CPU ranks measure the links of a
@@ -11,12 +11,11 @@ group when they first use it (`backends.p2p.measured`), and all others go by `DE
 """
 
 import os
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from collectives.algorithms import ALGORITHMS
-from collectives.bounds import Cost, default_node, lower_bound, star_seconds
+from collectives.algorithms import ALGORITHMS, Algorithm, candidates
+from collectives.bounds import default_node, lower_bound, star_seconds
 from collectives.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine
 
@@ -39,6 +38,9 @@ SEGMENT_BYTES, MOST_SEGMENTS = 1 << 20, 64
 # Segments of an algorithm that overlaps latencies, as a segmented ring: while one is on its way the other is sent. More
 # would only help where latencies are longer than that, and there a ring is not the best.
 OVERLAPPING_SEGMENTS = 2
+
+# Up to so many ranks a choice takes a second of simulations at most, and 0.1 to 0.4 s on 64 ranks; beyond, formulas do.
+MOST_SIMULATED = 256
 
 # What a message costs a rank of ours at least, sent or received: a warm call with one each way took 55 us. A rank with
 # many of them is busy all that time, also on links whose own overhead is less.
@@ -74,19 +76,31 @@ def choose(
     >>> choose("all_reduce", 8, 1 << 20) == choose("all_reduce", 8, 1 << 20, on=machine(DEFAULT))
     True
     >>> [choose("all_to_all", 4, 8, splits=splits).algorithm for splits in (False, True)]
-    ['bruck', 'direct']
+    ['direct', 'direct']
     """
     on, nbytes = on or named_machine(DEFAULT), 0 if splits else nbytes
     names = candidates(collective, splits) if algorithm == "auto" else [algorithm]
-    predicted = (_predicted(collective, name, p, nbytes, segments, on) for name in names)
+    predict = _simulated if nbytes and _is_simulated(on, p) and (collective, names[0]) in ALGORITHMS else _predicted
+    predicted = (predict(collective, name, p, nbytes, segments, on) for name in names)
     return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0)))
 
 
-def candidates(collective: str, splits: bool = False) -> list[str]:
-    """Those that ranks can execute and that have a closed form: "auto" compares what these say."""
-    known = {name: each for (of, name), each in ALGORITHMS.items() if of == collective and (each.splits or not splits)}
-    formed = (name for name, each in known.items() if each.cost or each.pipeline or each.seconds)
-    return [name for name in formed if known[name].is_executable]
+def _is_simulated(on: Machine, p: int) -> bool:
+    """Tell if the simulator knows a machine better: it leaves out the processors that `MEASURED` ranks share.
+
+    Without an overhead messages would cost their sender nothing, and many small ones no more than one.
+    """
+    fits = p <= on.ranks_per_node or p % on.ranks_per_node == 0
+    told = on.protocols or on.inside or on.network.overhead
+    return bool(fits and told) and on.name != MEASURED and not on.links and p <= MOST_SIMULATED
+
+
+def _simulated(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
+    """Return the time of the simulator, with the best of 1, 2, 4, … segments unless told."""
+    from collectives.simulator.scaling import Case, segmented  # needs numba
+
+    cut, result = segmented(Case(collective, name, p, nbytes, on, segments))
+    return Choice(name, cut, result.seconds)
 
 
 def _rounded(seconds: float) -> float:
@@ -97,8 +111,7 @@ def _rounded(seconds: float) -> float:
 def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
     """The time by an algorithm's closed form, with its best number of segments; None where there is no such form."""
     known, link = ALGORITHMS.get((collective, name)), slowest_link(on, p)
-    shared = on.ranks_per_node // on.ports if known and known.far and p > on.ranks_per_node else 1
-    alpha, beta = link.alpha, link.beta * shared
+    alpha, beta = link.alpha, link.beta
     if known is None:
         pass
     elif known.seconds:
@@ -113,20 +126,17 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
         return Choice(name, cut, pipeline.seconds(nbytes, cut, alpha, beta))
     elif known.cost:
         if known.inside:
-            return Choice(name, segments or 1, _on_nodes(known.cost, known.inside, p, nbytes, on, link))
+            return Choice(name, segments or 1, _on_nodes(known, p, nbytes, on, link))
         return Choice(name, segments or 1, known.cost(p).seconds(nbytes, alpha, beta))
     return Choice(name, segments or min(MOST_SEGMENTS, max(1, nbytes // SEGMENT_BYTES)))
 
 
-def _on_nodes(
-    cost: Callable[..., Cost], inside: Callable[..., Cost], p: int, nbytes: int, on: Machine, link: Link
-) -> float:
+def _on_nodes(known: Algorithm, p: int, nbytes: int, on: Machine, link: Link) -> float:
     """Seconds of an algorithm for nodes: what stays inside takes their links, if its nodes fit into the machine's."""
     node = full_node(on, p)
-    seconds = cost(p, node).seconds(nbytes, link.alpha, link.beta)
-    if not on.inside or on.ranks_per_node % (node or default_node(p)):
-        return seconds
-    return seconds - inside(p, node).seconds(nbytes, link.alpha - on.inside.alpha, link.beta - on.inside.beta)
+    fits = on.inside and on.ranks_per_node % (node or default_node(p)) == 0
+    inner = on.inside if on.inside and fits else link
+    return known.on_nodes(p, node, nbytes, (inner.alpha, inner.beta, 0.0), (link.alpha, link.beta, 0.0))
 
 
 def full_node(on: Machine | None, p: int) -> int | None:

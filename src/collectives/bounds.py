@@ -115,20 +115,30 @@ def inside_nodes(p: int, ranks_per_node: int | None = None) -> Cost:
     return Cost(2 * (g - 1), 2 * (g - 1) / g, (g - 1) / g)
 
 
-def multi_channel_ring(p: int, ranks_per_node: int | None = None) -> Cost:
-    """On the squarest nodes unless told, in every step a message inside and one outside, one after the other."""
-    ring = Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)
+def on_channels(ring: Cost, p: int, ranks_per_node: int | None = None) -> Cost:
+    """Return the cost of a ring over all channels of its nodes, in every step a message inside and one outside.
+
+    On the squarest nodes unless told; the two messages one after the other, as if they had the same port.
+
+    >>> on_channels(share(16, 15), 16)
+    Cost(steps=30, sent=0.9375, added=0)
+    """
     return ring._replace(steps=2 * ring.steps) if (ranks_per_node or default_node(p)) > 1 else ring
 
 
-def inside_channels(p: int, ranks_per_node: int | None = None) -> Cost:
-    """The part of a multi-channel ring's cost that stays inside nodes, by default of `default_node` ranks.
+def inside_channels(ring: Cost, p: int, ranks_per_node: int | None = None) -> Cost:
+    """Return the part of `on_channels` that stays inside nodes.
 
-    >>> inside_channels(16)
-    Cost(steps=30, sent=1.40625, added=0.703125)
+    >>> inside_channels(share(16, 15), 16)
+    Cost(steps=15, sent=0.703125, added=0.0)
     """
-    g, ring = ranks_per_node or default_node(p), multi_channel_ring(p, ranks_per_node)
-    return Cost(ring.steps // 2 if g > 1 else 0, ring.sent * (g - 1) / g, ring.added * (g - 1) / g)
+    g = ranks_per_node or default_node(p)
+    return Cost(ring.steps if g > 1 else 0, ring.sent * (g - 1) / g, ring.added * (g - 1) / g)
+
+
+def ring(p: int) -> Cost:
+    """A reduce-scatter and an all-gather, each round the whole ring."""
+    return Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)
 
 
 def share(p: int, steps: int, adds: bool = False) -> Cost:
@@ -224,6 +234,19 @@ def segmented_ring_seconds(p: int, n: float, segments: int, latency: float, over
     each = overhead + beta * n / (p * segments)
     turn = max(segments * each, latency + each)
     return (2 * p - 3) * turn + segments * each + latency if p > 1 else 0.0
+
+
+def slow_port_seconds(p: int, n: float, slower: float, beta: float) -> float:
+    """Return the seconds of an all-reduce at least, if a byte takes ``slower`` times as long by one rank's port.
+
+    The slow rank sends its buffer once or more, all ranks together 2 (p-1) n: what it does not send, the others do.
+    Their ports and its own end together if it sends 2 (p-1) n / (slower (p-1) + 1). A ring takes ``slower`` times its
+    2 (p-1)/p n. Start-up is left out (OptCC, arXiv 2606.01680).
+
+    >>> slow_port_seconds(8, 7e9, slower=2, beta=1e-9), round(ring(8).seconds(7e9, alpha=0, beta=2e-9), 3)
+    (14.0, 24.5)
+    """
+    return slower * max(1.0, 2 * (p - 1) / (slower * (p - 1) + 1)) * n * beta if p > 1 else 0.0
 
 
 def pipelined_seconds(p: int, n: float, segments: int, alpha: float, beta: float, trees: int = 2) -> float:

@@ -397,10 +397,18 @@ def parallel(one: Schedule, other: Schedule, collective: str, root: int | None =
     _need_alike(one, other)
 
     def make(t: int) -> Step:
-        both = [schedule.step(t) for schedule in (one, other) if t < schedule.nsteps]
-        return Step(*(np.concatenate([getattr(step, name) for step in both]) for name in Step.__slots__))
+        return beside(*(schedule.step(t) for schedule in (one, other) if t < schedule.nsteps))
 
     return _joined(one, other, collective, max(one.nsteps, other.nsteps), make, root)
+
+
+def beside(*steps: Step) -> Step:
+    """Return one step with the rows of all these, in their order.
+
+    >>> beside(Step(0, 1, 0), Step([], [], []), Step(1, 0, 0, add=True))
+    Step(0->1:=0, 1->0:+0)
+    """
+    return Step(*(np.concatenate([getattr(step, name) for step in steps]) for name in Step.__slots__))
 
 
 def _joined(

@@ -4,6 +4,7 @@ import json
 from math import isclose
 from typing import Any
 
+import numpy as np
 import pytest
 
 from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, names
@@ -36,8 +37,9 @@ def test_coefficients_are_those_of_the_closed_form(name: str) -> None:
             if p % g or p <= g:
                 assert rows[at] == 0
             else:
-                assert read(rows[at][:3], p) == pytest.approx(known.cost(p, g), rel=1e-12)
-                assert read([*rows[at][3:], 0], p)[:2] == pytest.approx(known.inside(p, g)[:2], rel=1e-12)
+                outside, inside = (np.array(read(rows[at][i : i + 3], p)) for i in (0, 3))
+                assert inside == pytest.approx(known.inside(p, g), rel=1e-12)
+                assert outside + inside == pytest.approx(known.cost(p, g), rel=1e-12)
 
 
 def read(counts: list[float], p: int) -> tuple[float, float, float]:

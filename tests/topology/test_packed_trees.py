@@ -156,7 +156,7 @@ def test_ranks_are_drawn_in_their_places() -> None:
     ("collective", "name", "p", "says"),
     [
         ("all_to_all", "packed_trees@dgx1", 8, "collective of packed_trees: got all_to_all"),
-        ("all_gather", "packed_trees@dgx1", 4, "ranks of dgx1: got 4, expected 8"),
+        ("all_gather", "packed_trees@dgx1", 9, "ranks of dgx1: got 9, expected 8"),
         ("all_gather", "packed_trees@textbook", 8, "links of textbook: got none"),
         ("all_gather", "packed_trees@", 8, "unknown machine ''"),
         (

@@ -45,27 +45,30 @@ BRICK, NAVY = Mark("#994F00", "H"), Mark("#4B6FC4", "8")
 OLIVE, WINE, TEAL = Mark("#999933", "<"), Mark("#882255", "p"), Mark("#44AA99", "d")
 INDIGO, FOREST, NEUTRAL = Mark("#332288", "h"), Mark("#117733", ">"), Mark("#8c8c8c", "*")
 VIOLET, GOLD, PLUM = Mark("#9467BD", "*"), Mark("#B8860B", "2"), Mark("#AA4499", "+")
-MAGENTA = Mark("#EE3377", "x")
+MAGENTA, SLATE, ROSE = Mark("#EE3377", "x"), Mark("#5F7A8A", "3"), Mark("#B5651D", "4")
 
 
 # Trees packed into the links of a machine are named by it: ``packed_trees@dgx1``.
 PACKED = "packed_trees"
 
 
+Links = tuple[float, float, float]  # seconds a message, a byte, and a byte that is added
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm: the function that makes its schedule, and what else is known of it. Call it as that function.
 
-    Only ``make`` is needed. Without a closed form (``cost``, ``pipeline`` or ``seconds``) "auto" never chooses the
-    algorithm, because it compares closed forms. Without a mark and a shape it is drawn in grey, on a ring.
+    Only ``make`` is needed. Without a closed form (``cost``, ``pipeline`` or ``seconds``) "auto" leaves the algorithm
+    out where it compares closed forms. Without a mark and a shape it is drawn in grey, on a ring.
     """
 
     make: Callable[..., Schedule]
     mark: Mark = NEUTRAL
     shape: str = "ring"  # or "star", "tree", "two trees"; where ranks sit on nodes, the nodes decide
     cost: Callable[..., Cost] | None = None  # of p: what the busiest port pays, step by step, for the whole buffer
-    far: bool = False  # partners are everywhere: all ranks of a node send out of it at once, and share its ports
     inside: Callable[..., Cost] | None = None  # how much of it stays inside nodes; both take ranks_per_node
+    at_once: bool = False  # links inside nodes and outside work in the same steps
     pipeline: Callable[[int], Pipeline] | None = None  # what it pays for the buffer in segments
     seconds: Callable[..., float] | None = None  # of p, n, segments, latency, overhead, beta, where latencies overlap
     latencies: int = 0  # of the one rank that alone sends, or receives: how many latencies follow each other
@@ -83,6 +86,20 @@ class Algorithm:
         (True, False)
         """
         return not self.make(2).switches
+
+    def on_nodes(self, p: int, g: int | None, n: float, inside: Links, outside: Links) -> float:
+        """Return the seconds of n bytes by ``cost`` and ``inside`` on nodes of g ranks; links: (alpha, beta, gamma).
+
+        >>> ring = ALGORITHMS["all_reduce", "multi_channel_ring"]
+        >>> round(ring.on_nodes(16, 8, 8e6, inside=(1e-6, 1e-11, 0), outside=(5e-6, 1e-9, 0)), 5)
+        0.00203
+        """
+        if self.cost is None or self.inside is None:
+            raise ValueError("forms on nodes: got none, expected a cost and what of it stays inside")
+        whole, within = self.cost(p, g), self.inside(p, g)
+        beyond = Cost(*(all_ - part for all_, part in zip(whole, within, strict=True)))
+        times = within.seconds(n, *inside), beyond.seconds(n, *outside)
+        return max(times) if self.at_once else sum(times)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -105,7 +122,9 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("broadcast", "bine"): Algorithm(
         bine.broadcast, TEAL, "tree", lambda p: Cost(height(p), height(p), 0)),
     ("broadcast", "circulant"): Algorithm(
-        circulant.broadcast, INDIGO, pipeline=bounds.circulant, far=True),
+        circulant.broadcast, INDIGO, pipeline=bounds.circulant),
+    ("broadcast", "multi_channel_chain"): Algorithm(
+        hierarchical.multi_channel_chain, GOLD),
     ("scatter", "flat"): Algorithm(
         direct.scatter, SKY, "star", lambda p: share(p, p - 1), latencies=1),
     ("scatter", "binomial"): Algorithm(
@@ -115,15 +134,21 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("gather", "binomial"): Algorithm(
         tree.binomial_gather, GREEN, "tree", lambda p: share(p, height(p))),
     ("all_gather", "direct"): Algorithm(
-        direct.all_gather, SKY, cost=lambda p: share(p, p - 1), far=True),
+        direct.all_gather, SKY, cost=lambda p: share(p, p - 1)),
     ("all_gather", "ring"): Algorithm(
         ring.all_gather, BLUE, cost=lambda p: share(p, p - 1)),
     ("all_gather", "recursive_doubling"): Algorithm(
-        halving.all_gather, GREEN, cost=bounds.gather_by_doubling, far=True),
+        halving.all_gather, GREEN, cost=bounds.gather_by_doubling),
     ("all_gather", "bruck"): Algorithm(
-        bruck.all_gather, ORANGE, cost=lambda p: share(p, height(p)), far=True),
+        bruck.all_gather, ORANGE, cost=lambda p: share(p, height(p))),
     ("all_gather", "pat"): Algorithm(
-        pat.all_gather, INDIGO, cost=lambda p: share(p, height(p)), far=True),
+        pat.all_gather, INDIGO, cost=lambda p: share(p, height(p))),
+    ("all_gather", "bidirectional_ring"): Algorithm(
+        ring.bidirectional_all_gather, NAVY, cost=lambda p: share(p, p - 1)),
+    ("all_gather", "multi_channel_ring"): Algorithm(
+        hierarchical.multi_channel_all_gather, GOLD, at_once=True,
+        cost=lambda p, g=None: bounds.on_channels(share(p, p - 1), p, g),
+        inside=lambda p, g=None: bounds.inside_channels(share(p, p - 1), p, g)),
     ("all_to_all", "direct"): Algorithm(
         direct.all_to_all, SKY, cost=lambda p: share(p, p - 1), splits=True),
     ("all_to_all", "pairwise"): Algorithm(
@@ -144,38 +169,42 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("reduce", "bine"): Algorithm(
         bine.reduce, TEAL, "tree", lambda p: Cost(height(p), height(p), height(p))),
     ("reduce", "circulant"): Algorithm(
-        circulant.reduce, INDIGO, pipeline=lambda p: bounds.circulant(p)._replace(adds=1), far=True),
+        circulant.reduce, INDIGO, pipeline=lambda p: bounds.circulant(p)._replace(adds=1)),
     ("reduce_scatter", "ring"): Algorithm(
         ring.reduce_scatter, BLUE, cost=lambda p: share(p, p - 1, adds=True)),
     ("reduce_scatter", "recursive_halving"): Algorithm(
-        halving.reduce_scatter, GREEN, cost=bounds.scatter_by_halving, far=True),
+        halving.reduce_scatter, GREEN, cost=bounds.scatter_by_halving),
     ("reduce_scatter", "pairwise"): Algorithm(
-        direct.pairwise_reduce_scatter, PURPLE, cost=lambda p: share(p, p - 1, adds=True), far=True),
+        direct.pairwise_reduce_scatter, PURPLE, cost=lambda p: share(p, p - 1, adds=True)),
     ("reduce_scatter", "optimal"): Algorithm(
-        bruck.reduce_scatter, VIOLET, cost=lambda p: share(p, height(p), adds=True), far=True),
+        bruck.reduce_scatter, VIOLET, cost=lambda p: share(p, height(p), adds=True)),
     ("reduce_scatter", "pat"): Algorithm(
-        pat.reduce_scatter, INDIGO, cost=lambda p: share(p, height(p), adds=True), far=True),
+        pat.reduce_scatter, INDIGO, cost=lambda p: share(p, height(p), adds=True)),
+    ("reduce_scatter", "multi_channel_ring"): Algorithm(
+        hierarchical.multi_channel_reduce_scatter, GOLD, at_once=True,
+        cost=lambda p, g=None: bounds.on_channels(share(p, p - 1, adds=True), p, g),
+        inside=lambda p, g=None: bounds.inside_channels(share(p, p - 1, adds=True), p, g)),
     ("all_reduce", "exchange"): Algorithm(
-        direct.exchange, SKY, cost=lambda p: Cost(p - 1, p - 1, p - 1), far=True),
+        direct.exchange, SKY, cost=lambda p: Cost(p - 1, p - 1, p - 1)),
     ("all_reduce", "root"): Algorithm(
         direct.root, PURPLE, "star", lambda p: Cost(2 * (p - 1), 2 * (p - 1), p - 1), latencies=2),
     ("all_reduce", "parameter_server"): Algorithm(
-        direct.parameter_server, OLIVE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p), far=True),
+        direct.parameter_server, OLIVE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
     ("all_reduce", "ring"): Algorithm(
-        ring.all_reduce, BLUE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
+        ring.all_reduce, BLUE, cost=bounds.ring),
     ("all_reduce", "segmented_ring"): Algorithm(
         ring.segmented_ring, TEAL,
         pipeline=lambda p: Pipeline(0, 2 * (p - 1), p, adds=0.5), seconds=bounds.segmented_ring_seconds),
     ("all_reduce", "recursive_doubling"): Algorithm(
-        halving.recursive_doubling, GREEN, cost=bounds.recursive_doubling, far=True),
+        halving.recursive_doubling, GREEN, cost=bounds.recursive_doubling),
     ("all_reduce", "halving_doubling"): Algorithm(
-        halving.halving_doubling, WINE, cost=bounds.halving_doubling, far=True),
+        halving.halving_doubling, WINE, cost=bounds.halving_doubling),
     ("all_reduce", "optimal"): Algorithm(
-        bruck.all_reduce, VIOLET, cost=lambda p: Cost(2 * height(p), 2 * (p - 1) / p, (p - 1) / p), far=True),
+        bruck.all_reduce, VIOLET, cost=lambda p: Cost(2 * height(p), 2 * (p - 1) / p, (p - 1) / p)),
     ("all_reduce", "swing"): Algorithm(
-        swing.all_reduce, BRICK, cost=lambda p: bounds.halving_doubling(p, bounds.even(p)), far=True),
+        swing.all_reduce, BRICK, cost=lambda p: bounds.halving_doubling(p, bounds.even(p))),
     ("all_reduce", "swing_doubling"): Algorithm(
-        swing.doubling, NAVY, cost=bounds.recursive_doubling, far=True),
+        swing.doubling, NAVY, cost=bounds.recursive_doubling),
     ("all_reduce", "tree"): Algorithm(
         tree.all_reduce, ORANGE, "tree", pipeline=lambda p: bounds.binary_trees(height(p), 1)),
     ("all_reduce", "overlapped_tree"): Algorithm(
@@ -187,7 +216,13 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "hierarchical_tree"): Algorithm(
         hierarchical.hierarchical_tree, FOREST),
     ("all_reduce", "multi_channel_ring"): Algorithm(
-        hierarchical.multi_channel_ring, GOLD, cost=bounds.multi_channel_ring, inside=bounds.inside_channels),
+        hierarchical.multi_channel_ring, GOLD, at_once=True,
+        cost=lambda p, g=None: bounds.on_channels(bounds.ring(p), p, g),
+        inside=lambda p, g=None: bounds.inside_channels(bounds.ring(p), p, g)),
+    ("all_reduce", "multi_channel_tree"): Algorithm(
+        hierarchical.multi_channel_tree, SLATE),
+    ("all_reduce", "around_slow_rank"): Algorithm(
+        ring.around_slow_rank, ROSE),
     ("all_reduce", "in_network"): Algorithm(
         in_network.all_reduce, PLUM, "star", pipeline=bounds.in_network),
 }
@@ -283,6 +318,18 @@ def executable() -> list[tuple[str, str]]:
     return [names for names, each in ALGORITHMS.items() if each.is_executable]
 
 
+def candidates(collective: str, splits: bool = False) -> list[str]:
+    """Return the algorithms by which ranks can run a call, on any machine: whatever names a best compares them all.
+
+    Those for nodes are among them: on a flat network each rank is a node, in one node they are its rings and chains.
+    With ``splits`` (an all-to-all whose pieces differ) only those whose pieces go straight to their receivers.
+
+    >>> candidates("all_to_all"), candidates("all_to_all", splits=True)
+    (['direct', 'pairwise', 'bruck'], ['direct', 'pairwise'])
+    """
+    return [name for name in names(collective, executable()) if ALGORITHMS[collective, name].splits or not splits]
+
+
 def names(collective: str, among: Collection[tuple[str, str]] = ALGORITHMS) -> list[str]:
     """The algorithms of one collective: all, or those ``among`` some, such as `executable`.
 
@@ -316,6 +363,7 @@ def variants(collective: str, algorithm: str, p: int) -> Iterator[Schedule]:
         "aggregate": (None, 1, 2),
         "channels": (None, 2),
         "second": ("shift",) if p % 2 else ("mirror", "shift"),
+        "slow": (None, 0, p // 2),
     }
     make = ALGORITHMS[collective, algorithm]
     takes = [name for name in inspect.signature(make).parameters if name in values]

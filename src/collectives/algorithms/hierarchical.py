@@ -4,14 +4,20 @@
     node 1: 4 5 6 7        between nodes over the network
 
 Ranks fill the nodes in order, ``ranks_per_node`` of them on each. Inside and outside links work at the same time.
+
+Where each rank of a node has a network port of its own, one ring or tree leaves all ports idle but one. So NCCL runs
+several at once, its channels: `on_channels` turns a schedule that leaves a node by one rank into one that leaves it by
+several, each with its share of the buffer.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
 from collectives.algorithms import ring, tree
 from collectives.algorithms.binary_tree import NO_PARENT
 from collectives.bounds import default_node
-from collectives.schedule import Ints, Schedule, on, then
+from collectives.schedule import Ints, Schedule, on, parts, then
 
 
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
@@ -57,6 +63,31 @@ def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int =
     return tree.double(np.stack([_with_chains(parent, g) for parent in tree.both_trees(p // g)]), segments, g)
 
 
+def on_channels(one: Schedule, g: int, channels: int | None = None, root: int | None = None) -> Schedule:
+    """Run a schedule once for each channel, all at once, each time with the ranks of every node of g moved on by one.
+
+    The rank of place i on a node becomes, in channel j, the rank of place (i + j) mod g, so each channel leaves the
+    nodes by other ranks; ``channels`` = g, the default, uses the ports of all. The collective's parts of the buffer
+    are each cut into channels. With a ``root``, every channel's order of ranks is turned until the root comes first.
+
+    Raises ValueError where the ranks do not fill nodes of g. Cost: a row for each row and channel.
+
+    >>> on_channels(ring.all_gather(4), 2).step(0)  # two nodes of two: each of the four ranks leaves its node
+    Step(0->1:=0, 1->2:=2, 2->3:=4, 3->0:=6, 1->0:=3, 0->3:=1, 3->2:=7, 2->1:=5)
+    """
+    p = one.p
+    _need_full_nodes(p, g)
+    rank, channel = np.arange(p), np.arange(channels or g)[:, None]
+    order = rank // g * g + (rank + channel) % g
+    if root is not None:
+        order = np.take_along_axis(order, (np.argmax(order == root, axis=1)[:, None] + rank) % p, axis=1)
+    each = one.k // parts(one.collective, p)  # chunks of a part, in one channel
+    owner, chunk = np.divmod(np.arange(one.k), each)
+    part = order[:, owner] if one.k > each else 0
+    placed = on(one, p, len(channel) * one.k, order, (part * len(channel) + channel) * each + chunk, ranks_per_node=g)
+    return replace(placed, root=root)
+
+
 def multi_channel_ring(p: int, ranks_per_node: int | None = None, channels: int | None = None) -> Schedule:
     """As many rings at once as there are channels, each for its part of the buffer: NCCL's rings.
 
@@ -75,12 +106,61 @@ def multi_channel_ring(p: int, ranks_per_node: int | None = None, channels: int 
     [(1, 2), (3, 0)]
     [(0, 3), (1, 2), (2, 1), (3, 0)]
     """
+    return on_channels(ring.all_reduce(p), ranks_per_node or default_node(p), channels)
+
+
+def multi_channel_all_gather(p: int, ranks_per_node: int | None = None, channels: int | None = None) -> Schedule:
+    """The all-gather of `multi_channel_ring`: each rank's part travels in shares, round a ring for each channel.
+
+    Steps: p-1. Bytes each rank sends: (p-1)/p n, of which (p-1)/p n/g leave the node.
+
+    >>> multi_channel_all_gather(8, 4).k
+    32
+    """
+    return on_channels(ring.all_gather(p), ranks_per_node or default_node(p), channels)
+
+
+def multi_channel_reduce_scatter(p: int, ranks_per_node: int | None = None, channels: int | None = None) -> Schedule:
+    """The reduce-scatter of `multi_channel_ring`: the sums of each channel travel round its ring to their owners.
+
+    Steps: p-1. Bytes each rank sends: (p-1)/p n, of which (p-1)/p n/g leave the node.
+
+    >>> multi_channel_reduce_scatter(8, 4).nsteps
+    7
+    """
+    return on_channels(ring.reduce_scatter(p), ranks_per_node or default_node(p), channels)
+
+
+def multi_channel_tree(
+    p: int, ranks_per_node: int | None = None, segments: int = 1, channels: int | None = None
+) -> Schedule:
+    """Two trees for each channel between the nodes, each channel's below another rank: NCCL's trees, a pair a port.
+
+    Channel j is `hierarchical_tree` with the chains of each node moved on by j. So every network port carries one pair
+    of trees, where a single pair leaves all ports but one idle. NCCL also hangs the second child of a node below
+    another GPU; with a channel for each rank this moves no byte to another port, so the children stay together here.
+
+    Steps: those of `hierarchical_tree`. Bytes each rank sends out of its node: at most 2 n/g, inside at most 2 n.
+
+    >>> multi_channel_tree(16, ranks_per_node=4, segments=4).k
+    32
+    """
     g = ranks_per_node or default_node(p)
-    _need_full_nodes(p, g)
-    channel = np.arange(channels or g)[:, None]
-    rank = np.arange(p)
-    order = rank // g * g + (rank + channel) % g
-    return on(ring.all_reduce(p), p, len(channel) * p, order, channel * p + rank, ranks_per_node=g)
+    return on_channels(hierarchical_tree(p, g, segments), g, channels)
+
+
+def multi_channel_chain(
+    p: int, root: int = 0, ranks_per_node: int | None = None, segments: int = 1, channels: int | None = None
+) -> Schedule:
+    """A broadcast along a chain for each channel: the rings of `multi_channel_ring`, cut open at the root.
+
+    Steps: p-1 + s-1 for s segments of each channel. Bytes each rank but the last sends: n at most, n/g of them out of
+    its node.
+
+    >>> multi_channel_chain(8, ranks_per_node=4, segments=5).nsteps
+    11
+    """
+    return on_channels(tree.chain_broadcast(p, 0, segments), ranks_per_node or default_node(p), channels, root)
 
 
 def _with_chains(parent: Ints, g: int) -> Ints:

@@ -6,9 +6,11 @@ four ranks    0 -> 1
               3 <- 2
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from collectives.schedule import Schedule, Step, column, reverse, then
+from collectives.schedule import Schedule, Step, beside, column, on, parallel, reverse, then
 
 
 def all_gather(p: int) -> Schedule:
@@ -62,6 +64,62 @@ def segmented_ring(p: int, segments: int = 2) -> Schedule:
     """
     scattered = reverse(_pass_on(p, -1, segments), "reduce_scatter", add=True)
     return then(scattered, _pass_on(p, 1, segments), "all_reduce")
+
+
+def bidirectional_all_gather(p: int) -> Schedule:
+    """Parts travel round the ring both ways at once, each the shorter way: half the steps of a ring.
+
+    It pays where a port sends and receives at full rate at once and latency counts, because the bytes stay the same.
+    torchcomms gathers like this up to 4 MiB (meta-pytorch/torchcomms, AllReduceRing.md, 2026).
+
+    Steps: ceil((p-1)/2). Messages each rank sends in a step: one to each neighbour, in the last step of an even p one
+    in all. Bytes each rank sends: (p-1)/p n, the least there is.
+
+    >>> list(bidirectional_all_gather(3).steps())
+    [Step(0->1:=0, 1->2:=1, 2->0:=2, 0->2:=0, 1->0:=1, 2->1:=2)]
+    """
+    on, back = (replace(_pass_on(p, way), nsteps=n, repeats=()) for way, n in ((1, p // 2), (-1, (p - 1) // 2)))
+    return replace(parallel(on, back, "all_gather"), one_port=p < 3)
+
+
+def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Schedule:
+    """All-reduce round a ring of all ranks but a slow one, which sends its buffer once and receives the sum once.
+
+    In a ring each rank sends almost twice the buffer, so one port of half the rate doubles the time. Here the slow rank
+    (the last one unless told) gives each of its parts to the rank that adds it first, the others pass sums round their
+    ring, and each finished part goes to the slow rank while the others gather it. Segments follow one step apart, so
+    that the slow rank's port never rests (OptCC, arXiv 2606.01680).
+
+    Steps: 2 (p-1) - 2 + s for s segments and p > 2. Bytes the slow rank sends: n; every other sends (2 - 1/(p-1)) n,
+    which is the least there is then (`collectives.bounds.slow_port_seconds`). Raises ValueError for no such rank.
+
+    >>> list(around_slow_rank(3, slow=0).steps())
+    [Step(0->2:+0, 0->1:+1), Step(2->1:+0, 1->2:+1), Step(1->0:=0, 2->0:=1, 1->2:=0, 2->1:=1)]
+    """
+    if slow is not None and not 0 <= slow < p:
+        raise ValueError(f"slow rank: got {slow}, expected 0 to {p - 1}")
+    q = p - 1  # ranks of the ring; the slow one is behind them
+    part, last = np.arange(q), np.full(q, q)
+    phases = max(2 * q - 1, 2 * min(q, 1))
+
+    def phase(f: int) -> Step:
+        """Return what one segment does: sums begin at the slow rank; finished, they go to it and round the ring."""
+        if f < q:
+            return Step((part + f) % q if f else last, (part + f + 1) % q, part, add=True)
+        on_way = Step(part, (part + 1) % q, (part - (f - q)) % q) if q > 1 else Step([], [], [])
+        if f > q:
+            return on_way
+        return beside(Step(part, last, part), on_way)
+
+    def make(t: int) -> Step:
+        running = range(max(0, t - phases + 1), min(t + 1, segments))
+        steps = [(j, phase(t - j)) for j in running]
+        return beside(*(Step(each.src, each.dst, each.chunk * segments + j, add=each.add) for j, each in steps))
+
+    nsteps, k = phases + segments - 1 if q else 0, max(q, 1) * segments
+    schedule = Schedule("all_reduce", p, k, nsteps, make, one_port=p < 3)
+    ranks = np.insert(part, q if slow is None else slow, q)  # place i of all has this number here
+    return on(schedule, p, k, np.argsort(ranks), np.arange(k))
 
 
 def _pass_on(p: int, direction: int, segments: int = 1) -> Schedule:

@@ -75,10 +75,9 @@ class Explorer:
         links = self.alpha, 1 / self.rate, 1 / self.adding if self.adding else 0.0
         found = {}
         for name, known in explored().items():
-            if known.inside and known.cost and _are_full(self.p, self.ranks_per_node):
-                saved = [each * (1 - 1 / INSIDE) for each in links[:2]]
-                whole, inside = known.cost(self.p, self.ranks_per_node), known.inside(self.p, self.ranks_per_node)
-                found[name] = whole.seconds(self.n, *links) - inside.seconds(self.n, *saved)
+            if known.inside and _are_full(self.p, self.ranks_per_node):
+                inside = links[0] / INSIDE, links[1] / INSIDE, links[2]
+                found[name] = known.on_nodes(self.p, self.ranks_per_node, self.n, inside, links)
             elif known.pipeline:
                 pipeline = known.pipeline(self.p)
                 found[name] = pipeline.seconds(self.n, pipeline.best(self.n, *links), *links)
@@ -129,8 +128,9 @@ def explorer_data(start: Explorer) -> dict[str, Any]:
     algorithms   each has a name, colours for a light and a dark page, and one of the following
     - cost       for each p [steps, sent, added]; sent and added are in p-ths of the buffer
     - pipeline   for each p [fixed, period, share, adds] (`collectives.bounds.Pipeline`)
-    - nodes      for each number of ranks per node above 1, for each p, [steps, sent, added] in all and [steps, sent]
-                 inside nodes; 0 where p ranks do not fill several nodes
+    - nodes      for each number of ranks per node above 1, for each p, [steps, sent, added] outside nodes, then inside;
+                 0 where p ranks do not fill several nodes
+    - at_once    true if links of nodes and of the network work in the same steps: the longer time of the two counts
     ===========  ====================================================================================================
 
     Cost: O(p log p) for the bound on the most ranks.
@@ -151,6 +151,7 @@ def _algorithm(name: str, known: Algorithm, ranks: list[int], nodes: list[int]) 
     dark = BRIGHTER.get(known.mark.colour.lower().encode(), known.mark.colour.encode()).decode()
     form: dict[str, Any] = {}
     if known.inside:
+        form["at_once"] = known.at_once
         form["nodes"] = {g: [_on_nodes(known, p, g) for p in ranks] for g in nodes if g > 1}
     elif known.pipeline:
         form["pipeline"] = [list(known.pipeline(p)) for p in ranks]
@@ -162,7 +163,9 @@ def _algorithm(name: str, known: Algorithm, ranks: list[int], nodes: list[int]) 
 def _on_nodes(known: Algorithm, p: int, g: int) -> list[float] | int:
     if known.cost is None or known.inside is None or not _are_full(p, g):
         return 0
-    return _counts(known.cost(p, g), p) + _counts(known.inside(p, g), p)[:2]
+    whole, inside = known.cost(p, g), known.inside(p, g)
+    outside = Cost(*(all_ - part for all_, part in zip(whole, inside, strict=True)))
+    return _counts(outside, p) + _counts(inside, p)
 
 
 def _are_full(p: int, g: int) -> bool:

@@ -36,7 +36,7 @@ def row(case: Case) -> Row:
     >>> row(Case("all_reduce", "ring", 4, 100_000_000, machine("textbook")))["seconds"]
     0.00603
     """
-    segments, result = segmented(case) if case.segments is None else (case.segments, _simulated(case, case.segments))
+    segments, result = segmented(case)
     where, busy = result.busiest
     return {
         "collective": case.collective,
@@ -58,10 +58,10 @@ def row(case: Case) -> Row:
 def segmented(case: Case) -> tuple[int, Simulation]:
     """The best of 1, 2, 4, … segments, and its simulation; doubles while the time falls by at least 1%.
 
-    An algorithm that takes no segments has 1.
+    An algorithm that takes no segments has 1; a case that says its number has that one.
     """
-    segments, best = 1, _simulated(case, 1)
-    while _has_segments(case) and 4 * segments <= case.bytes:
+    segments, best = case.segments or 1, _simulated(case, case.segments or 1)
+    while not case.segments and _has_segments(case) and 4 * segments <= case.bytes:
         other = _simulated(case, 2 * segments)
         if other.seconds > 0.99 * best.seconds:
             break
@@ -78,8 +78,9 @@ def _simulated(case: Case, segments: int) -> Simulation:
 
 
 def schedule(case: Case) -> Schedule:
-    """The schedule of a case, on nodes as the machine has them."""
-    options = {"segments": case.segments, "ranks_per_node": case.machine.ranks_per_node, "root": case.root}
+    """The schedule of a case, on nodes as the machine has them, or on a part of one."""
+    node = min(case.machine.ranks_per_node, case.ranks)
+    options = {"segments": case.segments, "ranks_per_node": node, "root": case.root}
     return build(case.collective, case.algorithm, case.ranks, **options)
 
 

@@ -48,6 +48,8 @@ class Graph(NamedTuple):
 def graph(machine: Machine, p: int | None = None) -> Graph:
     """The graph of a machine with ``links`` for p ranks, those of one node if p is left out.
 
+    Fewer ranks than a node has are its first ones, with the links among them and the node's switches.
+
     Raises ValueError for a machine without links, a number of ranks that does not fill nodes, several nodes that no
     rail joins, and ranks without a way from one to another. Cost: about a millisecond.
 
@@ -60,9 +62,9 @@ def graph(machine: Machine, p: int | None = None) -> Graph:
     if table is None or machine.inside is None:
         raise ValueError(f"links of {machine.name}: got none, expected a machine with links, such as dgx1 or mesh:4x4")
     p = p or g
-    nodes = p // g
-    if p % g or (nodes > 1 and not table.rails):
-        expected = f"a multiple of {g}" if table.rails else str(g)
+    nodes = -(-p // g)
+    if (p > g and p % g) or (nodes > 1 and not table.rails):
+        expected = f"a multiple of {g}, or fewer" if table.rails else f"{g} or fewer"
         raise ValueError(f"ranks of {machine.name}: got {p:,}, expected {expected}")
     rails = table.rails if nodes > 1 else 0
     n = p + nodes * table.switches + rails
@@ -72,9 +74,11 @@ def graph(machine: Machine, p: int | None = None) -> Graph:
     links: dict[tuple[int, int], Fraction] = {}
     between: list[tuple[int, int]] = []
     for node in range(nodes):
-        vertex = [*range(node * g, node * g + g), *range(p + node * table.switches, p + (node + 1) * table.switches)]
+        vertex = {i: node * g + i for i in range(min(p, g))}
+        vertex |= {g + i: p + node * table.switches + i for i in range(table.switches)}
         for a, b, count in table.counted(g):
-            links[vertex[a], vertex[b]] = count * inside
+            if a in vertex and b in vertex:
+                links[vertex[a], vertex[b]] = count * inside
         out, into = table.ports(g)
         between += [(vertex[r], n - rails + r % rails) for r in out] if rails else []
         between += [(n - rails + r % rails, vertex[r]) for r in into] if rails else []

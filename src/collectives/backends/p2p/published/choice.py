@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from collectives.algorithms import build
-from collectives.autotune import candidates
+from collectives.algorithms import build, candidates
 from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.publish import publish
 from collectives.backends.p2p.published.executor import execute, ready
