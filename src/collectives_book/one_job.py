@@ -1,102 +1,78 @@
-"""One training job that the chapters come back to: Llama 3 8B on 64 H100, by data parallelism alone.
+"""One training job that the chapters come back to: Llama 3 8B on 64 H100, by data parallelism and ZeRO-1.
 
-In every step each GPU computes on one sequence, and all GPUs sum the gradient of all parameters. The optimizer's state
-is divided among the GPUs, because it would not fit into one of them.
+In every step each GPU computes on one sequence. A reduce-scatter sums the gradients, each GPU updates its part of the
+parameters, because the optimizer's state would not fit into one of them, and an all-gather brings the parts together.
 """
 
-from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
 
-from matplotlib.figure import Figure
-
-from collectives.figures.style import Picture, Theme, mark, on_page, picture
+from collectives.algorithms import candidates
 from collectives.machine import machine
 from collectives.simulator import overlap
 from collectives.simulator.scaling import Case, row
-from collectives.units import duration
 from collectives_book import needs
-from collectives_book.figures import kit, statements
 
 MODEL = next(model for model in needs.MODELS if model.name == "Llama 3 8B")
 GPUS, ON = 64, "dgx-h100"
 GRADIENT = int(needs.gradient_bytes(MODEL.parameters))  # bytes; the parameters take as many
-# Seconds of a step without communication, and of its backward pass.
+# Seconds of a step without communication, and of its forward and backward pass.
 COMPUTING = (needs.FORWARD + needs.BACKWARD) * MODEL.parameters * MODEL.sequence / needs.H100.achieved
-BACKWARD = COMPUTING * needs.BACKWARD / (needs.FORWARD + needs.BACKWARD)
-
-# What the job does with each collective, and what that costs.
-CALLS = {
-    "all_reduce": (
-        "sums {} of gradients a step",
-        "If nothing overlaps, the all-reduce by {} adds {} to the computing.",
-    ),
-    "all_gather": (
-        "gathers {} of new parameters a step, because each GPU has updated only its part of them (ZeRO-1)",
-        "If nothing overlaps, the all-gather by {} adds {} to the computing.",
-    ),
-    "broadcast": (
-        "begins with a broadcast of {} of parameters from rank 0",
-        "The broadcast by {} takes as long as {} of the computing of one step, and happens once.",
-    ),
-}
+FORWARD, BACKWARD = (COMPUTING * part / (needs.FORWARD + needs.BACKWARD) for part in (needs.FORWARD, needs.BACKWARD))
 
 
-def simulated(algorithm: str, nbytes: int = GRADIENT, collective: str = "all_reduce") -> float:
-    """Simulated seconds of one call, for the whole gradient or a bucket; pipelined in the best number of segments.
+class Call(NamedTuple):
+    """An algorithm, and its simulated seconds."""
 
-    >>> round(simulated("ring"), 2), round(COMPUTING, 2)
-    (0.63, 0.98)
+    algorithm: str
+    seconds: float
+
+
+@cache
+def call(collective: str, algorithm: str, nbytes: int = GRADIENT) -> Call:
+    """Return the simulated seconds of one call, pipelined in the best number of segments.
+
+    >>> round(call("all_gather", "ring").seconds / call("all_gather", "multi_channel_ring").seconds)
+    7
     """
-    return float(row(Case(collective, algorithm, GPUS, nbytes, machine(ON)))["seconds"])
+    return Call(algorithm, float(row(Case(collective, algorithm, GPUS, nbytes, machine(ON)))["seconds"]))
 
 
-def step(*algorithms: str, collective: str = "all_reduce") -> Picture:
-    """The job's call of a collective by each of these algorithms, beside the computing of a step, and a caption."""
-    times = {name: simulated(name, collective=collective) for name in algorithms}
-    bars = {"computing": COMPUTING} | times
+def fastest(collective: str, nbytes: int = GRADIENT) -> Call:
+    """Return the fastest of all algorithms that ranks can run, and its seconds.
 
-    def paint(figure: Figure, theme: Theme) -> None:
-        axes = figure.subplots()
-        places = [-nth for nth in range(len(bars))]
-        colours = [theme.faint, *(on_page(mark(name).colour, theme) for name in times)]
-        drawn = axes.barh(places, list(bars.values()), color=colours, height=0.7)
-        axes.set_yticks(places, list(bars))
-        axes.bar_label(drawn, [duration(seconds) for seconds in bars.values()], padding=3)
-        axes.set_xlim(right=1.2 * max(bars.values()))
-        axes.xaxis.set_visible(False)
-        axes.grid(visible=False)
-        axes.spines["bottom"].set_visible(False)
-
-    said = "; ".join(f"{name} {duration(seconds)}" for name, seconds in bars.items())
-    drawn = picture(
-        paint, f"Simulated seconds, beside the computing of a step: {said}.", kit.WIDTH, 0.5 + 0.34 * len(bars)
-    )
-    return replace(drawn, caption=_caption(times, collective))
+    >>> fastest("all_gather").algorithm
+    'multi_channel_ring'
+    """
+    return min((call(collective, name, nbytes) for name in candidates(collective)), key=lambda each: each.seconds)
 
 
-def _caption(times: dict[str, float], collective: str) -> str:
-    least, share = statements.least(times), f"{min(times.values()) / COMPUTING:.0%}"
-    does, costs = CALLS[collective]
-    job = f"The job: {MODEL.name} on {GPUS} H100 {does.format(f'{GRADIENT / 1e9:.0f} GB')}. Simulated on {ON}."
-    ports = " The ring leaves each node through one of its eight ports." if "ring" in times else ""
-    return f"{job} {costs.format(least, share)}{ports}"
+def exposed(bucket: int, algorithm: str | None = None) -> tuple[float, float]:
+    """Return the seconds of a step in which the GPUs wait: after the backward pass, and before the forward pass.
 
+    A reduce-scatter begins when the gradients of its bucket are ready, and outlasts the backward pass by at least the
+    last one. The all-gathers run ahead of the next forward pass, which waits for the first. Read backwards in time,
+    they are reduce-scatters. Without an ``algorithm``, the fastest of each.
 
-def exposed(algorithm: str, bucket: int) -> float:
-    """Seconds by which all-reduces in buckets, each begun when its gradients are ready, outlast the backward pass.
-
-    >>> exposed("multi_channel_ring", 25 << 20) < exposed("ring", 25 << 20)
-    True
+    >>> [each < 0.01 * COMPUTING for each in exposed(25 << 20)]
+    [True, True]
     """
     buckets = -(-GRADIENT // bucket)
-    ready = overlap.ready_times(buckets, BACKWARD)
-    return overlap.exposed(ready, [simulated(algorithm, bucket)] * buckets)
+    took = [
+        call(collective, algorithm, bucket) if algorithm else fastest(collective, bucket)
+        for collective in ("reduce_scatter", "all_gather")
+    ]
+    after, before = (
+        overlap.exposed(overlap.ready_times(buckets, computing), [each.seconds] * buckets)
+        for computing, each in zip((BACKWARD, FORWARD), took, strict=True)
+    )
+    return after, before
 
 
-def wasted(algorithm: str, tokens: float = 1e12) -> float:
-    """GPU hours that waiting for the all-reduce costs while the model sees so many tokens, if nothing overlaps.
+def hours(seconds: float, tokens: float = 1e12) -> float:
+    """Return the GPU hours of so many seconds in every step, while the model sees so many tokens.
 
-    >>> round(wasted("multi_channel_ring") / wasted("ring"), 2)
-    0.13
+    >>> round(hours(COMPUTING))
+    33333
     """
-    steps = tokens / (GPUS * MODEL.sequence)
-    return steps * simulated(algorithm) * GPUS / 3600
+    return tokens / (GPUS * MODEL.sequence) * seconds * GPUS / 3600
