@@ -19,7 +19,9 @@ takes the shortest way. All fields:
         latency: 1us              # further latency
         rate: 20GB/s              # of one message at most; left out: the port's
         uplink: 200GB/s           # shared by all that leaves the group, and by all that enters it; left out: no limit
-    protocols:                    # if any: how messages are sent, the first that fits; otherwise the links as above
+    fastest_protocol: true        # all messages of a call take the protocol in which the call ends first, as in NCCL;
+                                  # left out: each message takes the first that fits
+    protocols:                    # if any: how messages are sent; otherwise the links as above
       - name: LL
         algorithms: [ring]        # left out: all algorithms
         up_to: 64K                # bytes of a message; left out: any
@@ -122,6 +124,7 @@ class Machine(StrictModel):
     inside: Link | None = None
     network: Link
     levels: tuple[Level, ...] = ()
+    fastest_protocol: bool = False
     protocols: tuple[Protocol, ...] = ()
     slower: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1, allow_inf_nan=False)]] = Field(default={})
     links: LinkTable | None = None
@@ -152,6 +155,8 @@ class Machine(StrictModel):
             raise ValueError(f"the link 'inside' is missing: nodes of {self.ranks_per_node} ranks need one")
         if self.ranks_per_node % self.ports:
             raise ValueError(f"uneven ports: got {self.ports} for {self.ranks_per_node} ranks, expected a divisor")
+        if self.fastest_protocol and any(each.up_to for each in self.protocols):
+            raise ValueError("a protocol for a whole call: got a limit up_to of a message, expected none")
         sizes = [1, *(level.nodes for level in self.levels)]
         if any(large <= small or large % small for small, large in pairwise(sizes)):
             raise ValueError(
@@ -168,6 +173,11 @@ class Machine(StrictModel):
         """The protocols for one algorithm and a buffer of n bytes, in their order; the last is the plain links."""
         plain = Protocol(name="", inside=_delay(self.inside or self.network), network=_delay(self.network))
         return (*(protocol for protocol in self.protocols if protocol.fits(algorithm, n)), plain)
+
+    def choices(self, algorithm: str | None, n: int) -> tuple[tuple[Protocol, ...], ...]:
+        """Return the sets of protocols of which a call takes the fastest: each alone, or all by a message's size."""
+        protocols = self.protocols_for(algorithm, n)
+        return tuple((each,) for each in protocols[:-1] or protocols) if self.fastest_protocol else (protocols,)
 
 
 def _delay(link: Link) -> Delay:

@@ -186,7 +186,7 @@ def test_a_host_that_begins_with_digits_does_not_lengthen_a_number() -> None:
 
 
 def test_a_node_against_its_preset() -> None:
-    for rate, says in ((360e9, "preset"), (230e9, "half of the links"), (22e9, "another way than the fast links")):
+    for rate, says in ((360e9, "preset"), (180e9, "half of the links"), (22e9, "another way than the fast links")):
         found = [*findings(read(text(Run(**NODE, device=H100, rate=rate))))][-1]
         assert says in f"{found.kind} {found.follows}"
         assert "GB/s of the preset dgx-h100, if no switch adds (simulated)" in found.found

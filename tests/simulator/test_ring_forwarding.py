@@ -43,7 +43,7 @@ RINGS = ("ring", "hierarchical_ring", "segmented_ring")
 def clocks(schedule: Schedule, on: Machine, n: int) -> Clocks | None:
     """All clocks after a simulation with one for each rank; None where that is not enough."""
     try:
-        return simulation._run(simulation._setting(schedule, on, n, None), None, by_cell=False)[0]
+        return simulation._run(simulation._setting(schedule, on, n, on.choices(None, n)[-1]), None, by_cell=False)[0]
     except UnsureError:
         return None
 

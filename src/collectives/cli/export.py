@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from collectives import units
 from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, size, whole, wrong_input
@@ -131,15 +129,12 @@ def _time(row: dict[str, Any], on: Any) -> Time:
 
 
 def _protocol(row: dict[str, Any], on: Any) -> str:
-    """The protocol of the machine that the largest message has, which is one chunk for ring and tree."""
+    """Return the protocol of the machine that the largest message has, which is one chunk for ring and tree."""
     from collectives.simulator.scaling import Case, schedule
+    from collectives.simulator.simulation import simulate
 
     made = schedule(Case(row["collective"], row["algorithm"], row["ranks"], row["bytes"], on, row["segments"]))
-    largest = int(np.diff(made.cut(row["bytes"])).max())
-    fits = (
-        each for each in on.protocols_for(row["algorithm"], row["bytes"]) if each.up_to is None or largest <= each.up_to
-    )
-    return str(next(fits).name)
+    return simulate(made, on, row["bytes"], row["algorithm"]).protocol
 
 
 def _measured(path: Path, collective: str) -> list[Time]:

@@ -71,7 +71,7 @@ class Simulation:
 
     ``seconds`` is when the last rank is done, start-up included; ``finish`` (float64, by rank) is when its last message
     has left or arrived, start-up excluded. ``bytes`` are by class of link. ``busiest`` is the name of the port or
-    shared link that was occupied longest, and its occupied seconds.
+    shared link that was occupied longest, and its occupied seconds. ``protocol`` is that of the largest message.
     """
 
     seconds: float
@@ -79,6 +79,7 @@ class Simulation:
     messages: int
     bytes: dict[str, int]
     busiest: tuple[str, float]
+    protocol: str = ""
 
 
 def simulate(
@@ -89,10 +90,10 @@ def simulate(
     The result equals that of a plain loop over all messages with ``start = max(data, ports, shared links)``.
     ``algorithm`` selects the machine's protocols for that name. ``on_step`` sees the messages of every step.
 
-    Raises ValueError if n is negative, if the ranks do not fill the machine's nodes, and if the clocks need more than
-    2 GiB; ScheduleError if a step differs from the one that ``repeats`` declares it to repeat. Cost: about 1 ns a
-    message if steps repeat, as a ring's do, and half of it where clocks advance evenly; 10 ns if rows of several rings
-    share a link, and 80 ns otherwise.
+    Raises ValueError if n is negative, if the ranks neither fill the machine's nodes nor are a part of one, and if the
+    clocks need more than 2 GiB; ScheduleError if a step differs from the one that ``repeats`` declares it to repeat.
+    Cost: about 1 ns a message if steps repeat, as a ring's do, and half of it where clocks advance evenly; 10 ns if
+    rows of several rings share a link, and 80 ns otherwise.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> from collectives.machine import machine
@@ -102,12 +103,12 @@ def simulate(
     """
     if n < 0:
         raise ValueError(f"invalid buffer: got {n:,} bytes, expected 0 or more")
-    if schedule.p % machine.ranks_per_node:
+    if schedule.p > machine.ranks_per_node and schedule.p % machine.ranks_per_node:
         raise ValueError(
             f"ranks do not fill the nodes of {machine.name}: got {schedule.p:,}, "
-            f"expected a multiple of {machine.ranks_per_node}"
+            f"expected a multiple of {machine.ranks_per_node}, or a part of one node"
         )
-    if unknown := [node for node in machine.slower if node >= schedule.p // machine.ranks_per_node]:
+    if unknown := [node for node in machine.slower if node * machine.ranks_per_node >= schedule.p]:
         least = unknown[0] * machine.ranks_per_node + 1
         raise ValueError(
             f"no rank on node {unknown[0]}, which {machine.name} slows: "
@@ -115,13 +116,18 @@ def simulate(
         )
     if machine.links:
         return _routed(schedule, machine, n, on_step)
-    setting = _setting(schedule, machine, n, algorithm)
-    try:
-        if on_step is None:
-            return _result(setting, *_run(setting, None, by_cell=False))
-    except UnsureError:
-        pass
+    settings = [_setting(schedule, machine, n, protocols) for protocols in machine.choices(algorithm, n)]
+    if on_step is None:
+        return min(map(_silent, settings), key=lambda result: result.seconds)
+    setting = min(settings, key=lambda each: _silent(each).seconds) if len(settings) > 1 else settings[0]
     return _result(setting, *_run(setting, on_step, by_cell=True))
+
+
+def _silent(setting: _Setting) -> Simulation:
+    try:
+        return _result(setting, *_run(setting, None, by_cell=False))
+    except UnsureError:
+        return _result(setting, *_run(setting, None, by_cell=True))
 
 
 def _routed(schedule: Schedule, machine: Machine, n: int, on_step: OnStep | None) -> Simulation:
@@ -161,11 +167,10 @@ class _Setting(NamedTuple):
     links: Links
 
 
-def _setting(schedule: Schedule, machine: Machine, n: int, algorithm: str | None) -> _Setting:
+def _setting(schedule: Schedule, machine: Machine, n: int, protocols: tuple[Protocol, ...]) -> _Setting:
     node = np.arange(schedule.p) // machine.ranks_per_node
     if schedule.switches:
         node = np.append(node, _beyond(machine, schedule))
-    protocols = machine.protocols_for(algorithm, n)
     links = links_of(machine, node, protocols, schedule.switches)
     return _Setting(schedule, machine, protocols, schedule.cut_bytes(n), node, links)
 
@@ -173,7 +178,7 @@ def _setting(schedule: Schedule, machine: Machine, n: int, algorithm: str | None
 def _beyond(machine: Machine, schedule: Schedule) -> Ints:
     """The node of every switch: the ranks' own if they fill one, otherwise a node in groups of its own."""
     group = max((level.nodes for level in machine.levels), default=1)
-    nodes = schedule.p // machine.ranks_per_node
+    nodes = -(-schedule.p // machine.ranks_per_node)
     return np.full(schedule.switches, 0 if nodes == 1 and machine.inside else -(-nodes // group) * group)
 
 
@@ -267,16 +272,17 @@ def _messages(sent: Messages, now: Scratch) -> TimedMessages:
 
 def _result(setting: _Setting, clocks: Clocks, largest: float) -> Simulation:
     machine, p = setting.machine, setting.schedule.participants
-    startup = setting.protocols[protocol_of(largest, setting.links.limit)].startup if largest else 0.0
+    protocol = setting.protocols[protocol_of(largest, setting.links.limit)]
     names = ["inside", "network", *(level.name for level in machine.levels)]
     return Simulation(
-        seconds=float(clocks.finish.max(initial=0.0)) + startup,
+        seconds=float(clocks.finish.max(initial=0.0)) + (protocol.startup if largest else 0.0),
         finish=clocks.finish[: setting.schedule.p],
         messages=int(clocks.messages[0]),
         bytes={
             name: int(n) for name, n in zip(names, clocks.bytes, strict=True) if n or name != "inside" or machine.inside
         },
         busiest=_busiest(setting, clocks, p),
+        protocol=protocol.name,
     )
 
 
