@@ -32,8 +32,8 @@ class Call(NamedTuple):
 def call(collective: str, algorithm: str, nbytes: int = GRADIENT) -> Call:
     """Return the simulated seconds of one call, pipelined in the best number of segments.
 
-    >>> round(call("all_gather", "ring").seconds / call("all_gather", "multi_channel_ring").seconds)
-    7
+    >>> call("all_gather", "ring").seconds > 6 * call("all_gather", "multi_channel_ring").seconds
+    True
     """
     return Call(algorithm, float(row(Case(collective, algorithm, GPUS, nbytes, machine(ON)))["seconds"]))
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import median
 from typing import Any
 
 import pandas as pd
 
-from collectives.algorithms import ALGORITHMS
-from collectives.autotune import choose
+from collectives.algorithms import ALGORITHMS, candidates
 from collectives.machine import Machine, machine
 from collectives.schedule import Schedule, Step
-from collectives.simulator.scaling import Case, row
+from collectives.simulator.scaling import Case, Row, row
 from collectives.traffic import traffic
-from collectives.units import format_bytes
-from collectives_book.figures import predicted, statements
+from collectives.units import duration, format_bytes
+from collectives_book.figures import predicted
 from collectives_book.figures.statements import Rows
 from collectives_book.measured_machines.predictions import fitted
 from collectives_book.needs import MODELS
@@ -26,74 +26,91 @@ SIZES = (8, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, BUCKET, 256 * MIB)
 
 # Machines of the map, what its panels say of them, and the numbers of nodes: three are no power of two.
 NODES = {
-    "dgx-h100": ("H100: nodes of eight GPUs, each with its own port", (2, 3, 8, 12, 16, 64)),
-    "summit": ("Summit: nodes of six GPUs that share one port", (2, 3, 4, 8, 16, 64)),
+    "dgx-h100": ("H100: nodes of eight GPUs, each with its own port", (2, 3, 8, 12, 16)),
+    "summit": ("Summit: nodes of six GPUs that share one port", (2, 3, 4, 8, 16)),
     "ethernet": ("Ethernet: one rank a node, TCP", (4, 6, 8, 12, 16, 64)),
 }
+FEW, PART = 12, 64 * KIB  # ranks that each other rank can serve by itself; bytes of a part that is large
 
-# By machine, number of ranks and size: the seconds of each algorithm.
-Times = Mapping[str, Mapping[int, Mapping[int, Mapping[str, float]]]]
+# By machine, number of ranks and size: the simulations of the algorithms that can be the fastest there.
+Times = Mapping[str, Mapping[int, Mapping[int, Mapping[str, Row]]]]
 
 
 def rule(on: Machine, p: int, n: int) -> str:
     """Three questions: is the buffer small, are links in the node faster, or neither."""
     small = on.protocols_for("ring", 1)[0]  # the protocol for small messages
-    alpha = small.network.latency + small.network.overhead
-    if n <= alpha * small.share * on.network.rate:  # the knee
-        return "recursive_doubling"
-    if on.ranks_per_node > 1 and n / p >= 16 * 1024:
-        return "hierarchical_ring"
-    return "optimal"
+    knee = (small.network.latency + small.network.overhead) * small.share * on.network.rate
+    if n <= knee:
+        return "exchange" if p <= FEW and n * p <= knee else "recursive_doubling"
+    if on.ranks_per_node > 1 and n / p >= PART:
+        return "multi_channel_tree" if on.ports > 1 else "hierarchical_tree"
+    return "halving_doubling" if p & (p - 1) == 0 else "swing"
 
 
-def seconds(on: Machine, collective: str, name: str, p: int, n: int) -> float:
-    """Simulated, in the number of segments that "auto" takes."""
-    return float(row(Case(collective, name, p, n, on, choose(collective, p, n, name, on=on).segments))["seconds"])
+@cache
+def simulate(on: str, collective: str, name: str, p: int, n: int) -> Row:
+    """Return the simulation of a call on a preset, in the best number of segments (`collectives.simulator.scaling`)."""
+    return row(Case(collective, name, p, n, machine(on)))
+
+
+def seconds(on: str, collective: str, name: str, p: int, n: int) -> float:
+    """Return the simulated seconds of a call on a preset."""
+    return float(simulate(on, collective, name, p, n)["seconds"])
 
 
 def simulated() -> Times:
-    """Every field of the map. Cost: half a minute."""
+    """Return every field of the map. Cost: a minute."""
     return {
-        name: {count * on.ranks_per_node: _column(on, count * on.ranks_per_node) for count in NODES[name][1]}
+        name: {count * on.ranks_per_node: column(name, count * on.ranks_per_node) for count in NODES[name][1]}
         for name, on in ((name, machine(name)) for name in NODES)
     }
 
 
-def _column(on: Machine, p: int) -> dict[int, dict[str, float]]:
-    """By size. A tree that takes longer for fewer bytes than another one for these cannot win, and is left out."""
-    names = ["recursive_doubling", "optimal", "halving_doubling", "ring"]
-    names += ["hierarchical_ring"] if on.ranks_per_node > 1 else []
-    tree = "hierarchical_tree" if on.ranks_per_node > 1 else "two_tree"
-    found: dict[int, dict[str, float]] = {}
-    for n in SIZES:
-        found[n] = {name: seconds(on, "all_reduce", name, p, n) for name in names}
-        if all(each.get(tree, 0) < min(found[n].values()) for each in found.values()):
-            found[n][tree] = seconds(on, "all_reduce", tree, p, n)
+def column(on: str, p: int, collective: str = "all_reduce", sizes: Sequence[int] = SIZES) -> dict[int, dict[str, Row]]:
+    """Return by size the simulations of all candidates, but of those that take longer for fewer bytes than another."""
+    found: dict[int, dict[str, Row]] = {}
+    before = dict.fromkeys(candidates(collective), 0.0)  # the longest time so far
+    for n in sizes:
+        found[n] = {}
+        for name in sorted(before, key=before.__getitem__):
+            if before[name] <= min((float(each["seconds"]) for each in found[n].values()), default=before[name]):
+                found[n][name] = simulate(on, collective, name, p, n)
+                before[name] = float(found[n][name]["seconds"])
     return found
 
 
+def best(field: Mapping[str, Row]) -> str:
+    """Return the name of the fastest; of those within 1 %, the one with the fewest messages."""
+    least = min(each["seconds"] for each in field.values())
+    return min((each["messages"], name) for name, each in field.items() if each["seconds"] <= 1.01 * least)[1]
+
+
 def panels(times: Times) -> list[predicted.Fastest]:
-    """The map's panels: the fastest algorithm of each field."""
+    """Return the map's panels: the best algorithm of each field."""
     return [
         predicted.Fastest(
-            NODES[name][0],
-            list(columns),
-            {n: [min(each[n], key=each[n].__getitem__) for each in columns.values()] for n in SIZES},
+            NODES[name][0], list(columns), {n: [best(each[n]) for each in columns.values()] for n in SIZES}
         )
         for name, columns in times.items()
     ]
 
 
 def regrets(times: Times, name: str, pick: Callable[[Machine, int, int], str]) -> list[float]:
-    """How many times as long as the fastest the picked algorithm takes, in each field of a machine."""
+    """Return the times of the picked algorithm over those of the fastest, in each field of a machine."""
     on = machine(name)
-    return [each[n][pick(on, p, n)] / min(each[n].values()) for p, each in times[name].items() for n in SIZES]
+    return [
+        seconds(name, "all_reduce", pick(on, p, n), p, n) / min(each["seconds"] for each in field.values())
+        for p, column in times[name].items()
+        for n, field in column.items()
+    ]
 
 
 def compared(times: Times) -> Rows:
-    """The rule and single algorithms: by machine the median and the worst of `regrets`, as text."""
+    """Return the rule's and single algorithms' `regrets` by machine, as text: the median and the worst."""
     picks: dict[str, Callable[[Machine, int, int], str]] = {"the three questions": rule}
-    picks |= {f"always {each}": lambda *_, each=each: each for each in ("ring", "recursive_doubling", "optimal")}
+    picks |= {
+        f"always {each}": lambda *_, each=each: each for each in ("ring", "recursive_doubling", "halving_doubling")
+    }
     found = {said: {name: regrets(times, name, pick) for name in times} for said, pick in picks.items()}
     return pd.DataFrame(found).map(lambda each: f"{median(each):.2f}, at worst {max(each):.1f}").T
 
@@ -101,12 +118,12 @@ def compared(times: Times) -> Rows:
 def losses(name: str, rows: Rows) -> list[dict[str, Any]]:
     """For each measured cell, how many times as long as the fastest the rule's algorithm took, where it was measured.
 
-    Halving-doubling has the counts of `optimal` on powers of two, and replaces it.
+    Halving-doubling has nearly the counts of `swing`, which nobody measured, and replaces it.
     """
     found, on = [], fitted(name)
     for (p, n), cell in rows.groupby(["ranks", "bytes"]):
         took = cell.set_index("algorithm").median_us
-        pick = {"optimal": "halving_doubling"}.get(picked := rule(on, p, n), picked)
+        pick = {"swing": "halving_doubling"}.get(picked := rule(on, p, n), picked)
         if pick in took:
             times = float(took[pick] / took.min())
             found.append({"pick": pick, "times": times, "better": took.idxmin(), "ranks": p, "bytes": n})
@@ -150,9 +167,10 @@ def leaving(schedule: Schedule, g: int) -> float:
 
 
 def calls() -> Rows:
-    """What training Llama 3 8B calls: collective, ranks, bytes, the fastest algorithms, and what a plain one loses.
+    """Return what training Llama 3 8B calls: collective, ranks, bytes, the fastest algorithm, and a plain one over it.
 
     In 16 bits, with one sequence for each rank. Plain is the ring, or the pairwise all-to-all; simulated on `dgx-h100`.
+    The fastest is that of all candidates.
     """
     llama = next(model for model in MODELS if model.name == "Llama 3 8B")
     layer, activations = int(2 * llama.parameters / llama.layers), 2 * llama.sequence * llama.width
@@ -168,21 +186,16 @@ def calls() -> Rows:
     return pd.DataFrame({said: _call(*call) for said, call in made.items()}).T
 
 
-CANDIDATES: dict[str, Sequence[str]] = {
-    "all_reduce": ("ring", "recursive_doubling", "optimal", "halving_doubling", "hierarchical_ring"),
-    "all_gather": ("ring", "bruck", "recursive_doubling"),
-    "reduce_scatter": ("ring", "recursive_halving", "optimal"),
-    "all_to_all": ("pairwise", "bruck"),
-}
+PLAIN = {"all_to_all": "pairwise"}  # or the ring
 
 
 def _call(collective: str, p: int, n: int) -> dict[str, Any]:
-    on = machine("dgx-h100")
-    names = [name for name in CANDIDATES[collective] if p > on.ranks_per_node or "hierarchical" not in name]
-    found = {name: seconds(on, collective, name, p, n) for name in names}
+    found = column("dgx-h100", p, collective, [n])[n]
+    fast, plain = best(found), PLAIN.get(collective, "ring")
     return {
         "calls": f"{collective.replace('_', '-')} on {p}",
         "bytes": format_bytes(n) if n < MIB or n == BUCKET else f"{n / 1e6:,.0f} MB",
-        "fastest": statements.least(found).replace(" and ", ", "),
-        "plain": found[names[0]] / min(found.values()),
+        "fastest": fast,
+        "time": duration(found[fast]["seconds"]),
+        "plain": seconds("dgx-h100", collective, plain, p, n) / found[fast]["seconds"],
     }
