@@ -123,5 +123,5 @@ CRITERIA = [
         _within(1.5),
     ),
     Criterion("close", 15, "At most 1.1 times as slow as the library's best.", _within(1.1)),
-    Criterion("score", 15, "No slower than the library's best, to 1%.", _within(1.01)),
+    Criterion("score", 15, "At most 5% slower than the library's best, of all that it has.", _within(1.05)),
 ]

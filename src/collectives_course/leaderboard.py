@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.algorithms import build, takes
+from collectives.algorithms import build, candidates, takes
 from collectives.bounds import lower_bound
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
@@ -25,14 +25,6 @@ from collectives_course.sandbox import SandboxError
 from collectives_course.verdict import Verdict
 
 BANDS = ((256, 8 << 10), (32 << 10, 512 << 10), (2 << 20, 16 << 20), (64 << 20, 512 << 20))
-RIVALS = (
-    "ring",
-    "recursive_doubling",
-    "halving_doubling",
-    "two_tree",
-    "hierarchical_ring",
-    "hierarchical_tree",
-)
 SEGMENTS = (1, 4, 16, 64)
 CRITERION = "score"
 LEAST_SEGMENT = 512  # bytes; smaller ones only cost more
@@ -144,15 +136,16 @@ class Standing:
 def standings(seed: int) -> tuple[Standing, ...]:
     """The library in the race of a seed, each algorithm with the number of segments that is best for it."""
     on = race(seed)
-    return tuple(Standing(n, bound(on, n), {name: _time(on, name, n) for name in RIVALS}) for n in on.sizes)
+    rivals = candidates("all_reduce")
+    return tuple(Standing(n, bound(on, n), {name: _time(on, name, n) for name in rivals}) for n in on.sizes)
 
 
 def _time(on: Race, name: str, n: int) -> float:
     most = max(1, n // LEAST_SEGMENT)
     cuts = [s for s in SEGMENTS if s <= most] if takes("all_reduce", name, "segments") else [1]
     options = {"ranks_per_node": on.machine.ranks_per_node}
-    candidates = (build("all_reduce", name, on.p, segments=s, **options) for s in cuts)
-    return min(simulate(each, on.machine, n).seconds for each in candidates)
+    made = (build("all_reduce", name, on.p, segments=s, **options) for s in cuts)
+    return min(simulate(each, on.machine, n).seconds for each in made)
 
 
 def geometric_mean(values: list[float]) -> float:
