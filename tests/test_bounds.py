@@ -19,7 +19,7 @@ from collectives.bounds import (
     star_seconds,
 )
 from collectives.contracts import CONTRACTS
-from collectives.machine import machine, presets
+from collectives.machine import Link, Machine, machine, presets
 
 COLLECTIVES = list(CONTRACTS)
 
@@ -83,8 +83,9 @@ def test_what_is_added_is_what_the_closed_form_says(collective: str, algorithm: 
 
 @pytest.mark.parametrize(("p", "g"), [(6, 2), (6, 3), (12, 4), (16, 8), (10, 5)])
 def test_what_leaves_nodes_of_any_size_is_what_the_closed_forms_say(p: int, g: int) -> None:
-    for name in ("hierarchical_ring", "multi_channel_ring"):
-        known = ALGORITHMS["all_reduce", name]
+    for (_, name), known in ALGORITHMS.items():
+        if not known.inside:
+            continue
         assert known.cost is not None
         assert known.inside is not None
         schedule, whole, inside = known(p, ranks_per_node=g), known.cost(p, g), known.inside(p, g)
@@ -94,6 +95,23 @@ def test_what_leaves_nodes_of_any_size_is_what_the_closed_forms_say(p: int, g: i
         assert sent[1].max() == pytest.approx(inside.sent * schedule.k)
         assert sent[0].max() == pytest.approx((whole.sent - inside.sent) * schedule.k)
         assert schedule.nsteps == whole.steps - (inside.steps if name == "multi_channel_ring" else 0)
+
+
+@pytest.mark.parametrize(("collective", "name"), [key for key, each in ALGORITHMS.items() if each.at_once])
+def test_channels_count_the_longer_time_where_links_differ_and_both_where_they_share_a_port(
+    collective: str, name: str
+) -> None:
+    known, slow, fast = ALGORITHMS[collective, name], (1e-6, 1e-10, 0.0), (5e-6, 4e-11, 0.0)
+    assert known.cost is not None
+    assert known.on_nodes(16, 4, 1 << 28, fast, fast) == pytest.approx(known.cost(16, 4).seconds(1 << 28, *fast))
+    on = Machine(
+        name="nodes",
+        ranks_per_node=4,
+        inside=Link(overhead=1e-6, rate=1e10),
+        network=Link(overhead=5e-6, rate=1 / 4e-11),
+    )
+    took = simulate(known(16, ranks_per_node=4), on, 1 << 28).seconds
+    assert took == pytest.approx(known.on_nodes(16, 4, 1 << 28, slow, fast), rel=0.02)
 
 
 @pytest.mark.parametrize("name", [name for name in presets() if not machine(name).links])

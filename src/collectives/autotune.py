@@ -163,7 +163,7 @@ def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
 
     >>> from collectives.machine import machine
     >>> round(bound(machine("dgx-h100"), "all_reduce", 64, 1 << 30) * 1e3, 2)
-    4.7
+    6.27
     """
     if on.links:
         from collectives.topology.bound import seconds  # needs scipy

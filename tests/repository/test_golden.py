@@ -101,12 +101,12 @@ def test_what_auto_chooses(golden: ModuleType, monkeypatch: pytest.MonkeyPatch) 
 
     def other(collective: str, p: int, n: int, on: Any) -> autotune.Choice:
         chosen = real(collective, p, n, on=on)
-        if (collective, n) != ("reduce", 1 << 30):
+        if (collective, n) != ("reduce", 1 << 26):
             return chosen
         return chosen._replace(segments=chosen.segments + 1) if on is None else chosen._replace(seconds=1.0)
 
     lines = changed(golden, lambda: golden.chosen(ranks=[3]), lambda: monkeypatch.setattr(autotune, "choose", other))
-    on = ("dgx-1v", "dgx-a100", "dgx-h100", "ethernet", "marenostrum5", "summit", "textbook", "uneven")
+    on = ("dgx-1v", "dgx-a100", "dgx-h100", "ethernet", "marenostrum5", "measured", "summit", "textbook", "uneven")
     assert lines == sorted([*(f"! reduce {name} seconds" for name in on), "! reduce no machine p=03"])
 
 

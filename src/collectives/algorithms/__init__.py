@@ -99,7 +99,7 @@ class Algorithm:
         whole, within = self.cost(p, g), self.inside(p, g)
         beyond = Cost(*(all_ - part for all_, part in zip(whole, within, strict=True)))
         times = within.seconds(n, *inside), beyond.seconds(n, *outside)
-        return max(times) if self.at_once else sum(times)
+        return max(times) if self.at_once and inside != outside else sum(times)  # like links: one port for all
 
     @property
     def __signature__(self) -> inspect.Signature:
