@@ -185,13 +185,13 @@ def replacing(source: str) -> Any:
         {"ranks": [2, 4], "small": 8, "large": 8},
         {"small": 1, "large": 1},
         {"machine": "summit", "ranks": [6]},
-        {"map_nodes": [2], "map_sizes": [1], "map_algorithms": ["ring"], "map_machines": ["textbook", "summit"]},
+        {"map_nodes": [2], "map_sizes": [1], "map_machines": ["textbook", "summit"]},
         {"map_machines": ["textbook"]},
     ],
 )
 def test_simulations(asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = {"machine": "textbook", "ranks": [4], "algorithms": ["ring", "tree"], "small": 8, "large": "1K"}
-    parameters |= {"map_machines": [], "map_nodes": [], "map_sizes": [], "map_algorithms": []}
+    parameters |= {"map_machines": [], "map_nodes": [], "map_sizes": []}
     ends = replacing("experiment.run(parameters)")
     monkeypatch.setattr(nbformat, "read", ends)
     assert "simulations" in draw("massive-scale", parameters | asked | {"output": f"{tmp_path}/rows"})

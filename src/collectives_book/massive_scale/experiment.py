@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from collectives.algorithms import ALGORITHMS, names
+from collectives.algorithms import ALGORITHMS, candidates, names
 from collectives.bench.environment import record
 from collectives.bench.results import write
 from collectives.errors import unknown
@@ -30,7 +30,6 @@ class Parameters(base.Parameters):
     map_machines: Distinct[Name]
     map_nodes: Distinct[Several]
     map_sizes: Distinct[Size]
-    map_algorithms: Distinct[Name]
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -39,7 +38,7 @@ class Parameters(base.Parameters):
 
     def settings(self) -> list[Case]:
         """What the figures simulate; raises ValueError where the parameters do not fit together."""
-        for name in (*self.algorithms, *self.map_algorithms):
+        for name in self.algorithms:
             if ("all_reduce", name) not in ALGORITHMS:
                 raise ValueError(unknown("algorithm", name, names("all_reduce")))
         self.map_settings()
@@ -52,8 +51,9 @@ class Parameters(base.Parameters):
         ]
 
     def map_settings(self) -> tuple[list[Machine], list[int], list[int], list[str]]:
-        """What the map takes: machines, nodes, sizes and algorithms."""
-        return [machine(name) for name in self.map_machines], self.map_nodes, self.map_sizes, self.map_algorithms
+        """Return what the map compares: machines, nodes, sizes, and every all-reduce that ranks can run."""
+        machines = [machine(name) for name in self.map_machines]
+        return machines, self.map_nodes, self.map_sizes, candidates("all_reduce")
 
 
 def _cut(algorithm: str, ranks: int, size: int, on: Machine) -> int | None:
