@@ -169,3 +169,13 @@ def test_few_samples_have_medians_and_no_verdict() -> None:
 
 def test_the_record_can_be_written() -> None:
     assert json.dumps(Straggler(**GOOD).settings().model_dump())
+
+
+def test_the_rows_around_a_slow_rank_are_what_their_samples_say() -> None:
+    path = ROOT / "experiments/results/reference/slow-motion/faults/around-slow-rank.json"
+    recorded = json.loads(path.read_text())
+    for row in recorded["rows"]:
+        assert len(row["samples"]) == recorded["settings"][0]["repetitions"]
+        low, _, median, _, high = sorted(row["samples"])
+        assert (row["low_us"], row["median_us"], row["high_us"], row["wrong"]) == (low, median, high, 0)
+        assert row["median_us"] > 0.9e6 * row["bytes"] * (2 * 7 / 8 if row["slow_host"] is None else 2) / 25e6
