@@ -64,7 +64,7 @@ def segmented(case: Case) -> tuple[int, Simulation]:
     An algorithm that takes no segments has 1; a case that says its number has that one.
     """
     segments, best = case.segments or 1, _simulated(case, case.segments or 1)
-    while not case.segments and _has_segments(case) and 4 * segments <= case.bytes:
+    while not case.segments and best.seconds and _has_segments(case) and 4 * segments <= case.bytes:
         other = _simulated(case, 2 * segments)
         if other.seconds > 0.99 * best.seconds:
             break
