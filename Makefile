@@ -31,7 +31,8 @@ export BEGAN := $(or $(BEGAN),$(shell date +%s))
 AFTER = $$(( ($$(date +%s) - BEGAN) / 60 )) min $$(( ($$(date +%s) - BEGAN) % 60 )) s
 TAKES_quick := , five minutes on two cores
 
-WORKERS := --numprocesses 2 --dist loadfile
+# Files in their order, not those of many tests first: the last ones are short, so that both workers end together.
+WORKERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help env experiments first-pages site book pdf serve check format unit test test-all record golden golden-check \
     gpu-check lock clean checksum

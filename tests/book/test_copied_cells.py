@@ -1,23 +1,63 @@
 """The cells of a chapter that a reader sees run by themselves, one after the other, in the folder `chapters/`."""
 
-from pathlib import Path
+import json
+import subprocess
+import sys
 
 import pytest
-from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_notebook
 from test_site import needs_site
 
 from places import ROOT, script
 
 GATES = script("gates")
-PAGES = [page for page in sorted((ROOT / "chapters").glob("*.md")) if GATES.shown(page.read_text(encoding="utf8"))]
+PAGES = {page.stem: GATES.shown(page.read_text(encoding="utf8")) for page in sorted((ROOT / "chapters").glob("*.md"))}
+CELLS = {page: [code for _, code in shown] for page, shown in PAGES.items() if shown}
+# A process for each page, forked from one that has imported what takes long. Prints how those that fail have failed.
+RUN = """
+import json, os, sys, tempfile, traceback
+import matplotlib
+matplotlib.use("agg")
+import matplotlib.pyplot, pandas, collectives_book.figures
+
+for page, cells in json.load(sys.stdin).items():
+    with tempfile.TemporaryFile("w+") as said:
+        sys.stdout.flush()
+        if not (child := os.fork()):
+            os.dup2(said.fileno(), 1)
+            try:
+                names = {"__name__": "__main__", "display": print}
+                for cell in cells:
+                    exec(cell, names)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc(file=said)
+                said.flush()
+            os._exit(1)
+        if os.waitpid(child, 0)[1]:
+            said.seek(0)
+            print(json.dumps({page: said.read()[-4000:]}))
+"""
+
+pytestmark = [pytest.mark.extended, needs_site]  # some pages read what `make book` measured
 
 
-@pytest.mark.extended
-@needs_site  # some pages read what `make book` measured
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_cells_that_are_copied_run_alone(page: Path) -> None:
-    """In a new kernel, as a reader starts one; a cell that fails raises its error here."""
-    cells = [new_code_cell(code) for _, code in GATES.shown(page.read_text(encoding="utf8"))]
-    resources = {"metadata": {"path": str(page.parent)}}
-    NotebookClient(new_notebook(cells=cells), timeout=300, kernel_name="python3", resources=resources).execute()
+@pytest.fixture(scope="module")
+def failed() -> dict[str, str]:
+    command = [sys.executable, "-c", RUN]
+    done = subprocess.run(
+        command,
+        cwd=ROOT / "chapters",
+        input=json.dumps(CELLS),
+        text=True,
+        stdout=subprocess.PIPE,
+        timeout=800,
+        check=True,
+    )
+    return {page: why for line in done.stdout.splitlines() for page, why in json.loads(line).items()}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", CELLS)
+def test_cells_that_are_copied_run_alone(failed: dict[str, str], page: str) -> None:
+    """As a reader's own; what a cell before them has done that is not shown is not there."""
+    assert page not in failed, failed[page]

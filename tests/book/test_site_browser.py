@@ -1,6 +1,12 @@
-"""The built site in Chromium, without a network: what a reader sees, on a desk and on a telephone."""
+"""The built site in Chromium, without a network: what a reader sees, on a desk and on a telephone.
+
+A page is opened once: for both colour schemes, and for axe.
+"""
+
+from typing import Any, NamedTuple
 
 import pytest
+from axe_playwright_python import base
 from playwright.sync_api import Browser, Page, expect
 from test_site import DOCUMENTS, SITE, TOC, needs_site
 
@@ -25,11 +31,18 @@ UNTYPESET = """
         .concat([...document.querySelectorAll("mjx-merror")]).map(it => it.outerHTML.slice(0, 200))
 """
 
+DESK = {"width": 1280, "height": 720}
+
 pytestmark = [
     pytest.mark.extended,
     needs_site,
     needs_browser,
 ]
+
+
+def choose(page: Page, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.wait_for_function(f"document.documentElement.dataset.theme == '{scheme}'")
 
 
 def test_the_index_shows_the_race_on_its_first_screen(page: Page, complaints: list[str]) -> None:
@@ -46,20 +59,59 @@ def test_the_index_shows_the_race_on_its_first_screen(page: Page, complaints: li
     assert not complaints
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_a_page_is_typeset_and_fits_a_telephone(page: Page, complaints: list[str], document: str, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size(TELEPHONE)
-    page.goto(f"{document}.html")
-    page.wait_for_load_state("networkidle")
-    assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]
-    assert page.evaluate(WIDEST_PICTURE) <= TELEPHONE["width"]
-    page.evaluate("window.MathJax?.startup?.promise")
-    assert not page.evaluate(UNTYPESET)
-    assert not page.evaluate(UNMARKED)
+@pytest.mark.parametrize("opened", DOCUMENTS, indirect=True)
+def test_a_page_is_typeset_and_fits_a_telephone(opened: tuple[Page, list[str]]) -> None:
+    page, complaints = opened
+    for scheme in ("light", "dark"):
+        choose(page, scheme)
+        assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]
+        assert page.evaluate(WIDEST_PICTURE) <= TELEPHONE["width"]
+        page.evaluate("window.MathJax?.startup?.promise")
+        assert not page.evaluate(UNTYPESET)
+        assert not page.evaluate(UNMARKED)
     assert not complaints
+
+
+class Allowed(NamedTuple):
+    """What axe finds in the theme and we leave there."""
+
+    rule: str
+    selector: str
+    reason: str
+
+
+ALLOWED = [
+    Allowed("region", ".sidebar-primary-item", "the theme's logo, a link to the first page, is in no landmark"),
+    Allowed("color-contrast", ".genindextable a", "the theme's colour of a link in bold on a striped row of the index"),
+]
+
+
+def violations(page: Page, rules: list[str] | None = None) -> list[str]:
+    """What axe finds and the list does not allow: rule, place, and what is wrong."""
+    options: dict[str, Any] = {"resultTypes": ["violations"], "preload": False}
+    found = page.evaluate("options => axe.run(options)", options | ({"runOnly": rules} if rules else {}))
+    return [
+        f"{rule['id']} at {node['target']}: {node['failureSummary']}"
+        for rule in found["violations"]
+        for node in rule["nodes"]
+        if not is_allowed(page, rule["id"], node["target"])
+    ]
+
+
+def is_allowed(page: Page, rule: str, target: list[str]) -> bool:
+    node = page.locator(target[-1]).first
+    return any(rule == it.rule and node.evaluate("(it, at) => it.closest(at) !== null", it.selector) for it in ALLOWED)
+
+
+@pytest.mark.parametrize("opened", [*DOCUMENTS, "search", "genindex"], indirect=True)
+def test_axe_finds_nothing(opened: tuple[Page, list[str]]) -> None:
+    page, _ = opened
+    page.set_viewport_size(DESK)
+    choose(page, "light")
+    page.evaluate(base.AXE_SCRIPT)
+    assert not violations(page)
+    choose(page, "dark")
+    assert not violations(page, ["color-contrast"])
 
 
 def test_next_leads_from_the_start_through_every_page_and_every_algorithm_from_disk(browser: Browser) -> None:

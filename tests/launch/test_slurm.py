@@ -20,7 +20,7 @@ from slurm.four_nodes import Inside, cluster, lacking, submit
 
 pytestmark = pytest.mark.extended
 
-SMALL = ["-p", "sizes=[4, 64K]", "-p", "repetitions=3"]
+SMALL = ["-p", "sizes=[4, 64K]", "-p", "algorithms=[ring]", "-p", "backends=[p2p]", "-p", "repetitions=3"]
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,20 @@
-"""The wheel in fresh environments, outside any checkout: with numpy alone, then with each extra."""
+"""The wheel in fresh environments, outside any checkout: with numpy alone, then with each extra.
+
+pip installs the wheel with numpy; what an extra needs is linked from the environment of the tests, which has the lock's
+versions. tests/repository/test_packaging.py has pip resolve them.
+"""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from places import ROOT
 
@@ -37,17 +44,40 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def needed(by: Distribution, extra: str) -> Iterator[Distribution]:
+    """What pip would install for an extra of a distribution: what that needs, and what these need."""
+    todo, seen = [(by, extra)], set()
+    while todo:
+        one, asked = todo.pop()
+        for requirement in map(Requirement, one.requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": asked}):
+                found = by if requirement.name == by.name else distribution(requirement.name)
+                new = {(found.name, each) for each in ("", *requirement.extras)} - seen
+                todo += [(found, each) for _, each in new]
+                seen |= new
+        if one is not by:
+            yield one
+
+
 class Installed:
-    """A fresh environment with the wheel, and of its extras what is asked for, at the lock's versions."""
+    """A fresh environment with the wheel, and of its extras what is asked for, and no other package."""
 
     def __init__(self, wheel: Path, extra: str, folder: Path) -> None:
-        self.wheel, self.folder, self.bin = wheel, folder, folder / "venv" / "bin"
+        self.folder, self.bin = folder, folder / "venv" / "bin"
         assert done([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], folder).returncode == 0
+        pip("--python", self.bin / "python", "install", "--no-compile", "-c", LOCK, wheel, folder=folder)
+        (self.site,) = (folder / "venv" / "lib").glob("python*/site-packages")
         self.add(extra)
 
     def add(self, extra: str) -> None:
-        what = f"{self.wheel}[{extra}]" if extra else self.wheel
-        pip("--python", self.bin / "python", "install", "--no-compile", "-c", LOCK, what, folder=self.folder)
+        (mine,) = distributions(name="collective-communication", path=[str(self.site)])
+        for each in needed(mine, extra):
+            for file in each.files or ():
+                inside = file if file.parts[0] == ".." else Path(file.parts[0])  # a package as a whole
+                link = Path(os.path.normpath(self.site / inside))
+                if not link.exists():
+                    link.parent.mkdir(parents=True, exist_ok=True)
+                    link.symlink_to(Path(os.path.normpath(each.locate_file(inside))))
 
     def collectives(self, line: str, code: int = 0) -> str:
         """What the command prints; with another exit code than 0, what it says on standard error."""
@@ -85,10 +115,11 @@ LINKED = ("a100", "dgx1", "dgx2", "mi250", "ndv2")
 
 def test_simulate(wheel: Path, tmp_path: Path) -> None:
     here = Installed(wheel, "simulate", tmp_path)
-    for machine in here.python("from collectives.machine import presets; print(*presets())").split():
-        # a machine whose links are known one by one has a fixed number of ranks: those of a node
-        ranks = "" if machine in LINKED else "-p 24"
-        assert here.rows(f"simulate all_reduce tree {ranks} --machine {machine} --bytes 8")[0]["machine"] == machine
+    read = "from collectives.machine import machine, presets; print(*(machine(each).name for each in presets()))"
+    assert {*LINKED} < {*here.python(read).split()}
+    # a machine whose links are known one by one has a fixed number of ranks: those of a node
+    for on in (LINKED[0], "summit -p 24"):
+        assert here.rows(f"simulate all_reduce tree --bytes 8 --machine {on}")[0]["machine"] == on.split()[0]
     assert len(here.rows("verify --all --max-ranks 2")) == len(here.rows("list"))
 
 

@@ -12,7 +12,7 @@ from sweep import each
 pytestmark = pytest.mark.integration
 
 # Rounds of all functions, for each number of ranks.
-ROUNDS = {1: 8, 2: 8, 3: 8, 5: 12, 8: 6}
+ROUNDS = {1: 8, 2: 8, 5: 12}
 
 
 @pytest.mark.parametrize("p", each(ROUNDS, few=[2]))
