@@ -25,13 +25,15 @@ def test_no_candidate_beats_the_choice(name: str, p: int, collective: str) -> No
 
 
 def test_formulas_decide_where_the_simulator_does_not_know_the_machine() -> None:
-    """Measured ranks share processors; a latency and a rate do not say what a message costs its sender."""
+    """Links between ranks, measured by `calibrate` or at the first call, leave out the processors that send."""
     split = Machine.model_validate(
         {"name": "mine", "network": {"latency": "25us", "overhead": "5us", "rate": "1.25GB/s"}}
     )
     plain = machine("30us,1.25GB/s")
     measured = split.model_copy(update={"name": MEASURED})
-    assert choose("all_reduce", 8, 8, on=split).algorithm == "exchange"
-    assert {choose("all_reduce", 8, 8, on=on).algorithm for on in (plain, measured)} == {"recursive_doubling"}
-    assert choose("all_reduce", 2 * MOST_SIMULATED, 8, on=split).algorithm == "recursive_doubling"
+    assert {choose("all_reduce", 8, 8, on=on).algorithm for on in (plain, measured, split)} == {"recursive_doubling"}
+    ethernet = machine("ethernet")
+    assert ethernet.network == split.network
+    assert choose("all_reduce", 8, 8, on=ethernet).algorithm == "exchange"
+    assert choose("all_reduce", 2 * MOST_SIMULATED, 8, on=ethernet).algorithm == "recursive_doubling"
     assert choose("all_reduce", 13, 8, on=machine("summit")).seconds, "ranks that do not fill nodes"

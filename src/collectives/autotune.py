@@ -1,9 +1,10 @@
 """What "auto" chooses: the algorithm and number of segments with the shortest predicted time on a machine.
 
-On a named machine with more than one latency and one rate, every candidate is simulated, up to `MOST_SIMULATED` ranks.
-Elsewhere the prediction is the closed form in alpha and beta. Where one rank alone sends or receives, and in a
-segmented ring, latency counts apart from overhead there. Of equal predictions the first in the table counts, so equal
-arguments give an equal choice on every rank.
+On a preset, and on a machine with nodes or protocols, every candidate is simulated, up to `MOST_SIMULATED` ranks. On
+links alone, named or measured between ranks, the prediction is the closed form in alpha and beta: the simulator leaves
+out the processors that send the messages. Where one rank alone sends or receives, and in a segmented ring, latency
+counts apart from overhead there. Of equal predictions the first in the table counts, so equal arguments give an equal
+choice on every rank.
 
 The machine is the one that the environment variable COLLECTIVES_MACHINE names on rank 0, a preset or a file;
 `collectives calibrate` writes the file of the machine it runs on. Where it names none, CPU ranks measure the links of a
@@ -17,12 +18,14 @@ from typing import NamedTuple
 from collectives.algorithms import ALGORITHMS, Algorithm, candidates
 from collectives.bounds import default_node, lower_bound, star_seconds
 from collectives.contracts import CONTRACTS
-from collectives.machine import Link, Machine, machine
+from collectives.machine import Link, Machine, machine, presets
 
 VARIABLE = "COLLECTIVES_MACHINE"
 
 # The preset that counts where no machine is named and none can be measured: TCP between nodes.
 DEFAULT = "ethernet"
+
+PRESETS = frozenset(presets())
 
 # The name of a machine whose links the ranks have measured.
 MEASURED = "measured"
@@ -86,13 +89,10 @@ def choose(
 
 
 def _is_simulated(on: Machine, p: int) -> bool:
-    """Tell if the simulator knows a machine better: it leaves out the processors that `MEASURED` ranks share.
-
-    Without an overhead messages would cost their sender nothing, and many small ones no more than one.
-    """
+    """Tell if the simulator knows a machine better than formulas in one alpha and one beta do."""
     fits = p <= on.ranks_per_node or p % on.ranks_per_node == 0
-    told = on.protocols or on.inside or on.network.overhead
-    return bool(fits and told) and on.name != MEASURED and not on.links and p <= MOST_SIMULATED
+    told = on.protocols or on.inside or on.name in PRESETS
+    return bool(fits and told) and on.name != MEASURED and not on.links and 1 < p <= MOST_SIMULATED
 
 
 def _simulated(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
