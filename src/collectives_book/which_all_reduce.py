@@ -13,7 +13,7 @@ import pandas as pd
 from collectives.algorithms import ALGORITHMS, candidates
 from collectives.machine import Machine, machine
 from collectives.schedule import Schedule, Step
-from collectives.simulator.scaling import Case, Row, row
+from collectives.simulator.scaling import Case, Row, column, regimes, row
 from collectives.traffic import traffic
 from collectives.units import duration, format_bytes
 from collectives_book.figures import predicted
@@ -48,34 +48,19 @@ def rule(on: Machine, p: int, n: int) -> str:
 
 
 @cache
-def simulate(on: str, collective: str, name: str, p: int, n: int) -> Row:
-    """Return the simulation of a call on a preset, in the best number of segments (`collectives.simulator.scaling`)."""
-    return row(Case(collective, name, p, n, machine(on)))
-
-
 def seconds(on: str, collective: str, name: str, p: int, n: int) -> float:
-    """Return the simulated seconds of a call on a preset."""
-    return float(simulate(on, collective, name, p, n)["seconds"])
+    """Return the simulated seconds of a call on a preset, in the best number of segments."""
+    return float(row(Case(collective, name, p, n, machine(on)))["seconds"])
 
 
-def simulated() -> Times:
-    """Return every field of the map. Cost: a minute."""
-    return {
-        name: {count * on.ranks_per_node: column(name, count * on.ranks_per_node) for count in NODES[name][1]}
-        for name, on in ((name, machine(name)) for name in NODES)
-    }
-
-
-def column(on: str, p: int, collective: str = "all_reduce", sizes: Sequence[int] = SIZES) -> dict[int, dict[str, Row]]:
-    """Return by size the simulations of all candidates, but of those that take longer for fewer bytes than another."""
-    found: dict[int, dict[str, Row]] = {}
-    before = dict.fromkeys(candidates(collective), 0.0)  # the longest time so far
-    for n in sizes:
-        found[n] = {}
-        for name in sorted(before, key=before.__getitem__):
-            if before[name] <= min((float(each["seconds"]) for each in found[n].values()), default=before[name]):
-                found[n][name] = simulate(on, collective, name, p, n)
-                before[name] = float(found[n][name]["seconds"])
+def simulated(sizes: Sequence[int] = SIZES) -> Times:
+    """Return every field of the map, with all candidates that can be the fastest there. Cost: half a minute."""
+    found: dict[str, dict[int, dict[int, dict[str, Row]]]] = {}
+    for name, (_, nodes) in NODES.items():
+        on = machine(name)
+        found[name] = {count * on.ranks_per_node: {n: {} for n in sizes} for count in nodes}
+        for each in regimes([on], nodes, sizes, candidates("all_reduce")):
+            found[name][each["ranks"]][each["bytes"]][each["algorithm"]] = each
     return found
 
 
@@ -100,8 +85,8 @@ def regrets(times: Times, name: str, pick: Callable[[Machine, int, int], str]) -
     on = machine(name)
     return [
         seconds(name, "all_reduce", pick(on, p, n), p, n) / min(each["seconds"] for each in field.values())
-        for p, column in times[name].items()
-        for n, field in column.items()
+        for p, fields in times[name].items()
+        for n, field in fields.items()
     ]
 
 
@@ -190,7 +175,8 @@ PLAIN = {"all_to_all": "pairwise"}  # or the ring
 
 
 def _call(collective: str, p: int, n: int) -> dict[str, Any]:
-    found = column("dgx-h100", p, collective, [n])[n]
+    rows = column([n], candidates(collective), (machine("dgx-h100"), p), collective)
+    found = {str(each["algorithm"]): each for each in rows}
     fast, plain = best(found), PLAIN.get(collective, "ring")
     return {
         "calls": f"{collective.replace('_', '-')} on {p}",

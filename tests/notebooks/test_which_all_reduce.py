@@ -5,6 +5,7 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS, candidates, executable, names
 from collectives.machine import machine
+from collectives.simulator.scaling import Row, column
 from collectives_book import which_all_reduce as which
 
 SIZES = (8, 64 << 10, 16 << 20)
@@ -26,10 +27,16 @@ def test_the_rule_asks_three_questions(name: str, p: int, n: int, picked: str) -
     assert which.rule(machine(name), p, n) == picked
 
 
+def fields(on: str, collective: str, p: int) -> dict[int, dict[str, Row]]:
+    found: dict[int, dict[str, Row]] = {n: {} for n in SIZES}
+    for each in column(SIZES, candidates(collective), (machine(on), p), collective):
+        found[each["bytes"]][each["algorithm"]] = each
+    return found
+
+
 def test_a_regret_is_the_time_over_the_least() -> None:
-    columns = which.column("ethernet", 6, sizes=SIZES)
-    times = {"ethernet": {6: columns}}
-    least = [min(each["seconds"] for each in columns[n].values()) for n in SIZES]
+    times = {"ethernet": {6: fields("ethernet", "all_reduce", 6)}}
+    least = [min(each["seconds"] for each in field.values()) for field in times["ethernet"][6].values()]
     ring = [which.seconds("ethernet", "all_reduce", "ring", 6, n) for n in SIZES]
     assert which.regrets(times, "ethernet", lambda *_: "ring") == [a / b for a, b in zip(ring, least, strict=True)]
     assert which.compared(times)["ethernet"]["always ring"].startswith("2.07")
@@ -47,7 +54,7 @@ def test_a_regret_is_the_time_over_the_least() -> None:
 )
 def test_no_candidate_beats_the_algorithm_that_the_map_names(on: str, collective: str, p: int) -> None:
     """Also none of those that the map leaves out, because they take longer for fewer bytes."""
-    for n, field in which.column(on, p, collective, SIZES).items():
+    for n, field in fields(on, collective, p).items():
         times = {name: which.seconds(on, collective, name, p, n) for name in candidates(collective)}
         assert times[which.best(field)] <= 1.01 * min(times.values()), (n, times)
         assert which.best(field) in names(collective, executable())

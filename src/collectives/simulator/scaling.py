@@ -131,20 +131,25 @@ def regimes(
     ranks = ((machine, count * machine.ranks_per_node) for machine in machines for count in nodes)
     columns = sorted((each for each in ranks if each[1] > 1), key=lambda each: each[1], reverse=True)
     found: list[Row] = []
-    for column in _on_all_cores(partial(_column, sorted(sizes), algorithms), columns):
-        found += column
-        for each in column:
+    for made in _on_all_cores(partial(column, sorted(sizes), algorithms), columns):
+        found += made
+        for each in made:
             on_row(each)
     return found
 
 
-def _column(sizes: Sequence[int], algorithms: Sequence[str], where: tuple[Machine, int]) -> list[Row]:
-    """Simulate the sizes from the least on, each by the algorithms that were fast for the last one first."""
+def column(
+    sizes: Sequence[int], algorithms: Sequence[str], where: tuple[Machine, int], collective: str = "all_reduce"
+) -> list[Row]:
+    """Simulate a collective on a machine and so many ranks, as `regimes` does: sizes from the least on.
+
+    Each begins with the algorithms that were fast for the last one.
+    """
     found: list[Row] = []
     for size in sizes:
         last = {row["algorithm"]: row["seconds"] for row in found}
         for name in sorted(algorithms, key=lambda name: last.get(name, 0)):
-            case = Case("all_reduce", name, where[1], size, where[0])
+            case = Case(collective, name, where[1], size, where[0])
             if _may_win(case, found):
                 found.append(row(case))
     return found
