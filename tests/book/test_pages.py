@@ -32,7 +32,7 @@ def test_no_confidence_is_claimed_whatever_the_samples(path: Path) -> None:
     "path",
     [
         ROOT / "chapters/massive-scale.md",
-        ROOT / "src/collectives_book/massive_scale/nccl.py",
+        ROOT / "src/collectives_book/nccl_formulas.py",
         ROOT / "src/collectives/machines/summit.yaml",
     ],
     ids=lambda path: path.name,

@@ -13,7 +13,8 @@ from collectives.machine import machine
 from collectives.simulator.scaling import Case, fastest, row, rows
 from collectives.simulator.speed import Goal
 from collectives_book import ExperimentError, checked, load
-from collectives_book.massive_scale import figures, nccl, published
+from collectives_book import nccl_formulas as nccl
+from collectives_book.massive_scale import figures, published
 from collectives_book.massive_scale.experiment import Parameters as Scale
 from collectives_book.massive_scale.experiment import run
 

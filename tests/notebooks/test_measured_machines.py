@@ -12,7 +12,7 @@ import pytest
 
 from collectives.bench.statistics import covered
 from collectives.units import duration
-from collectives_book.massive_scale import nccl as formula
+from collectives_book import nccl_formulas as formula
 from collectives_book.measured_machines import comparison, figures, predictions, samples
 from collectives_book.measured_machines.samples import Run, nanoseconds, read_archive
 from places import ROOT

@@ -12,7 +12,7 @@ from collectives.errors import unknown
 from collectives.machine import Machine, machine
 from collectives.simulator.scaling import Case, Row, line, regimes, rows
 from collectives_book import parameters as base
-from collectives_book.massive_scale.nccl import segments
+from collectives_book.nccl_formulas import segments
 from collectives_book.parameters import Distinct, Name, Ranks, Size, Some
 
 # Ranks between which something is sent.

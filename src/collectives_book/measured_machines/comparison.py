@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from collectives.units import duration, format_bytes
+from collectives_book import nccl_formulas as nccl
 from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
-from collectives_book.massive_scale import nccl
 from collectives_book.measured_machines.predictions import PREDICTED
 from collectives_book.measured_machines.samples import TABLE
 
