@@ -77,7 +77,9 @@ def test_each_rule_can_be_broken(tmp_path: Path) -> None:
     found = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=tmp_path, env=found, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert len(re.findall(r" BROKEN( \(.*\))?$", done.stdout, flags=re.MULTILINE)) == len(BREAKS), done.stdout + done.stderr
+    assert len(re.findall(r" BROKEN( \(.*\))?$", done.stdout, flags=re.MULTILINE)) == len(BREAKS), (
+        done.stdout + done.stderr
+    )
     for rule in BREAKS:
         assert re.search(rf"^{rule}.* BROKEN( \(.*\))?$", done.stdout, flags=re.MULTILINE), done.stdout
     assert "annexe" in done.stdout, "a new room needs a floor"
