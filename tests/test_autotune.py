@@ -11,6 +11,7 @@ SIZES = (8, 64 << 10, 16 << 20)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize(("name", "p"), [("ethernet", 5), ("summit", 12), ("dgx-h100", 4), ("dgx-h100", 16)])
 def test_no_candidate_beats_the_choice(name: str, p: int, collective: str) -> None:

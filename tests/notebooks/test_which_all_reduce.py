@@ -42,6 +42,7 @@ def test_a_regret_is_the_time_over_the_least() -> None:
     assert which.compared(times)["ethernet"]["always ring"].startswith("2.07")
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize(
     ("on", "collective", "p"),
     [

@@ -49,6 +49,7 @@ def cases(on: Machine) -> Iterator[Case]:
         yield Case(collective, algorithm, ranks[turn % len(ranks)], 0, alone(on, turn), segments)
 
 
+@pytest.mark.integration  # seconds
 @pytest.mark.parametrize("name", MACHINES)
 def test_more_bytes_never_take_less_time(name: str) -> None:
     assert [fall for case in cases(fitted(name)) for fall in falls(case)] == []
