@@ -58,7 +58,7 @@
       this.bound = document.createElement("span");
       this.bound.append("lower bound");
       this.find("note").textContent = "By formula, not measured. α and 1/β are those of the slowest link. Inside a node a link is " +
-        `${this.data.inside} times as fast, and only the hierarchical algorithms make use of it, on several full nodes; ` +
+        `${this.data.inside} times as fast, and only algorithms for nodes make use of it, on several full nodes; ` +
         "the lower bound is that of links that are all alike.";
       new ResizeObserver(() => { if (this.width !== this.find("chart").clientWidth) this.show(); }).observe(this.find("chart"));
       this.show();

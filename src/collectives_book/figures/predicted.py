@@ -100,7 +100,8 @@ def fastest(panels: Sequence[Fastest], message: str, bucket: int | None = None, 
             mpl.patches.Patch(fc=on_page(mark(name).colour, theme), label=f"{_initials(name)} {_words(name)}")
             for name in names
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
+        tight: dict[str, Any] = {"fontsize": 8.5, "handlelength": 1.0, "handletextpad": 0.5, "columnspacing": 1.0}
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, **tight)
         kit.message(figure, theme, message)
 
     alt = f"{how}, the fastest all-reduce. {' '.join(map(_fastest_alt, panels))}"
