@@ -75,7 +75,9 @@ def test_verify_all_names_every_algorithm(capsys: Capture) -> None:
     assert sorted((row["collective"], row["algorithm"]) for row in rows) == sorted(ALGORITHMS)
     assert {(row["max_ranks"], row["fingerprints_at"]) for row in rows} == {(9, None)}
     made = {row["algorithm"]: row["schedules"] for row in rows if row["collective"] == "all_gather"}
-    assert made == dict.fromkeys(made, 9) | {"pat": 3 * 9}  # with messages of three sizes
+    nodes = sum(p % g == 0 for p in range(1, 10) for g in range(1, p + 1))
+    # with messages of three sizes; with nodes of every size, on all channels and on two
+    assert made == dict.fromkeys(made, 9) | {"pat": 3 * 9, "multi_channel_ring": 2 * nodes}
 
 
 def test_verify_one(capsys: Capture) -> None:

@@ -143,7 +143,7 @@ def _row(algorithm: str, buckets: int, nbytes: int = 16 << 20, median: float = 1
         "median_us": median,
         "low_us": 0.99 * median,
         "high_us": 1.01 * median,
-        "samples": [median, median],
+        "samples": [median] * 5,  # fewer name no winner
         "counted_median_us": 1.05 * median,
         "predicted_us": 0.9 * median,
         "chosen": "ring",

@@ -53,7 +53,7 @@ def test_a_group_rounds_floats_to_its_wire_and_leaves_integers_alone() -> None:
 
 
 def test_an_unknown_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"algorithm: got 'rnig', expected auto or one of bine, .*two_tree"):
+    with pytest.raises(ValueError, match=r"got 'rnig', expected auto or one of around_slow_rank, .*two_tree"):
         Options("rnig")
     with pytest.raises(ValueError, match=r"algorithm: got <function join .*expected auto .* as FILE.py:FUNCTION"):
         Options(join)  # type: ignore[arg-type]
