@@ -100,7 +100,7 @@ def test_sliders_change_the_winner(page: Page, folder: Path) -> None:
     ranks.press("ArrowRight")
     expect(ranks).to_have_attribute("aria-valuetext", "64")
     slide(shown, "ranks_per_node", 8)
-    expect(verdict).to_contain_text("hierarchical ring is the fastest")
+    expect(verdict).to_contain_text("multi channel ring is the fastest")
     expect(shown.get_by_text("lower bound", exact=True)).to_have_count(0)
     told = verdict.inner_text()
     slide(shown, "adding", 1e9)
