@@ -35,6 +35,7 @@ def test_words_that_name_a_page(page: Page) -> None:
 def test_a_term_leads_to_the_chapter_that_explains_it(page: Page, complaints: list[str]) -> None:
     assert not [term for term, chapter in EXPLAINED.items() if term not in article(chapter).get_text().lower()]
     assert {term: first_found(page, term) for term in EXPLAINED} == EXPLAINED
+    page.wait_for_load_state("networkidle")
     complaints.clear()  # of requests that the next search has ended
     term, chapter = next(iter(EXPLAINED.items()))
     assert first_found(page, term.upper()) == chapter
