@@ -96,7 +96,7 @@ def _is_simulated(on: Machine, p: int) -> bool:
 
 
 def _simulated(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
-    """Return the time of the simulator, with the best of 1, 2, 4, … segments unless told."""
+    """Return the choice of one algorithm with its simulated seconds, in the best of 1, 2, 4, … segments unless told."""
     from collectives.simulator.scaling import Case, segmented  # needs numba
 
     cut, result = segmented(Case(collective, name, p, nbytes, on, segments))
@@ -132,7 +132,7 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
 
 
 def _on_nodes(known: Algorithm, p: int, nbytes: int, on: Machine, link: Link) -> float:
-    """Seconds of an algorithm for nodes: what stays inside takes their links, if its nodes fit into the machine's."""
+    """Return the seconds of an algorithm for nodes; what stays inside takes the machine's links there, if nodes fit."""
     node = full_node(on, p)
     fits = on.inside and on.ranks_per_node % (node or default_node(p)) == 0
     inner = on.inside if on.inside and fits else link

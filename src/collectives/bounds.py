@@ -137,7 +137,7 @@ def inside_channels(ring: Cost, p: int, ranks_per_node: int | None = None) -> Co
 
 
 def ring(p: int) -> Cost:
-    """A reduce-scatter and an all-gather, each round the whole ring."""
+    """Return the cost of a reduce-scatter and an all-gather, each round the whole ring."""
     return Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)
 
 

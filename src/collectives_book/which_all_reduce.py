@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from statistics import median
@@ -53,13 +53,13 @@ def seconds(on: str, collective: str, name: str, p: int, n: int) -> float:
     return float(row(Case(collective, name, p, n, machine(on)))["seconds"])
 
 
-def simulated(sizes: Sequence[int] = SIZES) -> Times:
+def simulated() -> Times:
     """Return every field of the map, with all candidates that can be the fastest there. Cost: half a minute."""
     found: dict[str, dict[int, dict[int, dict[str, Row]]]] = {}
     for name, (_, nodes) in NODES.items():
         on = machine(name)
-        found[name] = {count * on.ranks_per_node: {n: {} for n in sizes} for count in nodes}
-        for each in regimes([on], nodes, sizes, candidates("all_reduce")):
+        found[name] = {count * on.ranks_per_node: {n: {} for n in SIZES} for count in nodes}
+        for each in regimes([on], nodes, SIZES, candidates("all_reduce")):
             found[name][each["ranks"]][each["bytes"]][each["algorithm"]] = each
     return found
 

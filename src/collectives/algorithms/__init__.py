@@ -87,6 +87,17 @@ class Algorithm:
         """
         return not self.make(2).switches
 
+    def split(self, p: int, g: int | None) -> tuple[Cost, Cost]:
+        """Return what of ``cost`` stays inside nodes of g ranks, and what leaves them; ValueError without such forms.
+
+        >>> ALGORITHMS["all_reduce", "hierarchical_ring"].split(16, 8)
+        (Cost(steps=14, sent=1.75, added=0.875), Cost(steps=2, sent=0.125, added=0.0625))
+        """
+        if self.cost is None or self.inside is None:
+            raise ValueError("forms on nodes: got none, expected a cost and what of it stays inside")
+        whole, within = self.cost(p, g), self.inside(p, g)
+        return within, Cost(*(all_ - part for all_, part in zip(whole, within, strict=True)))
+
     def on_nodes(self, p: int, g: int | None, n: float, inside: Links, outside: Links) -> float:
         """Return the seconds of n bytes by ``cost`` and ``inside`` on nodes of g ranks; links: (alpha, beta, gamma).
 
@@ -94,10 +105,7 @@ class Algorithm:
         >>> round(ring.on_nodes(16, 8, 8e6, inside=(1e-6, 1e-11, 0), outside=(5e-6, 1e-9, 0)), 5)
         0.00203
         """
-        if self.cost is None or self.inside is None:
-            raise ValueError("forms on nodes: got none, expected a cost and what of it stays inside")
-        whole, within = self.cost(p, g), self.inside(p, g)
-        beyond = Cost(*(all_ - part for all_, part in zip(whole, within, strict=True)))
+        within, beyond = self.split(p, g)
         times = within.seconds(n, *inside), beyond.seconds(n, *outside)
         return max(times) if self.at_once and inside != outside else sum(times)  # like links: one port for all
 

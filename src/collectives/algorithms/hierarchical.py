@@ -110,7 +110,7 @@ def multi_channel_ring(p: int, ranks_per_node: int | None = None, channels: int 
 
 
 def multi_channel_all_gather(p: int, ranks_per_node: int | None = None, channels: int | None = None) -> Schedule:
-    """The all-gather of `multi_channel_ring`: each rank's part travels in shares, round a ring for each channel.
+    """Gather parts at all ranks by a ring for each channel: each part travels in shares (`multi_channel_ring`).
 
     Steps: p-1. Bytes each rank sends: (p-1)/p n, of which (p-1)/p n/g leave the node.
 
@@ -121,7 +121,7 @@ def multi_channel_all_gather(p: int, ranks_per_node: int | None = None, channels
 
 
 def multi_channel_reduce_scatter(p: int, ranks_per_node: int | None = None, channels: int | None = None) -> Schedule:
-    """The reduce-scatter of `multi_channel_ring`: the sums of each channel travel round its ring to their owners.
+    """Add parts at their owners by a ring for each channel, each with a share of every part (`multi_channel_ring`).
 
     Steps: p-1. Bytes each rank sends: (p-1)/p n, of which (p-1)/p n/g leave the node.
 
@@ -134,7 +134,7 @@ def multi_channel_reduce_scatter(p: int, ranks_per_node: int | None = None, chan
 def multi_channel_tree(
     p: int, ranks_per_node: int | None = None, segments: int = 1, channels: int | None = None
 ) -> Schedule:
-    """Two trees for each channel between the nodes, each channel's below another rank: NCCL's trees, a pair a port.
+    """All-reduce through two trees for each channel between the nodes: NCCL's trees, a pair for each port.
 
     Channel j is `hierarchical_tree` with the chains of each node moved on by j. So every network port carries one pair
     of trees, where a single pair leaves all ports but one idle. NCCL also hangs the second child of a node below
@@ -152,7 +152,7 @@ def multi_channel_tree(
 def multi_channel_chain(
     p: int, root: int = 0, ranks_per_node: int | None = None, segments: int = 1, channels: int | None = None
 ) -> Schedule:
-    """A broadcast along a chain for each channel: the rings of `multi_channel_ring`, cut open at the root.
+    """Broadcast along a chain for each channel: the rings of `multi_channel_ring`, cut open at the root.
 
     Steps: p-1 + s-1 for s segments of each channel. Bytes each rank but the last sends: n at most, n/g of them out of
     its node.

@@ -67,7 +67,7 @@ def segmented_ring(p: int, segments: int = 2) -> Schedule:
 
 
 def bidirectional_all_gather(p: int) -> Schedule:
-    """Parts travel round the ring both ways at once, each the shorter way: half the steps of a ring.
+    """Gather parts at all ranks round the ring both ways at once, each the shorter way, in half the steps.
 
     It pays where a port sends and receives at full rate at once and latency counts, because the bytes stay the same.
     torchcomms gathers like this up to 4 MiB (meta-pytorch/torchcomms, AllReduceRing.md, 2026).

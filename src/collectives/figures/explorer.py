@@ -161,10 +161,9 @@ def _algorithm(name: str, known: Algorithm, ranks: list[int], nodes: list[int]) 
 
 
 def _on_nodes(known: Algorithm, p: int, g: int) -> list[float] | int:
-    if known.cost is None or known.inside is None or not _are_full(p, g):
+    if not _are_full(p, g):
         return 0
-    whole, inside = known.cost(p, g), known.inside(p, g)
-    outside = Cost(*(all_ - part for all_, part in zip(whole, inside, strict=True)))
+    inside, outside = known.split(p, g)
     return _counts(outside, p) + _counts(inside, p)
 
 

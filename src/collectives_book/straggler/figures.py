@@ -52,7 +52,7 @@ def time(rows: Rows) -> Picture:
 
 
 def _costliest(rows: Rows) -> str:
-    """Which algorithm has the lowest median on even links, and which with the slowest one."""
+    """Say which algorithm has the lowest median on even links, and which with the slowest one."""
     ends = [rows[rows.factor == factor] for factor in (rows.factor.min(), rows.factor.max())]
     first, last = (end.algorithm[end.median_us.idxmin()] for end in ends)
     return f"Lowest median on even links: {first}; with one link {rows.factor.max()} times slower: {last}"

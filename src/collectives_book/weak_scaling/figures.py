@@ -86,7 +86,7 @@ def _finish(figure: Figure, axes: Axes, rows: Rows, theme: Theme, points: dict[i
 
 
 def _gained(rows: Rows) -> str:
-    """What overlap is worth on the most workers, that its rows tie, or that its samples are too few to say."""
+    """Say what overlap gains on the most workers, that its rows tie, or that its samples are too few."""
     without, *others = on_most(rows)
     if not others:
         return f"efficiency {share(without, rows):.0%}"
