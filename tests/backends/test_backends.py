@@ -170,6 +170,19 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPa
         nccl.device()
 
 
+@pytest.mark.parametrize(("visible", "taken"), [(1, 0), (8, 5)])
+def test_a_rank_takes_the_only_visible_gpu_or_its_own(
+    monkeypatch: pytest.MonkeyPatch, visible: int, taken: int
+) -> None:
+    """As where Slurm shows each task one GPU (--gpus-per-task=1), or all of its node's."""
+    made_current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    assert nccl.device() == torch.device("cuda", taken)
+    assert made_current == [taken]
+
+
 @pytest.mark.integration
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

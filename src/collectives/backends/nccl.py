@@ -8,8 +8,13 @@ from torch import distributed as dist
 
 
 def device() -> torch.device:
-    """The GPU with this rank's number on its machine, made the current one. Raises RuntimeError if there is none."""
+    """Return this rank's GPU, now the current one: the only visible one, else the one with its number on its machine.
+
+    Raises RuntimeError if there is none. Where two ranks see one and the same GPU only, NCCL itself refuses it.
+    """
     local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if count == 1:
+        local = 0  # a scheduler may show each task a GPU of its own, which every task calls 0
     if local >= count:
         raise RuntimeError(f"NCCL needs a GPU for each rank: this is rank {local} of its machine, which has {count}")
     torch.cuda.set_device(local)
