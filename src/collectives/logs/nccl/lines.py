@@ -17,6 +17,8 @@ from collectives.logs.nccl.torch_lines import is_torch
 
 # What is kept at most: ranks of a communicator, its connections, warnings, and different values of anything else.
 MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1000, 1 << 14
+# Each line with a version is compared with all versions before.
+MOST_VERSIONS = 64
 
 # An author who quotes a log may have left out host and process, and the device, too.
 HEAD = re.compile(
@@ -107,7 +109,9 @@ class _Reader:
     def version(self, at: Place, process: Process, found: re.Match[str]) -> None:
         """Torch prints a version without its CUDA: the same number is the same version."""
         alike = (each for each in self.log.versions if each.partition("+")[0] == found[2])
-        _add(self.log.versions, next(alike, found[1]), process, at)
+        name = next(alike, found[1])
+        if name in self.log.versions or len(self.log.versions) < MOST_VERSIONS:
+            _add(self.log.versions, name, process, at)
 
     def network(self, at: Place, process: Process, found: re.Match[str]) -> None:
         _add(self.log.networks, found[1].strip(), process, at)
