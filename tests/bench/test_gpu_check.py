@@ -1,13 +1,15 @@
 """`make gpu-check`: what it says without a GPU, the report it writes, and its ranks' cases, here over gloo."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from collectives.bench import Measurement, Row, gpu_check
+from collectives.bench import Measurement, Row, ddp_check, gpu_check
 from collectives.launch import RankError, launch
+from places import TASKS
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
@@ -20,6 +22,28 @@ def test_every_case_on_groups_of_1_to_all_ranks(over: str) -> None:
     events = launch("collectives.bench.gpu_check", settings, ranks, timeout=240)
     found = [event for event in events if "cases" in event]
     assert found == [{"ranks": p, "cases": len(list(gpu_check.cases(p))), "wrong": []} for p in range(1, ranks + 1)]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("task", "wrong"), [("collectives.bench.gpu_check", False), ("unreduced", True)])
+def test_training_is_the_same_over_ours(task: str, wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over gloo's group; also where ours forgets to reduce (tests/ranks/unreduced.py), which it must find."""
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    (event,) = launch(task, {"check": "ddp", "over": "gloo"}, 2, timeout=60)
+    assert (event["check"], event["wrong"] > 0) == ("ddp", wrong)
+
+
+@pytest.mark.parametrize(("gpus", "shared"), [(1, True), (2, False)])
+def test_two_ranks_share_one_gpu_as_two_hosts(gpus: int, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "LOCAL_RANK")
+    hosts = []
+    for rank in range(2):
+        for name in names:
+            monkeypatch.setenv(name, str(rank))
+        ddp_check.share_gpus(rank, gpus)
+        hosts.append(tuple(os.environ[name] for name in names))
+    expected = [(f"gpu-check-{rank}", "lo", "1", "0") if shared else (str(rank),) * 4 for rank in range(2)]
+    assert hosts == expected
 
 
 def test_without_a_gpu_one_line_says_what_is_missing(
@@ -59,7 +83,7 @@ def report_of(folder: Path, status: int) -> Row:
 def test_the_report(tmp_path: Path) -> None:
     report = report_of(tmp_path, 0)
     assert report["machine"] == {"gpus": "two"}
-    assert [report[name]["result"] for name in gpu_check.PARTS] == ["ok"] * 3
+    assert [report[name]["result"] for name in gpu_check.PARTS] == ["ok"] * 4
     assert report["algorithms"]["events"] == [{"check": "algorithms", "ranks": 2, "wrong": 0}]
     assert report["bandwidth"]["events"][0]["row"]["backend"] == "nccl"
 
@@ -82,7 +106,7 @@ def test_wrong_elements_and_a_lonely_gpu(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(gpu_check, "launch", lambda *_, on_event, **__: on_event({"wrong": ["ring"]}))
     report = report_of(tmp_path, 1)
-    assert [report[name]["result"] for name in gpu_check.PARTS] == ["wrong results"] * 2 + ["skipped: one GPU"]
+    assert [report[name]["result"] for name in gpu_check.PARTS] == ["wrong results"] * 3 + ["skipped: one GPU"]
 
 
 @pytest.mark.usefixtures("two_gpus")

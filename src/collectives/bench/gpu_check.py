@@ -1,6 +1,7 @@
 """Check the NCCL path on this machine's GPUs in at most five minutes, and write one file to send back.
 
-Its ranks perform every algorithm in groups of 1 to all ranks, and several streams on one GPU.
+Its ranks perform every algorithm in groups of 1 to all ranks, several streams on one GPU, and training by
+DistributedDataParallel. Where the machine has one GPU, two ranks share it for that.
 
 python -m collectives.bench.gpu_check [FILE]     what `make gpu-check` runs; it ends with 0 if all is well, with 1 if a
                                                  check failed, and with 2 where the machine has no GPU or no NCCL
@@ -27,7 +28,7 @@ from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.collective import perform
 from collectives.backends.p2p.compile import as_plan
 from collectives.backends.p2p.program import Recv, Reduce, Send, Span, Task, Wait
-from collectives.bench import Row, Settings, bench
+from collectives.bench import Row, Settings, bench, ddp_check
 from collectives.bench.data import reduced, share, values
 from collectives.bench.environment import record
 from collectives.bench.measure import OPS
@@ -46,7 +47,7 @@ TOOLS = (
 
 # Seconds for each command and each part; together with the ranks' start less than five minutes.
 TOOL_SECONDS = 10
-SECONDS = {"one_gpu": 60, "algorithms": 120, "bandwidth": 80}
+SECONDS = {"one_gpu": 40, "algorithms": 100, "ddp": 60, "bandwidth": 70}
 
 ALONE = "skipped: one GPU"
 
@@ -150,6 +151,7 @@ def _bandwidth(gpus: int, seconds: int, note: Callable[[Row], None]) -> str | No
 PARTS: dict[str, Part] = {
     "one_gpu": lambda _, seconds, note: _checked("one_gpu", 1, seconds, note),
     "algorithms": partial(_checked, "algorithms"),
+    "ddp": lambda _, seconds, note: _checked("ddp", ddp_check.RANKS, seconds, note),
     "bandwidth": _bandwidth,
 }
 
@@ -259,10 +261,16 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Check what the settings under "check" name: "one_gpu", or "algorithms" over "nccl" or, on CPUs, "gloo"."""
+    """Check what the settings under "check" name: "one_gpu"; "algorithms" or "ddp" over "nccl" or, on CPUs, "gloo"."""
+    if settings["check"] == "ddp":
+        ddp_check.share_gpus(dist.get_rank(), torch.cuda.device_count())
     device = backend(settings["over"]).device()
     if settings["check"] == "one_gpu":
         _one_gpu(nccl.group(), device, report)
+        return
+    if settings["check"] == "ddp":
+        wrong = ddp_check.differing(settings["over"], device)
+        report({"check": "ddp", "steps": ddp_check.STEPS, "wrong": wrong})
         return
     for p in range(1, dist.get_world_size() + 1):
         _algorithms(p, settings["over"], device, report)
