@@ -116,6 +116,16 @@ def test_torch_keeps_no_base_of_a_destroyed_group(group: Group) -> None:
     assert len(c10d._world.pg_group_ranks) == 0
 
 
+@pytest.mark.parametrize("how", ["shutdown", "abort"])
+def test_a_group_ends_the_groups_under_it(group: Group, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """NCCL warns at the program's exit of a group that was not shut down."""
+    ended = list[object]()
+    monkeypatch.setattr(dist.ProcessGroup, how, ended.append)
+    bases = list(group._bases.values())
+    dist.destroy_process_group() if how == "shutdown" else group.abort()
+    assert ended == bases
+
+
 def test_a_device_that_another_back_end_was_to_take_is_refused(group: Group) -> None:
     with pytest.raises(ValueError, match="device: got cuda, for which this group names gloo, expected collectives"):
         group.base("cuda")

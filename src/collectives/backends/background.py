@@ -67,11 +67,11 @@ class Work(dist.Work):
         self._job.add_done_callback(lambda _: self._tell(done))
         return outputs
 
-    def _future(self) -> torch.futures.Future[None]:
+    def _future(self) -> torch.futures.Future[Tensors]:
         return torch.futures.Future()
 
-    def _tell(self, future: torch.futures.Future[None]) -> None:
-        future.set_result(None)
+    def _tell(self, future: torch.futures.Future[Tensors]) -> None:
+        future.set_result([] if self._job.exception() else self._job.result())
 
 
 # How long the interpreter's end waits for each thread that was told to end.

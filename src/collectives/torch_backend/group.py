@@ -78,14 +78,20 @@ class Group(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """End all connections and the thread; a call that is under way fails."""
+        self._end(dist.ProcessGroup.shutdown)
+
+    def abort(self) -> None:
+        """End as `shutdown` does, and wait for no kernel of NCCL's."""
+        self._end(dist.ProcessGroup.abort)
+
+    def _end(self, how: Callable[[dist.ProcessGroup], None]) -> None:
         self.members.description = self.group_desc
         for base in self._bases.values():
             communicator(base).close()
             end(base)
             forget(base)
+            how(base)
         self._bases.clear()
-
-    abort = shutdown
 
     # Collectives, in the forms that torch's functions call.
 

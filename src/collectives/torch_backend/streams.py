@@ -25,11 +25,11 @@ class StreamWork(Work):
         torch.cuda.current_stream(self._device).wait_event(self._done)
         return True
 
-    def _future(self) -> torch.futures.Future[None]:
+    def _future(self) -> torch.futures.Future[Tensors]:
         return torch.futures.Future(devices=[self._device])
 
-    def _tell(self, future: torch.futures.Future[None]) -> None:
-        """A future takes note of what the streams hold that are current when it is set."""
+    def _tell(self, future: torch.futures.Future[Tensors]) -> None:
+        """Set the future, which records events on the current streams of the devices that its tensors are on."""
         with torch.cuda.stream(own_stream(self._device)):
             torch.cuda.current_stream(self._device).wait_event(self._done)
             super()._tell(future)
