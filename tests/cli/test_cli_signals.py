@@ -25,6 +25,7 @@ WORKING = {
 }
 CHILDREN = {"verify": 1, "simulate": 0, "bench": 2, "calibrate": 2}
 SECONDS = 60
+WAYS = [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143), ("SIGHUP", "hung up", 129)]
 
 
 def started(words: str, children: int, cwd: Path | None = None) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
@@ -45,7 +46,7 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not psutil.wait_procs(processes, timeout=20)[1]
 
 
-@pytest.mark.parametrize(("how", "said", "code"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
+@pytest.mark.parametrize(("how", "said", "code"), WAYS)
 @pytest.mark.parametrize("verb", each(WORKING, few=["simulate", "bench"]))
 def test_a_signal_ends_a_command_with_one_line(verb: str, how: str, said: str, code: int) -> None:
     command, below = started(WORKING[verb], CHILDREN[verb])
@@ -56,8 +57,9 @@ def test_a_signal_ends_a_command_with_one_line(verb: str, how: str, said: str, c
 
 
 @pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize(("how", "said", "code"), [WAYS[0], WAYS[2]])
 def test_a_signal_ends_grading_and_leaves_no_grade_and_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, said: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary, student = tmp_path / "temporary", tmp_path / "class" / "ada"
     temporary.mkdir()
@@ -65,9 +67,9 @@ def test_a_signal_ends_grading_and_leaves_no_grade_and_no_folder(
     monkeypatch.setenv("TMPDIR", str(temporary))
     (student / "ring.py").write_text("import time\n\ntime.sleep(60)\n")
     command, below = started(f"grade-all {ROOT}/assignments/ring class --output grades", 2, tmp_path)
-    command.send_signal(signal.SIGINT)
+    command.send_signal(getattr(signal, how))
     _, err = command.communicate(timeout=SECONDS)
-    assert (command.returncode, err) == (130, "collectives: interrupted\n")
+    assert (command.returncode, err) == (code, f"collectives: {said}\n")
     assert gone(below)
     assert [file.name for file in (tmp_path / "grades").iterdir()] == ["secret.txt"]
     assert not list(temporary.iterdir())

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from collectives.processes import open_streams
 
+ENDING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 # How long a command may take to clean up after a signal.
 GRACE_SECONDS = 30.0
 
@@ -32,7 +33,7 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise `Ended` in the block, so that ranks and files are cleaned up.
+    """Ctrl-C, SIGTERM and SIGHUP raise `Ended` in the block, so that ranks and files are cleaned up.
 
     Further signals are ignored. If the clean-up takes longer than `GRACE_SECONDS`, the process exits.
     """
@@ -43,11 +44,11 @@ def signals() -> Iterator[None]:
             os._exit(128 + number)
         for act in _at_once:
             act()
-        _end("interrupted" if number == signal.SIGINT else "terminated", 128 + number)
+        _end(ENDING[signal.Signals(number)], 128 + number)
 
-    with _kept(signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) != signal.SIG_IGN:  # what a shell puts in the background ignores Ctrl-C
+    with _kept(*ENDING, signal.SIGALRM):
+        for number in ENDING:
+            if signal.getsignal(number) != signal.SIG_IGN:  # in a shell's background Ctrl-C, after nohup SIGHUP
                 signal.signal(number, on_signal)
         yield
 
@@ -89,7 +90,7 @@ def _end(why: str, code: int) -> NoReturn:
         os.write(2, f"collectives: {why}\n".encode())
         os._exit(code)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, at_last)
     signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)

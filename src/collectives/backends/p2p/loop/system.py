@@ -37,7 +37,7 @@ SOL_SOCKET, SO_RCVLOWAT, SO_SNDBUF = (int(each) for each in (socket.SOL_SOCKET, 
 MONOTONIC = time.CLOCK_MONOTONIC
 MILLION, BILLION = 1_000_000, 1_000_000_000
 # The number of Linux's call "futex" on a processor, and what it is to do.
-FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if IS_LINUX else 0
+FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(platform.machine(), 0) if IS_LINUX else 0
 FUTEX_WAIT, FUTEX_WAKE, EVERY_RANK = 0, 1, 1 << 30
 
 
