@@ -1,5 +1,7 @@
 """The verb ``export``: what it writes, where, and one line for what it cannot write."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -124,3 +126,27 @@ def test_what_needs_a_switch_is_refused_with_one_line(capsys: Capture, line: str
     code, out, err = run(capsys, line)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert f"switches of a schedule: got 1, expected none for {for_what}" in err
+
+
+@pytest.mark.integration  # a process
+def test_a_small_file_of_rows_cannot_take_gigabytes(tmp_path: Path) -> None:
+    """As many zeros, and as long a text in each row, as a few encoded bytes can stand for."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000, pa.int32()), ["x" * 1_000_000])
+    parquet.write_table(pa.table({"collective": text}), tmp_path / "texts.parquet")
+    with parquet.ParquetWriter(tmp_path / "zeros.parquet", pa.schema([("ranks", pa.int64())])) as file:
+        for _ in range(40):
+            file.write_table(pa.table({"ranks": pa.array(bytes(1 << 23), pa.uint8()).cast(pa.int64())}))
+    code = """
+import resource, sys
+from collectives.cli import main
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+print([main(["export", "all_reduce", "--to", "nccl-tuner", "--rows", path]) for path in sys.argv[1:]])
+"""
+    paths = [str(tmp_path / name) for name in ("zeros.parquet", "texts.parquet")]
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("[2, 2]\n", 0), done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert all(path in line and "expected" in line for path, line in zip(paths, done.stderr.splitlines(), strict=True))

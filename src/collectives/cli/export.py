@@ -29,6 +29,8 @@ DIALECTS = ("rccl", "msccl-tools")
 ALGORITHMS = ("hierarchical_tree", "ring")
 SIZES = [4**i for i in range(4, 16)]
 NODES = [2, 4, 8, 16]
+# What is read of measured rows.
+MEASURED = ["collective", "backend", "algorithm", "ranks", "bytes", "median_us"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,12 +141,12 @@ def _protocol(row: dict[str, Any], on: Any) -> str:
 
 def _measured(path: Path, collective: str) -> list[Time]:
     """The rows of one back end by algorithms that NCCL has: NCCL's own, if they are there."""
-    import pandas as pd
+    from collectives.bench.results import table
 
     if collective not in COLLECTIVES:
         raise UsageError(f"--to nccl-tuner: got {collective}, expected one of {', '.join(COLLECTIVES)}")
     try:
-        rows = pd.read_parquet(path).to_dict("records")
+        rows = table(path, MEASURED).to_pandas().to_dict("records")
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
     found = [
