@@ -347,7 +347,7 @@ def test_a_process_of_torchrun_finds_rank_0_whatever_a_stranger_writes(monkeypat
 
 
 def test_nodes_with_different_secrets_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchrun, "JOIN_SECONDS", 1.0)
+    monkeypatch.setenv("COLLECTIVES_JOIN_SECONDS", "1")
     hub, store = Hub(), Store()
     with closing(Listener(LOOPBACK, SECRET, {PROCESS}, hub.serve)) as ours:
         store.set(torchrun.KEY, "{} {}".format(*ours.address))
@@ -383,6 +383,13 @@ def test_an_order_goes_to_the_ranks_that_it_is_for_and_a_late_answer_is_not_take
         assert order((1, {"failed": None}), (0, {"failed": None})) is None
         processes[1].close()
         for _ in range(2):
+@pytest.mark.parametrize("wrong", ["", "0", "-1", "3601", "9" * 5000, "5m", "1.5", "٣"])
+def test_a_time_to_meet_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("COLLECTIVES_JOIN_SECONDS", wrong)
+    with pytest.raises(ValueError, match="invalid COLLECTIVES_JOIN_SECONDS: got .*, expected whole seconds, 1 to 3600"):
+        torchrun._gather(Store(), Hub(), 2, "x")
+
+
             with closing(connect(ours.address, SECRET, DRIVER, 0, 5)) as driver:
                 driver.send({"ranks": 2})
                 assert driver.receive() == {"failed": "rank 1: its torchrun process has ended"}

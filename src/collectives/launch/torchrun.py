@@ -9,7 +9,8 @@ ranks (``where="torchrun"``), every process gets the order to start one, which g
 
 An order has the launcher's address, the number of ranks and variables for their environment, but no command: each
 process makes the ranks' command itself. torch's store does not authenticate its peers. It is read only for the address
-of rank 0's process, which then has to show the secret.
+of rank 0's process, which then has to show the secret. All of them have 60 seconds to meet after importing torch, or
+those in the variable COLLECTIVES_JOIN_SECONDS, because many nodes import slowly from one file system.
 """
 
 import json
@@ -25,6 +26,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
+from collectives.errors import short
 from collectives.launch import secret
 from collectives.launch.address import reachable
 from collectives.launch.channel import AuthenticatedConnection, Listener, connect
@@ -45,7 +47,7 @@ KEY = "collectives/hub"  # the same in torch's store, for the other processes
 PROCESS, DRIVER = "process", "driver"
 GONE = "rank {}: its torchrun process has ended"
 POLL_SECONDS = 0.1
-JOIN_SECONDS = 60.0
+JOIN_VARIABLE = "COLLECTIVES_JOIN_SECONDS"
 
 
 def launch(wanted: Request) -> list[Event]:
@@ -79,6 +81,18 @@ def _secret() -> str:
         raise ValueError(NO_SECRET)
     return shared
 
+def join_seconds() -> int:
+    """Return the seconds in which all of torchrun's processes have to meet. Raises ValueError for none that can be.
+
+    >>> join_seconds()
+    60
+    """
+    given = os.environ.get(JOIN_VARIABLE, "60")
+    if not re.fullmatch("[0-9]{1,4}", given) or not 1 <= int(given) <= 3600:
+        raise ValueError(f"invalid {JOIN_VARIABLE}: got {short(given)}, expected whole seconds, 1 to 3600")
+    return int(given)
+
+
 
 def everywhere(ranks: int, environment: dict[str, str], host: str, port: str) -> str | None:
     """Have the first ``ranks`` processes of torchrun start a rank of the launcher at this address.
@@ -86,7 +100,7 @@ def everywhere(ranks: int, environment: dict[str, str], host: str, port: str) ->
     Returns the error of the first that failed, or None.
     """
     hub = _parsed(os.environ[ADDRESS])
-    with closing(connect(hub, _secret(), DRIVER, 0, JOIN_SECONDS)) as connection:
+    with closing(connect(hub, _secret(), DRIVER, 0, join_seconds())) as connection:
         connection.send({"ranks": ranks, "environment": environment, "launcher": [host, int(port)]})
         answer = connection.receive()
     return GONE.format(0) if answer is None else answer["failed"]
@@ -98,7 +112,7 @@ def serve(command: list[str]) -> int:
 
     parent_death.die_with(os.getppid())
     shared = _secret()
-    limit = timedelta(seconds=JOIN_SECONDS)
+    limit = timedelta(seconds=join_seconds())
     store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
     if rank == 0:
         return _drive(store, shared, size, command)
@@ -109,7 +123,7 @@ def _drive(store: Any, shared: str, size: int, command: list[str]) -> int:
     """As rank 0's process, gather the others, run the command, and run ranks for it as the others do."""
     hub = Hub()
     with closing(Listener(reachable(_is_local()), shared, {PROCESS, DRIVER}, hub.serve)) as listener:
-        own = connect(listener.address, shared, PROCESS, 0, JOIN_SECONDS)
+        own = connect(listener.address, shared, PROCESS, 0, join_seconds())
         follower = Thread(target=_follow, args=(own, 0, shared), daemon=True)
         follower.start()
         address = "{} {}".format(*listener.address)
@@ -169,24 +183,24 @@ class Hub:
 
 def _gather(store: Any, hub: Hub, size: int, address: str) -> None:
     """Publish our address until all other processes have connected. Raises TimeoutError that names the missing ones."""
-    until = time.monotonic() + JOIN_SECONDS
+    until = time.monotonic() + join_seconds()
     while missing := sorted(set(range(size)) - set(hub.processes)):
         if time.monotonic() > until:
             names = ", ".join(map(str, missing))
-            raise TimeoutError(f"torchrun's processes {names} have not joined within {JOIN_SECONDS:g} s; {SAME}")
+            raise TimeoutError(f"torchrun's processes {names} have not joined within {join_seconds()} s; {SAME}")
         store.set(KEY, address)  # again each time, because any peer can overwrite it
         time.sleep(POLL_SECONDS)
 
 
 def _joined(store: Any, shared: str, rank: int) -> AuthenticatedConnection:
     """A connection to rank 0's process, at the address in the store; it has to show our secret."""
-    until = time.monotonic() + JOIN_SECONDS
+    until = time.monotonic() + join_seconds()
     while time.monotonic() < until:
         with suppress(OSError, ValueError, OverflowError):
             if store.check([KEY]):
                 return connect(_parsed(store.get(KEY).decode()), shared, PROCESS, rank, 0)
         time.sleep(POLL_SECONDS)
-    raise TimeoutError(f"rank 0's process has not shown our secret within {JOIN_SECONDS:g} s; {SAME}")
+    raise TimeoutError(f"rank 0's process has not shown our secret within {join_seconds()} s; {SAME}")
 
 
 def _follow(connection: AuthenticatedConnection, rank: int, shared: str) -> int:
