@@ -1,8 +1,8 @@
 """What every rank does for test_wrappers.py: train by DDP and FSDP2 on our back end, and alone with the whole batch.
 
 `run` reports {"wrapper": …, "algorithm": …, "apart": [how far each rank's parameters are from those of one process]}.
-With PowerSGD, whose gradients are approximate, that is how far they are from those over gloo; with several buckets,
-which gloo does not keep in order, from those of rank 0.
+With PowerSGD, whose gradients are approximate, and with ranks of different numbers of batches that is how far they are
+from those over gloo; with several buckets, which gloo does not keep in order, from those of rank 0.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> N
         ("compiled", compiled, alone),
         ("one bucket", power, over_gloo),
         ("many", many, first),
+        ("joined", joined, joined_over_gloo),
     ):
         group = dist.new_group(backend="collectives", timeout=LIMIT)
         everyone = [None] * dist.get_world_size()
@@ -111,6 +112,24 @@ def many(group: Any) -> list[torch.Tensor]:
 def over_gloo(mine: list[torch.Tensor]) -> list[torch.Tensor]:
     del mine
     return power(dist.new_group(backend="gloo", timeout=LIMIT))
+
+
+def joined(group: Any) -> list[torch.Tensor]:
+    """Rank r has r batches more than rank 0, and the average is over the ranks that have one."""
+    net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=0.001)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with net.join(divide_by_initial_world_size=False):
+        for step in range(1 + dist.get_rank()):
+            x, y = batch(step)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(net(x[shard()]), y[shard()]).backward()
+            optimizer.step()
+    return list(net.parameters())
+
+
+def joined_over_gloo(mine: list[torch.Tensor]) -> list[torch.Tensor]:
+    del mine
+    return joined(dist.new_group(backend="gloo", timeout=LIMIT))
 
 
 def first(mine: list[torch.Tensor]) -> list[torch.Tensor]:

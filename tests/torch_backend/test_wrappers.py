@@ -24,4 +24,4 @@ def test_ddp_and_fsdp_equal_one_process(p: int, monkeypatch: pytest.MonkeyPatch)
         assert max(event["apart"]) < 1e-6, event
     assert trained["ddp"] == {*names("all_reduce", executable()), "auto"}
     assert trained["fsdp"] == {*names("all_gather"), *names("reduce_scatter"), "auto"}
-    assert {*trained} == {"ddp", "fsdp", "compiled", "one bucket", "many"}
+    assert {*trained} == {"ddp", "fsdp", "compiled", "one bucket", "many", "joined"}

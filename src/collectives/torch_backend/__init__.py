@@ -64,11 +64,13 @@ from torch import distributed as dist
 
 from collectives.torch_backend.comm_hook import hook
 from collectives.torch_backend.group import NAME, make
+from collectives.torch_backend.observed import keep_works
 from collectives.torch_backend.options import Options
 
 __all__ = ["Options", "hook"]
 
 # Importing this module is what makes the name known to torch.
+keep_works()
 dist.Backend.register_backend(
     NAME, make, extended_api=True, devices=["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 )

@@ -1,11 +1,14 @@
-"""What torch's profiler and its compiler see of a group: an event for each call, and none of its code."""
+"""What torch sees of a group: its profiler an event for each call, its compiler no code, its reducer a whole `Work`."""
 
 import inspect
 import sys
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import distributed as dist
+from torch._C._distributed_c10d import Reducer
 
 
 def recording(name: str) -> AbstractContextManager[object]:
@@ -30,3 +33,21 @@ def _need_no_tracing(group: type) -> None:
     for name, each in list(vars(group).items()):
         if inspect.isfunction(each) and each.__annotations__.get("return") == "dist.Work":
             setattr(group, name, torch.compiler.disable(each))  # type: ignore[no-untyped-call]
+
+
+_of_forward_pass: WeakKeyDictionary[Reducer, dist.Work] = WeakKeyDictionary()
+_set_work = Reducer._set_forward_pass_work_handle
+
+
+def _keep_and_set_work(reducer: Reducer, work: dist.Work, use_static_world_size: bool) -> None:
+    _of_forward_pass[reducer] = work
+    _set_work(reducer, work, use_static_world_size)
+
+
+def keep_works() -> None:
+    """Have DistributedDataParallel's reducer keep the Python side of a `Work` in ``join``, as torch's groups do.
+
+    It keeps only the C++ side, whose ``wait`` never ends once the Python side has gone. All else in torch that is given
+    a `Work` keeps both sides.
+    """
+    Reducer._set_forward_pass_work_handle = _keep_and_set_work  # type: ignore[method-assign]
