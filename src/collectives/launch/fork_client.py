@@ -30,6 +30,9 @@ def main(server: str, launcher: str, *arguments: str) -> None:
     answer = b""
     with suppress(ConnectionError), socket.socket(socket.AF_UNIX) as asked:
         asked.connect(connection(server))
+        user = asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8]  # process, user, group
+        if int.from_bytes(user, sys.byteorder) != os.geteuid():  # the name is free once a server has ended
+            raise ConnectionError
         socket.send_fds(asked, [b"\n"], [*range(STREAMS), *files.values()])
         asked.sendall(json.dumps(request).encode())
         asked.shutdown(socket.SHUT_WR)

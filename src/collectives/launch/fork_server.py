@@ -26,6 +26,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -45,6 +46,7 @@ HOSTS = "hosts"  # the launcher of servers on emulated hosts, as a client names 
 FAILED = b"!"  # what a host's server reports if it is not ready
 NAMESPACES = ("user", "net", "uts", "pid", "mnt")  # of a host, in the order in which they are entered
 GONE_SECONDS = 5.0
+RETRY_SECONDS = 0.1
 
 # Beginnings of the variables that count when a library is loaded. Ranks get all other variables anew.
 # fmt: off
@@ -88,9 +90,10 @@ def rank_command(server: str, launcher: str, files: Mapping[str, int]) -> list[s
 def _start(environment: Mapping[str, str], seconds: float) -> ForkServer:
     name, (ours, theirs) = uuid.uuid4().hex, socket.socketpair()
     ours.settimeout(seconds)
-    with theirs, tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-m", "collectives.launch.fork_server", str(theirs.fileno()), name]
-        process = start(command, log, dict(environment), [theirs.fileno()])
+    with theirs, _listener(name) as listener, tempfile.TemporaryFile() as log:
+        files = [theirs.fileno(), listener.fileno()]
+        command = [sys.executable, "-m", "collectives.launch.fork_server", *map(str, files)]
+        process = start(command, log, dict(environment), files)
         theirs.close()
         try:
             if ours.recv(1) != READY:
@@ -106,18 +109,24 @@ def _start(environment: Mapping[str, str], seconds: float) -> ForkServer:
     return server
 
 
+def _listener(name: str) -> socket.socket:
+    """Return the listening socket of a server; nobody else knows its name before, so nobody can have taken it."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(fork_client.connection(name))
+    listener.listen(BACKLOG)
+    return listener
+
+
 def _stop(owner: int, server: ForkServer) -> None:
     server.control.close()
     if os.getpid() == owner:  # a fork of the owner has this handler, too
         end([server.process])
 
 
-def main(control: str, name: str) -> None:
+def main(control: str, clients: str) -> None:
     """Import, and fork a rank for each client until the launcher closes its end of ``control`` or has ended."""
-    with socket.socket(fileno=int(control)) as launcher, socket.socket(socket.AF_UNIX) as listener:
+    with socket.socket(fileno=int(control)) as launcher, socket.socket(fileno=int(clients)) as listener:
         preload(PRELOADED)
-        listener.bind(fork_client.connection(name))
-        listener.listen(BACKLOG)
         launcher.sendall(READY)
         serve(listener, launcher)
 
@@ -145,10 +154,15 @@ def serve(listener: socket.socket, *until: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     own = os.getpid()
     while listener in select.select([listener, *until], [], [])[0]:
-        client, _ = listener.accept()
-        with client:
-            if is_ours(client):  # other users' processes are refused
-                fork(_supervise, own, client)
+        try:
+            client, _ = listener.accept()
+            with client:
+                if is_ours(client):  # other users' processes are refused
+                    fork(_supervise, own, client)
+        except OSError:  # no descriptor or process is free now; a client that waits is accepted later
+            if os.getpid() != own:
+                raise
+            time.sleep(RETRY_SECONDS)
 
 
 def _supervise(parent: int, client: socket.socket) -> None:
@@ -281,9 +295,7 @@ def _set_namespaces(pid: int) -> None:
 
 def _serve_host(name: str, lives: int) -> None:
     die_with(0)  # a parent outside the host has number 0 here
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(fork_client.connection(name))
-        listener.listen(BACKLOG)
+    with _listener(name) as listener:
         os.write(lives, READY)
         serve(listener)
 
