@@ -12,7 +12,7 @@ invalid on another connection, in the other direction and at another number. A r
 cannot add, change, repeat or drop a later one. Nothing is encrypted.
 
 A stranger, which has not shown the secret, has `STRANGER_SECONDS` and `STRANGER_BYTES` to do so. If there are more than
-`MOST_STRANGERS`, the oldest is closed.
+`MOST_STRANGERS`, one of them is closed, drawn at random: a flood cannot aim at a rank's handshake, and ranks retry.
 """
 
 import hmac
@@ -183,7 +183,7 @@ class Listener:
             stranger = AuthenticatedConnection(come, LAUNCHER, STRANGER_SECONDS)
             with self._lock:
                 if len(self._strangers) == MOST_STRANGERS:
-                    self._strangers.pop(0).close()
+                    self._strangers.pop(secrets.randbelow(MOST_STRANGERS)).close()
                 self._strangers.append(stranger)
             Thread(target=self._meet, args=(stranger,), daemon=True).start()
 
