@@ -27,7 +27,7 @@ for rank, do, timeout in ((1, "killed", 60), (2, "raise", 60), (0, "sleep", 25))
         print(json.dumps(str(error)))
 try:
     launch("unwell", {}, 9, where="torchrun", timeout=60)
-except ValueError as error:
+except RankError as error:
     print(json.dumps(str(error)))
 raise SystemExit(5)
 """
@@ -72,6 +72,28 @@ def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
     assert len(pids) == 2
     assert all(is_gone(pid) for pid in pids)
     assert nobody_has(f"OWN={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "command: got none, expected one after `-m collectives.launch.torchrun`"),
+        (["no-such-program", "x"], "cannot start no-such-program: No such file or directory"),
+        (
+            [*f"{sys.executable} -m collectives bench --ranks 4 --bytes 4 --where torchrun".split()],
+            "collectives: too few torchrun processes: got 1, expected at least 4",
+        ),
+    ],
+    ids=["no command", "no program", "too many ranks"],
+)
+def test_what_cannot_run_is_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+    where = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    where |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "collectives.launch.torchrun", *words]
+    done = subprocess.run(command, env=os.environ | where, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode != 0
+    assert done.stderr.startswith(said)
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.extended  # a minute of launches

@@ -32,8 +32,9 @@ from collectives.launch.address import reachable
 from collectives.launch.channel import AuthenticatedConnection, Listener, connect
 from collectives.launch.command import launch_by
 from collectives.launch.request import Event, Request
-from collectives.processes import parent_death
+from collectives.processes import RankError, parent_death
 
+NO_COMMAND = "command: got none, expected one after `-m collectives.launch.torchrun`, such as `collectives bench`"
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
 NO_SECRET = (
     f"no secret: got neither {secret.VARIABLE} nor {secret.FILE_VARIABLE}, expected one, the same on all nodes, "
@@ -53,14 +54,12 @@ JOIN_VARIABLE = "COLLECTIVES_JOIN_SECONDS"
 def launch(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, on torchrun's first ``ranks`` processes.
 
-    Raises ImportError outside torchrun, and ValueError for more ranks than it started, or without a secret.
+    Raises ImportError outside torchrun, RankError for more ranks than it started, and ValueError without a secret.
     """
     if ADDRESS not in os.environ:
         raise ImportError(OUTSIDE)
     if wanted.ranks > int(os.environ["WORLD_SIZE"]):
-        raise ValueError(
-            f"too few torchrun processes: got {os.environ['WORLD_SIZE']}, expected at least {wanted.ranks}"
-        )
+        raise RankError(f"too few torchrun processes: got {os.environ['WORLD_SIZE']}, expected at least {wanted.ranks}")
     order = json.dumps([wanted.ranks, dict(wanted.environment)])
     command = [sys.executable, "-m", "collectives.launch.torchrun", "--everywhere", order]
     here, host = wanted._replace(environment={}), reachable(_is_local())
@@ -81,6 +80,7 @@ def _secret() -> str:
         raise ValueError(NO_SECRET)
     return shared
 
+
 def join_seconds() -> int:
     """Return the seconds in which all of torchrun's processes have to meet. Raises ValueError for none that can be.
 
@@ -91,7 +91,6 @@ def join_seconds() -> int:
     if not re.fullmatch("[0-9]{1,4}", given) or not 1 <= int(given) <= 3600:
         raise ValueError(f"invalid {JOIN_VARIABLE}: got {short(given)}, expected whole seconds, 1 to 3600")
     return int(given)
-
 
 
 def everywhere(ranks: int, environment: dict[str, str], host: str, port: str) -> str | None:
@@ -240,6 +239,8 @@ def main(arguments: list[str]) -> None:
         if arguments[:1] == ["--everywhere"]:
             ranks, environment = json.loads(arguments[1])
             sys.exit(everywhere(ranks, environment, *arguments[-2:]))
+        if not arguments:
+            raise ValueError(NO_COMMAND)
         sys.exit(serve(arguments))
     except (ValueError, OSError) as error:
         sys.exit(str(error))

@@ -89,4 +89,7 @@ def is_alive(process: Any) -> bool:
 
 if __name__ == "__main__":
     guard(int(sys.argv[1]), os.getpid(), sys.argv[2])
-    os.execvp(sys.argv[3], sys.argv[3:])
+    try:
+        os.execvp(sys.argv[3], sys.argv[3:])
+    except OSError as error:
+        sys.exit(f"cannot start {sys.argv[3]}: {error.strerror}")
