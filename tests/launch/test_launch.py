@@ -15,7 +15,7 @@ import pytest
 from collectives.emulator import allowed
 from collectives.launch import RankError, launch
 from collectives.launch import command as by_command
-from collectives.processes import end, parent_death, start, supervise
+from collectives.processes import end, last_lines, parent_death, start, supervise
 from command import started
 from places import TASKS
 from sweep import each
@@ -104,6 +104,15 @@ def test_the_children_of_a_rank_that_has_failed_are_ended() -> None:
         launch("unwell", {"do": "orphan", "rank": 0}, 2, timeout=60, on_event=seen.append)
     (child,) = (event["child"] for event in seen if "child" in event)
     assert is_gone(child)
+
+
+def test_of_a_large_log_only_the_end_is_read() -> None:
+    with tempfile.TemporaryFile() as log:
+        log.truncate(1 << 40)  # a hole: a terabyte that no memory holds
+        log.seek(0, os.SEEK_END)
+        log.write(b"\nits last words")
+        log.flush()
+        assert last_lines(log).endswith("\n    its last words")
 
 
 def test_a_process_that_has_ended_keeps_its_number_until_its_group_is_ended() -> None:

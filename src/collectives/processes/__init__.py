@@ -20,6 +20,7 @@ Event = dict[str, Any]
 Log = IO[bytes]
 
 LAST_LINES = 20
+LAST_BYTES = 1 << 16  # of a log: what is read of it again and again
 POLL_SECONDS = 0.05
 
 # How long we read the others' events after one has failed.
@@ -182,8 +183,8 @@ def last_lines(log: Log) -> str:
 
 
 def text(log: Log) -> str:
-    """What has been printed into a log."""
-    log.seek(0)
+    """Return the last `LAST_BYTES` bytes that have been printed into a log."""
+    log.seek(max(0, os.fstat(log.fileno()).st_size - LAST_BYTES))
     return log.read().decode(errors="replace")
 
 
