@@ -1,7 +1,9 @@
 """Emulated hosts have their own names, addresses and processes, reach each other, and leave nothing behind."""
 
+import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -120,6 +122,23 @@ for _ in range(size):
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 def test_what_is_sent_arrives(hosts: Cluster, ranks_per_host: int) -> None:
     assert hosts.run([sys.executable, "-c", EXCHANGE], ranks_per_host=ranks_per_host, timeout=60) == 0
+
+
+def test_a_host_holds_no_file_of_its_launcher_whatever_the_number(allowed: None, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1 << 17:
+        pytest.skip("the limit of open files is too low: `ulimit -Hn` has to be 131,072 or more")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 17, hard))
+    try:
+        with (tmp_path / "mine").open("w") as file:
+            large = fcntl.fcntl(file, fcntl.F_DUPFD, 100_000)
+            os.set_inheritable(large, True)
+            with cluster(1, **NETWORK) as hosts:
+                held = [str(each.readlink()) for each in Path(f"/proc/{hosts.pids[0]}/fd").iterdir()]
+            os.close(large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert file.name not in held
 
 
 def test_the_first_failure_ends_the_others(hosts: Cluster) -> None:

@@ -169,7 +169,7 @@ def _run_first(host: int, hosts: int, life: int, writer: int) -> None:
         for stream in range(3):
             os.dup2(null, stream)
         os.dup2(life, 3)
-        os.closerange(4, 1 << 16)
+        os.closerange(4, max(int(file.name) for file in Path("/proc/self/fd").iterdir()) + 1)
         os.read(3, 1)
     finally:
         os._exit(0)
