@@ -17,6 +17,7 @@ from collectives.bench import DTYPES, MEASURED, OPS, Settings, need_all
 from collectives.bench import bench as measured
 from collectives.bench.data import BLOCK, reduced, values
 from collectives.bench.statistics import covered, median_interval
+from collectives.contracts import ROOTED
 from collectives.errors import explain
 from collectives.launch import launch
 from command import Capture, run
@@ -26,7 +27,7 @@ from sweep import each
 ROW = {
     *("collective", "algorithm", "backend", "where", "ranks", "bytes", "count", "dtype", "op", "samples"),
     *("median_us", "low_us", "high_us", "algbw", "busbw", "wrong", "device"),
-    *("auto", "auto_by", "segments", "executor", "transport", "bound_us"),
+    *("auto", "auto_by", "segments", "executor", "transport", "bound_us", "in_place", "timing", "slowest_rank"),
 }
 
 TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on one host
@@ -54,6 +55,12 @@ TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on
         ({"backends": ["horovod"], "collective": "gather"}, "horovod has no 'gather'; it lacks reduce, scatter"),
         ({"backends": ["horovod"], "collective": "reduce_scatter", "op": "max"}, "no 'reduce_scatter max'"),
         ({"backends": ["p2p", "mpi"], "dtype": "bfloat16"}, "mpi has no 'bfloat16'"),
+        ({"collective": "all_to_all", "in_place": True}, "all_to_all in place: got p2p, expected out of place"),
+        (
+            {"collective": "gather", "backends": ["mpi"], "in_place": True},
+            "gather in place: got mpi, expected one that",
+        ),
+        ({"in_place": 1}, "in_place: Input should be a valid boolean, got 1"),
         ({"where": "moon"}, "unknown where 'moon'; known are loopback"),
         ({"dtype": "bfloat16", "ranks": 300}, "bfloat16 counts exactly to 256 only"),
         ({"algorithms": ["ring/mxfp4"], "ranks": 5}, "float32 or mxfp4 counts exactly to 4 only, too few to check 5"),
@@ -183,6 +190,28 @@ def test_rows_of_ragged_sizes(p: int) -> None:
     assert {(row["backend"], row["where"], row["ranks"], row["wrong"]) for row in rows} == {("p2p", "loopback", p, 0)}
     assert [row["collective"] for row in rows[::3]] == list(MEASURED)
     assert all(row["segments"] >= 1 and row["auto"] for row in rows)
+
+
+@pytest.mark.integration
+def test_rows_in_and_out_of_place() -> None:
+    """Buffers that are one, or of which one is a part of the other, give the same right results as two buffers."""
+    once = {"ranks": 3, "backends": ["p2p", "gloo"], "bytes": [0, 12, 4092], "repetitions": 2, "warmups": 1}
+    asked = [(name, place) for name in MEASURED for place in (True, False) if (name, place) != ("all_to_all", True)]
+    roots = dict.fromkeys(ROOTED, 1)
+    wanted = [Settings(collective=name, in_place=place, root=roots.get(name, 0), **once) for name, place in asked]
+    rows = measured(wanted).rows
+    assert [(row["collective"], row["in_place"]) for row in rows[:: 2 * 3]] == asked
+    assert [row for row in rows if row["wrong"]] == []
+
+
+@pytest.mark.integration
+def test_a_row_names_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 says a second more than it took (tests/ranks/slow_rank.py)."""
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    settings = Settings(ranks=3, algorithms=["ring"], bytes=[4], repetitions=3, warmups=0)
+    events = launch("slow_rank", {"measure": [settings.model_dump()]}, 3, timeout=60)
+    ((row,),) = (event["rows"] for event in events if "rows" in event)
+    assert (row["slowest_rank"], row["low_us"] > 1e6) == (1, True)
 
 
 @pytest.mark.integration

@@ -31,6 +31,8 @@ def test_every_field_is_an_option() -> None:
         ("--bytes 4 64K --warmups 0 --repetitions 10000", {"bytes": [4, 65536], "warmups": 0, "repetitions": 10_000}),
         ("--segments 2 --algorithm two_tree", {"segments": 2, "algorithms": ["two_tree"]}),
         ("--collective reduce --root 3 --timeout 1.5", {"collective": "reduce", "root": 3, "timeout": 1.5}),
+        ("--in-place --collective gather", {"in_place": True, "collective": "gather"}),
+        ("--no-in-place", {"in_place": False}),
         ("--ranks 3 --machine summit --op max --dtype int32", {"ranks": 3, "machine": "summit", "op": "max"}),
     ],
 )

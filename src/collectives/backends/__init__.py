@@ -65,6 +65,8 @@ class Backend(ABC):
     is_restless = False
     # Whether it executes schedules of ours, so that every algorithm of `collectives list` is one of its own.
     takes_schedules = False
+    # Whether gathers and scatters may work in place: input or output is a part of the other.
+    takes_overlapping = True
     # Packages whose versions an environment record has.
     packages: tuple[str, ...] = ()
     # Collectives, dtypes, ops, and collectives with an op that it does not have.

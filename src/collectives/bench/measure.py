@@ -57,9 +57,13 @@ def _sizes(wanted: list[Settings], report: Callable[[Row], None]) -> Iterator[li
 
 
 class _Buffers(NamedTuple):
-    """One size on one rank: its contribution, where results go, and what they must be (None where nothing is asked)."""
+    """One size on one rank: its contribution, where a call finds it, what the call gets, and what it must give.
+
+    None where nothing is asked. Where torch works in place only, a call out of place copies ``given`` into the output.
+    """
 
     mine: torch.Tensor | None
+    given: torch.Tensor | None
     input: torch.Tensor | None
     output: torch.Tensor | None
     expected: torch.Tensor | None
@@ -81,10 +85,17 @@ def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
         return (result if length < n else _gathered(result)[:n]).to(device)
 
     mine, expected = share(wanted.collective, n, rank, p, wanted.root, given, total, torch.cat)
-    work = None if mine is None else mine.clone()
+    held = None if mine is None else mine.clone()
     if CONTRACTS[wanted.collective].parts == 0:  # torch works in place
-        return _Buffers(mine, work, work, expected)
-    return _Buffers(mine, work, None if expected is None else torch.empty_like(expected), expected)
+        work = torch.empty_like(mine) if wanted.copies() and mine is not None else held
+        return _Buffers(mine, held, work, work, expected)
+    output = None if expected is None else torch.empty_like(expected)
+    if wanted.is_in_place() and held is not None and output is not None:  # one is this rank's part of the other
+        if len(held) < len(output):
+            held = output[rank * len(held) :][: len(held)]
+        else:
+            output = held[rank * len(output) :][: len(output)]
+    return _Buffers(mine, held, held, output, expected)
 
 
 def _gathered(mine: torch.Tensor) -> torch.Tensor:
@@ -113,23 +124,33 @@ def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], Non
                 times[which, i - wanted.warmups] = seconds
         done = {"done": nth * rounds + i + 1, "of": len(wanted.bytes) * rounds}
         report(done | {"where": wanted.where, "collective": wanted.collective})
-    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a collective has ended when its last rank has
+    slowest = _last(times)
     dist.all_reduce(wrong)
     return [
         _row(wanted, wanted.elements(nbytes), configuration, did[which], times[which].tolist(), int(wrong[which]))
-        | {"device": devices[which].type}
+        | {"device": devices[which].type, "timing": _timing(wanted.where, backend(configuration[0]))}
+        | {"slowest_rank": slowest[which]}
         for which, configuration in enumerate(configurations)
     ]
+
+
+def _last(times: torch.Tensor) -> list[int]:
+    """Make the times those of the last rank; return which rank that was most often, for each configuration."""
+    mine, rank, p = times.clone(), dist.get_rank(), dist.get_world_size()
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)  # a collective has ended when its last rank has
+    votes = (mine == times).sum(dim=1) * p + p - 1 - rank  # of equal ranks the first
+    dist.all_reduce(votes, op=dist.ReduceOp.MAX)
+    return (p - 1 - votes % p).tolist()
 
 
 def _once(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers) -> tuple[float, int, Performed]:
     """One call on fresh data, from a barrier on: this rank's seconds, its wrong elements, what was performed."""
     (name, algorithm), did = configuration, list[Performed]()
     one = backend(name)
-    if buffers.input is not None and buffers.mine is not None:
-        buffers.input.copy_(buffers.mine)
-    if buffers.output is not None and buffers.output is not buffers.input:
+    if buffers.output is not None:
         buffers.output.zero_()
+    if buffers.given is not None and buffers.mine is not None:
+        buffers.given.copy_(buffers.mine)
     call = Call(
         wanted.collective,
         buffers.output,
@@ -140,31 +161,37 @@ def _once(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers) -
         algorithm,
         wanted.segments,
     )
-    perform, timed = one.perform, _clock(wanted.where, one)
-    seconds = timed(lambda: did.append(perform(call)), one.flush)
+    copied = buffers.given if wanted.copies() else None
+
+    def act() -> None:
+        if copied is not None and buffers.output is not None:
+            buffers.output.copy_(copied)
+        did.append(one.perform(call))
+
+    seconds = CLOCKS[_timing(wanted.where, one)](act, one)
     if buffers.output is None or buffers.expected is None:
         return seconds, 0, did[0]
     return seconds, int((buffers.output != buffers.expected).sum()), did[0]
 
 
-def _clock(where: str, one: Backend) -> Callable[[Callable[[], None], Callable[[], None]], float]:
-    """What times a call: a GPU by its own events, ranks on one machine's emulated hosts by their common clock."""
+def _timing(where: str, one: Backend) -> str:
+    """Which clock times a call: a GPU's own, or for ranks on one machine's emulated hosts their common one."""
     if one.device().type == "cuda":
-        return _on_the_gpu_s_clock
-    return _on_the_common_clock if where.startswith("cluster") else _on_the_clock
+        return "gpu"
+    return "agreed" if where.startswith("cluster") else "met"
 
 
-def _on_the_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
+def _on_the_clock(act: Callable[[], None], one: Backend) -> float:
     """From when all ranks have come; out of a barrier of gloo's, 4 ranks on 2 cores come a millisecond apart."""
     _latest(0.0)
     start = time.perf_counter()
     act()
     seconds = time.perf_counter() - start
-    flush()
+    one.flush()
     return seconds
 
 
-def _on_the_common_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
+def _on_the_common_clock(act: Callable[[], None], one: Backend) -> float:
     """From a moment that all ranks have agreed on, and that is still to come for each of them when it hears of it.
 
     For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart.
@@ -173,7 +200,7 @@ def _on_the_common_clock(act: Callable[[], None], flush: Callable[[], None]) -> 
     time.sleep(max(0.0, start - time.monotonic()))
     act()
     seconds = time.monotonic() - start
-    flush()
+    one.flush()
     time.sleep(_trip())  # a rank that is done leaves the processor to the others
     return seconds
 
@@ -197,17 +224,27 @@ def _latest(moment: float) -> float:
     return number.item()
 
 
-def _on_the_gpu_s_clock(act: Callable[[], None], flush: Callable[[], None]) -> float:
-    """From when an idle GPU gets its first piece of work until it has done the last; the stream keeps the order."""
+def _on_the_gpu_s_clock(act: Callable[[], None], one: Backend) -> float:
+    """From when the GPUs of all ranks are ready until this rank's has done the last piece of work.
+
+    An all-reduce of one number on the same stream comes first. It ends on every GPU when the last rank has come, so the
+    skew of the hosts is not in the time, and most of a launch is hidden behind it. On very slow networks ranks
+    still begin up to a hop apart, because a ring's or tree's last messages arrive one after the other.
+    """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    met = torch.zeros(1, device=one.device())
     torch.cuda.synchronize()
-    dist.barrier()
+    dist.all_reduce(met, group=one.group())
     begin.record()
     act()
     end.record()
     end.synchronize()
-    flush()
+    one.flush()
     return float(begin.elapsed_time(end)) * 1e-3
+
+
+# What a row's "timing" says.
+CLOCKS = {"met": _on_the_clock, "agreed": _on_the_common_clock, "gpu": _on_the_gpu_s_clock}
 
 
 def _row(
@@ -232,6 +269,7 @@ def _row(
         "count": n // wanted.ranks if parts(wanted.collective, wanted.ranks) > 1 else n,
         "dtype": wanted.dtype,
         "op": wanted.op,
+        "in_place": wanted.is_in_place(),
         "samples": microseconds(seconds),
         **interval_us(seconds),
         "algbw": algbw(nbytes, median),

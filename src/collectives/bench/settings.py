@@ -8,6 +8,7 @@ from collectives import units
 from collectives.algorithms import ALGORITHMS, build
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, named, variables_for
+from collectives.contracts import CONTRACTS
 from collectives.launch import links, need_where
 from collectives.machine import machine
 from collectives.schedule import need_ranks_only, parts
@@ -40,6 +41,10 @@ class Settings(BaseModel):
     ranks of those that meet in a torch process group; a back end with a launcher of its own is started by that, but on
     emulated hosts the cluster starts all. ``machine`` is what "auto" goes by, and what the rows'
     lower bound is one for: a preset, a file or LATENCY,RATE; emulated hosts are as they were asked for.
+
+    ``in_place`` is nccl-tests' word: input and output are one buffer, or one is the rank's part of the other. With None
+    it is as torch's functions are: in place for all-reduce, broadcast and reduce, out of place for the others. Torch
+    has none of these three out of place, so a copy of the input is part of their time then.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +58,7 @@ class Settings(BaseModel):
     dtype: str = "float32"
     op: str = "sum"
     root: Whole = 0
+    in_place: Annotated[bool, Field(strict=True)] | None = None
     segments: Annotated[Positive, Field(le=units.MOST_SEGMENTS_STARTED)] | None = None
     machine: str | None = None
     repetitions: Repetitions = 20
@@ -88,7 +94,7 @@ class Settings(BaseModel):
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
         for name in dict(map(named, self.backends)):
-            if missing := backend(name).unsupported(self.collective, self.op, self.dtype):
+            if missing := lacking(name, self.collective, self.op, self.dtype, self.in_place):
                 raise ValueError(missing)
         if self.wires() and (self.op != "sum" or self.dtype not in ("float32", "float16", "bfloat16")):
             raise ValueError(f"measurement with a wire: got {self.op} of {self.dtype}, expected sum of floats")
@@ -131,10 +137,31 @@ class Settings(BaseModel):
         name = self.machine or links(self.where, self.ranks)
         return variables_for(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
 
+    def is_in_place(self) -> bool:
+        """Whether input and output lie in one buffer; without ``in_place``, as torch's function has it."""
+        return CONTRACTS[self.collective].parts == 0 if self.in_place is None else self.in_place
+
+    def copies(self) -> bool:
+        """Whether a call copies its input first, because torch's function works in place only."""
+        return CONTRACTS[self.collective].parts == 0 and not self.is_in_place()
+
     def elements(self, nbytes: int) -> int:
         """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""
         n = nbytes // DTYPES[self.dtype][0]
         return n - n % self.ranks if parts(self.collective, self.ranks) > 1 else n
+
+
+def lacking(name: str, collective: str, op: str, dtype: str, in_place: bool | None) -> str | None:
+    """What a back end does not have of this, in one line; None where it has everything.
+
+    >>> lacking("p2p", "all_to_all", "sum", "float32", in_place=True)
+    'all_to_all in place: got p2p, expected out of place, because no back end has it'
+    """
+    if in_place and collective == "all_to_all":
+        return f"all_to_all in place: got {name}, expected out of place, because no back end has it"
+    if in_place and CONTRACTS[collective].parts and not backend(name).takes_overlapping:
+        return f"{collective} in place: got {name}, expected one that takes overlapping buffers"
+    return backend(name).unsupported(collective, op, dtype)
 
 
 def starter(name: str, where: str) -> str:

@@ -25,6 +25,7 @@ HELP = {
     "dtype": "of the elements",
     "op": "of a collective that reduces",
     "root": "of a collective that starts from or ends at one rank",
+    "in_place": "one buffer for input and output, as nccl-tests means it (default: as torch's functions do)",
     "segments": "for pipelined algorithms (default: from the size)",
     "machine": "what auto goes by, and lower bounds: a preset, FILE.yaml or LATENCY,RATE",
     "repetitions": "timed calls",
@@ -32,7 +33,7 @@ HELP = {
     "timeout": "seconds for one launch",
 }
 # Options that are called otherwise than their field, that take several values for a field of one, or parse their own.
-FLAGS = {"algorithms": "--algorithm", "backends": "--backend"}
+FLAGS = {"algorithms": "--algorithm", "backends": "--backend", "in_place": "--in-place"}
 MORE: dict[str, dict[str, Any]] = {"ranks": {"nargs": "+"}, "bytes": {"type": size}}
 
 

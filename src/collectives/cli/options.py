@@ -33,6 +33,9 @@ def add_field(parser: argparse.ArgumentParser, flag: str, field: dict[str, Any],
     """An option that is a field of a model, given by its JSON schema: type, limits and default are the model's."""
     one = next((kind for kind in field.get("anyOf", ()) if kind["type"] != "null"), field)
     item, default = one.get("items", one), field["default"]
+    if item["type"] == "boolean":
+        parser.add_argument(flag, default=default, help=text, action=argparse.BooleanOptionalAction, **more)
+        return
     if item["type"] == "integer":
         more.setdefault("type", whole(item.get("maximum"), item["minimum"]))
     elif item["type"] == "number":

@@ -1,0 +1,56 @@
+"""The time of a call on GPUs, by a model of hosts, streams and events: the hosts' skew is not in it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from collectives.bench import measure
+
+LAUNCH, MEETING, CALL = 5e-6, 20e-6, 300e-6
+
+
+class Rank:
+    """One host and its GPU's stream, in seconds; ``others`` is when the last of the other ranks has launched a call."""
+
+    def __init__(self, at: float, others: float) -> None:
+        self.host, self.others, self.stream = at, others, 0.0
+
+    def launch(self, seconds: float) -> None:
+        """Enqueue a collective: it begins when all ranks have launched it, and this stream has nothing else to do."""
+        self.host += LAUNCH
+        self.others += LAUNCH
+        self.stream = max(self.stream, self.host, self.others) + seconds
+
+    def event(self, **_: Any) -> Any:
+        return Event(self)
+
+
+class Event:
+    def __init__(self, rank: Rank) -> None:
+        self.rank, self.at = rank, 0.0
+
+    def record(self) -> None:
+        self.at = max(self.rank.host, self.rank.stream)
+
+    def synchronize(self) -> None:
+        self.rank.host = max(self.rank.host, self.at)
+
+    def elapsed_time(self, end: Event) -> float:
+        return (end.at - self.at) * 1e3
+
+
+@pytest.mark.parametrize(("at", "others"), [(0.0, 0.0), (0.0, 2e-3), (2e-3, 0.0)], ids=["together", "first", "last"])
+def test_the_skew_of_the_hosts_is_not_in_a_time(at: float, others: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They leave a barrier 2 ms apart, as those of gloo's do."""
+    rank = Rank(at, others)
+    monkeypatch.setattr(torch.cuda, "Event", rank.event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(dist, "all_reduce", lambda _, group: rank.launch(MEETING))
+    one: Any = SimpleNamespace(device=lambda: torch.device("cpu"), group=lambda: None, flush=lambda: None)
+    assert measure.CLOCKS["gpu"](lambda: rank.launch(CALL), one) == pytest.approx(CALL)

@@ -1,0 +1,17 @@
+"""A measurement in which rank 1 takes a second longer than it does: for test_bench.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import distributed as dist
+
+from collectives.bench import measure
+
+clock = measure.CLOCKS["met"]
+
+
+def run(settings: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
+    measure.CLOCKS["met"] = lambda act, one: clock(act, one) + float(dist.get_rank() == 1)
+    measure.run(settings, report)
