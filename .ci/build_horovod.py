@@ -2,8 +2,9 @@
 
 Horovod is published as source only, and asks for C++14 where torch's headers need more: the standard is raised before
 it is compiled. It is compiled without debug information and in a few large units, which saves time and leaves the
-optimization (-O3) alone. The wheel is kept outside the checkout, under $XDG_CACHE_HOME or ~/.cache. If something is
-missing or goes wrong, a line says so, and everything else works without Horovod.
+optimization (-O3) alone. It works on CPUs, by gloo: the back end has no tensors on GPUs. The wheel is kept outside the
+checkout, under $XDG_CACHE_HOME or ~/.cache. If something is missing or goes wrong, a line says so, and everything else
+works without Horovod.
 """
 
 import os
@@ -72,9 +73,9 @@ def cache() -> Path:
 
 
 def key() -> str:
-    """What a wheel fits: versions, the platform, and what Horovod shall do on GPUs (HOROVOD_GPU_OPERATIONS)."""
+    """What a wheel fits: versions and the platform."""
     parts = [VERSION, sysconfig.get_config_var("SOABI"), "torch", metadata.version("torch"), platform.machine()]
-    return "-".join(["horovod", *parts, *filter(None, [os.environ.get("HOROVOD_GPU_OPERATIONS")])])
+    return "-".join(["horovod", *parts])
 
 
 def is_installed() -> bool:
@@ -150,14 +151,15 @@ def edit(path: Path, edits: Sequence[tuple[str, str]]) -> None:
 
 
 def pip(log: Path, *arguments: str | Path) -> None:
-    """One pip command, all its output into the log."""
+    """One pip command, all its output into the log. Horovod's build takes no variables but ours: the key names none."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")} | OPTIONS
     with log.open("a") as output:
         subprocess.run(
             [*PIP, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=os.environ | OPTIONS,
+            env=environment,
             timeout=LIMIT_SECONDS,
             check=True,
         )

@@ -33,7 +33,7 @@ class Horovod(Backend):
         return f"Horovod {metadata.version('horovod')}"
 
     def devices(self) -> str:
-        """The cores of this machine: it is built without GPUs."""
+        """The cores of this machine: its tensors are on CPUs here."""
         return f"{os.cpu_count()} CPU cores"
 
     def perform(self, call: Call) -> Performed:
