@@ -1,7 +1,9 @@
 """NCCL's part of a rank: its GPU, the process group beside gloo's, and the version."""
 
 import os
+import re
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import distributed as dist
@@ -36,6 +38,13 @@ def close() -> None:
     if group.cache_info().currsize:
         dist.destroy_process_group(group())
         group.cache_clear()
+
+
+def driver() -> str:
+    """Return the version of NVIDIA's driver, such as 580.95.05, as its module says it; "unknown" without one."""
+    said = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\d+\.\d+(\.\d+)?", said.read_text()) if said.exists() else None
+    return found[0] if found else "unknown"
 
 
 def version() -> str:

@@ -71,12 +71,13 @@ class OnGpus(OnCpus):
         return nccl.group()
 
     def record(self) -> dict[str, Any]:
-        """The GPU of this rank, and NCCL's version."""
+        """The GPU of this rank, its UUID, the driver's version, and NCCL's."""
         import torch
 
         from collectives.backends import nccl
 
-        return {"gpu": torch.cuda.get_device_name(nccl.device()), "nccl": nccl.version()}
+        gpu = torch.cuda.get_device_properties(nccl.device())
+        return {"gpu": gpu.name, "gpu_uuid": str(gpu.uuid), "driver": nccl.driver(), "nccl": nccl.version()}
 
     def close(self) -> None:
         """Destroy the NCCL group."""

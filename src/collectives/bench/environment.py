@@ -1,4 +1,4 @@
-"""Where something was measured: the machine and the versions, in a record that does not say whose machine it is."""
+"""Where something was measured: machine, versions and what was set, in a record that names no user and no secret."""
 
 import ast
 import hashlib
@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,15 @@ from typing import Any
 from collectives.backends import BACKENDS, backend
 
 PACKAGES = tuple(dict.fromkeys(["torch", "numpy", *(each for name in BACKENDS for each in backend(name).packages)]))
+
+# Variables that change what GPUs do, or say which job it was; none whose name says that its value is a secret.
+SAID = ("NCCL_", "TORCH_NCCL_", "CUDA_", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
+UNSAID = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|KEY")
+
+
+def variables() -> dict[str, str]:
+    """Return NCCL's and CUDA's variables of this process, and the number and nodes of its Slurm job."""
+    return {name: value for name, value in os.environ.items() if name.startswith(SAID) and not UNSAID.search(name)}
 
 
 def record() -> dict[str, Any]:

@@ -8,7 +8,6 @@ python -m collectives.bench.gpu_check [FILE]     what `make gpu-check` runs; it 
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -30,7 +29,7 @@ from collectives.backends.p2p.compile import as_plan
 from collectives.backends.p2p.program import Recv, Reduce, Send, Span, Task, Wait
 from collectives.bench import Row, Settings, bench, ddp_check
 from collectives.bench.data import reduced, share, values
-from collectives.bench.environment import record
+from collectives.bench.environment import record, variables
 from collectives.bench.measure import OPS
 from collectives.bench.results import replace
 from collectives.bench.settings import DTYPES
@@ -89,10 +88,8 @@ def main(arguments: list[str]) -> int:
 
 def machine() -> Row:
     """Versions, GPUs, how they are connected, and what is set for NCCL."""
-    ours = ("NCCL_", "TORCH_NCCL_", "CUDA_")
-    variables = {name: value for name, value in os.environ.items() if name.startswith(ours)}
     versions = {"nccl": nccl.version(), "cuda": torch.version.cuda}
-    return record() | versions | {"set": variables} | {" ".join(tool): _output(tool) for tool in TOOLS}
+    return record() | versions | {"set": variables()} | {" ".join(tool): _output(tool) for tool in TOOLS}
 
 
 def _output(command: list[str]) -> list[str]:

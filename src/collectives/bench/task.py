@@ -2,15 +2,17 @@
 
 import json
 import os
+import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed as dist
 
 from collectives.backends import backend, named
 from collectives.backends.exchange import everyones
-from collectives.bench.environment import record
+from collectives.bench.environment import record, variables
 from collectives.bench.settings import Row
 
 SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has sent
@@ -24,14 +26,22 @@ def report_rows(launched: Row, report: Callable[[Row], None], cases: Iterable[li
     """
     torch.set_num_threads(1)
     names = list(dict.fromkeys(named(typed)[0] for typed in launched["backends"]))
-    mine = record() | {"where": launched["where"], "backends": launched["backends"], "set": launched.get("set", {})}
-    for name in names:
-        mine |= backend(name).record()
-    report({"environment": gathered(mine)})
+    report({"environment": _everyones(launched, names)})
     for rows in cases:
         report({"rows": rows})
     for name in names:
         backend(name).close()
+
+
+def _everyones(launched: Row, names: list[str]) -> list[Row]:
+    """Return every rank's record. Where ranks are on several hosts it names the rank's, so that a slow one is found."""
+    mine = record() | {"where": launched["where"], "backends": launched["backends"], "rank": dist.get_rank()}
+    mine |= {"set": variables() | launched.get("set", {}), "host": socket.gethostname()}
+    for name in names:
+        mine |= backend(name).record()
+    everyone = gathered(mine)
+    left_out = {"host"} if len({each["host"] for each in everyone}) == 1 else set()
+    return [{name: value for name, value in each.items() if name not in left_out} for each in everyone]
 
 
 def gathered(mine: Any, device: torch.device | None = None) -> list[Any]:
