@@ -112,6 +112,11 @@ def test_a_reader_that_goes_ends_it_quietly(words: str) -> None:
     assert (done.stdout in ("141\n", "0\n"), done.stderr) == (True, "")
 
 
+def test_what_nohup_starts_outlives_its_terminal() -> None:
+    done = shell("trap '' HUP; C simulate all_reduce ring -p 100000 --bytes 8 & sleep 0.5; kill -HUP $!; wait $!")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_reader_that_goes_ends_the_ranks() -> None:
     done = shell("C bench --bytes 4 8 --repetitions 2 --ranks 2 --json 2>/dev/null | true; echo ${PIPESTATUS[0]}")
     assert (done.stdout, done.stderr) == ("141\n", "")

@@ -40,7 +40,7 @@ GROUP = "collectives.verbs"
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 when something failed, 2 for wrong input or a missing package.
 
-    130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of our output has gone.
+    130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, 141 when the reader of our output has gone.
     """
     signals.open_standard_streams()
     typed = sys.argv[1:] if argv is None else argv

@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 
 from collectives.processes import open_streams
 
-ENDING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 # How long a command may take to clean up after a signal.
 GRACE_SECONDS = 30.0
+
+# What ends a command, and why; the alarm is that of `limit`, which says its own.
+_why = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGALRM: "late"}
 
 # Called at once when a signal arrives.
 _at_once: list[Callable[[], object]] = []
@@ -33,68 +35,56 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP raise `Ended` in the block, so that ranks and files are cleaned up.
+    """Raise `Ended` in the block on Ctrl-C, SIGTERM, SIGHUP and a `limit`, so that ranks and files are cleaned up.
 
     Further signals are ignored. If the clean-up takes longer than `GRACE_SECONDS`, the process exits.
     """
-    main = os.getpid()
+    main, timer = os.getpid(), signal.getitimer(signal.ITIMER_REAL)
+    handlers = {number: signal.getsignal(number) for number in _why}
 
     def on_signal(number: int, _: FrameType | None) -> NoReturn:
         if os.getpid() != main:  # a forked child: it has nothing to clean up
             os._exit(128 + number)
         for act in _at_once:
             act()
-        _end(ENDING[signal.Signals(number)], 128 + number)
+        ended = Ended(_why[signal.Signals(number)], 1 if number == signal.SIGALRM else 128 + number)
 
-    with _kept(*ENDING, signal.SIGALRM):
-        for number in ENDING:
-            if signal.getsignal(number) != signal.SIG_IGN:  # in a shell's background Ctrl-C, after nohup SIGHUP
-                signal.signal(number, on_signal)
-        yield
+        def at_last(*_: object) -> NoReturn:
+            os.write(2, f"collectives: {ended}\n".encode())
+            os._exit(ended.code)
 
+        for each in _why:
+            signal.signal(each, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, at_last)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        raise ended
 
-@contextmanager
-def limit(seconds: float, what: str) -> Iterator[None]:
-    """Raise `Ended` in the block after this many seconds.
-
-    Code that never returns to Python is ended later, with a traceback of where it was.
-    """
-
-    def on_alarm(*_: Any) -> NoReturn:
-        _end(f"{what}: not done within {seconds:g} s (--timeout)", 1)
-
-    faulthandler.dump_traceback_later(seconds + 2 * GRACE_SECONDS, exit=True, file=2)
-    try:
-        with _kept(signal.SIGALRM):
-            signal.signal(signal.SIGALRM, on_alarm)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
-@contextmanager
-def _kept(*numbers: signal.Signals) -> Iterator[None]:
-    """After the block these signals' handlers are as they were, and so is the timer."""
-    timer, handlers = signal.getitimer(signal.ITIMER_REAL), [signal.getsignal(number) for number in numbers]
+    for number, handler in handlers.items():
+        # What a shell puts in the background ignores Ctrl-C, and what nohup starts ignores SIGHUP.
+        if handler != signal.SIG_IGN or number == signal.SIGALRM:
+            signal.signal(number, on_signal)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
-        for number, handler in zip(numbers, handlers, strict=True):
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def _end(why: str, code: int) -> NoReturn:
-    def at_last(*_: Any) -> NoReturn:
-        os.write(2, f"collectives: {why}\n".encode())
-        os._exit(code)
+@contextmanager
+def limit(seconds: float, what: str) -> Iterator[None]:
+    """Raise `Ended` in the block after this many seconds, within `signals`.
 
-    for number in ENDING:
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, at_last)
-    signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
-    raise Ended(why, code)
+    Code that never returns to Python is ended later, with a traceback of where it was.
+    """
+    _why[signal.SIGALRM] = f"{what}: not done within {seconds:g} s (--timeout)"
+    faulthandler.dump_traceback_later(seconds + 2 * GRACE_SECONDS, exit=True, file=2)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextmanager
