@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from collectives.logs.finding import MOST_NAMED, Finding, Place, lines_of, named
 from collectives.logs.nccl import topology
-from collectives.logs.nccl.causes import Cause, cause_of
+from collectives.logs.nccl.forms import BRIDGE, CAUSE, CONSEQUENCE, RESULT, Form
 from collectives.logs.nccl.lines import read
-from collectives.logs.nccl.log import Communicator, Log, Process, Setting
+from collectives.logs.nccl.log import Communicator, Log, Process, Said, Setting
 from collectives.logs.nccl.torch_lines import timeouts
 from collectives.units import format_bytes, many
+
+# Variables that all ranks of a job need alike; names of devices may differ from host to host.
+ALIKE = re.compile(
+    r"_(?:ALGO|PROTO|\w*NCHANNELS|NTHREADS|BUFFSIZE|NET|NET_PLUGIN|COLLNET_ENABLE|NVLS_ENABLE|CROSS_NIC)$"
+)
 
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
@@ -34,16 +40,19 @@ def findings(log: Log) -> Iterator[Finding]:
         yield _job(of, log)
     if more := len(log.communicators) - len(shown):
         yield Finding("communicator", f"{many(more, 'more communicator')}; what is wrong with them follows, too")
+    yield from _said(log, CAUSE)
+    yield from timeouts(log.torch, max([of.size for of in log.communicators.values()], default=0))
     yield from _versions(log)
     yield from _environment(log)
-    yield from _warnings(log)
+    yield from _unknown(log)
+    yield from _said(log, CONSEQUENCE)
+    yield from _said(log, RESULT)
     for of in log.communicators.values():
         if not of.is_several:
             yield from (one for one in topology.findings(of, log) if one.kind != "proved" or of in shown)
     yield from _networks(log)
     yield from _choices(log)
     yield from _calls(log)
-    yield from timeouts(log.torch, max([of.size for of in log.communicators.values()], default=0))
 
 
 def _job(of: Communicator, log: Log) -> Finding:
@@ -58,13 +67,19 @@ def _job(of: Communicator, log: Log) -> Finding:
 
 def _versions(log: Log) -> Iterator[Finding]:
     follows = "ranks with different versions of NCCL may fail or hang when they connect"
-    yield from _differ("versions", "NCCL versions differ", log.versions, follows, "install one version on all hosts")
+    yield from _differ(
+        log, "versions", "NCCL versions differ", log.versions, follows, "install one version on all hosts"
+    )
 
 
 def _environment(log: Log) -> Iterator[Finding]:
     for name, values in sorted(log.environment.items()):
-        follows = f"{name} differs between ranks, and they may choose different algorithms or links"
-        yield from _differ("environment", f"{name} differs", values, follows, f"set {name} on every rank alike")
+        follows = f"{name} differs between ranks, and they may choose different algorithms or links" * bool(
+            ALIKE.search(name)
+        )
+        yield from _differ(
+            log, "environment", f"{name} differs", values, follows, follows and f"set {name} on every rank alike"
+        )
     asked = log.environment.get("NCCL_ALGO", {})
     ran = Counter(algorithm for _, _, algorithm, _ in log.choices)
     for value, setting in asked.items():
@@ -81,27 +96,45 @@ def _environment(log: Log) -> Iterator[Finding]:
             )
 
 
-def _warnings(log: Log) -> Iterator[Finding]:
-    """Those that say why the job fails first; what only names a result says nothing beside them."""
-    seen: dict[tuple[Cause | None, str], list[tuple[Place, Process, str]]] = {}
-    for line, process, text in log.warnings:
-        cause = cause_of(text)
-        seen.setdefault((cause, "" if cause else text), []).append((line, process, text))
-    is_told = any(cause and not cause.is_result for cause, _ in seen)
-    kept = [each for each in seen.items() if not (is_told and each[0][0] and each[0][0].is_result)]
-    for (cause, _), places in sorted(kept, key=lambda each: each[0][0] is None)[:MOST_NAMED]:
-        line, process, text = places[0]
-        found = f"{process.host or 'NCCL'} warns: {text[:300]}"
-        on = _on(process for _, process, _ in places)
-        if cause:
-            yield Finding(cause.kind, f"{found} ({many(len(places), 'line')}{on})", cause.follows, cause.next, (line,))
-        else:
-            yield Finding("warning", found, f"{many(len(places), 'such warning')}{on and f',{on}'}", "", (line,))
+def _said(log: Log, weight: int) -> Iterator[Finding]:
+    """What lines of known forms say, of one weight; what only names a result says nothing beside causes."""
+    forms: dict[Form, list[Said]] = {}
+    for said in log.said:
+        if said.form and said.form.next and said.form.weight == weight:
+            forms.setdefault(said.form, []).append(said)
+    if weight == RESULT and any(said.form and said.form.weight < RESULT and said.form.next for said in log.said):
+        return
+    for form, those in [*forms.items()][:MOST_NAMED]:
+        yield _shown(form.kind, those, form.follows, form.next)
+
+
+def _unknown(log: Log) -> Iterator[Finding]:
+    """Warnings and errors of no known form, as they are: they may be the cause, or nothing."""
+    alike: dict[str, list[Said]] = {}
+    for said in log.said:
+        if said.form is None or not said.form.next:
+            alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "0", said.text), []).append(said)
+    for those in [*alike.values()][:MOST_NAMED]:
+        yield _shown("warning" if those[0].form is None else "error", those)
+
+
+def _shown(kind: str, those: Sequence[Said], follows: str = "", advice: str = "") -> Finding:
+    """A finding that shows the first of these lines, and where some of them are."""
+    first = those[0]
+    said = f"{first.process.host}: {first.text}" if first.process.host else first.text
+    found = f"{said} ({many(len(those), 'line')}{_on(each.process for each in those)})"
+    return Finding(kind, found, follows, advice, tuple(dict.fromkeys(each.at for each in those))[:3])
 
 
 def _networks(log: Log) -> Iterator[Finding]:
     follows, advice = "two ranks that use different networks cannot connect", "install one network plugin on all hosts"
-    yield from _differ("networks", "ranks use different networks", log.networks, follows, advice)
+    yield from _differ(log, "networks", "ranks use different networks", log.networks, follows, advice)
+    for value, (processes, at) in [*log.nics.items()][:MOST_NAMED]:
+        yield Finding("nics", f"{value}{_on(processes)}", at=(at,))
+    for value, (processes, at) in log.bridges.items():
+        if any(of.nodes > 1 for of in log.communicators.values()):
+            found = f"{value} uses Docker's bridge (docker0, 172.17.x.x){_on(processes)}, and the job has several nodes"
+            yield Finding("network", found, *BRIDGE, (at,))
 
 
 def _choices(log: Log) -> Iterator[Finding]:
@@ -139,19 +172,24 @@ def _calls(log: Log) -> Iterator[Finding]:
             yield Finding(
                 "behind",
                 f"{many(len(behind), 'process')} of {len(calls)} in {name} {'has' if len(behind) == 1 else 'have'} not "
-                f"reached call {most}: {process.host}:{process.pid} made call {number} last, {what}",
+                f"reached call {most} in this log: {process.host}:{process.pid} made call {number} last, {what}",
                 "the others wait there, if the job hangs; if it does not, the log ends too early",
                 f"see what process {process.pid} on {process.host} does: py-spy dump --pid {process.pid}",
                 (line,),
             )
 
 
-def _differ(kind: str, what: str, values: dict[str, Setting], follows: str, advice: str) -> Iterator[Finding]:
-    """A finding if processes have different values."""
+def _differ(log: Log, kind: str, what: str, values: dict[str, Setting], follows: str, advice: str) -> Iterator[Finding]:
+    """A finding if processes have different values; something follows if two of them are of one communicator."""
     if len(values) > 1:
         told = [f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MOST_NAMED]
         at = tuple(setting.at for setting in values.values())[:MOST_NAMED]
-        yield Finding(kind, f"{what}: {'; '.join(told)}", follows, advice, at)
+        joined = [of for of in log.communicators.values() if not of.is_several]
+        members = ({*of.processes.values()} for of in joined)
+        is_proved = any(
+            sum(not setting.processes.isdisjoint(those) for setting in values.values()) > 1 for those in members
+        )
+        yield Finding(kind, f"{what}: {'; '.join(told)}", follows * is_proved, advice * is_proved, at)
 
 
 def _on(processes: Iterable[Process]) -> str:

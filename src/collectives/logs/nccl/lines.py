@@ -1,18 +1,20 @@
 """A log of NCCL (NCCL_DEBUG=INFO or TRACE), read line by line: ranks, rings, trees, connections, settings, calls.
 
-Formats of NCCL 2.4 to 2.29 are known, as `init.cc`, `enqueue.cc`, `graph/connect.cc` and `transport/` print them. Lines
-of other programs are counted and passed over; lines of several ranks may be interleaved, and any may be cut short.
-Memory is that of what is found, not of the file.
+Formats of NCCL 2.2 to 2.30 are known, as `init.cc`, `enqueue.cc`, `graph/connect.cc` and `transport/` print them. Lines
+of other programs are counted and passed over, but for those that say why the job fails; lines of several ranks may be
+interleaved, and any may be wrapped or cut short. Memory is that of what is found, not of the file.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from collectives.logs.finding import COLOURS, Line, Place
-from collectives.logs.nccl.log import NOBODY, Communicator, Edges, Graph, Log, Process, Setting
+from collectives.logs.finding import COLOURS, Line, Place, named
+from collectives.logs.nccl.forms import ANYWHERE, BESIDE, IN_NCCL, form_of
+from collectives.logs.nccl.log import NOBODY, Communicator, Edges, Graph, Log, Process, Said, Setting
 from collectives.logs.nccl.torch_lines import is_torch
 
 # What is kept at most: ranks of a communicator, its connections, warnings, and different values of anything else.
@@ -20,17 +22,56 @@ MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 100
 # Each line with a version is compared with all versions before.
 MOST_VERSIONS = 64
 
-# An author who quotes a log may have left out host and process, and the device, too.
+# An author who quotes a log may have left out host and process, and the device, too; before 2.4 NCCL left out its name.
 HEAD = re.compile(
     r"(?:(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
-    r"|^[\s>]{0,9}(?:\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?(?:[\w./]+:\d+ )?NCCL (?P<level>INFO|WARN|TRACE) ",
+    r"|^[\s>]{0,9}(?:\[\d{4}-[\d :.-]{1,30}\] )?(?:\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?(?P<source>[\w./]+:\d+ )?"
+    r"(?(host)(?:NCCL )?|NCCL )(?P<level>INFO|WARN|TRACE) ",
     re.MULTILINE,
 )
+# What launchers print before a line: a time, a task, a host, a worker of Ray; and torchrun or torch the job's rank.
+PREFIX = re.compile(
+    r"(?:\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?)?"
+    r"(?P<writer>(?:\[default\d{1,6}\]:|\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?"
+    r"|\([A-Za-z_]\w{0,60}(?: \w{1,20}){0,2} pid=\d{1,10}[^)]{0,80}\) "
+    r"|[\w.-]{1,253}: (?=[\w.-]{1,253}:\d{1,10}:\d|\[(?:rank|default)\d|\[[EWFI][\d ]|[\w.]{1,80}Error: ))*"
+    r"(?:\[rank(?P<rank>\d{1,7})\]:? ?)?)"
+)
+# Where a line of torch begins that says something about calls; it may be wrapped.
+TORCH = re.compile(
+    r"\[[EWFI][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d|\[(?:PG [^\[\]]{1,300})?Rank \d{1,7}\]|\] (?:finished|joined)"
+    r"|lagging ranks"
+)
+# Where what belongs to such a line ends, how many lines it has at most, and how much of it a finding shows.
+END = re.compile(r"^\s*$|Exception raised from|frame #|Traceback|^  File |^\S{1,60}Error: ")
+MOST_LINES, MOST_SHOWN = 12, 600
+NOISE = re.compile(
+    r", TensorDeviceTypes=TensorOptions\(.{0,400}?\(nullopt\)\)"
+    r"|This (?:may indicate|typically indicates) .{0,1500}?(?:cause deadlock\.|debug the hang\.) ?"
+)
+LAST = re.compile(r"Last error:\s*(\S.*)")
 VERSION = re.compile(r"NCCL version ((\d[\d.]*)[\w.+-]*)")
+POINTER = re.compile(r"\bcomm (0x[0-9a-f]{1,16})\b")
 # GPUs without GPU-direct RDMA, as nccl-tests names them.
 GEFORCE = re.compile(r"\b(?:GeForce|GTX|TITAN|RTX [2-9]0[5-9]0)\b")
 # What any line that is read has.
-WORDS = ("NCCL", "Last error:", "collective #", "lagging ranks")
+WORDS = (
+    "NCCL",
+    " INFO ",
+    " WARN ",
+    "Rank",
+    "ollective",
+    "lagging",
+    "gloo",
+    "Gloo",
+    "preamble",
+    "subset of",
+    "failed on",
+    "Error",
+    "Exception",
+    "exitcode",
+    "SIGKILL",
+)
 
 # A rank's place in a channel's tree: children -> rank -> parent; before NCCL 2.7 parent -> rank -> children.
 TREE = re.compile(
@@ -43,17 +84,20 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 
 
 def begins(start: bytes) -> bool:
-    """Whether a file that begins so has lines of NCCL, or of torch about it."""
+    """Return True if a file that begins so has lines of NCCL, or of a library that says why a job fails."""
     return is_own(COLOURS.sub("", start.decode("utf8", "replace")))
 
 
 def is_own(text: str) -> bool:
-    """Whether a text has a line of NCCL, or of torch about it."""
-    return "NCCL" in text and (HEAD.search(text) is not None or is_torch(text))
+    """Return True if a text has a line of NCCL, or one of the forms that say why a job fails."""
+    if not any(word in text for word in WORDS):
+        return False
+    has_head = HEAD.search(text) is not None
+    return has_head or is_torch(re.sub(r"\s+", "", text)) or form_of(text, ANYWHERE) is not None
 
 
 def read(lines: Iterable[Line]) -> Log:
-    """The log in these lines.
+    """Return the log in these lines.
 
     >>> from collectives.logs.finding import numbered
     >>> log = ["n1:7:7 [0] NCCL INFO Channel 00/02 : 0 1", "n1:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2"]
@@ -64,16 +108,20 @@ def read(lines: Iterable[Line]) -> Log:
     for at, text in lines:
         reader.log.lines += 1
         reader.log.has_geforce = reader.log.has_geforce or GEFORCE.search(text) is not None
-        if reader.log.torch.last is None and not any(word in text for word in WORDS):
-            continue
-        heads = [*HEAD.finditer(text)]  # of interleaved lines, one begins inside another
-        for head, following in zip_longest(heads, heads[1:]):
-            reader.log.own += 1
-            process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"] or head["only"] or 0))
-            reader.line(at, process, head["level"], text[head.end() : following and following.start()])
-        reader.outside(at, text, is_own=bool(heads))
+        if reader.records or any(word in text for word in WORDS):
+            reader.text(at, text)
     reader.flush()
     return reader.log
+
+
+@dataclass
+class _Record:
+    """A line that says something beside NCCL's own, and the lines that belong to it."""
+
+    at: Place
+    process: Process
+    job: int
+    texts: list[str] = field(default_factory=list)
 
 
 class _Reader:
@@ -86,25 +134,72 @@ class _Reader:
         self.waiting = 0
         self.finished: set[Process] = set()  # whose next rings belong to a communicator that is not named yet
         self.links: dict[Process, float] = {}
+        self.records: dict[str, _Record] = {}  # of each writer
+        self.newest = ""  # who began a record last
+        self.pointers: dict[tuple[str, int, str], Communicator] = {}  # by host, process and NCCL's address of it
 
-    def line(self, at: Place, process: Process, level: str, text: str) -> None:
+    def text(self, at: Place, text: str) -> None:
+        """Read a line: those of NCCL in it, of which one may begin inside another, or a piece of another record."""
+        writer, rank = next(PREFIX.finditer(text)).groups()
+        text = PREFIX.sub("", text, count=1)
+        heads = [*HEAD.finditer(text)]
+        for head, following in zip_longest(heads, heads[1:]):
+            self.log.own += 1
+            process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"] or head["only"] or 0))
+            self.line(at, process, head["level"], head["source"], text[head.end() : following and following.start()])
+        is_new = TORCH.search(text) or (not heads and form_of(text, ANYWHERE + BESIDE))
+        if not is_new and not writer and self.newest in self.records:
+            writer = self.newest  # what was wrapped has no prefix
+        if is_new or END.search(text):
+            self.close(writer)
+        if is_new:
+            said_by = Process(f"rank {rank}", 0, 0) if rank else NOBODY
+            self.records[writer] = _Record(at, said_by, int(rank or -1))
+            self.newest = writer
+        if not heads and (found := VERSION.search(text)):
+            self.version(at, NOBODY, found)
+        if (is_new or not heads) and (record := self.records.get(writer)):
+            record.texts.append(text)
+            if len(record.texts) == MOST_LINES:
+                self.close(writer)
+
+    def close(self, writer: str) -> None:
+        """Keep what a record says: a call that timed out, or the first form that it has, with torch's `Last error`."""
+        if (record := self.records.pop(writer, None)) is None:
+            return
+        whole = "".join(text.rstrip() for text in record.texts)
+        is_known = self.log.torch.record(record.at, re.sub(r"\s+", "", whole), record.job)
+        shown = NOISE.sub("", " ".join(text.strip() for text in record.texts))
+        last = LAST.search(shown)
+        form = (last and form_of(last[1], IN_NCCL)) or form_of(whole, ANYWHERE + BESIDE)
+        if form and not (is_known and form.kind == "timeout"):
+            self.said(Said(record.at, record.process, last[1] if last else shown, form))
+
+    def said(self, said: Said) -> None:
+        if len(self.log.said) < MOST_WARNINGS:
+            self.log.said.append(said._replace(text=said.text[:MOST_SHOWN]))
+
+    def line(self, at: Place, process: Process, level: str, source: str | None, text: str) -> None:
         if level == "WARN":
-            self.warning(at, process, text)
+            self.said(Said(at, process, text, form_of(f"{source or ''}{text}", IN_NCCL)))
         for pattern, method in PATTERNS:
             if found := pattern.search(text):
                 method(self, at, process, found)
                 return
 
-    def outside(self, at: Place, text: str, *, is_own: bool) -> None:
-        """What torch says in a line, or a library in one without NCCL's head."""
-        if error := self.log.torch.line(at, text):
-            self.warning(at, NOBODY, error)
-        if not is_own and (found := VERSION.search(text)):
-            self.version(at, NOBODY, found)
+    def unreachable(self, at: Place, process: Process, found: re.Match[str]) -> None:
+        """An attempt to connect that is repeated; one that is refused may be early only."""
+        self.said(Said(at, process, found.string, form_of(found.string, IN_NCCL)))
 
-    def warning(self, at: Place, process: Process, text: str) -> None:
-        if len(self.log.warnings) < MOST_WARNINGS:
-            self.log.warnings.append((at, process, text))
+    def nic(self, at: Place, process: Process, found: re.Match[str]) -> None:
+        """What NCCL sends over, without addresses."""
+        using = found[2].partition(";")[0]
+        names = re.findall(r"(?:\[\d{1,3}\]|Using )([^\s:\[\]]{1,60}(?::\d{1,3}/\w{1,20})?)", using)
+        value = f"{found[1]}: {named(names) or found[2][:80]}"
+        beside = re.search(r"OOB ([\w.-]{1,60}):", found[2])
+        _add(self.log.nics, f"{value}, out of band by {beside[1]}" if beside else value, process, at)
+        if re.search(r"docker0|\b172\.17\.\d", found[2]):
+            _add(self.log.bridges, found[1], process, at)
 
     def version(self, at: Place, process: Process, found: re.Match[str]) -> None:
         """Torch prints a version without its CUDA: the same number is the same version."""
@@ -138,6 +233,8 @@ class _Reader:
                 self._join(before, here)
         here.is_several |= told is None and here.processes.get(rank, process) != process
         self.now[process] = here
+        if (pointer := POINTER.search(text)) and len(self.pointers) < MOST_CONNECTIONS:
+            self.pointers[process.host, process.pid, pointer[1]] = here
         here.processes.setdefault(rank, process)
         if nodes := re.search(r"\bnNodes (\d{1,6})\b", text):
             here.told = max(here.told, int(nodes[1]))
@@ -208,11 +305,12 @@ class _Reader:
         self.log.choices[key] = often + 1, first
 
     def call(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        here = self.now.get(process)
-        size = re.search(r"\[nranks=(\d+)\]", found.string)
-        name = here.name if here else f"{size[1]} ranks" if size else ""
+        pointer = POINTER.search(found.string)
+        here = self.pointers.get((process.host, process.pid, pointer[1])) if pointer else None
+        if here is None or here.is_several or found[1] in ("Send", "Recv"):
+            return  # of an unknown communicator, or between pairs: other ranks' calls may differ
         what = f"{found[1]} of {found[3]} elements" if found[3] else found[1]
-        self.log.calls[name, process] = int(found[2], 16), what, at
+        self.log.calls[here.name, process] = int(found[2], 16), what, at
 
     def _later(self, process: Process, least: int, act: Callable[[Communicator], object]) -> None:
         """Now, if the process's communicator is known and large enough; otherwise when it is."""
@@ -225,6 +323,8 @@ class _Reader:
 
     def flush(self) -> None:
         """What no line has named a communicator for belongs to one as large as its largest rank says."""
+        for writer in [*self.records]:
+            self.close(writer)
         waiting = [each for some in self.early.values() for each in some]
         if not waiting:
             return
@@ -269,4 +369,6 @@ PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Place, Process, re.Mat
     (VERSION, _Reader.version),
     (re.compile(r"^NVLS Head +\d{1,6}:((?: +\d{1,7})+)$"), _Reader.heads),
     (re.compile(r"^Using network (.+)$"), _Reader.network),
+    (re.compile(r"^(NET/(?:IB|Socket)|Bootstrap) ?: ((?:Using|No device) .+)$"), _Reader.nic),
+    (re.compile(r"No route to host.*retrying"), _Reader.unreachable),
 )

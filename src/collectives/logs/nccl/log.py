@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from collectives.logs.finding import Place
+from collectives.logs.nccl.forms import Form
 from collectives.logs.nccl.torch_lines import Torch
 
 
@@ -18,6 +19,15 @@ class Process(NamedTuple):
 
 
 NOBODY = Process("", 0, 0)
+
+
+class Said(NamedTuple):
+    """A warning or error: its first line, who said it, and the form that it has; None for one that is not known."""
+
+    at: Place
+    process: Process
+    text: str
+    form: Form | None
 
 
 class Graph(NamedTuple):
@@ -81,7 +91,9 @@ class Log:
     versions: dict[str, Setting] = field(default_factory=dict)
     networks: dict[str, Setting] = field(default_factory=dict)
     environment: dict[str, dict[str, Setting]] = field(default_factory=dict)  # by variable and value
-    warnings: list[tuple[Place, Process, str]] = field(default_factory=list)
+    nics: dict[str, Setting] = field(default_factory=dict)
+    bridges: dict[str, Setting] = field(default_factory=dict)  # what uses Docker's bridge
+    said: list[Said] = field(default_factory=list)
     torch: Torch = field(default_factory=Torch)
     has_geforce: bool = False
     choices: dict[tuple[str, int, str, str], tuple[int, Place]] = field(default_factory=dict)  # how often, first line

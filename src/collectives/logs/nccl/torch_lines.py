@@ -1,97 +1,236 @@
-"""What torch prints about NCCL: its watchdog's timeouts, its report on the ranks that did not join, NCCL's errors."""
+"""What torch's watchdog prints: calls that timed out, and how many calls of a group each rank had enqueued."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives.logs.finding import Finding, Place, ranks
+from collectives.logs.finding import MOST_NAMED, Finding, Place, named, ranks
 from collectives.units import many
 
-# What is kept: ranks that timed out, and sentences of reports.
+# What is kept: calls that timed out, and sentences of reports.
 MOST_TIMEOUTS, MOST_REPORTS = 1 << 16, 64
 
+# All patterns are for a text without its blanks, because a terminal or a thread may have wrapped its lines anywhere.
+WHO = r"\[(?:PG(?P<group>[^\[\]]{1,300}?))?Rank(?P<rank>\d{1,7})\]"
 WATCHDOG = re.compile(
-    r"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}), OpType=(\w{1,40}), "
-    r"NumelIn=(\d{1,15}), NumelOut=(\d{1,15}), Timeout\(ms\)=(\d{1,12})\)"
+    rf"(?:\[PG(?P<outer>[^\[\]]{{1,300}}?)Rank\d{{1,7}}\][a-zA-Z]{{1,90}}:)?{WHO}(?:Watchdogc|C)aughtcollectiveoperation"
+    r"timeout:WorkNCCL\((?:SeqNum=(?P<number>\d{1,15}),)?OpType=(?P<collective>\w{1,40}),(?:TensorShape=\[[\d,]*\],)?"
+    r"(?:NumelIn=(?P<sent>\d{1,20}),NumelOut=(?P<received>\d{1,20}),)?Timeout\(ms\)=(?P<milliseconds>\d{1,12})\)"
 )
+STATE = re.compile(
+    WHO + r"(?P<said>[^\[\]]{0,600}?)lastenqueued(?:NCCL)?work:(?P<enqueued>-?\d{1,19}),"
+    r"lastcompleted(?:NCCL)?work:(?P<completed>-?\d{1,19})",
+    re.IGNORECASE,
+)
+AT = re.compile(r"at(?:NCCL)?work(?:sequenceid)?:(\d{1,15})")
+JOB = re.compile(r"\[rank(\d{1,7})\]")
+GUID = re.compile(r"(?:ID\d+PGGUID)?([^()]{1,80})(?:\(([^()]{1,200})\))?")
 
 # With TORCH_NCCL_DESYNC_DEBUG, as `TraceUtils.h` writes it.
 REPORT = re.compile(
-    r"\[(\d[\d, ]{0,9999})\] (finished collective #\d{1,19}, but didn't join collective #\d{1,19}"
-    r"|joined but didn't finish collective #\d{1,19}|are the lagging ranks)"
+    r"\[(\d[\d,]{0,9999})\](finishedcollective#(?P<finished>\d{1,19}),butdidn'tjoincollective#(?P<joined>\d{1,19})"
+    r"|joinedbutdidn'tfinishcollective#(?P<unfinished>\d{1,19})|arethelaggingranks)"
 )
 
-# NCCL's words for a result, behind what torch and NCCL's examples print before them.
-ERROR = re.compile(
-    r"NCCL error(?: in)?:? (?:\S{1,300}:\d{1,7},? )?'?(unhandled (?:cuda|system) error|internal error"
-    r"|invalid (?:argument|usage)|remote process exited)"
-)
-# The line after this one has NCCL's last warning.
-LAST = re.compile(r"^(\[rank\d{1,7}\]: ?|)Last error:$")
+# Calls between pairs have numbers of their own on each rank, and calls of one number that are no mistake.
+PAIRS = ("SEND", "RECV", "COALESCED")
+# Calls that take as many elements on each rank.
+ALIKE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+UNKNOWN = 1 << 64  # from which on a count of elements is -1
 
 
-class Timeout(NamedTuple):
-    """A collective that torch's watchdog gave up: its name and number, elements in and out, and milliseconds."""
+class Call(NamedTuple):
+    """A call that torch's watchdog gave up: its collective, elements in and out (-1: unknown), and milliseconds."""
 
     collective: str
-    number: int
     sent: int
     received: int
     milliseconds: int
 
+    def __str__(self) -> str:
+        known = 0 <= self.sent < UNKNOWN - 1
+        return self.collective + (f" ({many(self.sent, 'element')} in, {self.received:,} out)" if known else "")
+
+
+class Member(NamedTuple):
+    """A process: its rank in the job, -1 if the line does not say it, and in its group."""
+
+    job: int
+    rank: int
+
+
+@dataclass
+class Group:
+    """The calls of a process group that timed out, the first of each rank, and what each rank had enqueued."""
+
+    calls: dict[Member, tuple[int, Call, Place]] = field(default_factory=dict)
+    enqueued: dict[Member, int] = field(default_factory=dict)
+    completed: dict[Member, int] = field(default_factory=dict)
+
 
 @dataclass
 class Torch:
-    """All that was found."""
+    """All that was found; groups by torch's name, "" for calls whose group is unknown."""
 
-    timeouts: dict[int, tuple[Timeout, Place]] = field(default_factory=dict)  # by rank
+    groups: dict[str, Group] = field(default_factory=dict)
+    of_call: dict[tuple[Member, int], str] = field(default_factory=dict)
     reports: dict[str, Place] = field(default_factory=dict)  # sentences about ranks that did not join
-    last: str | None = None  # how the next line begins, if it has NCCL's last warning
+    kept: int = 0
 
-    def line(self, at: Place, text: str) -> str:
-        """Keep what a line says; NCCL's error in it, or "" if there is none."""
-        start, found = self.last, LAST.search(text)
-        self.last = found[1] if found else None
-        if start is not None and text.startswith(start) and not text.startswith("Exception raised"):
-            return text.removeprefix(start).strip()
-        if (found := WATCHDOG.search(text)) and len(self.timeouts) < MOST_TIMEOUTS:
-            timeout = Timeout(found[3], *(int(found[i]) for i in (2, 4, 5, 6)))
-            self.timeouts.setdefault(int(found[1]), (timeout, at))
-        elif (found := REPORT.search(text)) and len(self.reports) < MOST_REPORTS:
-            did = found[2].replace("didn't", "did not").replace("are the lagging ranks", "never joined a collective")
-            those = ranks(int(each) for each in re.findall(r"\d{1,9}", found[1]))
-            self.reports.setdefault(f"{those} {did}", at)
-        found = ERROR.search(text)
-        return found[1] if found else ""
+    def record(self, at: Place, text: str, job: int = -1) -> bool:
+        """Keep what a record says, a text without blanks; whether it says something."""
+        before = self.kept + len(self.reports)
+        for found in WATCHDOG.finditer(text):
+            group, member = _who(text, found, job)
+            sent, received = (int(found[name] or -1) for name in ("sent", "received"))
+            call = Call(found["collective"], sent, received, int(found["milliseconds"]))
+            number = int(found["number"] or -1)
+            calls = self._of(group).calls
+            if self.kept < MOST_TIMEOUTS and number < calls.get(member, (number + 1,))[0]:
+                calls[member] = number, call, at
+            self.kept += 1
+        for found in STATE.finditer(text):
+            group, member = _who(text, found, job)
+            of = self._of(group)
+            for to, name in ((of.enqueued, "enqueued"), (of.completed, "completed")):
+                to[member] = max(to.get(member, -1), int(found[name]))
+            if said := AT.search(found["said"]):
+                self.of_call[member, int(said[1])] = group
+            self.kept += 1
+        for found in REPORT.finditer(text):
+            did = "never joined a collective"
+            if found["finished"]:
+                did = f"finished collective #{found['finished']}, but did not join collective #{found['joined']}"
+            elif found["unfinished"]:
+                did = f"joined but did not finish collective #{found['unfinished']}"
+            if len(self.reports) < MOST_REPORTS:
+                those = ranks(int(each[:9]) for each in found[1].split(",") if each)
+                self.reports.setdefault(f"{those} {did}", at)
+        return self.kept + len(self.reports) > before
+
+    def _of(self, group: str) -> Group:
+        return self.groups.setdefault(group if len(self.groups) < MOST_TIMEOUTS else "", Group())
+
+    def settled(self) -> Mapping[str, Group]:
+        """Return the groups, after calls without a group's name have found it in the line that follows them."""
+        for member, (number, call, at) in [*self._of("").calls.items()]:
+            if (group := self.of_call.get((member, number))) is not None and group:
+                del self.groups[""].calls[member]
+                self._of(group).calls.setdefault(member, (number, call, at))
+        return self.groups
+
+
+def _who(text: str, found: re.Match[str], job: int) -> tuple[str, Member]:
+    """Return the group's name and the process of a match; the job's rank stands before it, or before the line."""
+    group = (found.groupdict().get("outer") or found["group"] or "").strip()
+    before = [*JOB.finditer(text, 0, found.start())]
+    rank = int(found["rank"])
+    if before:
+        job = int(before[-1][1])
+    elif "default_pg" in group:
+        job = rank
+    return group, Member(job, rank)
 
 
 def is_torch(text: str) -> bool:
-    """Whether a text has a timeout of the watchdog, or an error of NCCL."""
-    return WATCHDOG.search(text) is not None or ERROR.search(text) is not None
+    """Return True if a text without blanks has a call that timed out, or what a rank had enqueued."""
+    return WATCHDOG.search(text) is not None or STATE.search(text) is not None
 
 
 def timeouts(of: Torch, size: int) -> Iterator[Finding]:
-    """Collectives that timed out, and the ranks that do not wait there; `size`: the ranks of the job, 0 if unknown."""
-    waiting: dict[Timeout, list[int]] = {}
-    for rank, (timeout, _) in of.timeouts.items():
-        waiting.setdefault(timeout, []).append(rank)
-    for timeout, those in waiting.items():
-        others = set(range(max([size, *(1 + rank for rank in of.timeouts)]))) - set(those)
-        what = f"{timeout.collective} {timeout.number} ({many(timeout.sent, 'element')} in, {timeout.received:,} out)"
-        follows = "the log does not say how many ranks there are: one without a line here may not have arrived"
-        if of.reports:
-            follows = f"torch reports, counting from 1: {'; '.join(of.reports)}"
-        elif others:
-            follows = f"{ranks(others)} did not report it, and may not have arrived"
-        elif size:
-            follows = "all ranks arrived: a link or a GPU stopped, not the program"
-        yield Finding(
-            "timeout",
-            f"{ranks(those)} waited {timeout.milliseconds / 1000:g} s in {what}",
-            follows,
-            "run again with TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE set, and read the dumps of all ranks",
-            (of.timeouts[those[0]][1], *of.reports.values())[:2],
-        )
+    """Yield what timed out, those first that say why; `size`: the ranks of the job, 0 if unknown."""
+    found = [each for name, group in of.settled().items() for each in _of_group(of, name, group, size)]
+    yield from sorted(found, key=lambda one: one.kind == "timeout")[:MOST_NAMED]
+
+
+def _of_group(torch: Torch, name: str, of: Group, size: int) -> Iterator[Finding]:
+    numbers: dict[int, dict[Call, list[Member]]] = {}
+    for member, (number, call, _) in of.calls.items():
+        numbers.setdefault(number, {}).setdefault(call, []).append(member)
+    for number, calls in sorted(numbers.items()):
+        if name and (found := _differ(name, of, number, calls)):
+            yield found
+        for call, those in calls.items():
+            at = [of.calls[member][2] for member in those]
+            places = tuple(dict.fromkeys([at[0], *torch.reports.values(), *at[1:]]))[:2]
+            yield Finding(
+                "timeout",
+                f"{_told(those)} waited {call.milliseconds / 1000:g} s in {_call(name, number, call)}",
+                _follows(torch, name, of, number, call, those, size),
+                "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE, run again, and read the dumps of all ranks",
+                places,
+            )
+
+
+def _differ(name: str, of: Group, number: int, calls: Mapping[Call, list[Member]]) -> Finding | None:
+    """Return a finding if calls of one number are of different collectives, or of other sizes where these agree."""
+    kinds = {call.collective: call for call in calls if call.collective not in PAIRS}
+    is_size = len(kinds) == 1 and next(iter(kinds)) in ALIKE and len({call[:3] for call in calls}) > 1
+    if len(kinds) < 2 and not is_size:
+        return None
+    told = "; ".join(f"{_told(those)}: {call}" for call, those in calls.items())
+    return Finding(
+        "calls",
+        f"call {number} of {_group(name)} differs between ranks: {told}",
+        "ranks of a group must make the same calls in the same order",
+        "find where the programs of these ranks part",
+        tuple(of.calls[those[0]][2] for those in calls.values())[:MOST_NAMED],
+    )
+
+
+def _follows(torch: Torch, name: str, of: Group, number: int, call: Call, those: list[Member], size: int) -> str:
+    """Return what the lines prove about the others: torch's report, who had not enqueued the call, or that all had."""
+    if torch.reports:
+        return f"torch reports, counting from 1: {'; '.join(torch.reports)}"
+    if not call.collective.startswith(PAIRS) and name and number >= 0:
+        behind = [each for each, last in of.enqueued.items() if last < number and each not in those]
+        if behind:
+            last = "; ".join(
+                f"{_told([each])} had enqueued call {of.enqueued[each]} last, as torch printed"
+                for each in behind[:MOST_NAMED]
+            )
+            return f"{last}: not this one"
+        if beyond := [each for each, last in of.completed.items() if last >= number]:
+            return f"{_told(beyond)} had completed this call, as torch printed"
+    is_default = not name or "default_pg" in name
+    members = (name and _gathered(call)) or (size if is_default else 0)
+    here = {each.job for each in those if each.job >= 0}
+    if members and len(here) == members:
+        return f"all {members} ranks {'of the group ' * bool(name)}made this call: none is missing"
+    absent = set(range(members)) - here - {each.job for each in of.enqueued} if is_default and here else ()
+    if 0 < len(absent) < len(here):  # of more, the log is not the whole job's
+        return f"no line about this call is of {ranks(absent)}, which proves nothing: its log may be elsewhere"
+    return "these lines do not prove which rank, link or GPU held the call up"
+
+
+def _gathered(call: Call) -> int:
+    """Return the ranks of the group, which a gather's sizes say; 0 for other calls."""
+    small, large = sorted((call.sent, call.received))
+    is_one = "ALLGATHER" in call.collective or "REDUCE_SCATTER" in call.collective
+    return large // small if is_one and small > 0 and large % small == 0 else 0
+
+
+def _told(members: Iterable[Member]) -> str:
+    """Return the members by their ranks in the job, or in their group where lines say no more."""
+    given = [*members]
+    if all(each.job >= 0 for each in given):
+        return ranks(each.job for each in given)
+    return f"{ranks(each.rank for each in given)} of the group"
+
+
+def _group(name: str) -> str:
+    """Return how a finding calls a group.
+
+    >>> _group("ID2PGGUID13(mesh_dp)"), _group("1"), _group("ID0PGGUID0(default_pg)")
+    ('group 13 (mesh_dp)', 'group 1', 'group 0 (default_pg)')
+    """
+    found = GUID.fullmatch(name)
+    return f"group {named([found[1]])}{f' ({found[2]})' if found[2] else ''}" if found else f"group {name}"
+
+
+def _call(name: str, number: int, call: Call) -> str:
+    what, sizes = call.collective, str(call).removeprefix(call.collective)
+    return f"{what}{f' {number}' if number >= 0 else ''}{f' of {_group(name)}' if name else ''}{sizes}"

@@ -1,0 +1,437 @@
+"""Jobs that fail, as many libraries print it, each with its truth: what is said is true, and no other rank is named."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from collectives.logs.finding import Finding, numbered
+from collectives.logs.nccl.findings import findings
+from collectives.logs.nccl.lines import begins
+from collectives.logs.nccl.lines import read as read_lines
+from logs.nccl_logs import Job, call, head, lines
+
+E = "[E1019 10:18:52.123456789 ProcessGroupNCCL.cpp:{}] "
+
+
+def read(log: list[str]) -> list[Finding]:
+    return [*findings(read_lines(numbered(log, "job.log")))]
+
+
+def timeout(
+    job: int, rank: int, number: int, kind: str = "ALLREDUCE", sizes: tuple[int, int] = (1024, 1024), pg: str = ""
+) -> str:
+    """A watchdog's line, with or without its group."""
+    said = f"SeqNum={number}, OpType={kind}, NumelIn={sizes[0]}, NumelOut={sizes[1]}, Timeout(ms)=600000"
+    group = f"[PG {pg} Rank {rank}]" if pg else f"[Rank {rank}]"
+    return (
+        f"[rank{job}]:{E.format(616)}{group} Watchdog caught collective operation timeout: WorkNCCL({said}) ran for "
+        "600012 milliseconds before timing out."
+    )
+
+
+def state(job: int, rank: int, at: int, enqueued: int, completed: int, pg: str = "ID 0 PG GUID 0(default_pg)") -> str:
+    """A watchdog's line on the numbers of calls."""
+    return (
+        f"[rank{job}]:{E.format(1785)}[PG {pg} Rank {rank}] Exception (either an error or timeout) detected by "
+        f"watchdog at work: {at}, last enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
+    )
+
+
+def dump(job: int, enqueued: int, completed: int) -> str:
+    """What a rank prints that heard of another's timeout."""
+    return (
+        f"[rank{job}]:{E.format(1484)}[PG ID 0 PG GUID 0(default_pg) Rank {job}] Received a dump signal due to a "
+        f"collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: "
+        f"{enqueued}, last completed NCCL work: {completed}. This is most likely caused by incorrect usages"
+    )
+
+
+class Truth(NamedTuple):
+    """A log, the kind of the finding that says the truth, and words of it; ranks that no finding may name."""
+
+    log: list[str]
+    kind: str
+    says: tuple[str, ...]
+    innocent: tuple[str, ...] = ()
+
+
+TP = "ID 1 PG GUID {}(TENSOR_MODEL_PARALLEL_GROUP)"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
+
+TRUTHS = {
+    # ranks 2 and 3 of the job are 0 and 1 of their group; ranks 0 and 1 made no call that timed out
+    "a sub-group that waits": Truth(
+        [*(timeout(2 + r, r, 7) for r in range(2)), *(state(2 + r, r, 7, 9, 6, TP.format(5)) for r in range(2))],
+        "timeout",
+        ("ranks 2–3 waited 600 s in ALLREDUCE 7 of group 5 (TENSOR_MODEL_PARALLEL_GROUP)",),
+        ("rank 0", "ranks 0", "rank 1"),
+    ),
+    # the same numbers in two groups of the same group ranks
+    "two groups of one size": Truth(
+        [timeout(job, job % 2, 7, pg=TP.format(5 + job // 2)) for job in (0, 1, 2)],
+        "timeout",
+        ("ranks 0–1 waited", "rank 2 waited"),
+        ("rank 3", "ranks 0–2"),
+    ),
+    "a pipeline's batch of sends": Truth(
+        [timeout(10, 1, 1, "COALESCED", (2**64 - 1, 2**64 - 1), "ID 6 PG GUID 90(PIPELINE_MODEL_PARALLEL_GROUP)")],
+        "timeout",
+        ("rank 10 waited 600 s in COALESCED 1 of group 90 (PIPELINE_MODEL_PARALLEL_GROUP)",),
+        ("rank 0", "rank 1 ", "18446744073709551615"),
+    ),
+    "a rank that had not enqueued the call": Truth(
+        [*(timeout(r, r, 42) for r in (0, 1, 3)), *(state(r, r, 42, 44, 41) for r in (0, 1, 3)), dump(2, 41, 41)],
+        "timeout",
+        ("ranks 0–1, 3 waited", "rank 2 had enqueued call 41 last, as torch printed: not this one"),
+    ),
+    # as above, but rank 2 is ahead: it enqueued the call, and only its log has no timeout
+    "a rank that had enqueued the call": Truth(
+        [*(timeout(r, r, 42) for r in (0, 1, 3)), *(state(r, r, 42, 44, 41) for r in (0, 1, 3)), dump(2, 44, 41)],
+        "timeout",
+        ("do not prove",),
+        ("rank 2",),
+    ),
+    "a rank that had completed the call": Truth(
+        [*(timeout(r, r, 42) for r in (0, 1)), *(state(r, r, 42, 44, 41) for r in (0, 1)), dump(2, 44, 43)],
+        "timeout",
+        ("rank 2 had completed this call, as torch printed",),
+    ),
+    "ranks in different calls of one number": Truth(
+        [timeout(r, r, 5, "ALLREDUCE" if r else "BROADCAST", pg="ID 0 PG GUID 0(default_pg)") for r in range(3)],
+        "calls",
+        ("call 5 of group 0 (default_pg) differs between ranks", "ranks 1–2: ALLREDUCE", "rank 0: BROADCAST"),
+    ),
+    "an all-to-all of ragged sizes": Truth(
+        [timeout(r, r, 5, "ALLTOALL", (10 + r, 20 - r), "ID 0 PG GUID 0(default_pg)") for r in range(2)],
+        "timeout",
+        ("rank 0 waited", "rank 1 waited"),
+        ("differs",),
+    ),
+    "all ranks of a gather": Truth(
+        [timeout(r, r, 5, "_ALLGATHER_BASE", (8, 32), "ID 3 PG GUID 17(mesh_fsdp)") for r in range(4)],
+        "timeout",
+        ("all 4 ranks of the group made this call",),
+    ),
+    "lines that a terminal wrapped": Truth(
+        [
+            "[rank6]:[E429 13:55:49.384372190 ProcessGroupNCCL.cpp:632] [Rank 6] Watchdog caught collective opera",
+            "tion timeout: WorkNCCL(SeqNum=120, OpType=_ALLGATHER_BASE, NumelIn=16384, NumelOut=1310",
+            "72, Timeout(ms)=1800000) ran for 1800065 milliseconds before timing out.            ",
+            "[rank6]:[E429 13:55:49.384620373 ProcessGroupNCCL.cpp:1533] [PG ID 0 PG GUID ",
+            "0(default_pg) Rank 6] Exception (either an error or timeout) detected by watchdog at work:",
+            "120, last enqueued NCCL work: 121, last completed NCCL work: 119.",
+        ],
+        "timeout",
+        ("rank 6 waited 1800 s in _ALLGATHER_BASE 120 of group 0 (default_pg) (16,384 elements in, 131,072 out)",),
+        ("rank 0", "ranks 0"),
+    ),
+    "torch 1.7 to 2.0": Truth(
+        [
+            "[E ProcessGroupNCCL.cpp:566] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(OpType="
+            "BROADCAST, TensorShape=[2, 3], Timeout(ms)=1800000) ran for 1808493 milliseconds before timing out.",
+            "[E ProcessGroupNCCL.cpp:325] Some NCCL operations have failed or timed out. Due to the asynchronous",
+        ],
+        "timeout",
+        ("rank 1 of the group waited 1800 s in BROADCAST",),
+        ("rank 0", "rank 2"),
+    ),
+    "the last words of a process": Truth(
+        [
+            "terminate called after throwing an instance of 'c10::DistBackendError'",
+            "  what():  [PG 3 Rank 5] Process group watchdog thread terminated with exception: [Rank 5] Watchdog "
+            "caught collective operation timeout: WorkNCCL(SeqNum=9141, OpType=_ALLGATHER_BASE, NumelIn=19008, "
+            "NumelOut=152064, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.",
+            "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:609",
+        ],
+        "timeout",
+        ("rank 5 of the group waited 600 s in _ALLGATHER_BASE 9141 of group 3",),
+    ),
+    "the heartbeat monitor": Truth(
+        [
+            "[rank1]:[E ProcessGroupNCCL.cpp:1316] [PG 5 Rank 0] Heartbeat monitor timed out! Process will be "
+            "terminated after dumping debug info. workMetaList_.size()=103",
+        ],
+        "timeout",
+        ("rank 1", "workMetaList_.size()=103", "watchdog thread stood still in this process"),
+    ),
+    "calls that torch compares": Truth(
+        [
+            "[rank1]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=31, OpType=ALLREDUCE, TensorShape=[195], TensorDtypes=BFloat16, "
+            "TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, layout=Strided (default), "
+            "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))), but Rank 0 is "
+            "running collective: CollectiveFingerPrint(SequenceNumber=31, OpType=ALLREDUCE, TensorShape=[51], "
+        ],
+        "calls",
+        ("TensorShape=[195]", "but Rank 0 is running", "TensorShape=[51]"),
+        ("nullopt",),
+    ),
+    "the identifier that does not come": Truth(
+        [
+            "torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from "
+            "[0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout",
+            "Exception raised from doWait at ../torch/csrc/distributed/c10d/TCPStore.cpp:572 (most recent call first):",
+        ],
+        "failed",
+        ("[3] is setting up", "Socket Timeout", "rank 0 of this group puts"),
+    ),
+    "torch's analyser": Truth(
+        [
+            "Not all ranks joining collective, sequence number: 4",
+            "internal record id: 17",
+            "group info: 0:default_pg",
+            "collective: nccl:all_reduce",
+            "missing ranks: {1}",
+            "input sizes: [[3]]",
+        ],
+        "behind",
+        ("sequence number: 4", "missing ranks: {1}", "nccl:all_reduce"),
+    ),
+    "a barrier that is watched": Truth(
+        [
+            "[E ProcessGroupGloo.cpp:138] [Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms",
+            "RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 2000 ms",
+        ],
+        "timeout",
+        ("Rank 1 failed to pass",),
+        ("rank 2",),
+    ),
+    "gloo's peer that ended": Truth(
+        [
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer "
+            "[10.0.0.7]:41592"
+        ],
+        "failed",
+        ("[10.0.0.7]:41592", "another process of the job ended first"),
+    ),
+    "gloo that waits": Truth(
+        [
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms "
+            "for recv operation to complete"
+        ],
+        "timeout",
+        ("1800000ms", "did not come in time"),
+    ),
+    "gloo's other size": Truth(
+        [
+            "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+            "  what():  [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] op.preamble.length <= "
+            "op.nbytes. 16 vs 8",
+        ],
+        "other sizes",
+        ("16 vs 8",),
+    ),
+    "Horovod that stalls": Truth(
+        [
+            "[1,0]<stderr>:[2019-04-13 13:56:31.861697: W horovod/common/stall_inspector.cc:107] One or more tensors "
+            "were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of "
+            "ranks for more than 60 seconds. This may indicate that different ranks are trying to submit different "
+            "tensors or that only subset of ranks is submitting tensors, which will cause deadlock. ",
+            "[1,0]<stderr>:Missing ranks:",
+            "[1,0]<stderr>:2: [grads/dense_7]",
+        ],
+        "behind",
+        ("2: [grads/dense_7]",),
+    ),
+    "this library's own": Truth(
+        [
+            "[rank2]: RuntimeError: all_reduce by ring failed on rank 2, in step 0, receiving from rank 1: rank 1 gave "
+            "no sign in time (late, stopped, or never called)",
+            "[rank0]: RuntimeError: all_reduce by ring failed on rank 0, in step 0, sending to rank 1: rank 2 has "
+            "given up, because rank 1 gave no sign in time (late, stopped, or never called)",
+        ],
+        "timeout",
+        ("rank 1 gave no sign in time",),
+        ("rank 3",),
+    ),
+    "this library's own, in a group": Truth(
+        [
+            "RuntimeError: all_reduce by ring of group 1 (ranks 2, 3) failed on global rank 3, in step 0, receiving "
+            "from rank 2: ranks must call alike, but its call differs from this rank's: 8 elements, not 4"
+        ],
+        "calls",
+        ("8 elements, not 4",),
+        ("rank 0", "rank 1"),
+    ),
+    "before NCCL 2.4": Truth(
+        [
+            "gpu7:18553:18553 [0] INFO NET : Using interface enp3s0:192.168.144.103<0>",
+            "gpu7:18553:18612 [0] INFO comm 0x7fa42c00a3b0 rank 0 nranks 2",
+            "gpu7:18553:18611 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out",
+        ],
+        "failed",
+        ("gpu7", "Connection timed out", "nothing answered"),
+    ),
+    # the rank that ran out of memory is the cause, and its neighbour's closed connection a consequence
+    "out of memory, then a timeout": Truth(
+        [
+            head(Job(), 0).replace("INFO", "WARN") + "socketProgress: Connection closed by remote peer n2<7>",
+            f"[rank6]: {OOM}",
+            *(timeout(r, r, 3) for r in (0, 1)),
+        ],
+        "failed",
+        ("rank 6", "CUDA out of memory"),
+    ),
+    "killed": Truth(
+        [
+            *(timeout(r, r, 3) for r in (0, 1)),
+            "Root Cause (first observed failure):",
+            "[0]:",
+            "  host      : n7",
+            "  rank      : 3 (local_rank: 3)",
+            "  exitcode  : -9 (pid: 1016)",
+            "  traceback : Signal 9 (SIGKILL) received by PID 1016",
+        ],
+        "failed",
+        ("n7", "rank      : 3", "-9 (pid: 1016)", "a process was killed"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_the_truth_is_said_and_nobody_else_is_named(name: str) -> None:
+    truth = TRUTHS[name]
+    assert begins("\n".join(truth.log).encode())
+    found = read(truth.log)
+    said = "\n".join(f"{one.found}; {one.follows}" for one in found)
+    own = "\n".join(f"{one.found}; {one.follows}" for one in found if one.kind == truth.kind)
+    assert [word for word in truth.says if word not in own] == []
+    assert [word for word in truth.innocent if re.search(rf"{word}\b", said)] == []
+    faults = [one for one in found if one.follows]
+    assert faults[0].kind == truth.kind  # causes first
+    assert all(one.at and one.next for one in faults)
+
+
+LAUNCHERS: dict[str, Callable[[str], str]] = {
+    "torchrun": lambda line: f"[default3]:{line}",
+    "srun -l": lambda line: f" 12: {line}".lstrip(),
+    "Kubernetes": lambda line: f"2024-05-01T10:00:00.123456789Z stderr F {line}",
+    "a pod's log": lambda line: f"2024-05-01T10:00:00.123Z {line}",
+    "Ray": lambda line: f"(RayTrainWorker pid=1234, ip=10.0.0.3) {line}",
+    "vLLM": lambda line: f"(VllmWorkerProcess pid=77) {line}",
+    "Open MPI": lambda line: f"[1,3]<stderr>:{line}",
+    "pdsh": lambda line: f"node0: {line}",
+    "colours": lambda line: f"\x1b[32m{line}\x1b[0m",
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "name", ["a rank that had not enqueued the call", "out of memory, then a timeout", "torch's analyser"]
+)
+def test_what_a_launcher_prints_before_a_line_does_not_matter(name: str, launcher: str) -> None:
+    from collectives.logs.finding import COLOURS
+
+    truth = TRUTHS[name]
+    log = [COLOURS.sub("", LAUNCHERS[launcher](line)) for line in truth.log]
+    own = "\n".join(f"{one.found}; {one.follows}" for one in read(log) if one.kind == truth.kind)
+    assert [word for word in truth.says if word not in own] == []
+
+
+def test_ranks_that_write_at_once_are_kept_apart() -> None:
+    """Torch's error has several lines, and those of two ranks lie between each other."""
+    error = "torch.distributed.DistBackendError: NCCL error in: ../P.cpp:1691, unhandled system error (run with), NCCL"
+    last = {
+        0: "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left",
+        1: "socketStartConnect: Connect to 10.0.0.3<4711> failed : No route to host",
+    }
+    columns = [
+        [f"[rank{r}]: {text}" for text in (error, "ncclSystemError: System call", "Last error:", last[r])] for r in last
+    ]
+    log = [line for pair in zip(*columns, strict=True) for line in pair]
+    found = {one.found.partition(": ")[0]: one.follows for one in read(log) if one.kind == "failed"}
+    assert found == {
+        "rank 0": "/dev/shm is full, or smaller than NCCL's segments",
+        "rank 1": "the network does not lead to that address",
+    }
+
+
+def test_a_traceback_beside_is_shown_without_a_verdict() -> None:
+    log = [
+        timeout(0, 0, 3),
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "train.py", line 7, in <module>',
+        "[rank1]: ValueError: got 3 classes, expected 4",
+    ]
+    (shown,) = [one for one in read(log) if one.kind == "error"]
+    assert (shown.found, shown.follows) == ("rank 1: ValueError: got 3 classes, expected 4 (1 line on rank 1)", "")
+    assert shown.at[0].line == 4
+    assert not begins("\n".join(log[1:]).encode())  # an error of any program is no log of collectives
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation cannot be performed'", "NVLink SHARP"),
+        ("a.cc:1 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152", "NVLink SHARP"),
+        ("misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes", "is full"),
+        ("include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device", "is full"),
+        ("s.cc:9 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-x (size 1)", "did not find"),
+        ("ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev x", "two NICs"),
+        (
+            "i.cc:1 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
+            "does not accept the address",
+        ),
+        ("s.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed : No route to host", "does not lead"),
+        ("s.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : Connection refused", "nothing listens"),
+        ("s.h:390 NCCL WARN Connect to 172.17.0.2<21724> failed : Connection refused", "Docker's bridge"),
+        ("init.cc:1247 NCCL WARN Mismatched collective detected, please check around rank 39", "different collectives"),
+        ("b.cc:1 NCCL WARN Bootstrap Root : mismatch in rank count from procs 8 : 16", "do not agree on ranks"),
+    ],
+)
+def test_causes_of_nccl(text: str, says: str) -> None:
+    consequence = head(Job(), 5).replace("INFO", "WARN") + "socketProgress: Connection closed by remote peer n2<7>"
+    found = [one for one in read([consequence, head(Job(), 0).replace("NCCL INFO ", "") + text]) if one.follows]
+    assert says in (found[-1] if "nothing listens" in says else found[0]).follows
+
+
+def test_a_warning_of_no_known_form_is_no_fault() -> None:
+    log = [*lines(Job()), head(Job(), 0).replace("INFO", "WARN") + "Failed to open libibverbs.so[.1]"]
+    (shown,) = [one for one in read(log) if one.kind == "warning"]
+    assert (shown.follows, shown.next, shown.at[0].line) == ("", "", len(log))
+    assert "Failed to open libibverbs.so[.1]" in shown.found
+
+
+def test_what_nccl_sends_over_is_shown() -> None:
+    log = [*lines(Job())]
+    log += [head(Job(), 0) + "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_3:1/RoCE [RO]; OOB eth0:10.0.0.7<0>"]
+    log += [head(Job(), rank) + f"NET/Socket : Using [0]docker0:172.17.0.{rank}<0>" for rank in (0, 4)]
+    found = read(log)
+    nics = [one.found for one in found if one.kind == "nics"]
+    assert nics[0] == "NET/IB: mlx5_0:1/RoCE, mlx5_3:1/RoCE, out of band by eth0 on node0"
+    assert nics[1] == "NET/Socket: docker0 on node0, node1"
+    assert next(one.follows for one in found if one.kind == "network").startswith("a rank gave an address of Docker's")
+    alone = [line for line in log if "node1" not in line]  # whose other nodes are not in the log
+    assert "network" not in [one.kind for one in read([*lines(Job(nodes=1)), alone[-1]])]
+
+
+def test_two_runs_in_one_file_do_not_differ_from_each_other() -> None:
+    """Other versions, variables and networks prove something only inside one communicator."""
+    first = [*lines(Job(nodes=1)), head(Job(), 0) + "NCCL_ALGO set by environment to Ring"]
+    second = [
+        line.replace("0xabc", "0xdef").replace("2.19.3", "2.20.5").replace("network Socket", "network IB")
+        for line in lines(Job(nodes=1, way="NET/Socket/0"))
+    ]
+    second = [re.sub(r"node0:(\d+):", r"node7:9\1:", line) for line in second]
+    second += ["node7:9100:200 [0] NCCL INFO NCCL_ALGO set by environment to Tree"]
+    found = [one for one in read([*first, *second]) if one.kind in ("versions", "environment", "networks")]
+    assert {one.kind for one in found} == {"versions", "environment"}
+    assert [one.follows for one in found] == ["", ""]
+    devices = [*lines(Job())] + [head(Job(), r) + f"NCCL_IB_HCA set by environment to mlx5_{r}" for r in (0, 4)]
+    assert [one.follows for one in read(devices) if one.kind == "environment"] == [""]
+
+
+def test_calls_of_two_communicators_of_a_process_are_not_compared() -> None:
+    """Each process has a group of two beside that of all; the small ones count their own calls."""
+    log = [*lines(Job(nodes=1))]
+    init = "comm 0xf{} rank {} nranks 2 cudaDev 0 commId 0x7{} - Init COMPLETE"
+    log += [head(Job(), rank) + init.format(rank, rank % 2, rank // 2) for rank in range(4)]
+    log += [call(Job(nodes=1), rank, 9) for rank in range(4)]
+    small = "AllReduce: opCount {:x} sendbuff 0x7f recvbuff 0x7e count 8 datatype 7 op 0 root 0 comm 0xf{} [nranks=2]"
+    log += [head(Job(), rank) + small.format(rank // 2, rank) for rank in range(4)]
+    assert not {"calls", "behind"} & {one.kind for one in read(log)}
+    log[-1] = head(Job(), 3) + small.format(2, 3)
+    (behind,) = [one for one in read(log) if one.kind == "behind"]
+    assert "1 process of 2 in 0x71 has not reached call 2" in behind.found
