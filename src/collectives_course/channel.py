@@ -1,8 +1,8 @@
 """The grader's end of the connection to one rank: never blocks, reads no more than is allowed, and counts time.
 
-What counts of a rank's time is what it computes, and what it sleeps in its turn, but no wait for a processor. So a
-submission gets the same on a machine that is busy with other things. A rank may use ``limit`` seconds in all calls
-of a criterion together. What others make it wait for (a message, a processor, the grader) is free.
+A rank is charged for what it computes, and for what it sleeps in its turn, however often it asks something meanwhile.
+Its waits for a processor, for a message or for the grader are free, so a busy machine gives the same verdict as an idle
+one. In a criterion a rank may compute for ``limit`` seconds, less what all ranks have slept.
 """
 
 import selectors
@@ -22,11 +22,12 @@ class GoneError(Exception):
 
 
 class Used(NamedTuple):
-    """Of a rank: processor time so far in seconds, whether it sleeps now, and the bytes of memory that are its own."""
+    """Of a rank: seconds computed, whether it sleeps now, bytes of its own, and seconds waited for a processor."""
 
-    seconds: float
+    computed: float
     sleeps: bool
     memory: int = 0
+    waited: float = 0.0
 
 
 Usage = Callable[[], Used]
@@ -38,27 +39,31 @@ def by_clock() -> Used:
 
 
 class UsageMeter:
-    """``usage`` tells what a rank uses; ``spent``: the seconds that count, ``memory``: its bytes by the last look."""
+    """``usage`` tells what a rank uses, ``last`` is the last answer; ``spent``, ``slept``, ``waited``: seconds so far.
+
+    What a rank has slept is part of what it has spent. What it has waited for a processor is not.
+    """
 
     def __init__(self, usage: Usage = by_clock) -> None:
         self.usage = usage
-        self.spent = 0.0
-        self.computed, _, self.memory = usage()
-        self.at = time.monotonic()
+        self.spent = self.slept = self.waited = 0.0
+        self.last, self.at = usage(), time.monotonic()
 
-    def start(self) -> None:
-        """A call begins: the time since the last one counts only as far as the rank has computed."""
-        self.look(is_silent=False)
+    def look(self) -> None:
+        """Count what the rank has computed since the last look."""
+        self.count(self.usage())
 
-    def look(self, is_silent: bool) -> None:
-        """Count the time since the last look. ``is_silent``: it was the rank's turn, and it said nothing.
+    def count(self, used: Used, is_its_turn: bool = False) -> None:
+        """Count the time since the last look, by what ``usage`` told now; sleep counts only in the rank's turn.
 
         A look that comes late, because the grader itself waited for a processor, counts no more sleep than one in time.
         """
-        (computed, sleeps, self.memory), now = self.usage(), time.monotonic()
-        asleep = min(now - self.at, 2 * TICK) if is_silent and sleeps and computed <= self.computed else 0.0
-        self.spent += max(computed - self.computed, asleep)
-        self.computed, self.at = computed, now
+        now, computed = time.monotonic(), used.computed - self.last.computed
+        asleep = max(0.0, min(now - self.at, 2 * TICK) - computed) if is_its_turn and used.sleeps else 0.0
+        self.slept += asleep
+        self.spent += computed + asleep
+        self.waited += used.waited - self.last.waited
+        self.last, self.at = used, now
 
 
 def _no_line(_file: str) -> int:
@@ -68,8 +73,7 @@ def _no_line(_file: str) -> int:
 class Channel:
     """``connection`` leads to the rank. ``ended`` says why its process ended, ``stack`` the line at which it is.
 
-    ``meter`` counts the time that the rank uses, by ``usage``; ``arrived`` the values that have
-    come, and large pieces of one: bytes that trickle in are no sign of life.
+    ``meter`` counts the time that the rank uses, by ``usage``; ``moved`` counts the pieces that have come or gone.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class Channel:
         self.stack = stack
         self.unread = bytearray()
         self.unsent = bytearray()
-        self.arrived = 0
+        self.moved = 0
         self.meter = UsageMeter(usage)
         connection.setblocking(False)
 
@@ -98,6 +102,7 @@ class Channel:
         try:
             while self.unsent:
                 del self.unsent[: self.connection.send(memoryview(self.unsent)[:PIECE])]
+                self.moved += 1
         except BlockingIOError:
             return
         except OSError:
@@ -118,11 +123,10 @@ class Channel:
         if not piece:
             raise GoneError(self.ended())
         self.unread += piece
-        self.arrived += len(piece) >> 16
+        self.moved += 1
         frame = self._frame()
         if frame is None:
             return []
-        self.arrived += 1
         if self.unread or self.unsent:
             raise wire.WireError("it speaks before it has read the answer")
         return [wire.unpack(*wire.split(frame))]

@@ -10,10 +10,10 @@ from threading import Event
 
 from collectives_course import report, sandbox, submitted
 from collectives_course.assignment import Assignment, need_outside
-from collectives_course.grade import faulty, grade, is_graded, not_run
+from collectives_course.grade import faulty, grade, not_run
 from collectives_course.sandbox import SandboxError
 from collectives_course.submitted import HandedIn
-from collectives_course.verdict import Failed, Grade, Verdict
+from collectives_course.verdict import Failed, Grade, Verdict, ungraded
 
 # A rank is a process, and a submission has up to eight of them.
 CORES_EACH = 2
@@ -115,7 +115,7 @@ def _grade_once(
         pass  # not graded yet, or not wholly
     graded = grade(assignment, folder, seed, sandboxed, need_going, secret=secret, handed_in=handed_in)
     report.write(graded, target)
-    if is_graded(graded):
+    if not ungraded(graded):
         report.replace_text(target / GRADED_FROM, mark)
     return graded
 

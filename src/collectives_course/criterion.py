@@ -39,6 +39,7 @@ class Submission:
     def __post_init__(self) -> None:
         self.random = np.random.default_rng([int(self.secret or "0", 16), 20])
         self._processes: list[RankProcess] = []
+        self.spent = 0.0
 
     def run(
         self,
@@ -81,7 +82,7 @@ class Submission:
     def _need_idle(self, old: int) -> None:
         """Raise TimedOut if ranks that have returned compute all the same, which may keep others from starting."""
         for rank, process in enumerate(self._processes[:old]):
-            process.channel.meter.look(is_silent=False)
+            process.channel.meter.look()
             self._need_time(f"rank {rank} computes after it has returned, and", process)
 
     def charge(self, seconds: float, what: str) -> None:
@@ -95,8 +96,9 @@ class Submission:
             raise TimedOut(f"{what} has used the {self.limit:g} s that a rank has for a criterion")
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes. ``spent`` has then what they have used, in seconds."""
         for process in self._processes:
+            self.spent += process.channel.meter.spent
             process.kill()
         self._processes.clear()
 

@@ -12,9 +12,10 @@ from collectives_course import sandbox, submitted
 from collectives_course.assignment import Assignment, write_starter
 from collectives_course.criterion import Criterion, Submission
 from collectives_course.submitted import HandedIn, SubmissionError
-from collectives_course.verdict import EndedError, Failed, Grade, Ungraded, Verdict, printable
+from collectives_course.verdict import EndedError, Failed, Grade, TimedOut, Ungraded, Verdict, printable
 
 MOST_MESSAGE = 4000
+MOST_SPENT = 10  # times the limit, for each criterion: what all ranks may use in all criteria together
 
 
 def grade(
@@ -40,17 +41,22 @@ def grade(
     secret = _hexadecimal(secret or secrets.token_hex(16))
     handed_in = handed_in or submitted.read(folder.resolve(), assignment.facts.files)
     with tempfile.TemporaryDirectory(prefix="collectives-grade-") as temporary:
-        tree, ungradable = Path(temporary) / "tree", None
+        tree = Path(temporary) / "tree"
+        ungradable: EndedError | None = None
         try:
             _make_tree(assignment, handed_in, seed, tree)
         except SubmissionError as error:
             ungradable = Failed(str(error))
-        verdicts = []
+        verdicts, spent, most = [], 0.0, MOST_SPENT * assignment.facts.limit * len(assignment.criteria)
         for criterion in assignment.criteria:
+            if spent > most:
+                ungradable = TimedOut(f"not run: the criteria before have used {spent:.0f} s of at most {most:.0f} s")
             if ungradable:
                 verdict = _verdict(criterion, ungradable, 0.0)
             else:
-                verdict = _graded(assignment, criterion, tree, seed, sandboxed, secret)
+                submission = _submission(assignment, tree, seed, sandboxed, secret)
+                verdict = _graded(criterion, submission)
+                spent += submission.spent
             verdicts.append(verdict)
             if on_verdict:
                 on_verdict(verdict)
@@ -76,11 +82,6 @@ def faulty(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, err
     return not_run(assignment, folder, seed, sandboxed, why)
 
 
-def is_graded(grade: Grade) -> bool:
-    """Whether the grader had no fault of its own in any criterion."""
-    return all(verdict.status != "ungraded" for verdict in grade.verdicts)
-
-
 def _name(folder: Path) -> str:
     """The folder's own name, of "." too and of a link."""
     return folder.resolve().name if folder.name in ("", "..") else folder.name
@@ -102,14 +103,13 @@ def let_others_read(tree: Path) -> None:
         each.chmod(0o755 if each.is_dir() else 0o644)
 
 
-def _graded(
-    assignment: Assignment, criterion: Criterion, tree: Path, seed: int, sandboxed: bool, secret: str
-) -> Verdict:
+def _submission(assignment: Assignment, tree: Path, seed: int, sandboxed: bool, secret: str) -> Submission:
+    facts, variant = assignment.facts, assignment.variant(seed)
+    return Submission(tree, facts.files[0], variant, seed, assignment.limits, facts.limit, sandboxed, secret)
+
+
+def _graded(criterion: Criterion, submission: Submission) -> Verdict:
     """The verdict on one criterion. Any error of a check but an EndedError is the grader's fault or the machine's."""
-    facts = assignment.facts
-    submission = Submission(
-        tree, facts.files[0], assignment.variant(seed), seed, assignment.limits, facts.limit, sandboxed, secret
-    )
     start = time.monotonic()
     ended: EndedError | None = None
     details: dict[str, Any] = {}

@@ -83,7 +83,6 @@ class Rank:
     line: int = 0
     returned: dict[str, Any] | None = None
     error: EndedError | None = None
-    arrived: int = -1
 
     @property
     def has_ended(self) -> bool:
@@ -96,21 +95,19 @@ class Rank:
         return self.sending is not None or self.receiving is not None or self.collective is not None
 
     @property
+    def has_turn(self) -> bool:
+        """Whether it can go on by itself."""
+        return not self.waits and not self.has_ended
+
+    @property
     def peer(self) -> int:
         """The rank that it waits for."""
         return int(self.receiving["from"]) if self.receiving is not None else self.sending.dst  # type: ignore[union-attr]
 
-    def look(self) -> None:
-        """Count the time that it has used since the last look."""
-        is_silent = not self.has_ended and not self.waits and self.channel.arrived == self.arrived
-        self.channel.meter.look(is_silent)
-        self.arrived = self.channel.arrived
-
 
 def stuck(ranks: Sequence[Rank]) -> list[Rank]:
     """All ranks that wait for another, if none of them can go on; otherwise none."""
-    busy = any(not rank.waits and not rank.has_ended for rank in ranks)
-    return [] if busy else [rank for rank in ranks if rank.waits]
+    return [] if any(rank.has_turn for rank in ranks) else [rank for rank in ranks if rank.waits]
 
 
 def cycle_from(ranks: Sequence[Rank], rank: Rank) -> str:

@@ -25,6 +25,7 @@ FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
 OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
 START_SECONDS, END_SECONDS = 300.0, 2.0  # a rank may import torch, on a busy machine
 STACK_SECONDS = 2.0
+AWAKE = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)  # a stopped process sleeps, too
 KILLED = 128 + 9
 LIBRARY = Path(__file__).parents[1]  # for a rank without a sandbox; the sandbox has its own copy
 
@@ -89,14 +90,16 @@ class RankProcess:
                 self.process.wait(END_SECONDS)
 
     def _usage(self) -> Used:
-        """Processor time, whether it sleeps, and its memory; one that has ended uses nothing more."""
+        """What the rank uses; one that has ended uses nothing more, and one without its first thread is ended."""
         try:
             with self.rank.oneshot():
-                times = self.rank.cpu_times()
-                sleeps = self.rank.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED)
-                return Used(times.user + times.system, sleeps, _own_memory(self.rank.pid))
+                times, status = self.rank.cpu_times(), self.rank.status()
+            if status == psutil.STATUS_ZOMBIE:
+                self.rank.kill()
+            sleeps = status not in AWAKE and not _other_thread_is_awake(self.rank.pid)
+            return Used(times.user + times.system, sleeps, _own_memory(self.rank.pid), _waited(self.rank.pid))
         except psutil.Error:
-            return Used(self.channel.meter.computed, False)
+            return self.channel.meter.last._replace(sleeps=False)
 
     def _read(self) -> None:
         """Keep the end of what it prints; more than a limit ends it."""
@@ -142,13 +145,28 @@ class RankProcess:
         return int(found[-1][1]) if found else 0
 
 
-def _own_memory(pid: int) -> int:
-    """Bytes of a process that are no pages of files, which ranks share; 0 where the kernel does not tell."""
+def _told(file: str) -> str:
+    """The text of a file of the kernel; empty where there is none, as for a process that has ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        return Path(file).read_text()
     except OSError:
-        return 0
-    return 1024 * sum(map(int, re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", status, re.MULTILINE)))
+        return ""
+
+
+def _own_memory(pid: int) -> int:
+    """Bytes of a process that are no pages of files, which ranks share."""
+    found = re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", _told(f"/proc/{pid}/status"), re.MULTILINE)
+    return 1024 * sum(map(int, found))
+
+
+def _waited(pid: int) -> float:
+    """Seconds in which a process's first thread could run and had no processor."""
+    return float([*_told(f"/proc/{pid}/schedstat").split(), "0", "0"][1]) / 1e9
+
+
+def _other_thread_is_awake(pid: int) -> bool:
+    threads = Path("/proc", str(pid), "task").glob("*/stat")
+    return any(_told(str(each)).rpartition(")")[2][1:2] in ("R", "D") for each in threads)
 
 
 @contextmanager

@@ -16,7 +16,19 @@ from collectives.bench.results import replace
 from collectives.errors import explain
 from collectives.schemas import VERSION, version_of
 from collectives_course.report_html import html
-from collectives_course.verdict import NO_SANDBOX, SIGNS, Grade, Verdict, number, out_of, passed, percent, shown, signed
+from collectives_course.verdict import (
+    NO_SANDBOX,
+    SIGNS,
+    Grade,
+    Verdict,
+    number,
+    out_of,
+    passed,
+    percent,
+    shown,
+    signed,
+    ungraded,
+)
 
 NARROWEST, WIDEST = 60, 100  # columns
 HEAD = "{:>2} {:<8}{:>6} / {:<6}"
@@ -71,7 +83,7 @@ def gradescope(grade: Grade) -> dict[str, Any]:
     return {
         "score": grade.points,
         "execution_time": round(sum(verdict.seconds for verdict in grade.verdicts)),
-        "output": "\n".join([f"{grade.title}: {passed(grade)}, {percent(grade):.0f}%", *grade.notes]),
+        "output": "\n".join([f"{grade.title}: {passed(grade)}", *grade.notes]),
         "output_format": "text",
         "test_output_format": "text",
         "test_name_format": "text",
@@ -140,7 +152,7 @@ def terminal(grade: Grade) -> str:
     head = _wrapped(f"{grade.title}: {grade.submission}", width)
     rows = [_row(verdict, width) for verdict in grade.verdicts]
     total = HEAD.format("", "total", number(grade.points), number(grade.of))
-    blocks = [head, *rows, f"{total}{percent(grade):.0f}%, {passed(grade)}"]
+    blocks = [head, *rows, f"{total}{passed(grade)}"]
     notes = grade.notes if grade.sandboxed else (NO_SANDBOX, *grade.notes)
     return "\n\n".join([*blocks, *(_wrapped(f"Note: {note}", width) for note in notes)])
 
@@ -169,8 +181,8 @@ def _wrapped(text: str, width: int, first: str = "") -> str:
 def class_table(grades: Iterable[Grade]) -> str:
     """CSV with a row for each submission, sorted by name: the points of each criterion, their sum, and what was missed.
 
-    A criterion that a submission's assignment lacks, or that was not graded, is an empty cell. Text is quoted, numbers
-    are not.
+    A criterion that a submission's assignment lacks, or that was not graded, is an empty cell, and what was not graded
+    leaves the percentage empty, too. Text is quoted, numbers are not.
 
     >>> missed = Verdict("steps", "2 (p - 1) steps", "timeout", 0, 4)
     >>> print(class_table([Grade("ring", "Ring", "=1+1", 7, (missed,))]), end="")
@@ -189,7 +201,7 @@ def class_table(grades: Iterable[Grade]) -> str:
 
 
 def class_summary(grades: Iterable[Grade]) -> str:
-    """Mean and median of the points, and for each criterion how many of its submissions passed.
+    """Mean and median of the points of those graded wholly, and for each criterion how many of its submissions passed.
 
     >>> steps = [Verdict("steps", "", "passed", 4, 4), Verdict("steps", "", "failed", 1, 4)]
     >>> print(class_summary([Grade("ring", "Ring", name, 7, (each,)) for name, each in zip("ab", steps)]))
@@ -201,10 +213,14 @@ def class_summary(grades: Iterable[Grade]) -> str:
     sorted_grades = _sorted(grades)
     if not sorted_grades:
         return "no submissions"
-    points = [grade.points for grade in sorted_grades]
+    points = [grade.points for grade in sorted_grades if not ungraded(grade)]
     of = max(grade.of for grade in sorted_grades)
-    some = "1 submission" if len(points) == 1 else f"{len(points)} submissions"
-    head = f"{some}: mean {number(mean(points))}, median {number(median(points))} of {number(of)} points"
+    some = "1 submission" if len(sorted_grades) == 1 else f"{len(sorted_grades)} submissions"
+    missing = len(sorted_grades) - len(points)
+    parts = [f"{missing} not graded, or not wholly"] if missing else []
+    if points:
+        parts.append(f"mean {number(mean(points))}, median {number(median(points))} of {number(of)} points")
+    head = f"{some}: {'; '.join(parts)}"
     criteria = _criteria(sorted_grades)
     width = max(map(len, ["criterion", *criteria]))
     rates = [f"{criterion:<{width}}  {_rate(criterion, sorted_grades)}" for criterion in criteria]
@@ -223,9 +239,10 @@ def _criteria(grades: list[Grade]) -> list[str]:
 def _cells(grade: Grade, criteria: list[str]) -> list[Cell]:
     points = {verdict.criterion: verdict.points for verdict in grade.verdicts if verdict.status != "ungraded"}
     missed = [f"{verdict.criterion}: {verdict.status}" for verdict in grade.verdicts if verdict.status != "passed"]
-    sums = [grade.points, grade.of, round(percent(grade), 1)]
+    share = percent(grade)
+    sums = [_two(grade.points), _two(grade.of), "" if share is None else round(share, 1)]
     each = [_two(points[criterion]) if criterion in points else "" for criterion in criteria]
-    return [grade.submission, *each, *map(_two, sums), "; ".join(missed)]
+    return [grade.submission, *each, *sums, "; ".join(missed)]
 
 
 def _two(value: float) -> float:
@@ -239,5 +256,5 @@ def _guarded(cell: Cell) -> Cell:
 
 def _rate(criterion: str, grades: list[Grade]) -> str:
     asked: list[Verdict] = [each for grade in grades for each in grade.verdicts if each.criterion == criterion]
-    met = sum(verdict.status == "passed" for verdict in asked)
-    return f"{met} of {len(asked)}  {100 * met / len(asked):3.0f}%"
+    met, missing = (sum(verdict.status == status for verdict in asked) for status in ("passed", "ungraded"))
+    return f"{met} of {len(asked)}  " + (f"{missing} not graded" if missing else f"{100 * met / len(asked):3.0f}%")

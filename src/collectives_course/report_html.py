@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from collectives.contracts import CONTRACTS
-from collectives_course.verdict import NO_SANDBOX, Grade, Verdict, out_of, passed, percent, shown, signed
+from collectives_course.verdict import NO_SANDBOX, Grade, Verdict, out_of, passed, shown, signed
 
 STATIC = Path(__file__).parents[2] / "chapters" / "_static"  # in a checkout; a wheel has no player
 SCRIPTS = (  # in this order, as on the book's pages
@@ -102,7 +102,7 @@ def _header(grade: Grade) -> Element:
         "header",
         _element("h1", grade.title),
         _element("p", "Submission ", _element("b", grade.submission)),
-        _element("p", score, f" ({percent(grade):.0f}%), {passed(grade)}", class_="score"),
+        _element("p", score, f", {passed(grade)}", class_="score"),
         *(_element("p", note, class_="note") for note in notes),
     )
 

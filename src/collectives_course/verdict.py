@@ -97,8 +97,8 @@ class Grade:
 
     @property
     def of(self) -> float:
-        """What all criteria that were graded give together."""
-        return sum(verdict.of for verdict in self.verdicts if verdict.status != "ungraded")
+        """What all criteria give together, graded or not."""
+        return sum(verdict.of for verdict in self.verdicts)
 
 
 def shown(grade: Grade) -> Grade:
@@ -191,18 +191,22 @@ def signed(verdict: Verdict) -> str:
     return f"{SIGNS[verdict.status]} {verdict.status}"
 
 
-def percent(grade: Grade) -> float:
-    """Points per hundred; 0 for an assignment that gives none."""
-    return 100 * grade.points / grade.of if grade.of else 0.0
+def ungraded(grade: Grade) -> int:
+    """How many criteria the grader failed at."""
+    return sum(verdict.status == "ungraded" for verdict in grade.verdicts)
+
+
+def percent(grade: Grade) -> float | None:
+    """Points per hundred; None where a criterion is not graded, because its points are then unknown."""
+    return None if ungraded(grade) or not grade.of else 100 * grade.points / grade.of
 
 
 def passed(grade: Grade) -> str:
-    """How many criteria were met, in words, and how many were not graded.
+    """The share of the points, and how many criteria were met, or not graded.
 
     >>> passed(Grade("ring", "Ring", "alice", 1, (Verdict("sum", "The sum is right", "passed", 2, 2),)))
-    '1 of 1 criteria passed'
+    '100%, 1 of 1 criteria passed'
     """
-    met = sum(verdict.status == "passed" for verdict in grade.verdicts)
-    ungraded = sum(verdict.status == "ungraded" for verdict in grade.verdicts)
-    missing = f", {ungraded} not graded: the grader's fault" if ungraded else ""
-    return f"{met} of {len(grade.verdicts)} criteria passed{missing}"
+    met, share = sum(verdict.status == "passed" for verdict in grade.verdicts), percent(grade)
+    missing = f", {ungraded(grade)} not graded: the grader's fault" if ungraded(grade) else ""
+    return f"{'' if share is None else f'{share:.0f}%, '}{met} of {len(grade.verdicts)} criteria passed{missing}"

@@ -12,6 +12,16 @@ def frame(header, payload=b"", lengths=None):
 RETURN = b'{"#":"dict","items":[["op","return"],["value",null],["arguments",[%s,null]]]}'
 ASK_TIME = b'{"#":"dict","items":[["op","time"]]}'
 
+# The kernel's call "exit" as machine code, because the audit hook knows what ctypes looks up.
+EXIT_OF_A_THREAD = """
+import ctypes, mmap, os, threading, time
+threading.Thread(target=time.sleep, args=(10**6,)).start()
+code = {"x86_64": "b83c00000031ff0f05", "aarch64": "a80b80d2000080d2010000d4"}[os.uname().machine]
+page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)
+page.write(bytes.fromhex(code))
+ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+"""
+
 
 @dataclass(frozen=True)
 class Hostile:
@@ -44,6 +54,16 @@ def raw(name: str, sent: str, ends: str = "crashed", says: str = "") -> Hostile:
 
 TIME_AND_MEMORY = [
     Hostile("sleeps for ever", "timeout", "import time; time.sleep(10**6)", "ring.py, line", is_quick=True),
+    Hostile("asks again and again", "timeout", "import time\nwhile True: comm.time(); time.sleep(0.09)",
+            "ring.py, line", is_quick=True),
+    Hostile("ranks sleep in turn", "timeout", "import numpy, time\nwhile True:\n"
+            "    if comm.rank == 0: time.sleep(0.09); comm.send(numpy.zeros(1), 1); comm.recv(numpy.zeros(1), 1)\n"
+            "    else: comm.recv(numpy.zeros(1), 0); time.sleep(0.09); comm.send(numpy.zeros(1), 0)"),
+    Hostile("computes a little and sleeps", "timeout", "import time\nwhile True:\n"
+            "    end = time.process_time() + 0.02\n    while time.process_time() < end: pass\n    time.sleep(0.08)"),
+    Hostile("an error whose text talks", "timeout", "import time\nclass E(Exception):\n    def __str__(self):\n"
+            "        while True: comm.time(); time.sleep(0.09)\nraise E"),
+    Hostile("its first thread ends", "crashed", EXIT_OF_A_THREAD, "process ended", is_quick=True),
     Hostile("computes for ever at import", "timeout", "while True: pass", "ring.py, line", at_import=True),
     Hostile("makes files", "blocked", 'open("/tmp/x", "w")', "writing /tmp/x is forbidden"),
     Hostile("makes folders for ever", "blocked", 'import os\nn = 0\nwhile True: os.mkdir(f"/tmp/{n}"); n += 1',

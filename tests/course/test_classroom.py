@@ -172,7 +172,7 @@ def test_a_fault_of_the_grader_ends_one_submission(
     monkeypatch.setattr(classroom, "grade", faulty)
     assert points(tiny, tmp_path) == {"ada": 8, "bob": 0, "eve": 0, "zoe": 8}
     (row,) = (row for row in table(tmp_path / "out") if row["submission"] == "bob")
-    assert (row["out of"], row["not passed"]) == ("0.0", "answer: ungraded")
+    assert (row["out of"], row["percent"], row["not passed"]) == ("8.0", "", "answer: ungraded")
     monkeypatch.undo()
     assert points(tiny, tmp_path)["bob"] == 2
 

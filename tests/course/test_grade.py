@@ -128,6 +128,20 @@ def test_every_criterion_says_what_is_wrong_with_the_files(tmp_path: Path) -> No
     assert graded.points == 0
 
 
+def test_a_submission_that_has_used_its_time_in_some_criteria_is_not_run_in_the_others(tmp_path: Path) -> None:
+    def uses_much(submission: Submission) -> None:
+        submission._processes.append(SimpleNamespace(channel=SimpleNamespace(meter=used), kill=lambda: None))  # type: ignore[arg-type]
+
+    used = SimpleNamespace(spent=60.0)
+    (tmp_path / "ring.py").write_text("x = 1")
+    verdicts = grade(ring(uses_much, uses_much, uses_much, passes), tmp_path, sandboxed=False).verdicts
+    assert [each.status for each in verdicts] == ["passed"] * 4
+    used.spent = 101.0  # the ring has 4 times 10 times 5 s
+    verdicts = grade(ring(uses_much, uses_much, passes, passes), tmp_path, sandboxed=False).verdicts
+    assert [each.status for each in verdicts] == ["passed", "passed", "timeout", "timeout"]
+    assert verdicts[-1].message == "not run: the criteria before have used 202 s of at most 200 s"
+
+
 @pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError, MemoryError, OSError, sandbox.SandboxError])
 def test_a_fault_of_the_grader_costs_no_points_and_grading_goes_on(error: type[Exception], tmp_path: Path) -> None:
     def check(_submission: Submission) -> None:
@@ -140,7 +154,7 @@ def test_a_fault_of_the_grader_costs_no_points_and_grading_goes_on(error: type[E
     assert first.message.startswith(f"not graded: grader's fault: {error.__name__} (test_grade.py, line ")
     assert len(first.message) <= grading.MOST_MESSAGE
     assert "\x1b" not in first.message
-    assert (graded.points, graded.of) == (10, 10)
+    assert (graded.points, graded.of) == (10, 20)
 
 
 def test_a_value_that_a_check_cannot_read_is_the_students_fault(tmp_path: Path) -> None:
@@ -178,7 +192,7 @@ def test_a_rank_that_starts_late_is_charged_only_if_others_compute(
     class Started:
         def __init__(self, *_: Any) -> None:
             self.is_late = bool(submission._processes)
-            self.channel = SimpleNamespace(meter=SimpleNamespace(spent=spent, look=lambda is_silent: None))
+            self.channel = SimpleNamespace(meter=SimpleNamespace(spent=spent, look=lambda: None))
 
         def need_ready(self) -> None:
             if self.is_late:

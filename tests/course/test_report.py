@@ -129,20 +129,27 @@ def test_a_write_that_fails_leaves_the_old_files(tmp_path: Path, monkeypatch: py
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_what_was_not_graded_costs_no_points_and_every_report_says_so() -> None:
+def test_no_report_has_a_percentage_where_something_was_not_graded() -> None:
     fault = Verdict("sum", "The sum", "ungraded", 0, 10, "not graded: grader's fault: KeyError (criteria.py, line 3)")
     grade = Grade("ring", "Ring", "alice", 7, (fault, Verdict("steps", "", "passed", 5, 5)))
-    assert (grade.points, grade.of) == (5, 5)
+    assert (grade.points, grade.of) == (5, 15)
     said = "1 of 2 criteria passed, 1 not graded: the grader's fault"
-    assert f"5 / 5     100%, {said}" in terminal(grade)
-    assert "5 of 5 points" in page(grade).text
+    assert f"5 / 15    {said}" in terminal(grade)
+    assert "5 of 15 points" in page(grade).text
     assert said in page(grade).text
     made = gradescope(grade)
     assert (made["score"], said in made["output"]) == (5, True)
     assert "score" not in made["tests"][0]
     assert "max_score" not in made["tests"][0]
     assert fault.message in made["tests"][0]["output"]
-    assert "sum: ungraded" in class_table([grade])
+    (row,) = csv.DictReader(class_table([grade]).splitlines())
+    assert (row["sum"], row["total"], row["out of"], row["percent"]) == ("", "5.0", "15.0", "")
+    assert row["not passed"] == "sum: ungraded"
+    summary = class_summary([grade, replace(grade, verdicts=grade.verdicts[1:])])
+    assert summary.startswith("2 submissions: 1 not graded, or not wholly; mean 5, median 5 of 15 points\n")
+    assert re.search(r"^sum +0 of 1  1 not graded\nsteps +2 of 2  100%$", summary, flags=re.MULTILINE)
+    for text in (terminal(grade), page(grade).text, made["output"]):
+        assert "%" not in text
 
 
 def test_gradescope_gets_the_fields_that_it_documents() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from collectives_course import wire, world
-from collectives_course.channel import Channel
+from collectives_course.channel import Channel, Used
 from collectives_course.comm import CommError
 from collectives_course.local import run
 from collectives_course.messages import Network, RunResult
-from collectives_course.verdict import Crashed, Failed, TimedOut
+from collectives_course.verdict import Crashed, EndedError, Failed, TimedOut, Ungraded
 
 ALPHA, BETA = 3.0, 0.5
 SLOW = Network(alpha=ALPHA, beta=BETA)
@@ -209,8 +209,8 @@ def test_a_rank_that_sends_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
             comm.send(array, 1)
 
     arguments = [[np.zeros(100)], [np.zeros(100)]]
-    monkeypatch.setattr(world, "MOST_MESSAGES", 20)
-    with pytest.raises(Failed, match="too many messages"):
+    monkeypatch.setattr(world, "MOST_QUESTIONS", 20)
+    with pytest.raises(Failed, match="too many messages and other questions"):
         run(f, arguments)
     monkeypatch.setattr(world, "MOST_UNRECEIVED", 8000)
     with pytest.raises(Failed, match="too many bytes sent"):
@@ -224,6 +224,19 @@ def test_a_rank_that_speaks_without_end() -> None:
 
     with pytest.raises(TimedOut):
         run(f, [[]], limit=0.2)
+
+
+@pytest.mark.parametrize(("waits", "error"), [(True, Ungraded), (False, TimedOut)])
+def test_a_call_without_end_is_the_machine_s_fault_only_if_ranks_waited_for_a_processor(
+    waits: bool, error: type[EndedError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "MOST_WAIT", 2)
+    start = time.monotonic()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(theirs, usage=lambda: Used(0.0, False, 0, waits * (time.monotonic() - start)))
+        with pytest.raises(error, match="too busy for" if waits else "its ranks waited 0 s for a processor"):
+            world.World([channel], limit=0.1).run("f", [[]])
 
 
 def test_the_first_rank_is_blamed_whichever_raises_first() -> None:

@@ -22,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Grade, print, write; 1 if the grader itself failed at a criterion."""
     from collectives_course import assignment, grade, report
     from collectives_course.report import terminal
+    from collectives_course.verdict import ungraded
 
     with wrong_input():
         read = assignment.read(arguments.assignment)
@@ -29,4 +30,4 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         report.write(graded, arguments.output)
     out(json.dumps(report.as_json(graded)) if arguments.json else terminal(graded))
-    return 0 if grade.is_graded(graded) else 1
+    return 1 if ungraded(graded) else 0

@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Grade every submission, and sum the class up; 1 if the grader itself failed at one."""
     from collectives_course import assignment, report, submitted
     from collectives_course.classroom import grade_class
-    from collectives_course.grade import is_graded
     from collectives_course.report import class_summary
+    from collectives_course.verdict import ungraded
 
     with wrong_input():
         read = assignment.read(arguments.assignment)
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             out(json.dumps(report.as_json(graded)))
     else:
         out(class_summary(grades))
-    lost = [graded.submission for graded in grades if not is_graded(graded)]
+    lost = [graded.submission for graded in grades if ungraded(graded)]
     if lost:
         note(f"not graded, or not wholly, by the grader's fault: {', '.join(lost)}; the same command tries again")
     note(f"grades: {arguments.output}, class table: {arguments.output / 'class.csv'}")
