@@ -1,4 +1,4 @@
-"""Measured rows as text, in nccl-tests' columns, and progress while they are being measured."""
+"""Measured rows as text, in columns like those of nccl-tests, and progress while they are being measured."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence

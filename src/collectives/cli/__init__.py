@@ -31,7 +31,7 @@ OWN = {
     "bench-simulator": "how fast `simulate` is, up to a million ranks (minutes)",
     "calibrate": "measure a link between two ranks: a machine for `simulate`",
     "backends": "which back ends are here, and why one is not",
-    "bench": "measure collectives on real ranks, in nccl-tests' columns",
+    "bench": "measure collectives on real ranks, also in nccl-tests' table",
     "cluster": "a cluster in slow motion: a command on each of its emulated hosts",
 }
 GROUP = "collectives.verbs"

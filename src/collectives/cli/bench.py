@@ -2,15 +2,17 @@
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
 from collectives.algorithms import is_program, own
 from collectives.bench import Row, Settings, bench, need_all
+from collectives.bench.nccl_tests import both_places, tables
 from collectives.bench.table import heading, line, note, progress
 from collectives.cli import signals
-from collectives.cli.options import UsageError, add_field, size, wrong_input
+from collectives.cli.options import UsageError, add_field, size, whole, wrong_input
 from collectives.contracts import ROOTED
 from collectives.errors import explain
 
@@ -43,8 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_field(parser, "--collective", fields["collective"], "one after the other", nargs="+")
     for name, text in HELP.items():
         add_field(parser, FLAGS.get(name, f"--{name}"), fields[name], text, dest=name, **MORE.get(name, {}))
-    parser.add_argument("--json", action="store_true", help="one JSON object per row, with every sample")
-    parser.set_defaults(collective=None, ranks=None)
+    parser.add_argument("-b", "--minbytes", type=size, help="the first size, instead of --bytes")
+    parser.add_argument("-e", "--maxbytes", type=size, help="the last size (default: the first)")
+    parser.add_argument("-f", "--stepfactor", type=whole(least=2), help="from a size to the next (default 2)")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_true", help="one JSON object per row, with every sample")
+    printed.add_argument("--nccl-tests", action="store_true", help="nccl-tests' table: out of place and in place")
+    parser.set_defaults(collective=None, ranks=None, bytes=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         everything = _settings(arguments)
     with wrong_input():
         need_all([settings for wanted in everything for settings in wanted])
-    wrong = sum(_measured(wanted, arguments.json) for wanted in everything)
+    measure = _as_nccl_tests if arguments.nccl_tests else partial(_measured, as_json=arguments.json)
+    wrong = sum(map(measure, everything))
     if wrong:
         print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
     return int(wrong > 0)
@@ -64,7 +72,8 @@ def _settings(arguments: argparse.Namespace) -> list[list[Settings]]:
     collectives, ranks = _asked(arguments)
     if arguments.root and not set(collectives) & set(ROOTED):
         raise UsageError(f"{', '.join(collectives)} takes no --root: got {arguments.root}, expected none")
-    given = {name: getattr(arguments, name) for name in HELP}
+    given = {name: getattr(arguments, name) for name in HELP} | {"bytes": _sizes(arguments)}
+    given = {name: value for name, value in given.items() if value is not None}
     try:
         return [[Settings(collective=each, **given | {"ranks": p}) for each in collectives] for p in ranks]
     except ValidationError as error:
@@ -79,6 +88,41 @@ def _asked(arguments: argparse.Namespace) -> tuple[list[str], list[int]]:
             program = own(files[0])(found[1])
         found = program.collective, program.p
     return arguments.collective or [found[0]], arguments.ranks or [found[1]]
+
+
+def _sizes(arguments: argparse.Namespace) -> list[int] | None:
+    """The sizes that were typed, or those that -b, -e and -f stand for; None where nothing was."""
+    typed: list[int] | None = arguments.bytes
+    first, last, factor = arguments.minbytes, arguments.maxbytes, arguments.stepfactor or 2
+    if first is None:
+        if last is not None or arguments.stepfactor:
+            raise UsageError("-e and -f: got no -b, expected the first size, too")
+        return typed
+    last = first if last is None else last
+    if typed or not 0 < first <= last:
+        beside = "beside --bytes" if typed else f"to -e {last}"
+        raise UsageError(f"-b: got {first} {beside}, expected a size above 0, at most that of -e, and no --bytes")
+    return [first * factor**i for i in range(last.bit_length()) if first * factor**i <= last]
+
+
+def _as_nccl_tests(wanted: list[Settings]) -> int:
+    """Measure out of place and in place; print nccl-tests' tables at the end, also of what preceded a failure."""
+    rows: list[Row] = []
+    environment: list[Row] = []
+
+    def on_event(event: Row) -> None:
+        show_progress(event)
+        rows.extend(event.get("rows", []))
+        environment.extend(event.get("environment", []))
+
+    both = [each for one in wanted for each in both_places(one)]
+    with progress(both) as show_progress:
+        try:
+            bench(both, on_event)
+        finally:
+            for text in tables(wanted[0], rows, environment):
+                signals.out(text)
+    return sum(row["wrong"] for row in rows)
 
 
 def _measured(wanted: list[Settings], as_json: bool) -> int:
