@@ -21,10 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a value in place of the preset's, as in YAML: -p ranks=8 -p 'sizes=[4, 64K]'",
     )
-    folder = "results go to results/NAME (default: the preset's name, and a number with -p)"
-    parser.add_argument("--output", metavar="NAME", help=folder)
+    folder = "results go to results/NAME, or to a path (default: the preset's name, and a number with -p)"
+    parser.add_argument("--output", metavar="NAME|PATH", help=folder)
     left = "overwrite what other parameters or other code left there"
     parser.add_argument("--replace", action="store_true", help=left)
+    check = "check all of it and start nothing, as on a login node before sbatch"
+    parser.add_argument("--check", action="store_true", help=check)
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     asked = arguments.notebooks, arguments.preset, dict(arguments.parameter), arguments.output
     try:
         with signals.killing_children():
-            failed = execute.run(*asked, replace=arguments.replace)
+            failed = execute.run(*asked, replace=arguments.replace, check=arguments.check)
     except ExperimentError as error:
         raise UsageError(str(error)) from None
     if failed:

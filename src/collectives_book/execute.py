@@ -8,6 +8,7 @@ interrupted sweep resumes, and results of other parameters or other code are not
 import ast
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,10 +22,13 @@ from collectives import config
 from collectives.bench.environment import code, digest, fingerprint, record
 from collectives.bench.results import read
 from collectives.errors import short, unknown
+from collectives.launch.programs import need_launcher
 from collectives_book import EXPERIMENTS, ExperimentError, load, validated
+from collectives_book.parameters import Parameters
 
 # What a preset and a folder of results may be called.
 NAME = r"\w[\w.=,-]{0,99}"
+NAMED = "up to 100 letters, digits and . _ - = ,"
 
 
 class Run(NamedTuple):
@@ -33,6 +37,7 @@ class Run(NamedTuple):
     notebook: Path
     executed: Path
     parameters: dict[str, Any]
+    checked: Parameters
     inputs: str
 
 
@@ -43,30 +48,48 @@ def run(
     folder: str | None = None,
     *,
     replace: bool = False,
+    check: bool = False,
 ) -> int:
     """Execute the notebooks with a preset, one by one; returns how many rows failed.
 
-    ``overrides`` replace the preset's parameters. Results go to ``results/FOLDER``; by default FOLDER is the preset's
-    name, with a hash of the overrides if there are any. ``replace`` removes what other parameters or other code left
-    there. Raises ExperimentError, in one line, for any error, before the first notebook starts if it can be known.
+    ``overrides`` replace the preset's parameters, in each notebook those that it has. Results go to ``results/FOLDER``,
+    or to ``FOLDER`` if that is a path; by default FOLDER is the preset's name, with a hash of the overrides if there
+    are any. ``replace`` removes what other parameters or other code left there; ``check`` starts nothing. Raises
+    ExperimentError, in one line, for any error, before the first notebook starts if it can be known.
     """
     overrides = overrides or {}
-    for option, name in (("--preset", preset), ("--output", folder or "default")):
-        if not re.fullmatch(NAME, name):
-            raise ExperimentError(f"{option} {short(name)}: expected up to 100 letters, digits and . _ - = ,")
+    if not re.fullmatch(NAME, preset):
+        raise ExperimentError(f"--preset {short(preset)}: expected {NAMED}")
     try:
-        return _run(planned(notebooks, preset, overrides, folder_name(preset, overrides, folder)), replace=replace)
+        runs = planned(notebooks, preset, overrides, folder_name(preset, overrides, folder))
+        for each in runs:
+            _need(each, replace=replace, queued=check)
+            if check:
+                print(f"{each.notebook.stem}: ready; its results go to {each.executed.parent}", file=sys.stderr)
+        return 0 if check else _run(runs, replace=replace)
     except OSError as error:
         raise ExperimentError(f"{error.filename}: {error.strerror}" if error.filename else _line(error)) from None
 
 
+def _need(run: Run, *, replace: bool, queued: bool) -> None:
+    """Raise ExperimentError for other results in the way, no place for its own, and what this machine lacks for it."""
+    if not replace and run.executed.exists() and _inputs_of(run.executed) != run.inputs:
+        raise ExperimentError(
+            f"{run.executed} was made with other parameters or other code; name another folder with --output, or "
+            "overwrite it with --replace"
+        )
+    there = next(each for each in run.executed.parents if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ExperimentError(f"--output: got {there}, expected a folder that can be written")
+    if not _is_current(run):
+        try:
+            need_launcher(getattr(run.checked, "where", ""), queued=queued)
+            run.checked.need_here()
+        except (ImportError, ValueError) as error:
+            raise ExperimentError(f"{run.notebook.stem}: {error}") from None
+
+
 def _run(runs: list[Run], *, replace: bool) -> int:
-    for each in runs:
-        if not replace and each.executed.exists() and _inputs_of(each.executed) != each.inputs:
-            raise ExperimentError(
-                f"{each.executed} was made with other parameters or other code; name another folder with --output, or "
-                "overwrite it with --replace"
-            )
     for nth, each in enumerate(runs, start=1):
         name = f"[{nth}/{len(runs)}] {each.notebook.stem} ({each.executed.parent.name})"
         if _is_current(each):
@@ -93,24 +116,38 @@ def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folde
 
     Raises ExperimentError, in one line, for a parameter, a preset or a notebook that is not valid.
     """
-    runs = []
-    for notebook in notebooks:
-        given = _preset(notebook, preset)
+    presets = {notebook: _preset(notebook, preset) for notebook in notebooks}
+    models = {notebook: load(notebook.stem).Parameters for notebook, given in presets.items() if given is not None}
+    known = {name for model in models.values() for name in model.model_fields}
+    results, runs = _results(folder), []
+    for notebook, given in presets.items():
         if given is None:
             print(f"{notebook.stem}: preset {preset} has nothing for it", file=sys.stderr)
             continue
-        parameters = {**given, **overrides, "output": f"results/{folder}/{notebook.stem}"}
+        # A parameter that only other notebooks have is theirs; one that none has is refused below.
+        names = models[notebook].model_fields
+        replaced = {name: value for name, value in overrides.items() if name in names or name not in known}
+        parameters = {**given, **replaced, "output": str(results / notebook.stem)}
         try:
             if "output" in given | overrides:
                 raise ExperimentError("invalid parameter 'output': expected --output NAME instead")
-            validated(load(notebook.stem).Parameters, _defaults(notebook) | parameters)
+            checked = validated(models[notebook], _defaults(notebook) | parameters)
         except ExperimentError as error:
             raise ExperimentError(f"{notebook.stem} with preset {preset}: {error}") from None
-        executed = notebook.parent / "results" / folder / notebook.name
-        runs.append(Run(notebook, executed, parameters, _inputs(notebook, parameters)))
+        executed = notebook.parent / results / notebook.name
+        runs.append(Run(notebook, executed, parameters, checked, _inputs(notebook, parameters)))
     if not runs:
         raise ExperimentError(f"preset {preset} has nothing for any of these notebooks")
     return runs
+
+
+def _results(folder: str) -> Path:
+    """Return the folder of results: a name is one in results/ beside the notebook; with a slash it is a path."""
+    if "/" in folder:
+        return Path(folder).absolute()
+    if not re.fullmatch(NAME, folder):
+        raise ExperimentError(f"--output {short(folder)}: expected a path, or {NAMED}")
+    return Path("results", folder)
 
 
 def _preset(notebook: Path, preset: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
-from collectives.bench import Row, Settings
+from collectives.bench import Row, Settings, need_all
 from collectives.bench.environment import code
 from collectives.bench.sweep import Keep, Measure, measure_missing
 from collectives.config import Bytes, Seconds, StrictModel
@@ -29,6 +29,12 @@ class Parameters(StrictModel):
     model_config = ConfigDict(strict=True)
 
     output: str
+
+    def need_here(self) -> None:
+        """Raise ImportError, with the reason, where a back end is absent that this machine has to have.
+
+        By default nothing is needed: an experiment may say itself why it can measure nothing.
+        """
 
 
 def distinct(values: Sequence[Any]) -> Any:
@@ -103,6 +109,10 @@ class Sweep(Parameters):
             if not one.configurations():
                 raise ValueError(f"algorithms: got none, expected one or more for {', '.join(one.backends)}")
         return self
+
+    def need_here(self) -> None:
+        """Raise ImportError where a back end is absent, and ValueError where memory is."""
+        need_all(self.settings())
 
     @abstractmethod
     def settings(self) -> list[Settings]:

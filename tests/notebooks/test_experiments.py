@@ -13,6 +13,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 import yaml
 
 from collectives.bench import launches
@@ -349,10 +350,78 @@ def test_odd_values_are_one_line(folder: Path, name: str, value: object) -> None
 
 
 @pytest.mark.parametrize("name", ["../presets/tiny", "..", "/etc/passwd", "", "x" * 101, "a b", "tiny\n", ".hidden"])
-def test_names_of_presets_and_outputs_are_plain(folder: Path, name: str) -> None:
+def test_names_of_presets_are_plain(folder: Path, name: str) -> None:
     assert_one_line("--preset .*expected up to 100 letters", folder / NOTEBOOK.name, name)
-    if name:
-        assert_one_line("--output .*expected up to 100 letters", folder / NOTEBOOK.name, "tiny", folder=name)
+
+
+@pytest.mark.parametrize("name", ["..", "x" * 101, "a b", "tiny\n", ".hidden"])
+def test_an_output_is_a_plain_name_or_a_path(folder: Path, name: str) -> None:
+    assert_one_line("--output .*expected a path, or up to 100", folder / NOTEBOOK.name, "tiny", folder=name)
+
+
+@pytest.mark.integration  # seconds
+def test_results_go_to_any_path(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the clone is read-only: absolute, or from the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for given in (str(tmp_path / "elsewhere" / "mine"), "./elsewhere/mine"):
+        (planned_run,) = planned([folder / NOTEBOOK.name], "tiny", {}, given)
+        assert planned_run.executed == tmp_path / "elsewhere" / "mine" / NOTEBOOK.name
+        assert planned_run.checked.output == str(tmp_path / "elsewhere" / "mine" / "all-reduce-sweep")
+    assert_one_line(
+        "--output: got /etc/passwd, expected a folder", folder / NOTEBOOK.name, "tiny", folder="/etc/passwd/x"
+    )
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    given = str(tmp_path / "elsewhere")
+    assert_one_line(f"--output: got {tmp_path}, expected a folder", folder / NOTEBOOK.name, "tiny", folder=given)
+
+
+def test_a_check_starts_nothing_and_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(execute, "_execute", lambda _: pytest.fail("a notebook was started"))
+    before = sorted(folder.rglob("*"))
+    assert run([folder / NOTEBOOK.name], "tiny", folder=str(folder / "not" / "yet"), check=True) == 0
+    assert f"all-reduce-sweep: ready; its results go to {folder / 'not' / 'yet'}" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+    assert_one_line("unknown parameter 'rnaks'", folder / NOTEBOOK.name, "tiny", {"rnaks": 2}, check=True)
+
+
+ABSENT = {
+    "a back end": ({"backends": ["p2p", "nccl"]}, "all-reduce-sweep: nccl is absent: torch"),
+    "mpirun": ({"where": "mpirun"}, "all-reduce-sweep: mpirun is not installed"),
+    "srun": ({"where": "slurm"}, "all-reduce-sweep: srun is not installed"),
+    "torchrun": ({"where": "torchrun"}, "all-reduce-sweep: not within torchrun"),
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_what_is_absent_is_said_before_a_kernel_starts(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(execute, "_execute", lambda _: pytest.fail("a notebook was started"))
+    overrides, message = ABSENT[name]
+    assert_one_line(message, folder / NOTEBOOK.name, "tiny", overrides)
+    assert not (folder / "results").exists()
+
+
+def test_a_login_node_needs_neither_a_job_nor_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs.shutil, "which", lambda *_, **__: "/usr/bin/srun")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    on_gpus = {"where": "slurm", "backends": ["nccl"], "ranks": 64}
+    assert run([folder / NOTEBOOK.name], "tiny", on_gpus, check=True) == 0
+    assert_one_line("all-reduce-sweep: not within a Slurm job", folder / NOTEBOOK.name, "tiny", on_gpus)
+
+
+@pytest.mark.integration  # seconds
+def test_a_parameter_is_for_the_notebooks_that_have_it() -> None:
+    some = [ROOT / "experiments" / f"{name}.ipynb" for name in ("all-reduce-sweep", "bench-simulator")]
+    sweep, simulator = planned(some, "quick", {"sizes": [4]}, "x")
+    assert sweep.parameters["sizes"] == [4]
+    assert "sizes" not in simulator.parameters
+    with pytest.raises(ExperimentError, match="unknown parameter 'rnaks'"):
+        planned(some, "quick", {"rnaks": [4]}, "x")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +441,7 @@ def test_a_default_that_is_no_value_is_one_line(folder: Path) -> None:
 
 def test_where_nothing_can_be_written_the_file_is_named(folder: Path) -> None:
     (folder / "results").write_text("in the way")
-    assert_one_line("results.*: (Not a directory|File exists)", folder / NOTEBOOK.name, "tiny")
+    assert_one_line("--output: got .*results, expected a folder that can be written", folder / NOTEBOOK.name, "tiny")
 
 
 def test_damaged_results_are_named(folder: Path) -> None:

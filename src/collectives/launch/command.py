@@ -2,7 +2,8 @@
 
 This process listens on one address. A rank connects to it (`channel`), gets its job, and sends its reports and the
 reason of its failure. A rank that loses this connection ends itself, so none outlives this process on any machine. The
-ranks meet in a torch store that this process keeps; the store holds nothing else.
+ranks meet in a torch store that this process keeps; the store holds nothing else. The ranks' Python is this one, or
+that in the variable COLLECTIVES_PYTHON, such as a container's.
 """
 
 import os
@@ -35,6 +36,7 @@ from collectives.processes import (
     text,
 )
 
+PYTHON_VARIABLE = "COLLECTIVES_PYTHON"
 # How long ranks may take to end themselves.
 DISMISS_SECONDS = 0.5
 
@@ -76,7 +78,8 @@ def launch_by(
         listener, heard = _listen(host, shared, job)
         stack.callback(listener.close)
         log: Log = stack.enter_context(tempfile.TemporaryFile())
-        rank = [sys.executable, "-m", "collectives.launch.rank", launcher, host, str(listener.address[1])]
+        python = os.environ.get(PYTHON_VARIABLE, sys.executable)
+        rank = [python, "-m", "collectives.launch.rank", launcher, host, str(listener.address[1])]
         guarded = [sys.executable, parent_death.__file__, str(os.getpid()), secret_file, *command, *rank]
         process = start(guarded, log, {**wanted.environment, **secret.variables(shared, secret_file)}, [])
         stack.callback(end, [process], GRACE_SECONDS)

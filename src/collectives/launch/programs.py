@@ -10,19 +10,20 @@ enters on every host.
 
 srun spreads them evenly over the nodes of the Slurm job that this process runs in. sbatch makes the job and runs this
 process on its first node; so does salloc. One srun starts all ranks, ends them all if one fails, and passes this
-process's environment on.
+process's environment on. More arguments for it, such as those for a container, are in COLLECTIVES_SRUN_ARGS.
 """
 
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from collectives.launch import secret
+from collectives.launch import secret, torchrun
 from collectives.launch.address import reachable
 from collectives.launch.command import launch_by
 from collectives.launch.request import TASKS_VARIABLE, Event, Request
@@ -37,6 +38,7 @@ MPI_HOSTS = (
     *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_URI"),
     *("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
 )
+SRUN_VARIABLE = "COLLECTIVES_SRUN_ARGS"
 MPI_CARRIED = ("PYTHONPATH", TASKS_VARIABLE)
 
 # How srun reports a task (a rank) that a signal ended: `srun: error: n3: task 2: Killed`. A task that exited reports
@@ -101,6 +103,21 @@ def need_horovodrun() -> str:
     return str(horovodrun)
 
 
+def need_launcher(where: str, *, queued: bool = False) -> None:
+    """Raise ImportError where this machine cannot start ranks by a launcher: its program is absent, or its job.
+
+    A command that is only to be ``queued`` needs no job yet.
+    """
+    if where.startswith("mpirun"):
+        need_mpirun()
+    elif where.startswith("horovodrun"):
+        need_horovodrun()
+    elif where == "slurm":
+        need_srun(queued=queued)
+    elif where == "torchrun" and not queued and torchrun.ADDRESS not in os.environ:
+        raise ImportError(torchrun.OUTSIDE)
+
+
 def launch_by_srun(wanted: Request) -> list[Event]:
     """`collectives.launch.launch`, by srun. Raises what `srun_command` raises."""
     command, host = srun_command(wanted.ranks), reachable(is_local=False)
@@ -108,11 +125,24 @@ def launch_by_srun(wanted: Request) -> list[Event]:
 
 
 def srun_command(ranks: int) -> list[str]:
-    """Srun and its options; consecutive ranks share a node. Raises ImportError without srun, or outside a Slurm job."""
-    if shutil.which("srun") is None:
-        raise ImportError(NO_SRUN)
-    if "SLURM_JOB_ID" not in os.environ:
-        raise ImportError(OUTSIDE_SLURM)
+    """Return srun with its options; consecutive ranks share a node, and its sockets in turn, as its GPUs do.
+
+    The arguments in COLLECTIVES_SRUN_ARGS come last, so they win. Raises ImportError without srun or outside a Slurm
+    job, and ValueError for arguments that no shell can split.
+    """
+    need_srun()
     nodes = min(ranks, int(os.environ["SLURM_JOB_NUM_NODES"]))
     spread = [f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={-(-ranks // nodes)}"]
-    return ["srun", *spread, "--distribution=block", "--kill-on-bad-exit=1", "--input=none", "--export=ALL"]
+    command = ["srun", *spread, "--distribution=block:block", "--kill-on-bad-exit=1", "--input=none", "--export=ALL"]
+    try:
+        return [*command, *shlex.split(os.environ.get(SRUN_VARIABLE, ""))]
+    except ValueError as error:
+        raise ValueError(f"invalid {SRUN_VARIABLE}: got {os.environ[SRUN_VARIABLE]!r}: {error}") from None
+
+
+def need_srun(*, queued: bool = False) -> None:
+    """Raise ImportError where srun is not installed, and outside a Slurm job if the command is not ``queued``."""
+    if shutil.which("srun") is None:
+        raise ImportError(NO_SRUN)
+    if not queued and "SLURM_JOB_ID" not in os.environ:
+        raise ImportError(OUTSIDE_SLURM)

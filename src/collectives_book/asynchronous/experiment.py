@@ -79,6 +79,10 @@ class Parameters(base.Parameters):
         """All ranks but the server."""
         return self.ranks - 1
 
+    def need_here(self) -> None:
+        """Raise ImportError where the back end is absent."""
+        need(self.backend)
+
 
 def run(parameters: Parameters) -> None:
     """Train in every mode, and write rows and record (`resume`).
@@ -86,7 +90,7 @@ def run(parameters: Parameters) -> None:
     Raises ImportError where the back end is absent, ClusterError where no hosts can be emulated, RankError where a
     rank fails: the others have ended by then.
     """
-    need(parameters.backend)
+    parameters.need_here()
     common = parameters.model_dump(include=COLUMNS) | {"workers": parameters.workers}
 
     def measure(left: Sequence[tuple[int, str, str]], keep: Keep) -> None:

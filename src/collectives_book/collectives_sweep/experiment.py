@@ -3,7 +3,7 @@
 from typing import Self
 
 from collectives.backends import BACKENDS, Presence, backend, named, presence
-from collectives.bench import Settings, needed_here
+from collectives.bench import Settings, need_all, needed_here
 from collectives.bench.sweep import sweep
 from collectives_book.parameters import Name, Some, Sweep
 
@@ -27,6 +27,10 @@ class Parameters(Sweep):
         if not left:
             raise ImportError("; ".join(f"{name} is absent: {found[name].absent}" for name in self.backends))
         return self.model_copy(update={"backends": left})
+
+    def need_here(self) -> None:
+        """Raise ImportError where no back end is left, and ValueError where memory is short."""
+        need_all(self.present().settings())
 
     def presence(self) -> list[Presence]:
         """What this machine has of each back end; for ranks started elsewhere, only the back end's name is known."""

@@ -101,6 +101,12 @@ class Parameters(base.Parameters):
         joined = [[(ONE_PROCESS, ""), *first, *tried], *others, [("killed", "")] if self.killed_at else []]
         return [(nth, case) for nth, cases in enumerate(joined) for case in cases]
 
+    def need_here(self) -> None:
+        """Raise ImportError where a back end is absent of those whose ranks would be on this machine."""
+        for name in (self.backend, *self.beside):
+            if needed_here(starter(name, self.where), name):
+                need(name)
+
     def _variants(self, name: str) -> Iterator[tuple[str | None, str]]:
         if name == "horovod":
             yield from ((str(threshold), "default") for threshold in self.fusion)
@@ -121,9 +127,7 @@ def run(parameters: Parameters) -> None:
 
     Raises ImportError with the reason where a back end is absent, RankError where a rank fails that should not.
     """
-    for name in (parameters.backend, *parameters.beside):
-        if needed_here(starter(name, parameters.where), name):
-            need(name)
+    parameters.need_here()
     launches = parameters.launches()
 
     def measure(left: Sequence[tuple[int, tuple[str, str]]], keep: Keep) -> None:

@@ -79,6 +79,10 @@ class Parameters(base.Parameters):
             timeout=TIMEOUT,
         )
 
+    def need_here(self) -> None:
+        """Raise ImportError where the back end is absent, and ValueError where memory is short."""
+        need_all([self.settings()])
+
 
 def run(parameters: Parameters) -> None:
     """Measure, and write rows and record (`resume`).
@@ -86,7 +90,7 @@ def run(parameters: Parameters) -> None:
     Raises ImportError if the back end is absent, RankError if a rank fails.
     """
     wanted = parameters.settings()
-    need_all([wanted])
+    parameters.need_here()
     (one,) = wanted.launches()
     job = parameters.model_dump() | {"where": one.where, "set": one.variables()}
 
