@@ -58,6 +58,17 @@ def test_the_command_on_real_ranks(capsys: Capture, tmp_path):
     assert "2 MiB" in err
 
 
+def test_a_burst_that_took_less_than_nothing_is_no_time(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    made = rows(5e-6, 1e-6, 1e9)
+    made[0]["each"] = -46.2e-6
+    monkeypatch.setattr("collectives.bench.calibration.measured", lambda *_: made)
+    code, out, err = run(capsys, "calibrate", "--repetitions", "3")
+    assert (code, "latency" in out) == (0, True)
+    assert "-46" not in err
+    assert " unknown each in a burst" in err
+    assert "Do not trust the overhead: for messages of 8 B a burst took no longer than one of them" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

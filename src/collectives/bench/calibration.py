@@ -87,9 +87,14 @@ def deviations(rows: Sequence[Row], fitted: Link) -> list[Row]:
 def trust(rows: Sequence[Row]) -> str:
     """What the deviations mean for simulations with the fitted machine, as a sentence or two.
 
-    >>> trust([{"bytes": 8, "off": 0.04}, {"bytes": 1024, "off": -0.12}])
+    >>> trust([{"bytes": 8, "each": 2e-6, "off": 0.04}, {"bytes": 1024, "each": 3e-6, "off": -0.12}])
     'The fit is at most 12% off, at 1 KiB: you can trust times simulated with this machine to about that.'
     """
+    if lost := [format_bytes(row["bytes"]) for row in rows if row["each"] <= 0]:
+        return (
+            f"Do not trust the overhead: for messages of {', '.join(lost)} a burst took no longer than one of them, so "
+            "the machine was too busy to tell. Measure again on an idle machine, with more --repetitions."
+        )
     worst = max(rows, key=lambda row: abs(row["off"]))
     off, at = f"{abs(worst['off']):.0%}", format_bytes(worst["bytes"])
     if abs(worst["off"]) <= CLOSE:

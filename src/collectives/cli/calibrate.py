@@ -29,9 +29,8 @@ def run(arguments: argparse.Namespace) -> None:
     made = machine_of(rows, arguments.name, arguments.where)
     deviating = deviations(rows, made.network)
     for row in deviating:
-        one_way = (
-            f"{format_bytes(row['bytes']):>8} {duration(row['one_way']):>8} one way, {duration(row['each']):>8} each"
-        )
+        each = duration(row["each"]) if row["each"] > 0 else "unknown"
+        one_way = f"{format_bytes(row['bytes']):>8} {duration(row['one_way']):>8} one way, {each:>8} each"
         print(f"{one_way} in a burst; the fit: {duration(row['fit']):>8} ({row['off']:+.0%})", file=sys.stderr)
     print(trust(deviating), file=sys.stderr)
     out(text(made).rstrip("\n"))
