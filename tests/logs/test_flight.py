@@ -283,9 +283,9 @@ def test_an_all_to_all_of_lists_names_the_pair() -> None:
 
 
 HOSTILE = [
-    (pickle.dumps({"pg_config": print}), "got opcode 0x93 at byte"),
-    (b"\x80\x02cos\nsystem\n(Vpg_config\ntR.", "got opcode 0x63 at byte 2"),
-    (pickle.dumps({"pg_config": "x" * 99})[:-9], "cut at byte"),
+    (pickle.dumps({"pg_config": print}), "got a pickle with opcode 0x93, expected"),
+    (b"\x80\x02cos\nsystem\n(Vpg_config\ntR.", "got a pickle with opcode 0x63"),
+    (pickle.dumps({"pg_config": "x" * 99})[:-9], "broken pickle"),
     (
         b"\x80\x02}X\x09\x00\x00\x00pg_config" + b")" + b"\x85" * 10**5 + b"sN)" + b"\x85" * 10**5 + b"s.",
         "broken pickle",

@@ -85,7 +85,11 @@ def as_object(value: Any) -> Object:
 
 def as_text(value: Any) -> str:
     """The first line of a text; "" for anything else."""
-    return " ".join(value.lstrip()[:MOST_LETTERS].partition("\n")[0].split()) if isinstance(value, str) else ""
+    return (
+        " ".join(value[: 2 * MOST_LETTERS].lstrip()[:MOST_LETTERS].partition("\n")[0].split())
+        if isinstance(value, str)
+        else ""
+    )
 
 
 def as_count(value: Any, most: int = 1 << 50) -> int:

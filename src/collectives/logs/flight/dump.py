@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,10 +17,12 @@ from collectives.logs.finding import LogError, opened
 from collectives.logs.flight.pickled import load
 from collectives.logs.json_stream import MOST_LETTERS, as_count, as_text
 
-# What is read at most: bytes of a file, entries of all files together, tensors of an entry, their dimensions, elements
-# of a tensor, ranks of a group, groups of a rank.
-MOST_BYTES, MOST_ENTRIES, MOST_TENSORS, MOST_DIMENSIONS = 1 << 28, 1 << 21, 1 << 10, 64
-MOST_ELEMENTS, MOST_RANKS, MOST_GROUPS = 1 << 62, 1 << 17, 1 << 12
+# What is read at most: bytes of a pickle, bytes and dicts of JSON; entries of all files together, tensors of an entry,
+# their dimensions, elements of a tensor; ranks of a group, groups of a rank; and sizes, frames and ranks of all entries
+# and groups of a file, because a pickle names one list as often as it likes.
+MOST_BYTES, MOST_JSON, MOST_DICTS = 1 << 27, 1 << 25, 1 << 20
+MOST_ENTRIES, MOST_TENSORS, MOST_DIMENSIONS, MOST_ELEMENTS = 1 << 21, 1 << 10, 64, 1 << 62
+MOST_RANKS, MOST_GROUPS, MOST_PARTS = 1 << 17, 1 << 12, 1 << 22
 
 MESSAGE = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
 AT_END = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|pt|bin|txt))?$")
@@ -87,9 +89,11 @@ def read(path: Path, most: int = MOST_ENTRIES) -> Dump:
         data = b""
         with opened(path) as file:
             data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"got more than {MOST_BYTES:,} bytes, expected a dump of one rank")
-        value = load(data) if data[:1] == b"\x80" else json.loads(data, parse_constant=_refuse)
+        is_pickle = data[:1] == b"\x80"
+        most, dicts = (MOST_BYTES, 0) if is_pickle else (MOST_JSON, data.count(b"{"))
+        if len(data) > most or dicts > MOST_DICTS:
+            raise ValueError(f"got over {most:,} bytes, or over {MOST_DICTS:,} dicts in JSON, expected a rank's dump")
+        value = load(data) if is_pickle else json.loads(data, parse_constant=_refuse)
         return _dump(path, value, most)
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from None
@@ -97,6 +101,18 @@ def read(path: Path, most: int = MOST_ENTRIES) -> Dump:
         raise LogError(f"{path}: got values nested too deep, expected a dump of the flight recorder") from None
     except ValueError as error:
         raise LogError(f"{path}: {str(error).splitlines()[0][:300]}") from None
+
+
+class _Left:
+    """The parts of a file that may still be read. Raises LogError when there are no more."""
+
+    def __init__(self) -> None:
+        self.parts = MOST_PARTS
+
+    def take(self, parts: Sized) -> None:
+        self.parts -= 1 + len(parts)
+        if self.parts < 0:
+            raise LogError(f"got more than {MOST_PARTS:,} sizes, frames and ranks, expected a dump of one rank")
 
 
 def _refuse(name: str) -> NoReturn:
@@ -112,14 +128,15 @@ def _dump(path: Path, value: Any, most: int) -> Dump:
         raise ValueError("got no rank, expected one in the dump, or a number at the end of the file's name")
     raw = value.get("entries", [])
     raw = raw if isinstance(raw, list) else []
-    entries = [*_entries(raw[-most:])]
+    left = _Left()
+    entries = [*_entries(raw[-most:], left)]
     first = raw[0].get("record_id") if raw and isinstance(raw[0], dict) else 0
     return Dump(
         str(path),
         rank,
         as_text(value.get("version")),
         as_text(value.get("host_name")),
-        _groups(value.get("pg_config")),
+        _groups(value.get("pg_config"), left),
         entries,
         min(len(raw), most) - len(entries),
         first == 0 and len(raw) <= most,
@@ -127,18 +144,20 @@ def _dump(path: Path, value: Any, most: int) -> Dump:
     )
 
 
-def _entries(raw: list[Any]) -> Iterator[Entry]:
+def _entries(raw: list[Any], left: _Left) -> Iterator[Entry]:
     """Those of right types; equal parts of them are shared."""
     known: dict[Any, Any] = {}
     for each in raw:
         try:
-            entry = _entry(each)
+            entry = _entry(each, left)
+        except LogError:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             continue
         yield Entry._make(part if type(part) is int else known.setdefault(part, part) for part in entry)
 
 
-def _entry(raw: Any) -> Entry:
+def _entry(raw: Any, left: _Left) -> Entry:
     """One entry. Raises one of several errors if a part that is needed is absent or has a wrong type."""
     group = raw["process_group"]
     name = group[0] if isinstance(group, list | tuple) and group else group
@@ -159,12 +178,12 @@ def _entry(raw: Any) -> Entry:
         number,
         operation,
         ends,
-        _shapes(raw.get("input_sizes")),
-        _shapes(raw.get("output_sizes")),
-        _names(raw.get("input_dtypes")),
-        _names(raw.get("output_dtypes")),
+        _shapes(raw.get("input_sizes"), left),
+        _shapes(raw.get("output_sizes"), left),
+        _names(raw.get("input_dtypes"), left),
+        _names(raw.get("output_dtypes"), left),
         _state(raw, back_end),
-        _frame(raw.get("frames")),
+        _frame(raw.get("frames"), left),
         as_count(raw.get("time_created_ns"), MOST_ELEMENTS),
         as_count(raw.get("timeout_ms"), MOST_ELEMENTS),
         _lasted(raw),
@@ -185,14 +204,15 @@ def _state(raw: Any, back_end: str) -> str:
     return "ended" if back_end == "gloo" and state == "scheduled" and raw.get("retired") is True else str(state)
 
 
-def _shapes(raw: Any) -> Shapes:
+def _shapes(raw: Any, left: _Left) -> Shapes:
     """The sizes of each tensor."""
     if raw is None:
         return ()
     if not isinstance(raw, list | tuple) or len(raw) > MOST_TENSORS:
         raise ValueError("tensors")
-    shapes = tuple(tuple(sizes) for sizes in raw)
+    shapes = tuple(tuple(sizes[: MOST_DIMENSIONS + 1]) for sizes in raw)
     for sizes in shapes:
+        left.take(sizes)
         if len(sizes) > MOST_DIMENSIONS or not all(_is_count(size) for size in sizes):
             raise ValueError("sizes")
         if math.prod(sizes) > MOST_ELEMENTS:
@@ -200,17 +220,19 @@ def _shapes(raw: Any) -> Shapes:
     return shapes
 
 
-def _names(raw: Any) -> tuple[str, ...]:
+def _names(raw: Any, left: _Left) -> tuple[str, ...]:
     if raw is None:
         return ()
     if not isinstance(raw, list | tuple) or len(raw) > MOST_TENSORS:
         raise ValueError("dtypes")
+    left.take(raw)
     return tuple(as_text(each) for each in raw)
 
 
-def _frame(raw: Any) -> str:
+def _frame(raw: Any, left: _Left) -> str:
     """The innermost frame of the program itself; of torch's own where there is no other."""
     frames = raw[:MOST_DIMENSIONS] if isinstance(raw, list) else []
+    left.take(frames)
     told = [
         f"{as_text(frame.get('filename'))}:{frame.get('line')} ({as_text(frame.get('name'))})"
         for frame in frames
@@ -219,21 +241,23 @@ def _frame(raw: Any) -> str:
     return next((each for each in told if not LIBRARY.search(each)), told[0] if told else "")
 
 
-def _groups(raw: Any) -> dict[str, Members]:
+def _groups(raw: Any, left: _Left) -> dict[str, Members]:
     found = [*raw.items()][:MOST_GROUPS] if isinstance(raw, dict) else []
     return {
-        name[:MOST_LETTERS]: Members(as_text(of.get("desc")), _ranks(of.get("ranks")))
+        name[:MOST_LETTERS]: Members(as_text(of.get("desc")), _ranks(of.get("ranks"), left))
         for name, of in found
         if isinstance(name, str) and isinstance(of, dict)
     }
 
 
-def _ranks(raw: Any) -> tuple[int, ...]:
+def _ranks(raw: Any, left: _Left) -> tuple[int, ...]:
     """Ranks of a group: torch writes their list as a text, "[0, 1]"; none if it is broken."""
     if isinstance(raw, str) and re.fullmatch(r"\[[\d, ]*\]", raw[: 8 * MOST_RANKS]):
         raw = [int(each) for each in re.findall(r"\d{1,9}", raw)]
-    is_right = isinstance(raw, list) and len(raw) <= MOST_RANKS and all(_is_count(each) for each in raw)
-    return tuple(sorted({each for each in raw if each < MOST_RANKS})) if is_right else ()
+    if not isinstance(raw, list) or len(raw) > MOST_RANKS:
+        return ()
+    left.take(raw)
+    return tuple(sorted({each for each in raw if each < MOST_RANKS})) if all(map(_is_count, raw)) else ()
 
 
 def _is_count(value: Any) -> bool:

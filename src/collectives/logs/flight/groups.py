@@ -61,14 +61,17 @@ def groups_of(dumps: Sequence[Dump]) -> list[Group]:
     known, users = _known(dumps), _users(dumps)
     groups: dict[tuple[str, tuple[int, ...]], Group] = {}
     for dump in dumps:
-        for name in {**dict.fromkeys(dump.groups), **dict.fromkeys(entry.group for entry in dump.entries)}:
+        entries: dict[str, list[Entry]] = {name: [] for name in dump.groups}
+        for entry in dump.entries:
+            entries.setdefault(entry.group, []).append(entry)
+        for name, mine in entries.items():
             members = dump.groups.get(name, Members("", ()))
             ranks = members.ranks or next((each for each in known.get(name, ()) if dump.rank in each), ())
             ranks = ranks or tuple(sorted(users.get(name, ())))
             if ranks:
                 of = groups.setdefault((name, ranks), Group(name, members.description, ranks))
                 of.knowing.add(dump.rank)
-                _add(of, dump)
+                _add(of, dump, mine)
     return [*groups.values()]
 
 
@@ -91,13 +94,13 @@ def _users(dumps: Sequence[Dump]) -> dict[str, set[int]]:
     return users
 
 
-def _add(of: Group, dump: Dump) -> None:
-    """What this rank did in the group."""
+def _add(of: Group, dump: Dump, entries: Sequence[Entry]) -> None:
+    """What this rank did in the group: its entries there."""
     calls: dict[Key, Entry] = {}
     messages = of.messages.setdefault(dump.rank, [])
     number, index = -1, 0
-    for entry in dump.entries:
-        if entry.group != of.name or entry.operation == CLOSES:
+    for entry in entries:
+        if entry.operation == CLOSES:
             continue
         if entry.operation in MESSAGES:
             messages.append(entry)

@@ -1,121 +1,48 @@
-"""A pickle of plain dicts, lists, tuples, strings and numbers: written, and loaded by a machine of these opcodes alone.
+"""A pickle of plain dicts, lists, tuples, strings and numbers: written, and loaded with the opcodes of these alone.
 
-No opcode for globals, calls or persistent ids exists here, so nothing in a file can be executed. CPython's unpickler
-with ``find_class`` forbidden is not enough: a place of the memo that a file names takes as much memory as the file
-likes, and a key of nested tuples overflows the stack.
+The standard library's loader in Python does the work. No opcode for globals, calls or persistent ids is left in it, so
+nothing in a file can be executed. The loader in C is not enough: a high place of the memo takes as much memory as a
+file likes, and a key of nested tuples overflows the stack.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-MARK = object()
+# Opcodes by what they count, because a file of a megabyte can stand for gigabytes: those that make or enlarge a value,
+# and those that name one or read what frames the others.
+MAKING = b"}])(tKMJG\x8aUX\x8c\x8d\x85\x86\x87aesu"
+NAMING = b"N\x88\x89hjqr\x94\x80\x95."
+MOST_PARTS = 1 << 24
 
-
-class Stack(NamedTuple):
-    """What the opcodes work on."""
-
-    values: list[Any]
-    memo: dict[int, Any]
-
-    def since_mark(self) -> list[Any]:
-        """Pop all values above the last mark, and the mark."""
-        values = self.values
-        at = len(values) - 1
-        while values[at] is not MARK:
-            if at == 0:
-                raise ValueError("no mark")
-            at -= 1
-        above = values[at + 1 :]
-        del values[at:]
-        return above
-
-    def last(self, count: int) -> list[Any]:
-        """Pop this many values."""
-        if len(self.values) < count:
-            raise ValueError("too few values")
-        above = self.values[-count:]
-        del self.values[-count:]
-        return above
-
-
-def _signed(data: bytes) -> int:
-    return int.from_bytes(data, "little", signed=True)
-
-
-def _count(data: bytes) -> int:
-    return int.from_bytes(data, "little")
-
-
-def _extend(stack: Stack, items: list[Any]) -> None:
-    into = stack.values[-1]
-    if type(into) is not list:
-        raise ValueError("items for what is no list")
-    into.extend(items)
-
-
-def _update(stack: Stack, items: list[Any]) -> None:
-    into, keys = stack.values[-1], items[::2]
-    if type(into) is not dict or len(items) % 2 or not all(type(key) in (str, int) for key in keys):
-        raise ValueError("keys that are no strings")
-    into.update(zip(keys, items[1::2], strict=True))
-
-
-def _put(stack: Stack, place: int) -> None:
-    stack.memo[place] = stack.values[-1]
-
-
-# Opcodes that push a value, and how their argument becomes it.
-VALUES: dict[str, Callable[[bytes], Any]] = {
-    "N": lambda _: None,
-    "\x88": lambda _: True,
-    "\x89": lambda _: False,
-    "}": lambda _: {},
-    "]": lambda _: [],
-    ")": lambda _: (),
-    "(": lambda _: MARK,
-    "K": _count,
-    "M": _count,
-    "J": _signed,
-    "\x8a": _signed,
-    "G": lambda data: struct.unpack(">d", data)[0],
-    "U": lambda data: data.decode("utf8", "replace"),
-    "\x8c": lambda data: data.decode("utf8", "replace"),
-    "X": lambda data: data.decode("utf8", "replace"),
-    "\x8d": lambda data: data.decode("utf8", "replace"),
-}
-
-# Those that change what is there.
-CHANGES: dict[str, Callable[[Stack, bytes], None]] = {
-    "\x80": lambda stack, data: None,  # noqa: ARG005  PROTO and FRAME
-    "\x95": lambda stack, data: None,  # noqa: ARG005
-    "h": lambda stack, data: stack.values.append(stack.memo[_count(data)]),
-    "j": lambda stack, data: stack.values.append(stack.memo[_count(data)]),
-    "q": lambda stack, data: _put(stack, _count(data)),
-    "r": lambda stack, data: _put(stack, _count(data)),
-    "\x94": lambda stack, _: _put(stack, len(stack.memo)),
-    "\x85": lambda stack, _: stack.values.append(tuple(stack.last(1))),
-    "\x86": lambda stack, _: stack.values.append(tuple(stack.last(2))),
-    "\x87": lambda stack, _: stack.values.append(tuple(stack.last(3))),
-    "t": lambda stack, _: stack.values.append(tuple(stack.since_mark())),
-    "a": lambda stack, _: _extend(stack, stack.last(1)),
-    "e": lambda stack, _: _extend(stack, stack.since_mark()),
-    "s": lambda stack, _: _update(stack, stack.last(2)),
-    "u": lambda stack, _: _update(stack, stack.since_mark()),
-}
-
-# Bytes of an argument; below, bytes that hold the length of one.
-FIXED = {"\x80": 1, "K": 1, "h": 1, "q": 1, "M": 2, "J": 4, "j": 4, "r": 4, "G": 8, "\x95": 8}
-COUNTED = {"\x8a": 1, "\x8c": 1, "U": 1, "X": 4, "\x8d": 8}
-OPCODES = {
-    ord(name): (VALUES.get(name), CHANGES.get(name), FIXED.get(name, 0), COUNTED.get(name, 0))
-    for name in (*VALUES, *CHANGES)
-}
-STOP = ord(".")
 # Integers that have an opcode of their own.
 SMALL = 1 << 31
+
+
+def _counted(opcode: int, parts: int) -> Callable[[Any], None]:
+    """Return the standard library's function for an opcode, behind checks of keys and of the parts so far."""
+    keys = {ord("s"): slice(-2, -1), ord("u"): slice(None, None, 2)}.get(opcode)
+    act = pickle._Unpickler.dispatch[opcode]
+
+    def counted(loader: Any) -> None:
+        loader.parts += parts
+        if loader.parts > MOST_PARTS:
+            raise ValueError(f"more than {MOST_PARTS:,} parts")
+        for key in loader.stack[keys] if keys else ():
+            if type(key) not in (str, int):
+                raise ValueError("keys that are no strings")
+        act(loader)
+
+    return counted
+
+
+class _Plain(pickle._Unpickler):
+    parts = 0
+    dispatch = {opcode: _counted(opcode, 2) for opcode in MAKING} | {opcode: _counted(opcode, 1) for opcode in NAMING}
 
 
 def written(value: Any) -> bytes:
@@ -152,7 +79,7 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 def load(data: bytes) -> Any:
-    """The value in a pickle of protocol 2 to 5. Raises ValueError, in one line, for one that is not plain, or broken.
+    """Return the value in a pickle of protocol 2 to 5. Raises ValueError, in one line, for one not plain, or broken.
 
     >>> import pickle
     >>> load(pickle.dumps({"version": "2.10", "entries": [1, None, ("a", -2.5)]}))
@@ -160,26 +87,14 @@ def load(data: bytes) -> Any:
     >>> load(pickle.dumps(print))
     Traceback (most recent call last):
         ...
-    ValueError: got opcode 0x93 at byte 30, which a pickle of plain values does not have
+    ValueError: got a pickle with opcode 0x93, expected one of plain values
     """
-    stack, at = Stack([], {}), 0
-    while at < len(data):
-        opcode = data[at]
-        if opcode == STOP and len(stack.values) == 1:
-            return stack.values[0]
-        if opcode not in OPCODES:
-            raise ValueError(f"got opcode {opcode:#x} at byte {at}, which a pickle of plain values does not have")
-        value, change, size, counted = OPCODES[opcode]
-        begin = at + 1 + counted
-        end = begin + (_count(data[at + 1 : begin]) if counted else size)
-        if end > len(data):
-            break
-        try:
-            if value:
-                stack.values.append(value(data[begin:end]))
-            elif change:
-                change(stack, data[begin:end])
-        except (ValueError, LookupError) as error:
-            raise ValueError(f"got a broken pickle: opcode {opcode:#x} at byte {at} finds {error}") from None
-        at = end
-    raise ValueError(f"got a pickle without an end: it is cut at byte {len(data):,}")
+    loader = _Plain(io.BytesIO(data))
+    try:
+        return loader.load()
+    except KeyError as error:
+        raise ValueError(f"got a pickle with opcode {error.args[0]:#x}, expected one of plain values") from None
+    except EOFError:
+        raise ValueError(f"got a pickle without an end: it is cut at byte {len(data):,}") from None
+    except (pickle.UnpicklingError, AttributeError, IndexError, TypeError, ValueError, struct.error) as error:
+        raise ValueError(f"got a broken pickle: {error}") from None

@@ -16,7 +16,7 @@ from collectives.units import MOST_RANKS
 # What is kept of a report: communicators, and ranks or processes in all blocks together.
 MOST_BLOCKS, MOST_MEMBERS = 1 << 12, 1 << 20
 
-TABLE = re.compile(r"^\s*Group\s+Comms\s+Nodes\s+Ranks\s+Ranks\s+Ranks\s+Status\s+Errors", re.MULTILINE)
+TABLE = re.compile(r"^[ \t]*Group[ \t]+Comms[ \t]+Nodes(?:[ \t]+Ranks){3}[ \t]+Status[ \t]+Errors", re.MULTILINE)
 WHERE = re.compile(r"GPU (\S+)(?: \(NVML \S+\))? managed by process (\d{1,9}) on node (\S{1,255})")
 
 
