@@ -1,18 +1,20 @@
 """One rank of a submission as a process: in a sandbox or, for an instructor who trusts the submission, without one."""
 
+import fcntl
 import itertools
 import os
 import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil  # type: ignore[import-untyped]
 
@@ -22,6 +24,8 @@ from collectives_course.sandbox import Limits, SandboxError, bare_command, comma
 from collectives_course.verdict import Crashed, TimedOut, printable
 
 FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
+USED = Path("/run/collectives-ranks.lock")  # which of them are used: a locked byte for each, which root alone can lock
+LOCK = struct.Struct("hhqqi4x")  # of 64-bit Linux
 OUTPUT_KEPT, MOST_OUTPUT = 16 << 10, 8 << 20
 START_SECONDS, END_SECONDS = 300.0, 2.0  # a rank may import torch, on a busy machine
 STACK_SECONDS = 2.0
@@ -34,11 +38,12 @@ class RankProcess:
     """One rank of a submission. ``channel`` leads to it; `kill` ends it and everything that it has started."""
 
     def __init__(self, folder: Path, limits: Limits, sandboxed: bool = True) -> None:
-        self.user: socket.socket | None = None
+        self.user: BinaryIO | None = None
+        self.sandboxed = sandboxed
         ours, theirs = socket.socketpair()
         with theirs, _filter() as filter_fd:
             if sandboxed:
-                number, self.user = _own_user()
+                number, self.user = _own_user() if os.geteuid() == 0 else (0, None)
                 typed = command(folder, limits, theirs.fileno(), number, filter_fd)
             else:
                 typed = bare_command(folder, limits, theirs.fileno())
@@ -71,7 +76,7 @@ class RankProcess:
 
     def kill(self) -> None:
         """End the process and all that it has started. Safe to call twice."""
-        if self.user:
+        if self.sandboxed:
             self._kill_inside()
         if self.process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
@@ -181,18 +186,17 @@ def _filter() -> Iterator[int]:
         os.close(read)
 
 
-def _own_user() -> tuple[int, socket.socket]:
-    """A user's number that no other rank on this machine has, as long as the socket is open.
+def _own_user() -> tuple[int, BinaryIO]:
+    """A user's number that no other rank on this machine has, as long as the file is open.
 
-    The kernel counts processes by user, so ranks of one number would take each other's.
+    The kernel counts processes by user, so ranks of one number would take each other's. Only root needs a number; the
+    ranks of another user are counted by their namespaces.
     """
+    held = os.fdopen(os.open(USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", 0)
     start = random.randrange(USERS)
     for number in itertools.chain(range(start, USERS), range(start)):
-        mine = socket.socket(socket.AF_UNIX)
-        try:
-            mine.bind(f"\0collectives-rank-{FIRST_USER + number}")
-        except OSError:
-            mine.close()
-        else:
-            return FIRST_USER + number, mine
+        with suppress(OSError):
+            fcntl.fcntl(held, fcntl.F_OFD_SETLK, LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0))
+            return FIRST_USER + number, held
+    held.close()
     raise SandboxError(f"more than {USERS:,} ranks at once: no number of a user is free")

@@ -51,6 +51,10 @@ VARIABLES = {
     "TMPDIR": "/tmp",
 }
 MODULE = "collectives_course.rank"
+# Folders that a rank sees empty, and files: there are no terminals, and no exact counts of what the whole machine does,
+# by which two ranks could signal each other.
+EMPTY = ("/dev/pts", "/dev/shm", "/proc/sys", "/tmp")
+COUNTERS = ("/proc/loadavg", "/proc/stat")
 
 
 class SandboxError(RuntimeError):
@@ -126,17 +130,18 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
     for name in INSIDE:
         binds += ["--ro-bind", str(own / name), f"/grader/{name}"]
     binds += _packages(limits.packages)
-    temporary = [word for each in ("/dev/shm", "/tmp") for word in ("--perms", "0755", "--tmpfs", each)]
+    empty = [word for each in EMPTY for word in ("--perms", "0755", "--tmpfs", each)]
     environment = [word for name, value in VARIABLES.items() for word in ("--setenv", name, value)]
     numbers = [limits.memory, limits.processes, limits.file, limits.cpu]
     python = os.path.realpath(sys.executable)
     before = ["choom", "--adjust", "1000", "--", "prlimit", f"--as={limits.memory}", "--core=0", "--"]
     # A user namespace owns what bubblewrap made: folders in memory that no limit counts. Through /proc a rank could
     # write what oom_score_adj says of it, and the memory of the sandbox's first process.
-    frozen = [word for each in ("/dev/shm", "/dev", "/proc", "/tmp", "/") for word in ("--remount-ro", each)]
+    frozen = [word for each in (*EMPTY, "/dev", "/proc", "/") for word in ("--remount-ro", each)]
+    counters = [word for each in COUNTERS for word in ("--ro-bind", "/dev/null", each)]
     start = [python, "-s", "-B", "-m", MODULE, str(fd), "/submission", *map(str, numbers), *limits.packages]
     return [
-        *before, *_walls(), *temporary, *binds, "--ro-bind", str(folder), "/submission", "--chdir", "/tmp",
+        *before, *_walls(), *empty, *counters, *binds, "--ro-bind", str(folder), "/submission", "--chdir", "/tmp",
         *environment, *frozen, "--seccomp", str(filter_fd), "--", *_become(user), *start,
     ]  # fmt: skip
 

@@ -1,8 +1,9 @@
 """A filter of system calls (seccomp) for the sandbox: it lets through what Python, numpy and torch need, and no more.
 
-So there is no process, no socket and no namespace, and two ranks cannot signal each other by locks or watches on files
-that both can see, by the page cache, or by futexes that are not private. What stays open is what nobody can close here:
-how long a shared processor, disk or cache takes. A call that is not allowed fails with EPERM.
+So there is no process, no socket, no namespace and no memory that outlives its mapping. Two ranks cannot signal each
+other by locks or watches on files that both can see, by the page cache, or by futexes that are not private. What stays
+open is what nobody can close here: how busy processor, memory and disk are. A call that is not allowed fails with
+EPERM.
 
 The filter is a program of the kernel's classic packet filter: 8 bytes an instruction. libseccomp could write it, but
 its Python bindings on PyPI (pyseccomp) have had no release since 2021 and need a library of the system.
@@ -16,8 +17,7 @@ from collections.abc import Iterable, Iterator
 # The number of each allowed call on x86_64 and on the architectures that share the generic table; -1: not there.
 ALLOWED = {
     # memory
-    "brk": (12, 214), "membarrier": (324, 283), "mmap": (9, 222), "mprotect": (10, 226), "mremap": (25, 216),
-    "munmap": (11, 215),
+    "brk": (12, 214), "membarrier": (324, 283), "mprotect": (10, 226), "mremap": (25, 216), "munmap": (11, 215),
     # files: none is written, because the sandbox has none that can be
     "access": (21, -1), "chdir": (80, 49), "close": (3, 57), "close_range": (436, 436), "dup": (32, 23),
     "dup2": (33, -1), "dup3": (292, 24), "faccessat": (269, 48), "faccessat2": (439, 439), "fchdir": (81, 50),
@@ -51,16 +51,17 @@ ALLOWED = {
     "getegid": (108, 177), "geteuid": (107, 175), "getgid": (104, 176), "getgroups": (115, 158), "getpgid": (121, 155),
     "getpgrp": (111, -1), "getpid": (39, 172), "getppid": (110, 173), "getrandom": (318, 278), "getresgid": (120, 150),
     "getresuid": (118, 148), "getrlimit": (97, 163), "getrusage": (98, 165), "getsid": (124, 156), "gettid": (186, 178),
-    "getuid": (102, 174), "prlimit64": (302, 261), "setrlimit": (160, 164), "sysinfo": (99, 179), "uname": (63, 160),
+    "getuid": (102, 174), "prlimit64": (302, 261), "setrlimit": (160, 164), "uname": (63, 160),
 }  # fmt: skip
 # Of these calls an argument decides. Its place, and the values that are allowed:
 CLONE, CLONE3, FCNTL, IOCTL, PRCTL = (56, 220), (435, 435), (72, 25), (16, 29), (157, 167)
-FUTEX, MADVISE = (202, 98), (28, 233)
+FUTEX, MADVISE, MMAP = (202, 98), (28, 233), (9, 222)
 CLONE_THREAD = 0x10000
 FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030)  # another number of a file, and its flags; no lock, no lease, no watch
 IOCTL_ALLOWED = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # is it a terminal, how wide, bytes to read, flags
 PRCTL_ALLOWED = (8, 15, 16, 23, 27, 38, 39, 47)  # names of threads, and what setpriv asks; not to outlive the grader
 FUTEX_PRIVATE = 128
+MAP_SHARED = 1  # also a bit of MAP_SHARED_VALIDATE; what is shared stays in memory when no process maps it
 MADV_COLD = 20  # from here on: what takes pages out of memory, and what brings them there
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7), "riscv64": (1, 0xC00000F3)}
@@ -88,6 +89,7 @@ def program(machine: str = "") -> bytes:
     for numbers, index, values in ((FCNTL, 1, FCNTL_ALLOWED), (IOCTL, 1, IOCTL_ALLOWED), (PRCTL, 0, PRCTL_ALLOWED)):
         code += _with_argument(numbers[table], index, _if_any(values, ALLOW), REFUSE)
     code += _with_argument(CLONE[table], 0, _if(ANY_BIT, CLONE_THREAD, ALLOW), REFUSE)
+    code += _with_argument(MMAP[table], 3, _if(ANY_BIT, MAP_SHARED, REFUSE), ALLOW)
     code += _with_argument(MADVISE[table], 2, _if(AT_LEAST, MADV_COLD, REFUSE), ALLOW)
     # The C library then looks again at what it waits for, as it does when a thread has ended meanwhile.
     code += _with_argument(FUTEX[table], 1, _if(ANY_BIT, FUTEX_PRIVATE, ALLOW), FAIL | errno.EAGAIN)

@@ -69,6 +69,8 @@ TIME_AND_MEMORY = [
     Hostile("makes folders for ever", "blocked", 'import os\nn = 0\nwhile True: os.mkdir(f"/tmp/{n}"); n += 1',
             "not permitted"),
     Hostile("fills the memory", "crashed timeout", "x = []\nwhile True: x.append(bytearray(1 << 26))"),
+    Hostile("memory that no limit sees", "blocked", "import mmap\nwhile True: mmap.mmap(-1, 1 << 26)", "not permitted",
+            is_quick=True),
     Hostile("a file of 4 GB", "blocked", 'open("/dev/shm/x", "wb").truncate(4 << 30)', "Read-only"),
     Hostile("prints for ever", "crashed", 'while True: print("x" * 10**6)', "printed more than", is_quick=True),
     Hostile("a thousand threads", "crashed", "import threading, time\nfor _ in range(1000): threading.Thread("

@@ -24,7 +24,7 @@ def memory() -> int:
     maps: list[mmap.mmap] = []
     try:
         while len(maps) < 64:
-            maps.append(mmap.mmap(-1, 64 << 20))
+            maps.append(mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     except OSError:
         return 64 * len(maps)
     return 64 * len(maps)
@@ -38,6 +38,11 @@ def locked() -> None:
 def cached(asked: Callable[[int], Any]) -> None:
     with Path("/submission/ring.py").open() as file:
         asked(file.fileno())
+
+
+def shared(path: str) -> None:
+    with Path(path).open("rb") as file:
+        mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
 
 
 def write(path: str) -> None:
@@ -57,6 +62,12 @@ TRIES: dict[str, Callable[[], Any]] = {
     "outlive the grader": lambda: call("prctl", 1, 0),
     "memory file": lambda: os.memfd_create("x"),
     "shared memory": lambda: call("shmget", 0, 4096, 0o1600),
+    "shared mapping": lambda: mmap.mmap(-1, 4096),
+    "shared mapping of a file": lambda: shared("/submission/ring.py"),
+    "terminal": os.openpty,
+    "threads of the machine": lambda: call("sysinfo", bytes(512)),
+    "processes of the machine": Path("/proc/loadavg").read_text,
+    "counters of the machine": Path("/proc/stat").read_text,
     "lock": locked,
     "page cache": lambda: cached(lambda file: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)),
     "page cache, read": lambda: cached(lambda file: os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT)),
@@ -85,7 +96,7 @@ TRIES: dict[str, Callable[[], Any]] = {
     },
     **{
         f"read {path}": lambda path=path: [*Path(path).iterdir()]  # type: ignore[misc]
-        for path in ("/home", "/work", "/etc", "/grader/collectives/algorithms", "/usr/share", "/var")
+        for path in ("/proc/sys/fs", "/home", "/work", "/etc", "/grader/collectives/algorithms", "/usr/share", "/var")
     },
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -103,8 +104,7 @@ def test_without_a_sandbox_a_rank_is_ended(tmp_path: Path) -> None:
 @integration
 @needs_sandbox
 def test_ranks_have_one_memory_together(tmp_path: Path) -> None:
-    text = "import mmap, time\n\ndef f(comm, size):\n    kept = [bytearray(size), mmap.mmap(-1, size)]\n"
-    (tmp_path / "ring.py").write_text(f"{text}    kept[1].write(bytes(size))\n    time.sleep(1)\n")
+    (tmp_path / "ring.py").write_text("import time\n\ndef f(_, n):\n    kept = bytearray(2 * n)\n    time.sleep(1)\n")
     tmp_path.chmod(0o755)
     submission = Submission(tmp_path, "ring.py", {}, limits=Limits(memory=512 << 20), limit=30.0)
     submission.run("f", [[40 << 20]] * 3)
@@ -127,6 +127,13 @@ def test_a_process_is_killed_whole_and_twice(tmp_path: Path) -> None:
     assert not any(each.is_running() for each in started)
 
 
+@pytest.fixture
+def numbers_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this were root."""
+    monkeypatch.setattr(process, "USED", tmp_path / "ranks.lock")
+
+
+@pytest.mark.usefixtures("numbers_of_this_test")
 def test_ranks_have_users_of_their_own() -> None:
     made = [process._own_user() for _ in range(40)]
     numbers = {number for number, _ in made}
@@ -137,12 +144,24 @@ def test_ranks_have_users_of_their_own() -> None:
         held.close()
 
 
+@pytest.mark.usefixtures("numbers_of_this_test")
 def test_no_number_of_a_user_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "USERS", 1)
-    monkeypatch.setattr(process, "FIRST_USER", 70_000)
     _, held = process._own_user()
     with held, pytest.raises(sandbox.SandboxError, match="no number of a user is free"):
         process._own_user()
+    process._own_user()[1].close()
+
+
+@pytest.mark.usefixtures("numbers_of_this_test")
+def test_no_other_user_can_take_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "USERS", 2)
+    monkeypatch.setattr(process, "FIRST_USER", 70_000)
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        first.bind("\0collectives-rank-70000")  # names that anybody may bind
+        second.bind("\0collectives-rank-70001")
+        process._own_user()[1].close()
+    assert (tmp_path / "ranks.lock").stat().st_mode & 0o777 == 0o600
 
 
 @needs_sandbox

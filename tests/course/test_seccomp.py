@@ -30,7 +30,7 @@ def verdict(machine: str, architecture: int, number: int, *arguments: int) -> in
 @pytest.mark.parametrize(("machine", "architecture", "table"), [("x86_64", X86, 0), ("aarch64", ARM, 1)])
 def test_what_is_not_allowed_is_refused(machine: str, architecture: int, table: int) -> None:
     allowed = {numbers[table] for numbers in seccomp.ALLOWED.values() if numbers[table] >= 0}
-    special = {each[table] for each in (seccomp.CLONE3, seccomp.FUTEX, seccomp.MADVISE)}
+    special = {each[table] for each in (seccomp.CLONE3, seccomp.FUTEX, seccomp.MADVISE, seccomp.MMAP)}
     for number in range(512):
         later = number >= seccomp.FIRST_UNKNOWN
         expected = ENOSYS if later else seccomp.ALLOW if number in allowed else EPERM
@@ -57,6 +57,19 @@ def test_a_thread_may_be_made_and_a_process_not(machine: str, architecture: int,
 def test_arguments_decide() -> None:
     assert [verdict("x86_64", X86, 72, 3, command) for command in (1, 6, 1024)] == [seccomp.ALLOW, EPERM, EPERM]
     assert [verdict("x86_64", X86, 157, option) for option in (1, 15)] == [EPERM, seccomp.ALLOW]
+
+
+@pytest.mark.parametrize(("machine", "architecture", "mmap"), [("x86_64", X86, 9), ("aarch64", ARM, 222)])
+def test_memory_is_mapped_privately(machine: str, architecture: int, mmap: int) -> None:
+    flags = {
+        "private": 0x02,
+        "private, of no file": 0x22,
+        "shared": 0x01,
+        "shared, of no file": 0x21,
+        "validated": 0x03,
+    }
+    found = {name: verdict(machine, architecture, mmap, 0, 4096, 3, each) for name, each in flags.items()}
+    assert {name for name, each in found.items() if each == seccomp.ALLOW} == {"private", "private, of no file"}
 
 
 def test_ranks_share_no_futex_and_no_page_cache() -> None:
