@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from threading import Event
 
@@ -17,6 +18,7 @@ from collectives_course.verdict import Failed, Grade, Verdict, ungraded
 
 # A rank is a process, and a submission has up to eight of them.
 CORES_EACH = 2
+LIBRARY = Path(__file__).parents[1]
 GRADED_FROM = "graded-from.txt"
 TABLE = "class.csv"
 SECRET = "secret.txt"
@@ -33,11 +35,11 @@ def grade_class(
 ) -> list[Grade]:
     """Grade every folder in ``folder``; returns the grades by name, and writes them and ``class.csv`` to ``output``.
 
-    A submission whose files, assignment, seed and sandbox are those of a grade in ``output`` is not run again, so a
-    run that was cut off goes on where it ended. ``on_grade`` gets how many are done, of how many, and the last grade.
-    All submissions get the same test data, from a secret that the first run draws and keeps in ``output``. Hidden
-    folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have the
-    status "ungraded". Once ``stop`` is set, no criterion is begun and no grade is written.
+    A submission whose files, assignment, seed, sandbox and grader are those of a grade in ``output`` is not run again,
+    so a run that was cut off goes on where it ended. ``on_grade`` gets how many are done, of how many, and the last
+    grade. All submissions get the same test data, from a secret that the first run draws and keeps in ``output``.
+    Hidden folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have
+    the status "ungraded". Once ``stop`` is set, no criterion is begun and no grade is written.
 
     Raises ValueError where there is no submission or one of the two folders is in the other, and SandboxError where
     there is no sandbox.
@@ -76,10 +78,11 @@ def _need_apart(folder: Path, output: Path) -> None:
 
 def _secret(output: Path) -> str:
     """The number from which all test data of this class are drawn: the one of an earlier run, else a new one."""
-    output.mkdir(parents=True, exist_ok=True)
+    output.mkdir(0o700, parents=True, exist_ok=True)
     kept = output / SECRET
     if not kept.exists():
         report.replace_text(kept, f"{secrets.token_hex(16)}\n")
+    kept.chmod(0o600)
     return kept.read_text(encoding="utf8").strip()
 
 
@@ -121,11 +124,20 @@ def _grade_once(
 
 
 def _digest(assignment: Assignment, handed_in: HandedIn, how: str) -> str:
-    """Of everything that the grade depends on: the assignment's files, the student's, seed, sandbox and secret."""
+    """Of everything that the grade depends on: the grader, the assignment, the student's files, seed and secret."""
     digest = hashlib.sha256(f"{how} {handed_in.problem!r}".encode())
-    ours = [each for each in sorted(assignment.folder.rglob("*")) if "__pycache__" not in each.parts]
-    files = {str(each.relative_to(assignment.folder)): each.read_bytes() for each in ours if each.is_file()}
-    for name, data in (*files.items(), *handed_in.files.items()):
+    for name, data in (*_files(assignment.folder), *handed_in.files.items(), *_library()):
         digest.update(f"\n{name!r} {len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
+
+
+@cache
+def _library() -> tuple[tuple[str, bytes], ...]:
+    """Return the library's own code, because a grader that was repaired may grade otherwise."""
+    return (*_files(LIBRARY / "collectives"), *_files(LIBRARY / "collectives_course"))
+
+
+def _files(folder: Path) -> list[tuple[str, bytes]]:
+    found = [each for each in sorted(folder.rglob("*")) if each.is_file() and "__pycache__" not in each.parts]
+    return [(str(each.relative_to(folder)), each.read_bytes()) for each in found]

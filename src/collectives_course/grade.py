@@ -12,7 +12,7 @@ from collectives_course import sandbox, submitted
 from collectives_course.assignment import Assignment, write_starter
 from collectives_course.criterion import Criterion, Submission
 from collectives_course.submitted import HandedIn, SubmissionError
-from collectives_course.verdict import EndedError, Failed, Grade, TimedOut, Ungraded, Verdict, printable
+from collectives_course.verdict import EndedError, Failed, Grade, TimedOut, Ungraded, Verdict, line, printable
 
 MOST_MESSAGE = 4000
 MOST_SPENT = 10  # times the limit, for each criterion: what all ranks may use in all criteria together
@@ -60,7 +60,7 @@ def grade(
             verdicts.append(verdict)
             if on_verdict:
                 on_verdict(verdict)
-    return Grade(assignment.name, assignment.facts.title, _name(folder), seed, tuple(verdicts), sandboxed, (), secret)
+    return Grade(assignment.name, assignment.facts.title, name_of(folder), seed, tuple(verdicts), sandboxed, (), secret)
 
 
 def _hexadecimal(secret: str) -> str:
@@ -73,7 +73,7 @@ def _hexadecimal(secret: str) -> str:
 def not_run(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, why: EndedError) -> Grade:
     """The grade of a submission that was not run: each criterion ended in this way."""
     verdicts = tuple(_verdict(each, why, 0.0) for each in assignment.criteria)
-    return Grade(assignment.name, assignment.facts.title, _name(folder), seed, verdicts, sandboxed)
+    return Grade(assignment.name, assignment.facts.title, name_of(folder), seed, verdicts, sandboxed)
 
 
 def faulty(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, error: Exception) -> Grade:
@@ -82,9 +82,14 @@ def faulty(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, err
     return not_run(assignment, folder, seed, sandboxed, why)
 
 
-def _name(folder: Path) -> str:
-    """The folder's own name, of "." too and of a link."""
-    return folder.resolve().name if folder.name in ("", "..") else folder.name
+def name_of(folder: Path) -> str:
+    r"""The folder's own name, of "." too and of a link, as text that no other name has.
+
+    >>> name_of(Path("a\nb")), name_of(Path(r"a\nb"))
+    ('a\\nb', 'a\\\\nb')
+    """
+    name = folder.resolve().name if folder.name in ("", "..") else folder.name
+    return line(name.replace("\\", r"\\"))
 
 
 def _make_tree(assignment: Assignment, handed_in: HandedIn, seed: int, tree: Path) -> None:

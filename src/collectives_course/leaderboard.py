@@ -20,7 +20,7 @@ from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives_course import submitted
 from collectives_course.assignment import MOST_SEED, Assignment, AssignmentError
-from collectives_course.grade import faulty, grade
+from collectives_course.grade import faulty, grade, name_of
 from collectives_course.sandbox import SandboxError
 from collectives_course.verdict import Verdict
 
@@ -181,7 +181,7 @@ def ranking(
     seed = randbelow(MOST_SEED) if seed is None else seed
     rows = []
     for each in submissions:
-        rows.append(_row(each.name, _verdict(scored, each, seed, sandboxed), seed))
+        rows.append(_row(name_of(each), _verdict(scored, each, seed, sandboxed), seed))
         if on_row:
             on_row(rows[-1])
     return placed(rows)

@@ -120,15 +120,20 @@ def write(grade: Grade, folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     texts = {"results.json": _text(gradescope(grade)), "grade.html": html(grade), "grade.json": _text(as_json(grade))}
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(0o700, parents=True, exist_ok=True)
     for name, text in texts.items():
         replace_text(folder / name, text)
     return [folder / name for name in texts]
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    replace(path, lambda partial: partial.write_text(text, encoding="utf8"))
+    """Write a file, whole or not at all, that only its owner can read."""
+
+    def write_to(partial: Path) -> None:
+        partial.touch(0o600)
+        partial.write_text(text, encoding="utf8")
+
+    replace(path, write_to)
 
 
 def _text(value: dict[str, Any]) -> str:

@@ -56,6 +56,30 @@ def test_what_has_changed_is_graded_again(tiny: Assignment, tmp_path: Path) -> N
     assert graded(tmp_path) == 13
 
 
+def test_a_repaired_grader_grades_again(tiny: Assignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points(tiny, tmp_path)
+    repaired = shutil.copytree(classroom.LIBRARY / "collectives_course", tmp_path / "src" / "collectives_course")
+    (repaired / "world.py").write_text("repaired = True\n")
+    monkeypatch.setattr(classroom, "LIBRARY", tmp_path / "src")
+    classroom._library.cache_clear()
+    points(tiny, tmp_path)
+    classroom._library.cache_clear()
+    assert graded(tmp_path) == 8
+
+
+def test_nobody_else_reads_the_secret_and_the_grades(tiny: Assignment, tmp_path: Path) -> None:
+    def modes() -> dict[str, int]:
+        found = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
+        return {each.name: each.stat().st_mode & 0o077 for each in found}
+
+    points(tiny, tmp_path)
+    assert len(modes()) > 5
+    assert set(modes().values()) == {0}
+    (tmp_path / "out" / "secret.txt").chmod(0o644)  # of an older release
+    points(tiny, tmp_path)
+    assert set(modes().values()) == {0}
+
+
 def test_a_run_that_was_cut_off_goes_on(tiny: Assignment, tmp_path: Path) -> None:
     def cut(done: int, of: int, _: Grade) -> None:
         assert of == 4
@@ -110,7 +134,8 @@ def test_a_name_that_is_written_in_two_ways_has_two_rows(tiny: Assignment, tmp_p
     hand_in(tmp_path / "class", **{"a\nb": "42", "a\\nb": "41"})
     for _ in range(2):
         points(tiny, tmp_path)
-        assert sorted(float(row["total"]) for row in table(tmp_path / "out") if row["submission"] == "a\\nb") == [2, 8]
+        totals = {row["submission"]: float(row["total"]) for row in table(tmp_path / "out")}
+        assert (totals[r"a\nb"], totals[r"a\\nb"]) == (8, 2)
 
 
 @pytest.mark.parametrize("unreadable", ["eve", "eve/answer.py"])
