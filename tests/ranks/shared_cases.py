@@ -94,6 +94,23 @@ def fails(rank: int, p: int, how: str, hosts: str = "1") -> str:
     return "nothing"
 
 
+def late(rank: int, p: int) -> str:
+    """Rank 1 calls when the others have given up: they have sent it all that it needs."""
+    del p
+    group = dist.new_group(timeout=timedelta(seconds=0.5))
+    tensor, said = torch.full((3,), rank + 1.0), "it returned"
+    collectives.all_reduce(tensor, group=group, algorithm="exchange")
+    if rank == 1:
+        dist.barrier()
+    try:
+        collectives.all_reduce(tensor, group=group, algorithm="exchange")
+    except RuntimeError as error:
+        said = str(error)
+    if rank != 1:
+        dist.barrier()
+    return said
+
+
 def leaves(rank: int, p: int) -> str:
     """Whether groups that were used and destroyed leave descriptors, mappings or files."""
     before = left()
@@ -139,7 +156,7 @@ def main(do: str, p: int, *rest: str) -> None:
 
     def one(rank: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=p)
-        said = {"fails": fails, "leaves": leaves, "refused": refused}[do](rank, p, *rest)
+        said = {"fails": fails, "late": late, "leaves": leaves, "refused": refused}[do](rank, p, *rest)
         sys.stdout.write(f"rank {rank}: {said}\n")
         sys.stdout.flush()
         os._exit(0)

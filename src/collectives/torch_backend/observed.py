@@ -50,4 +50,4 @@ def keep_works() -> None:
     It keeps only the C++ side, whose ``wait`` never ends once the Python side has gone. All else in torch that is given
     a `Work` keeps both sides.
     """
-    Reducer._set_forward_pass_work_handle = _keep_and_set_work  # type: ignore[method-assign]
+    Reducer._set_forward_pass_work_handle = _keep_and_set_work  # type: ignore[assignment]

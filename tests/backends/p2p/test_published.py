@@ -182,3 +182,31 @@ def test_a_rank_that_sleeps_is_woken() -> None:
         memory[0] = 1
         system.wake(word)
         sleeper.join(0.01)
+
+
+@pytest.mark.integration  # compiles
+def test_either_a_rank_comes_or_its_peer_gives_up_on_it() -> None:
+    """Two threads race for one word: compiled code holds no lock of Python's."""
+    memory = np.zeros(2 * (run.HEADER + run.REGION), dtype=np.uint8)
+    first, second = (run.new_state(memory.ctypes.data, 2, rank) for rank in range(2))
+    count, came, gave_up = memory[run.HEADER :].view(np.int64), list[bool](), list[bool]()
+    for mark in range(1, 2000):
+        first[run.PEER], first[run.MARK], count[0] = 1, mark, mark - 1
+        both = threading.Barrier(2)
+
+        def come(mark: int = mark, both: threading.Barrier = both) -> None:
+            both.wait()
+            came.append(run._count_on(second, mark) == run.FINISHED)
+
+        def give_up(both: threading.Barrier = both) -> None:
+            both.wait()
+            gave_up.append(run.give_up(first))
+
+        threads = [threading.Thread(target=each) for each in (come, give_up)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert count[0] == (mark if came[-1] else -1)
+    assert all(one != other for one, other in zip(came, gave_up, strict=True))
+    assert {*came} == {True, False}

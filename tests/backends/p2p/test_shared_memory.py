@@ -135,6 +135,16 @@ def test_a_peer_that_is_killed_or_stopped_is_named(how: str, hosts: int) -> None
         assert ("timeout" in words) == (how == "SIGSTOP"), words
 
 
+@pytest.mark.parametrize("transport", local.TRANSPORTS)
+def test_a_late_rank_does_not_go_on_alone(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(local.VARIABLE, transport)
+    said = _ranks("late", "4")
+    assert set(said) == {*range(4)}
+    for rank, words in said.items():
+        failed = rf"all_reduce by exchange failed on rank {rank}, in .*: rank 1 gave no sign in time"
+        assert re.match(failed, words), words
+
+
 @pytest.mark.alone  # another test's files in /dev/shm are not ours
 def test_groups_leave_nothing_behind() -> None:
     assert set(_ranks("leaves", "3").values()) == {"nothing"}

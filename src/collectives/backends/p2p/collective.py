@@ -120,6 +120,7 @@ def _execute_messages(
         execute(made.plan, tensor, scratch, mesh, call.op, made.wire)
         if finish:
             finish(mesh)
+        mesh.need_no_abort()
 
 
 def _execute_stages(
@@ -135,6 +136,8 @@ def _execute_stages(
                 execute(stage, tensors[-1], scratch, mesh, op)
             else:
                 local.published().execute(stage, tensors, mesh, agreed)
+        if len(made.stages) > 1:
+            mesh.need_no_abort()
 
 
 def _agreement(call: Call, n: int) -> Callable[[Mesh], None] | None:

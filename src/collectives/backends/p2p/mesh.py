@@ -22,7 +22,7 @@ from torch import distributed as dist
 from collectives.backends.p2p.abort import LATE, MOMENT, PATIENCE, AbortError, describe, no_sign, reason
 from collectives.backends.p2p.address import peek, tell
 from collectives.backends.p2p.cache import BoundedCache
-from collectives.backends.p2p.message import GONE, Message, MessageError
+from collectives.backends.p2p.message import AGREEMENT, GONE, Message, MessageError
 from collectives.backends.p2p.peers import POLL_INTERVAL, Peers
 from collectives.backends.p2p.signature import NO_CALL
 
@@ -106,17 +106,26 @@ class Mesh(Peers):
             raise self._explained(first, said)
         return left
 
-    def check(self, peer: int, step: int, is_done: Callable[[], bool]) -> None:
+    def check(self, peer: int, step: int, is_done: Callable[[], bool], give_up: Callable[[], bool]) -> None:
         """Raise MessageError if this rank waits for a peer in vain: that is lost, or has given up, or time is over.
 
         For a rank that waits for the peer's memory, not for a message: nothing is read. ``is_done`` looks there once
-        more, because the peer may have done all that is asked for, and then have gone.
+        more, because the peer may have done all that is asked for, and then have gone. ``give_up`` tells the peer there
+        before the others hear of it; False if the peer has come meanwhile.
         """
         self.progress(0.0)
         if peek(self.into[peer], 1) == b"" and not is_done():
             self.lose(peer, False, ConnectionResetError(GONE))
-        if not is_done():
+        is_vain = time.monotonic() >= self.deadline or not self.is_open or (peer, False) in self._lost or self._said()
+        if is_vain and give_up():
             self.need_peers([Message(peer, step, is_sent=False)])
+
+    def need_no_abort(self) -> None:
+        """Raise MessageError if a peer has given up in this call, and the abort has come: a late rank has all data."""
+        self.progress(0.0)
+        if said := self._said():
+            peer = next(each for each, why in self._heard.items() if why is said)
+            raise self._explained(Message(peer, AGREEMENT, is_sent=False), said)
 
     @contextmanager
     def explaining(self, peer: int, step: int) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Words that two processes share, compiled: loads that acquire, stores that release, and a full fence."""
+"""Words that two processes share, compiled: loads that acquire, stores that release, a swap and a full fence."""
 
 from typing import Any
 
@@ -37,6 +37,19 @@ def _store(context: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def _swap(context: Any, address: Any, old: Any, new: Any) -> Any:
+    """Write a word at an address if it is ``old``, and fence; False where it is another."""
+    del context, address, old, new
+
+    def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del target, signature
+        word = builder.inttoptr(values[0], WORD.as_pointer())
+        return builder.extract_value(builder.cmpxchg(word, values[1], values[2], "seq_cst"), 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), code
+
+
+@intrinsic
 def _fence(context: Any) -> Any:
     """All loads and stores before it are visible to other processes before any that follow it."""
     del context
@@ -51,4 +64,5 @@ def _fence(context: Any) -> Any:
 
 load: Call = _load
 store: Call = _store
+swap: Call = _swap
 fence: Call = _fence

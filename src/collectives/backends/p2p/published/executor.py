@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from collectives.backends.kernels.reductions import Kernels, kernels
 from collectives.backends.p2p.loop.system import one_at_a_time
 from collectives.backends.p2p.mesh import Mesh
-from collectives.backends.p2p.message import need_expected
+from collectives.backends.p2p.message import Message, need_expected
 from collectives.backends.p2p.publish import Published, nothing
 from collectives.backends.p2p.published.run import (
     AGREED,
@@ -30,6 +30,7 @@ from collectives.backends.p2p.published.run import (
     MARK,
     OWN_AT,
     PEER,
+    RANK,
     RANKS,
     REGION,
     ROW,
@@ -42,6 +43,7 @@ from collectives.backends.p2p.published.run import (
     STEP,
     TARGET_AT,
     UNEVEN,
+    give_up,
     new_state,
     run,
 )
@@ -153,13 +155,24 @@ def _run(made: Ready, mesh: Mesh, segment: Segment) -> None:
             receiver = int(state[MARK])
             with mesh.explaining(receiver if peer == mesh.rank else peer, step):
                 raise OSError(f"splits of rank {peer} and rank {receiver} do not fit: {_said(segment, peer, receiver)}")
-        mesh.check(peer, step, partial(_has_come, segment))
+        if (own := _count(segment, state[RANK])) < 0:
+            peer = mesh.on_host[-1 - own]
+            mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))
+            mesh.need_peers([Message(peer, step, is_sent=False)])
+        mesh.check(peer, step, partial(_has_come, segment), partial(_give_up, segment))
 
 
 def _has_come(segment: Segment) -> bool:
     """Whether the count that this rank waits for is there now: of a peer that has ended well, too."""
-    at = segment.address + int(segment.state[PEER]) * HEADER
-    return bool(ctypes.c_int64.from_address(at).value >= segment.state[MARK])
+    return bool(_count(segment, segment.state[PEER]) >= segment.state[MARK])
+
+
+def _count(segment: Segment, number: Any) -> int:
+    return ctypes.c_int64.from_address(segment.address + int(number) * HEADER).value
+
+
+def _give_up(segment: Segment) -> bool:
+    return bool(give_up(segment.state))
 
 
 def _signature(segment: Segment, peer: int) -> bytes:
@@ -185,6 +198,7 @@ def _compile() -> None:
         state[SIGNATURE], state[SIZE], state[LENGTH], state[ROW] = signature.ctypes.data, 1, 1, -1
         state[BLOCKS] = 1
         run(NOTHING, NOTHING.layout(NO_EDGES), state, np.zeros(1, dtype=np.int64))
+        give_up(state)
 
 
 _compile()

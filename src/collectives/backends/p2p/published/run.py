@@ -2,18 +2,22 @@
 
 A call goes in blocks: a block is a slice of every chunk, so that all slots together fit into the cache. Blocks use two
 halves of the slots in turn. A rank's count has the block's number, which goes up for ever, above the bits of the step.
+
+A rank that gives up on a peer swaps the peer's count for a negative one, which names itself. The peer fails when it
+next counts on, however late, so of the two either both go on or none.
 """
 
 import numpy as np
 
-from collectives.backends.p2p.loop.atomics import fence, load, store
+from collectives.backends.p2p.loop.atomics import fence, load, store, swap
 from collectives.backends.p2p.loop.reducing import combine, divide
 from collectives.backends.p2p.loop.system import BILLION, memmove, now, sched_yield, sleep, wake
 from collectives.backends.p2p.publish import ENTERED, OWN, SLOTS, SOURCE, TARGET, Published
 from collectives.compiled import compiled
 from collectives.schedule import Ints
 
-# What `run` returns: the call is done; a peer lets it wait; it makes another call; splits of two ranks do not fit.
+# What `run` returns: the call is done; a peer lets it wait, or has given up on it; it makes another call; splits of two
+# ranks do not fit.
 FINISHED, PAUSE, DIFFERENT, UNEVEN = range(4)
 PAUSE_AFTER = BILLION // 20  # nanoseconds
 SLEEP_AFTER, SLEEP = BILLION // 1000, BILLION // 100  # nanoseconds of yielding before a rank sleeps, and of its sleep
@@ -54,7 +58,9 @@ def run(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
             status = _await_all(state, checked, (state[EPOCH] << STEP_BITS) + ENTERED)
             if status:
                 return status
-        _count_on(state, (state[EPOCH] + 1) << STEP_BITS)
+        status = _count_on(state, (state[EPOCH] + 1) << STEP_BITS)
+        if status:
+            return status
         state[EPOCH], state[BLOCK], state[ROW], state[AT] = state[EPOCH] + 1, state[BLOCK] + 1, -1, 0
     return FINISHED
 
@@ -77,8 +83,7 @@ def _enter(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
     memmove(_signature(state, state[RANK]), state[SIGNATURE], EACH_SIGNATURE)
     if state[SPLIT]:
         memmove(_splits(state, state[RANK]), state[SPLIT], 16 * state[RANKS])
-    _count_on(state, (state[EPOCH] << STEP_BITS) + ENTERED)
-    return FINISHED
+    return _count_on(state, (state[EPOCH] << STEP_BITS) + ENTERED)
 
 
 @compiled
@@ -127,8 +132,7 @@ def _step(plan: Published, chunks: Ints, state: Ints, checked: Ints) -> int:
     state[AT] = 0
     for each in range(op, last_op):
         _do(plan, chunks, state, each)
-    _count_on(state, (state[EPOCH] << STEP_BITS) + ENTERED + step + 1)
-    return FINISHED
+    return _count_on(state, (state[EPOCH] << STEP_BITS) + ENTERED + step + 1)
 
 
 @compiled
@@ -166,15 +170,27 @@ def _sleep(state: Ints, peer: int, mark: int) -> None:
 
 
 @compiled
-def _count_on(state: Ints, count: int) -> None:
-    """Publish this rank's count, and wake those that sleep until it is so high."""
+def _count_on(state: Ints, count: int) -> int:
+    """Publish this rank's count, and wake those that sleep until it is so high; PAUSE if a peer has given up on it."""
     header = _header(state, state[RANK])
-    store(header, count)
-    fence()
+    before = load(header)
+    if before < 0 or not swap(header, before, count):
+        return PAUSE
     for rank in range(state[RANKS]):
         mark = load(_sleeper(state, rank))
         if mark and mark <= count and load(_sleeper(state, rank) + 8) == state[RANK]:
             wake(header)
+    return FINISHED
+
+
+@compiled
+def give_up(state: Ints) -> bool:
+    """Have the peer that this rank waits for fail when it next counts on; False if its count is high enough now."""
+    header = _header(state, state[PEER])
+    count = load(header)
+    while 0 <= count < state[MARK] and not swap(header, count, -1 - state[RANK]):
+        count = load(header)
+    return bool(count < state[MARK])
 
 
 @compiled
