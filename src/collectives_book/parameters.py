@@ -13,11 +13,9 @@ from collectives.bench.sweep import Keep, Measure, measure_missing
 from collectives.config import Bytes, Seconds, StrictModel
 from collectives.errors import explain
 from collectives.machine import machine
-from collectives.units import MOST_BYTES, MOST_RANKS, MOST_REPETITIONS
+from collectives.units import MOST_BYTES, MOST_RANKS, MOST_REPETITIONS, MOST_SECONDS
 
 T = TypeVar("T")
-
-SWEEP_SECONDS = 1800.0
 
 
 class Parameters(StrictModel):
@@ -96,6 +94,7 @@ class Sweep(Parameters):
     backends: Some[Name]
     repetitions: Repetitions
     where: Name
+    timeout: Annotated[Seconds, Field(gt=0, le=MOST_SECONDS)]
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -127,7 +126,7 @@ class Sweep(Parameters):
             algorithms=algorithms,
             backends=backends,
             repetitions=self.repetitions,
-            timeout=SWEEP_SECONDS,
+            timeout=self.timeout,
         )
 
 

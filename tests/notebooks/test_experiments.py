@@ -36,6 +36,7 @@ GOOD: dict[str, Any] = {
     "backends": ["p2p"],
     "repetitions": 3,
     "where": "loopback",
+    "timeout": "60s",
     "output": "out/rows",
 }
 
@@ -43,6 +44,7 @@ GOOD: dict[str, Any] = {
 def test_good_parameters_pass() -> None:
     sweep = checked(Sweep, GOOD | {"_i": "x", "In": ["x"], "checked": checked})
     assert sweep.settings()[0].bytes == [4, 1024]
+    assert sweep.settings()[0].timeout == 60
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,9 @@ def test_good_parameters_pass() -> None:
         ({"repetitions": 0}, "repetitions: Input should be greater than or equal to 1, got 0"),
         ({"repetitions": 10**12}, "repetitions: Input should be less than or equal to 10000"),
         ({"ranks": 10**12}, "ranks: Input should be less than or equal to 1048576"),
+        ({"timeout": 60}, "timeout: expected a number with its unit"),
+        ({"timeout": "0s"}, "timeout: Input should be greater than 0"),
+        ({"timeout": "8000000s"}, "timeout: Input should be less than or equal to 604800"),
         ({"sizes": [1024, "1K"]}, "sizes: 1024 is given twice"),
         ({"sizes": [0]}, "sizes.0: Input should be greater than or equal to 1, got 0"),
         ({"sizes": ["9" * 30 + "G"]}, "is too large; expected less than 2^63 bytes"),
