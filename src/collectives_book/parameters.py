@@ -92,6 +92,8 @@ class Sweep(Parameters):
     ranks: Ranks
     sizes: Some[Size]
     backends: Some[Name]
+    dtype: Name
+    in_place: bool | None
     repetitions: Repetitions
     where: Name
     timeout: Annotated[Seconds, Field(gt=0, le=MOST_SECONDS)]
@@ -123,6 +125,8 @@ class Sweep(Parameters):
             ranks=self.ranks,
             where=self.where,
             bytes=self.sizes,
+            dtype=self.dtype,
+            in_place=self.in_place,
             algorithms=algorithms,
             backends=backends,
             repetitions=self.repetitions,

@@ -34,6 +34,8 @@ GOOD: dict[str, Any] = {
     "sizes": [4, "1K"],
     "algorithms": ["ring"],
     "backends": ["p2p"],
+    "dtype": "float32",
+    "in_place": None,
     "repetitions": 3,
     "where": "loopback",
     "timeout": "60s",
@@ -45,6 +47,8 @@ def test_good_parameters_pass() -> None:
     sweep = checked(Sweep, GOOD | {"_i": "x", "In": ["x"], "checked": checked})
     assert sweep.settings()[0].bytes == [4, 1024]
     assert sweep.settings()[0].timeout == 60
+    (other,) = checked(Sweep, GOOD | {"dtype": "bfloat16", "in_place": False}).settings()
+    assert (other.dtype, other.in_place, sweep.settings()[0].in_place) == ("bfloat16", False, None)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,9 @@ def test_good_parameters_pass() -> None:
         ({"sizes": []}, "sizes: List should have at least 1 item"),
         ({"sizes": ["64Q"]}, "invalid size '64Q'"),
         ({"sizes": [6]}, "6 bytes are no whole number of float32"),
+        ({"dtype": "float8"}, "unknown dtype 'float8'; known are float16"),
+        ({"dtype": "int64"}, "4 bytes are no whole number of int64 (8 bytes each)"),
+        ({"in_place": "yes"}, "in_place: Input should be a valid boolean, got 'yes'"),
         ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
         ({"backends": ["nccl2"]}, "unknown backend 'nccl2'"),
         ({"where": "moon"}, "unknown where 'moon'; known are loopback, "),
@@ -272,6 +279,11 @@ def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
         ("gather", ["p2p", "mpi"]),
         ("all_reduce", ["p2p", "horovod", "mpi"]),
     ]
+    halves = checked(CollectivesSweep, EIGHT | {"dtype": "float16", "in_place": True}).settings()
+    assert [(each.dtype, each.in_place, each.backends) for each in halves] == [
+        ("float16", True, ["p2p"]),
+        ("float16", True, ["p2p", "horovod"]),
+    ]
     assert [[(one.where, one.collective) for one in alike] for alike in launches(wanted)] == [
         [("loopback", "gather"), ("loopback", "all_reduce")],
         [("mpirun", "gather"), ("mpirun", "all_reduce")],
@@ -285,6 +297,7 @@ def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
         ({"collectives": ["allreduce"]}, "unknown collective 'allreduce'"),
         ({"collectives": []}, "collectives: List should have at least 1 item"),
         ({"collectives": ["gather"], "backends": ["horovod"]}, "horovod has no 'gather'"),
+        ({"collectives": ["all_to_all"], "in_place": True}, "all_to_all in place: got p2p, expected out of place"),
         ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
         ({"sizes": [4]}, "sizes for gather on 2 ranks: got 4 bytes, expected an element or more for each rank"),
         (

@@ -11,11 +11,10 @@ from torch import distributed as dist
 from collectives.autotune import bound, environment_machine, slowest_link
 from collectives.backends import Backend, Call, Performed, backend
 from collectives.bench.data import reduced, share, values
-from collectives.bench.settings import DTYPES, Row, Settings
+from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
 from collectives.bench.statistics import interval_us, median_interval, microseconds
 from collectives.bench.task import report_rows
 from collectives.bounds import algbw, busbw
-from collectives.contracts import CONTRACTS
 from collectives.schedule import parts
 from collectives.wire import bytes_on_wire, split
 
@@ -86,7 +85,7 @@ def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
 
     mine, expected = share(wanted.collective, n, rank, p, wanted.root, given, total, torch.cat)
     held = None if mine is None else mine.clone()
-    if CONTRACTS[wanted.collective].parts == 0:  # torch works in place
+    if wanted.collective in WHOLE:
         work = torch.empty_like(mine) if wanted.copies() and mine is not None else held
         return _Buffers(mine, held, work, work, expected)
     output = None if expected is None else torch.empty_like(expected)

@@ -31,6 +31,7 @@ DTYPES = {
 }
 OPS = ("sum", "avg", "prod", "max", "min")
 OURS = tuple(name for name in BACKENDS if backend(name).takes_schedules)
+WHOLE = tuple(name for name, each in CONTRACTS.items() if each.parts == 0)  # torch has them in place only
 MEASURED = tuple(dict.fromkeys(collective for collective, _ in ALGORITHMS))
 
 
@@ -139,11 +140,11 @@ class Settings(BaseModel):
 
     def is_in_place(self) -> bool:
         """Whether input and output lie in one buffer; without ``in_place``, as torch's function has it."""
-        return CONTRACTS[self.collective].parts == 0 if self.in_place is None else self.in_place
+        return self.collective in WHOLE if self.in_place is None else self.in_place
 
     def copies(self) -> bool:
         """Whether a call copies its input first, because torch's function works in place only."""
-        return CONTRACTS[self.collective].parts == 0 and not self.is_in_place()
+        return self.collective in WHOLE and not self.is_in_place()
 
     def elements(self, nbytes: int) -> int:
         """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""
@@ -159,7 +160,7 @@ def lacking(name: str, collective: str, op: str, dtype: str, in_place: bool | No
     """
     if in_place and collective == "all_to_all":
         return f"all_to_all in place: got {name}, expected out of place, because no back end has it"
-    if in_place and CONTRACTS[collective].parts and not backend(name).takes_overlapping:
+    if in_place and collective not in WHOLE and not backend(name).takes_overlapping:
         return f"{collective} in place: got {name}, expected one that takes overlapping buffers"
     return backend(name).unsupported(collective, op, dtype)
 

@@ -2,13 +2,13 @@
 
 from typing import Self
 
-from collectives.backends import BACKENDS, Presence, backend, named, presence
+from collectives.backends import BACKENDS, Presence, named, presence
 from collectives.bench import Settings, need_all, needed_here
+from collectives.bench.settings import lacking
 from collectives.bench.sweep import sweep
 from collectives_book.parameters import Name, Some, Sweep
 
-# What sweeps measure with: op and dtype.
-PLAIN = ("sum", "float32")
+OP = Settings.model_construct().op  # of the collectives that reduce
 
 
 class Parameters(Sweep):
@@ -42,11 +42,10 @@ class Parameters(Sweep):
 
     def _having(self, collective: str) -> list[str]:
         """The back ends that have it; if none has, all of them, so that Settings says why not."""
-        return [each for each in self.backends if _has(named(each)[0], collective)] or self.backends
+        return [each for each in self.backends if self._has(named(each)[0], collective)] or self.backends
 
-
-def _has(name: str, collective: str) -> bool:
-    return name not in BACKENDS or not backend(name).unsupported(collective, *PLAIN)
+    def _has(self, name: str, collective: str) -> bool:
+        return name not in BACKENDS or not lacking(name, collective, OP, self.dtype, self.in_place)
 
 
 def run(parameters: Parameters) -> None:
