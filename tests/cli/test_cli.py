@@ -1,19 +1,23 @@
 """The command line: what it prints, and what it says about wrong input."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from collectives import cli
 from collectives.algorithms import ALGORITHMS
 from collectives.cli import main
 from collectives.figures.player import player_data
 from collectives.launch import programs
 from collectives.schedule import Schedule
 from command import Capture, run
+from places import ROOT
 
 
 def test_list_names_every_algorithm(capsys: Capture) -> None:
@@ -105,9 +109,18 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
         (["show", "all_reduce", "rnig"], "no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange"),
         (["show", "allreduce", "ring"], "collectives with algorithms are broadcast"),
         (["show", "broadcast", "flat", "-p", "4", "--root", "4"], "root 4 is not one of the ranks 0 to 3"),
-        (["verify"], "either a collective and an algorithm, or --all"),
-        (["verify", "all_reduce"], "either a collective and an algorithm, or --all"),
-        (["verify", "all_reduce", "ring", "--all"], "either a collective and an algorithm, or --all"),
+        (["verify"], "verify: got nothing, expected either a collective and an algorithm, or files that end in .xml"),
+        (["verify", "all_reduce"], "verify: got all_reduce, expected either a collective and an algorithm, or files"),
+        (
+            ["verify", "/dev/null"],
+            "verify: got /dev/null, expected either a collective and an algorithm, or files that",
+        ),
+        (["verify", "all_reduce", "ring", "--all"], "verify: got all_reduce ring --all, expected either a collective"),
+        (["show", "all_reduce"], "show all_reduce: got no algorithm, expected one of exchange, root,"),
+        (
+            ["show", "ring"],
+            "show ring: got no algorithm, expected a collective and an algorithm, as in all_reduce ring",
+        ),
         (["show", "all_reduce", "ring", "-p", "2", "--svg", "no-such-folder/x"], "cannot write no-such-folder/x-steps"),
         (["show", "all_reduce", "ring", "-p", "256", "--svg", "x"], "ranks x steps to draw: got 130,560, expected at"),
         (["show", "all_reduce", "ring", "--root", "3"], "all_reduce ring takes no --root: got 3, expected none"),
@@ -158,6 +171,48 @@ def test_what_is_beyond_a_limit_is_refused_by_the_parser(capsys: Capture, argume
     code, out, err = run(capsys, *arguments.split())
     assert (code, out) == (2, "")
     assert message in err.splitlines()[-1]
+
+
+def test_the_version_is_that_of_the_distribution(capsys: Capture) -> None:
+    assert run(capsys, "--version") == (0, f"collective-communication {version('collective-communication')}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("verb", "module", "extra"),
+    [
+        ("simulate", "yaml", "simulate"),
+        ("bench", "pydantic", "run"),
+        ("bench", "torch.distributed", "run"),
+        ("show", "matplotlib", "experiments"),
+        ("cluster", "numba", "cluster"),
+        ("synthesize", "yaml", "synthesis"),
+        ("grade", "yaml", "course"),
+    ],
+)
+def test_a_missing_package_names_the_extra_that_brings_it(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, verb: str, module: str, extra: str
+) -> None:
+    def needs(_: object) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(cli, "_module", lambda _: SimpleNamespace(__doc__=": x", add_arguments=id, run=needs))
+    said = (
+        f"collectives: {verb} needs {module}, which is not installed: pip install 'collective-communication[{extra}]'"
+    )
+    assert run(capsys, verb) == (2, "", f"{said}\n")
+
+
+def test_every_verb_is_in_the_table_of_extras() -> None:
+    table = [line for line in (ROOT / "chapters" / "install.md").read_text().splitlines() if line.startswith("| ")]
+    assert set(cli.verbs()) <= set(re.findall(r"`([a-z-]+)`", "\n".join(table)))
+
+
+def test_a_full_disk_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Schedule) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("collectives.cli.show.grid", full)
+    assert run(capsys, "show", "all_reduce", "ring") == (1, "", "collectives: [Errno 28] No space left on device\n")
 
 
 def test_the_largest_numbers_are_accepted(capsys: Capture) -> None:

@@ -7,10 +7,12 @@ whose first line says what the verb does.
 
 import argparse
 import importlib
+import re
 import sys
+from collections import Counter
 from collections.abc import Collection
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, requires, version
 from typing import Any
 
 from collectives.cli import signals
@@ -34,7 +36,11 @@ OWN = {
     "bench": "measure collectives on real ranks, also in nccl-tests' table",
     "cluster": "a cluster in slow motion: a command on each of its emulated hosts",
 }
-GROUP = "collectives.verbs"
+GROUP, DISTRIBUTION = "collectives.verbs", "collective-communication"
+
+# The extra that brings all that a verb needs, where the smallest one that has a missing package does not.
+EXTRAS = dict.fromkeys(("error", "backends", "bench", "calibrate"), "run") | {"synthesize": "synthesis"}
+EXTRAS |= dict.fromkeys(("handout", "grade", "grade-all", "leaderboard"), "course") | {"run": "experiments"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,8 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         except UsageError as error:
             return signals.failed(error, 2)
         except ModuleNotFoundError as error:
-            why = f"{typed[0]} needs {error.name}, which is not installed: see Install and Platforms"
-            return signals.failed(why, 2)
+            return signals.failed(_missing(typed[0], str(error.name)), 2)
         except (ScheduleError, RuntimeError, ImportError) as error:
             return signals.failed(error, 1)
         except MemoryError as error:
@@ -65,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
             if signals.reader_has_gone():
                 return 141
             raise
+        except OSError as error:
+            return signals.failed(error, 1)
         finally:
             signals.flush()
 
@@ -82,6 +89,18 @@ def _added() -> dict[str, EntryPoint]:
 def _first_line(verb: str) -> str:
     """What follows the colon in the first line of the module's docstring."""
     return str(_module(verb).__doc__).splitlines()[0].partition(": ")[2].rstrip(".")
+
+
+def _missing(verb: str, module: str) -> str:
+    """Return the message for a module that is not installed, with the extra that brings it, as our metadata say."""
+    needs = [re.match(r"([\w-]+).*extra == .([\w-]+)", each) for each in requires(DISTRIBUTION) or ()]
+    sizes = Counter(need[2] for need in needs if need)
+    having = {need[2] for need in needs if need and module.partition(".")[0] in need[1]}  # yaml is in pyyaml
+    hints = [
+        f": pip install '{DISTRIBUTION}[{each}]'"
+        for each in sorted(having, key=lambda one: (one != EXTRAS.get(verb), sizes[one]))
+    ]
+    return f"{verb} needs {module}, which is not installed{''.join(hints[:1])}"
 
 
 def _parsed(typed: list[str]) -> argparse.Namespace:
@@ -111,6 +130,7 @@ def parser(needed: Collection[str]) -> argparse.ArgumentParser:
     Other packages' verbs are looked up only where one of them is needed, or none at all, as for ``--help``.
     """
     top = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
+    top.add_argument("--version", action="version", version=f"{DISTRIBUTION} {version(DISTRIBUTION)}")
     commands = top.add_subparsers(required=True, metavar="COMMAND", dest="verb")
     known = OWN if needed and OWN.keys() >= set(needed) else verbs()
     for verb, text in known.items():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from collectives.cli.options import UsageError, add_json, wrong_input
@@ -39,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from collectives.emulator import cluster
     from collectives.emulator.limits import need_hosts
 
-    with _explained():
+    with wrong_input():
         _need_sense(arguments)
         need_hosts(arguments.hosts, arguments.ranks_per_host)
         network = arguments.latency, arguments.rate
@@ -48,16 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
                 _check(hosts, arguments)
                 return 0
             return hosts.run(arguments.words, ranks_per_host=arguments.ranks_per_host, timeout=arguments.timeout)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Hosts that cannot be made are an error of the system, values that cannot be are one of the user."""
-    try:
-        with wrong_input():
-            yield
-    except OSError as error:
-        raise RuntimeError(str(error)) from None
 
 
 def _need_sense(arguments: argparse.Namespace) -> None:

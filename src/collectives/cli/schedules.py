@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from collectives import units
-from collectives.algorithms import build, is_for_links, is_own, is_program, machine_of, own, takes
+from collectives.algorithms import build, is_for_links, is_own, is_program, machine_of, names, own, takes
 from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
 from collectives.schedule import Schedule
@@ -18,11 +18,11 @@ OPTIONS = ("root", "segments")
 def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | None = None) -> None:
     """Collective, algorithm and their options."""
     parser.add_argument("collective", nargs=nargs, help="such as all_reduce; not before FILE.xml, which has its own")
-    names = (
+    text = (
         "such as two_tree (`collectives list`), packed_trees@MACHINE, FILE.xml, "
         "or FILE.py:FUNCTION (runs as you, without a sandbox)"
     )
-    parser.add_argument("algorithm", nargs="?", help=names)
+    parser.add_argument("algorithm", nargs="?", help=text)
     parser.add_argument(
         "-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml or MACHINE)"
     )
@@ -48,7 +48,9 @@ def complete(arguments: argparse.Namespace) -> None:
     if arguments.algorithm is None and is_program(arguments.collective):
         arguments.collective, arguments.algorithm = None, arguments.collective
     if arguments.algorithm is None:
-        raise UsageError(f"{arguments.verb}: got {arguments.collective}, expected a collective and an algorithm")
+        known = ", ".join(names(arguments.collective))
+        expected = f"one of {known}" if known else "a collective and an algorithm, as in all_reduce ring"
+        raise UsageError(f"{arguments.verb} {arguments.collective}: got no algorithm, expected {expected}")
     if is_program(arguments.algorithm):
         with wrong_input():
             program = own(arguments.algorithm)(RANKS)
@@ -72,10 +74,10 @@ def built(arguments: argparse.Namespace) -> Schedule:
 
 def need_options(arguments: argparse.Namespace) -> None:
     """Raise UsageError for an option that the algorithm does not take."""
-    names = arguments.collective, arguments.algorithm
+    named = arguments.collective, arguments.algorithm
     for option in OPTIONS:
         value = getattr(arguments, option)
         with wrong_input():
-            is_taken = value is None or takes(*names, option)
+            is_taken = value is None or takes(*named, option)
         if not is_taken:
-            raise UsageError(f"{' '.join(names)} takes no --{option}: got {value}, expected none")
+            raise UsageError(f"{' '.join(named)} takes no --{option}: got {value}, expected none")

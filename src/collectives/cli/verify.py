@@ -40,13 +40,10 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.machine or arguments.bytes:
         raise UsageError("--machine and --bytes go with FILE.xml: `simulate` has them for other schedules")
-    if arguments.files:
-        raise UsageError(
-            f"verify: got {' '.join(words)[:80]}, expected a collective and an algorithm, or FILE.xml or FILE.json …"
-        )
-    named = arguments.collective is not None and arguments.algorithm is not None
-    if named == arguments.all:
-        raise UsageError("verify takes either a collective and an algorithm, or --all")
+    if arguments.files or (len(words) == 2) == arguments.all:
+        got = " ".join([*words, *["--all"] * arguments.all])[:80] or "nothing"
+        expected = "a collective and an algorithm, or files that end in .xml or .json, or --all"
+        raise UsageError(f"verify: got {got}, expected either {expected}")
     with limited(arguments, [arguments.algorithm]):
         if arguments.all:
             _verify_all(arguments)
@@ -75,11 +72,8 @@ def _machine(arguments: argparse.Namespace) -> "Machine | None":
         return None
     from collectives.machine import machine
 
-    try:
-        with wrong_input():
-            return machine(arguments.machine)
-    except OSError as error:
-        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+    with wrong_input():
+        return machine(arguments.machine)
 
 
 def _verify_all(arguments: argparse.Namespace) -> None:
