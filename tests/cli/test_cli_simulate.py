@@ -12,6 +12,7 @@ from collectives.machine import Link, Machine, machine
 from collectives.simulator import speed
 from collectives.simulator.scaling import Case, row, rows
 from collectives.simulator.trace import trace
+from collectives.units import duration
 from command import Capture, run
 
 
@@ -29,6 +30,26 @@ def test_simulate_prints_a_row_for_each_size(capsys: Capture) -> None:
     }
     assert second["bytes"] == 1 << 20
     assert "30 µs simulated" in run(capsys, "simulate", "all_reduce", "ring", "-p", "4", "--bytes", "8")[1]
+
+
+def test_an_algorithm_that_leaves_ports_idle_is_told_the_fastest(capsys: Capture) -> None:
+    on = ("simulate", "all_reduce", "ring", "-p", "16", "--machine", "dgx-h100", "--bytes", "8", "64M", "--json")
+    code, out, err = run(capsys, *on)
+    assert (code, len(out.splitlines())) == (0, 2)
+    said = "collectives: ring sends through 1 of the 8 network ports of a node; the fastest, "
+    assert err.startswith(said)
+    fastest = err.removeprefix(said).split(",")[0]
+    better = json.loads(run(capsys, *on[:2], fastest, *on[3:7], "--bytes", "64M", "--json")[1])
+    assert f"takes {duration(better['seconds'])}, busbw {better['busbw']:.3g} GB/s\n" in err
+    assert better["seconds"] < json.loads(out.splitlines()[1])["seconds"]
+
+
+@pytest.mark.parametrize(
+    "line", ["ring -p 8 --machine dgx-h100", "multi_channel_ring -p 16 --machine dgx-h100", "ring"]
+)
+def test_where_no_port_is_idle_nothing_is_said(capsys: Capture, line: str) -> None:
+    code, _, err = run(capsys, "simulate", "all_reduce", *line.split(), "--bytes", "1M")
+    assert (code, err) == (0, "")
 
 
 def test_the_trees_on_all_of_summit(capsys: Capture) -> None:
