@@ -61,6 +61,7 @@ def rows(wanted: Sequence[Settings], times: Sequence[Sequence[float]]) -> Iterat
 
 def draw_measured(name: str, asked: dict[str, Any], times: Sequence[Sequence[float]], folder: Path) -> str:
     parameters = asked | {"where": "loopback", "repetitions": max(1, *map(len, times)), "output": f"{folder}/rows"}
+    parameters |= {"dtype": "float32", "in_place": None, "timeout": "60s"}
     model = checked(load(name).Parameters, parameters)
     assert isinstance(model, Sweep)
     wanted = model.settings()
