@@ -134,6 +134,7 @@ def test_a_trace_of_cpu_ranks(tmp_path: Path) -> None:
         call("gloo:all_reduce", 100, 50, 1000, "long int"),
         call("gloo:all_gather", 200, 50, 10, "float"),
         event("user_annotation", "gloo:barrier", 300, 10),
+        event("user_annotation", "collectives:reduce_scatter", 400, 10),
         event("cpu_op", "aten::mm", 120, 100),
         event("cpu_op", "c10d::allreduce_", 90, 500),
     ]
@@ -142,8 +143,9 @@ def test_a_trace_of_cpu_ranks(tmp_path: Path) -> None:
         ("all_reduce", 8000, 4),
         ("all_gather", 160, 4),
         ("barrier", 0, 4),
+        ("reduce_scatter", 0, 4),
     ]
-    assert (trace.communication, trace.exposed) == (110.0, 60.0)
+    assert (trace.communication, trace.exposed) == (120.0, 70.0)
     several = read(*write(tmp_path, [text(events, backend="gloo", pg_count=2)]))
     assert {calls.size for calls in several.calls.values()} == {0}
 

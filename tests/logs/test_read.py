@@ -4,11 +4,17 @@ import gzip
 import json
 import os
 import random
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from collectives.cli import main
+from collectives.logs.read import KINDS, MOST_FILES
+from logs import benchmark_logs, mutated
+from logs.flight_dumps import dumps, job, written
 from logs.nccl_logs import Job, lines, watchdog
 from test_schemas import kind
 
@@ -66,9 +72,104 @@ def test_broken_and_cut_archives_give_what_they_have(tmp_path: Path, capsys: pyt
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
+    for path in (tmp_path / "pipe", Path("/dev/null")):
         assert main(["read", str(path)]) == 2
-        assert capsys.readouterr().err.endswith(f"{path}: got a folder, pipe or device, expected a file\n")
+        assert capsys.readouterr().err.endswith(f"{path}: got a pipe or device, expected a file or folder\n")
+
+
+def five_ranks(folder: Path) -> list[Path]:
+    """Dumps of five ranks of which rank 3 stopped early, as files in a folder."""
+    folder.mkdir()
+    of = job(5, 2)
+    of.programs[3].pop()
+    return written(dumps(of), folder, "json")
+
+
+def test_one_bad_file_of_several_is_named_and_the_others_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = five_ranks(tmp_path / "job")
+    paths[1].write_bytes(b"")
+    (tmp_path / "notes.txt").write_text("loss 0.3\n")
+    (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 and no more")
+    os.mkfifo(tmp_path / "pipe")
+    others = [tmp_path / name for name in ("notes.txt", "absent.log", "broken.zip", "pipe")]
+    assert main(["read", *map(str, [*others, *paths])]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in said[:6]] == ["files", *["  unreadable"] * 5]
+    assert all(str(path) in line for path, line in zip([*others, paths[1]], said[1:6], strict=True))
+    assert any("rank 3 made call" in line and "rank 1 left no dump" in line for line in said)
+    for number in range(20):
+        (tmp_path / "job" / f"empty-{number}").touch()
+    assert main(["read", str(tmp_path / "job")]) == 0
+    assert "  unreadable: 13 more files" in capsys.readouterr().out.splitlines()
+
+
+def test_a_folder_and_an_archive_stand_for_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also an archive in a folder; names that lead out of it, a wrong checksum and a password harm nothing."""
+    paths = five_ranks(tmp_path / "job")
+    inner = tmp_path / "job" / "inner"
+    inner.mkdir()
+    with zipfile.ZipFile(inner / "two.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(paths[0], "../../../rank_0")
+        archive.write(paths[1], "/rank_1")
+        archive.writestr("locked", "x")
+        archive.getinfo("locked").flag_bits |= 1
+    with zipfile.ZipFile(inner / "wrong.zip", "w") as archive:
+        archive.writestr("job.log", "\n".join([*lines(Job()), *["loss 0.3"] * 200_000]))
+        archive.getinfo("job.log").CRC ^= 1
+    for path in paths[:2]:
+        path.unlink()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["read", str(tmp_path / "job")]) == 0
+    said = capsys.readouterr().out
+    assert "locked" in said
+    assert "dumps: 5 ranks" in said
+    assert "never arrived: rank 3 made call" in said
+    assert "0xabc of 8 ranks, all in the log" in said
+    assert f"{inner}/two.zip/../../../rank_0" in said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_archive_of_too_much_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with zipfile.ZipFile(tmp_path / "large.zip", "w") as archive:
+        archive.writestr("job.log", "\n".join(lines(Job())))
+        archive.getinfo("job.log").file_size = 1 << 40
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
+        for number in range(MOST_FILES + 1):
+            archive.writestr(str(number), "")
+    for path in (tmp_path / "large.zip", tmp_path / "many.zip"):
+        assert main(["read", str(path)]) == 2
+        assert f"{path}: got more than 16,384 files, or 1,073,741,824 bytes" in capsys.readouterr().err
+
+
+BARE = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in (*sys.stdlib_module_names, "collectives", "numpy"):
+            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+
+sys.meta_path.insert(0, Without())
+from collectives.cli import main
+sys.exit(main(["read", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.integration  # a process
+def test_the_package_without_extras_reads_every_kind(tmp_path: Path) -> None:
+    for name, made in mutated.FORMATS.items():
+        for number, content in enumerate(made()):
+            path = tmp_path / f"{name}-{number}"
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    large = benchmark_logs.Run(sizes=(1 << 10, 1 << 28), ranks=8, hosts=("n1",), device="NVIDIA H100 80GB HBM3")
+    (tmp_path / "with-preset").write_text(benchmark_logs.text(large))
+    command = [sys.executable, "-c", BARE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {f"{name}:" for name in mutated.FORMATS} == {*done.stdout.splitlines()} & {f"{each.name}:" for each in KINDS}
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="of one job, in any order; nothing in them is run")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="or folder or .zip, of one job; nothing in them is run"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one page with pictures, too")
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """A row for each finding. Raises UsageError for a file that cannot be read or is of no known kind."""
+    """Print a row for each finding. Raises UsageError if no file can be read and is of a known kind."""
     from collectives.logs.read import read
 
     with wrong_input():

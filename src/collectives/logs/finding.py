@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from zipfile import BadZipFile
 
 from collectives.units import runs
 
@@ -86,11 +87,11 @@ def lines_of(paths: Sequence[Path], longest: int = LONGEST) -> Iterator[Line]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file, plain or gzip, to be read in pieces; at a place where gzip's data are cut or broken the block ends.
+    """A file, plain or gzip, to be read in pieces; where compressed data are cut or broken the block ends.
 
     Raises OSError.
     """
-    with path.open("rb") as raw, suppress(EOFError, zlib.error, gzip.BadGzipFile):
+    with path.open("rb") as raw, suppress(EOFError, zlib.error, gzip.BadGzipFile, BadZipFile):
         is_gzip = raw.read(2) == GZIP
         raw.seek(0)
         yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw

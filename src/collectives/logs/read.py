@@ -1,14 +1,19 @@
-"""Files of a job, recognised by their content, and the findings in them."""
+"""Files of a job, also in folders and archives, recognised by their content, and the findings in them."""
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 from collectives.logs import inspector
 from collectives.logs.benchmarks import findings as benchmarks
-from collectives.logs.finding import Finding, LogError, lines_of
+from collectives.logs.finding import MOST_NAMED, Finding, LogError, lines_of
 from collectives.logs.flight import dump as flight_dump
 from collectives.logs.flight import findings as flight
 from collectives.logs.json_stream import plain
@@ -21,6 +26,10 @@ from collectives.logs.ras import report as ras_report
 
 # How much of a file decides what it is.
 START = 1 << 20
+
+# Files of a folder or an archive, and bytes that an archive may unpack.
+MOST_FILES, MOST_UNPACKED = 1 << 14, 1 << 30
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
 class Kind(NamedTuple):
@@ -41,37 +50,101 @@ KINDS = (
 )
 
 
-def kinds_of(path: Path) -> list[Kind]:
-    """The kinds that recognise a file's content; a log may contain a table, too.
+@dataclass(frozen=True)
+class Member:
+    """A file in an archive, which is read there, as far as the readers use a path."""
 
-    Raises LogError if the file cannot be read or no kind recognises it.
-    """
-    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
-        raise LogError(f"cannot read {path}: got a folder, pipe or device, expected a file")
-    try:
+    archive: zipfile.ZipFile
+    info: zipfile.ZipInfo
+
+    def __str__(self) -> str:
+        return f"{self.archive.filename}/{self.info.filename}"
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.info.filename.rpartition("/")[2]
+
+    def open(self, _mode: str = "rb") -> IO[bytes]:
+        """Return the unpacked bytes as a stream. Raises OSError for a file that is encrypted or packed otherwise."""
+        try:
+            return self.archive.open(self.info)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+            raise OSError(0, str(error)) from None
+
+
+def inside(path: Path, archives: ExitStack) -> list[Path] | None:
+    """Return the files in a folder or an archive; None for a file. Raises LogError for what is none, and OSError."""
+    if getattr(path, "archive", None):  # an archive in an archive is a file of an unknown kind
+        return None
+    if path.is_dir():
+        found = [each for each in islice(path.rglob("*"), MOST_FILES + 1) if each.is_file()]
+        nbytes = 0
+    elif path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+        raise LogError(f"cannot read {path}: got a pipe or device, expected a file or folder")
+    else:
         with path.open("rb") as file:
-            start = plain(file.read(START))
-    except OSError as error:
-        raise LogError(f"cannot read {path}: {error.strerror}") from None
+            if file.read(4) not in ZIP:
+                return None
+        try:
+            archive = archives.enter_context(zipfile.ZipFile(path))
+        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            raise LogError(f"cannot read {path}: {error}") from None
+        infos = [info for info in archive.infolist() if not info.is_dir()]
+        found, nbytes = cast(list[Path], [Member(archive, info) for info in infos]), sum(i.file_size for i in infos)
+    if len(found) > MOST_FILES or nbytes > MOST_UNPACKED:
+        most = f"{MOST_FILES:,} files, or {MOST_UNPACKED:,} bytes unpacked"
+        raise LogError(f"{path}: got more than {most}, expected the files of one job")
+    return sorted(found, key=str)
+
+
+def kinds_of(path: Path) -> list[Kind]:
+    """Return the kinds that recognise a file's content; a log may contain a table, too.
+
+    Raises OSError, and LogError if no kind recognises it.
+    """
+    with path.open("rb") as file:
+        start = plain(file.read(START))
     if found := [kind for kind in KINDS if kind.begins(start)]:
         return found
-    if any(nccl_lines.is_own(text) for _, text in lines_of([path])):  # a hang is at the end of a long log
+    is_text = b"\0" not in start
+    if is_text and any(nccl_lines.is_own(text) for _, text in lines_of([path])):  # a hang is at the end of a long log
         return [kind for kind in KINDS if kind.begins is nccl_lines.begins]
     expected = ", ".join(kind.name for kind in KINDS)
     raise LogError(f"{path}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}")
 
 
 def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
-    """The findings in these files, with the name of their kind; files of one kind are one job's, and read together.
+    """Yield the findings in these files, with the name of their kind; files of one kind are one job's, read together.
 
-    Nothing in a file is executed. Raises LogError before the first finding if a file is of no known kind.
+    Nothing in a file is executed, and nothing of an archive is written. A file that cannot be read or is of no known
+    kind is named in a finding, and the others are read. Raises LogError if there is no other.
     """
-    kinds = {path: kinds_of(path) for path in paths}
-    for kind in KINDS:
-        if alike := [path for path in kinds if kind in kinds[path]]:
+    kinds: dict[Path, list[Kind]] = {}
+    refused, todo = [], [*reversed(paths)]
+    with ExitStack() as archives:
+        while todo:
+            path = todo.pop()
+            try:
+                if (found := inside(path, archives)) is None:
+                    kinds[path] = kinds_of(path)
+                else:
+                    todo += reversed(found)
+            except LogError as error:
+                refused.append(str(error))
+            except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+                refused.append(f"cannot read {path}: {getattr(error, 'strerror', error)}")
+        present = [kind for kind in KINDS if any(kind in some for some in kinds.values())]
+        if not present:
+            raise LogError(refused[0] if refused else f"{paths[0]}: got a folder without a file, expected one")
+        if len(refused) > MOST_NAMED:
+            refused[MOST_NAMED:] = [f"{len(refused) - MOST_NAMED:,} more files"]
+        yield from (("files", Finding("unreadable", said)) for said in refused)
+        for kind in present:
+            alike = [path for path, some in kinds.items() if kind in some]
             try:
                 yield from ((kind.name, found) for found in kind.findings(alike))
-            except LogError as error:
-                if any(len(kinds[path]) == 1 for path in alike):
-                    raise
+            except (LogError, OSError) as error:
+                if len(present) == 1 and not refused:
+                    raise LogError(str(error)) from None
                 yield kind.name, Finding("unreadable", str(error))

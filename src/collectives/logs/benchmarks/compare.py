@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import reduce
 
 import numpy as np
@@ -12,7 +13,6 @@ from collectives.bounds import busbw, lower_bound
 from collectives.contracts import CONTRACTS
 from collectives.logs.benchmarks.table import Floats, Table
 from collectives.logs.finding import Finding, named
-from collectives.machine import machine
 from collectives.units import duration, format_bytes
 
 # A rate below this share of the others' median, and a latency above this factor, are another one's.
@@ -101,7 +101,9 @@ def against_preset(table: Table) -> Iterator[Finding]:
     preset = next((preset for pattern, preset in PRESETS if pattern.search(" ".join(table.devices))), "")
     is_one_node = len(table.hosts) == len(table.devices) == 1 < table.ranks
     can_tell = preset and is_one_node and table.collective in CONTRACTS and table.nbytes[-1] >= LARGE
-    most = _most(table, preset) if can_tell else 0.0
+    most = 0.0
+    with suppress(ModuleNotFoundError):  # reading a log needs no extra, whereas presets are YAML
+        most = _most(table, preset) if can_tell else 0.0
     if not most:
         return
     top = int(table.busbw.argmax())
@@ -124,6 +126,8 @@ def _most(table: Table, preset: str) -> float:
 
     A link-by-link preset needs all ranks of its node.
     """
+    from collectives.machine import machine
+
     on, n = machine(preset), int(table.nbytes[-1])
     if table.ranks > on.ranks_per_node or (on.links and table.ranks != on.ranks_per_node):
         return 0.0

@@ -1,8 +1,8 @@
 """A trace of torch.profiler, one rank's: its collectives, how long they take, and whether compute kernels run beside.
 
 The file is read as a stream; kept are two or three numbers for each call and kernel. Where a trace has GPU kernels,
-communication is NCCL's or RCCL's kernels, and computation all others; on a CPU, what Gloo, MPI or UCC annotate, and
-operators of ATen.
+communication is NCCL's or RCCL's kernels, and computation all others; on a CPU, what Gloo, MPI, UCC or this library's
+back end annotate, and operators of ATen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_CALLS, MOST_KERNELS, MOST_GROUPS, MOST_NAMES = 1 << 20, 1 << 22, 1 << 12, 6
 
 EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 STEP = re.compile(r"ProfilerStep#\d+$")
-HOST = re.compile(r"(gloo|mpi|ucc):(\w+)$")
+HOST = re.compile(r"(gloo|mpi|ucc|collectives):(\w+)$")
 KERNEL = re.compile(
     r"(?:nccl|msccl)\w{0,12}Kernel_?(\w*)|(cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_\w+)"
 )
