@@ -155,6 +155,20 @@ def splits_that_do_not_fit(group: Group, rank: int, p: int) -> str:
     return "nothing"
 
 
+def a_subgroup_s_errors_name_global_ranks(group: Group, rank: int, p: int) -> str:
+    """The last two ranks call differently; in their group they have other numbers."""
+    if p < 3:
+        return "nothing"
+    part = dist.new_group([p - 2, p - 1], backend="collectives", timeout=LIMIT, group_desc="last two")
+    if rank < p - 2:
+        return "nothing"
+    try:
+        dist.all_reduce(torch.ones(3 + rank), group=part)
+    except RuntimeError as error:
+        return str(error)
+    return "it returned"
+
+
 def its_timeout_may_be_set(group: Group, rank: int, p: int) -> str:
     """The last rank never calls."""
     dist.all_reduce(torch.ones(3), group=group)
@@ -197,6 +211,7 @@ CASES = [
     a_subgroup_is_one_of_ours,
     nobody_goes_on_alone,
     splits_that_do_not_fit,
+    a_subgroup_s_errors_name_global_ranks,
     its_timeout_may_be_set,
     an_error_names_its_bucket,
 ]

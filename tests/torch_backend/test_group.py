@@ -35,6 +35,10 @@ def test_a_group_of_ours(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
         everyone_says(DIFFERS, seen["nobody_goes_on_alone"])
         everyone_says(SPLITS, seen["splits_that_do_not_fit"])
         everyone_says(r"not done within the timeout of 0\.5 s|^nothing$", seen["its_timeout_may_be_set"])
+        for rank, said in enumerate(seen["a_subgroup_s_errors_name_global_ranks"]):
+            other, of = {p - 1: p - 2, p - 2: p - 1}.get(rank), r"\(in process group last two of 2 ranks\)"
+            failed = rf"failed on rank {rank}, .* rank {other}: .*elements \d against \d.* {of}"
+            assert re.search(failed if p > 2 and other is not None else "^nothing$", said), said
         plain, hooked = zip(*seen["an_error_names_its_bucket"], strict=True)
         everyone_says(r"algorithm (tree|exchange) against .*bucket 0 in DistributedDataParallel", plain)
         everyone_says(r"bucket 0: .*algorithm (tree|exchange) against ", hooked)

@@ -23,11 +23,13 @@ not run on a GPU yet.
 
 All calls on one group run on one thread, in the order in which they were made; every rank has to make them in the same
 order. A peer that is dead or silent, or makes a different call, ends ``wait()`` on every rank within the group's
-timeout: RuntimeError names the collective, the algorithm, the step and the peer, and under DistributedDataParallel the
-bucket. Then the group is unusable. So that no rank continues alone, calls with a root or with split sizes end with a
-barrier: a broadcast costs 2 log2(p) latencies, not log2(p). A rank that calls after its peers have given up on it
-fails, too. Ranks that share memory decide this by an atomic word. Over TCP a rank looks for aborts when it has all data,
-so it returns alone only if its peers give up while its last message is in flight.
+timeout: RuntimeError names the collective, the algorithm, the step and the peer by its global rank, the sub-group,
+and under DistributedDataParallel the bucket. Then the group is unusable.
+
+So that no rank continues alone, calls with a root or with split sizes end with a barrier: a broadcast costs 2 log2(p)
+latencies, not log2(p). A rank that calls after its peers have given up on it fails, too. Ranks that share memory decide
+this by an atomic word. Over TCP a rank looks for aborts when it has all data, so it returns alone only if its peers
+give up while its last message is in flight.
 
 A callback of a call (``then``) runs on that thread, too. It may make calls on the group and wait for them: they come
 before all that is queued, so PowerSGD's hooks work with any number of buckets. torch's profiler shows each call as

@@ -19,9 +19,9 @@ def bases(given: Any) -> dict[str, dist.ProcessGroup]:
         found["cuda"] = _plain(
             given, "cuda", c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), rank, size, options)
         )
-        # `P2POp` looks up ranks in torch's book.
-        ranks = given.global_ranks_in_group or range(size)
-        c10d._world.pg_group_ranks[found["cuda"]] = {each: i for i, each in enumerate(ranks)}
+    ranks = given.global_ranks_in_group or range(size)
+    for base in found.values():  # `P2POp` and errors look up ranks in torch's book
+        c10d._world.pg_group_ranks[base] = {each: i for i, each in enumerate(ranks)}
     return found
 
 

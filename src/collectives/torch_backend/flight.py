@@ -187,8 +187,6 @@ def dump(rank: int) -> None:
 
 def snapshot() -> dict[str, Any]:
     """What is kept, as torch's analyser expects it."""
-    for group in list(_groups):
-        group.members.description = group.group_desc  # which torch gives it after it was made
     calls = list(_calls)
     known = [*(call.of for call in calls), *(group.members for group in list(_groups))]
     return {

@@ -76,6 +76,13 @@ class Group(dist.ProcessGroup):
         """The name to initialise by."""
         return NAME
 
+    def _set_group_desc(self, group_desc: str) -> None:
+        """Take the description that torch gives a group after it was made; its errors and dumps have it."""
+        super()._set_group_desc(group_desc)
+        self.members.description = group_desc
+        for base in self._bases.values():
+            base._set_group_desc(self.group_name if group_desc == "undefined" else group_desc)
+
     def shutdown(self) -> None:
         """End all connections and the thread; a call that is under way fails."""
         self._end(dist.ProcessGroup.shutdown)
@@ -85,7 +92,6 @@ class Group(dist.ProcessGroup):
         self._end(dist.ProcessGroup.abort)
 
     def _end(self, how: Callable[[dist.ProcessGroup], None]) -> None:
-        self.members.description = self.group_desc
         for base in self._bases.values():
             communicator(base).close()
             end(base)
@@ -187,12 +193,19 @@ class Group(dist.ProcessGroup):
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> dist.Work:
         """Send to a rank."""
         kept = flight.record(Call(self.members, "send", tensors[0].device.type, to), [], tensors)
-        return self._passed(f"send to rank {to}", tensors[0], kept, lambda base: base.send(tensors, to, tag))
+        return self._passed(
+            f"send to rank {self.members.ranks[to]}", tensors[0], kept, lambda base: base.send(tensors, to, tag)
+        )
 
     def recv(self, tensors: list[torch.Tensor], sender: int, tag: int) -> dist.Work:
         """Receive from a rank."""
         kept = flight.record(Call(self.members, "recv", tensors[0].device.type, sender), tensors, [])
-        return self._passed(f"recv from rank {sender}", tensors[0], kept, lambda base: base.recv(tensors, sender, tag))
+        return self._passed(
+            f"recv from rank {self.members.ranks[sender]}",
+            tensors[0],
+            kept,
+            lambda base: base.recv(tensors, sender, tag),
+        )
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         """Receive from whichever rank sends first; torch's analyser knows no such call, so it is not recorded."""
@@ -204,7 +217,7 @@ class Group(dist.ProcessGroup):
     ) -> dist.Work:
         """Done by gloo or NCCL."""
         base = self.base(tensor.device.type)
-        return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.rank()}", kept)
+        return Passed(partial(call, base), f"{what} over {base.name()} failed on rank {self.members.rank}", kept)
 
     def _run(self, collective: str, outputs: Tensors, inputs: Tensors, makes: Sequence[Make], whose: str = "") -> Work:
         """Run jobs, one after the other, behind all that were asked for before."""

@@ -33,6 +33,7 @@ class Ranks:
         self.p, self._told = p, dict[int, Any]()
         self._all = threading.Barrier(p)
         patch.setattr(peers, "introduce", self._introduce)
+        patch.setattr(peers, "global_ranks", lambda _: range(p))
         options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
         self.groups = [
             SimpleNamespace(rank=lambda r=r: r, size=lambda: p, _get_backend=lambda _: SimpleNamespace(options=options))

@@ -1,4 +1,4 @@
-"""Where the ranks of a group reach each other, how a rank greets another that it connects to, and their sockets."""
+"""Where the ranks of a group reach each other, how they are named and greet each other, and their sockets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
 from torch import distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p.signature import SIZE
@@ -34,6 +35,11 @@ def introduce(
     found = [_TOLD.unpack(each) for each in told]
     addresses = [(socket.inet_ntoa(host), port) for host, port, *_ in found]
     return addresses, found[0][2], all(each[3] for each in found)
+
+
+def global_ranks(group: dist.ProcessGroup) -> list[int]:
+    """Return the global rank of each rank of the group, as errors name it; its own where torch does not know it."""
+    return [*c10d._world.pg_group_ranks.get(group, range(group.size()))]
 
 
 def own_address() -> str:

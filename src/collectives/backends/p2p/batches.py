@@ -15,6 +15,7 @@ from weakref import WeakSet
 import torch
 from torch import distributed as dist
 
+from collectives.backends.p2p.address import global_ranks
 from collectives.backends.p2p.message import MessageError
 from collectives.backends.p2p.program import Average, Instruction, Plan, Recv, Reduce, Send, Span, Wait
 from collectives.backends.p2p.reduce import divide, reduce
@@ -103,7 +104,7 @@ def _exchange(batch: list[Send | Recv], view: Callable[[Span], torch.Tensor], gr
             work.wait()
     except RuntimeError as error:
         first = batch[0]
-        raise MessageError(isinstance(first, Send), first.step, first.peer, error) from error
+        raise MessageError(isinstance(first, Send), first.step, global_ranks(group)[first.peer], error) from error
 
 
 # Groups that had their first collective. A group is forgotten when it is destroyed, and never before: a rank that

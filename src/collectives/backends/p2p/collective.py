@@ -12,6 +12,7 @@ from torch import distributed as dist
 from collectives.backends import Call, Performed
 from collectives.backends.coding import decode, encode, whole_blocks
 from collectives.backends.p2p import local
+from collectives.backends.p2p.address import global_ranks
 from collectives.backends.p2p.agreement import agree
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.buffers import fill, hand_over, scratch_of, tensors
@@ -77,9 +78,18 @@ def _perform(call: Call, group: dist.ProcessGroup, me: Communicator) -> Performe
         else:
             _send_and_receive(call, made, wanted, group, me, mesh)
     except MessageError as error:
-        raise RuntimeError(f"{call.collective} by {made.performed.algorithm} failed on rank {rank}, {error}") from error
+        failed = f"{call.collective} by {made.performed.algorithm} failed on rank {global_ranks(group)[rank]}"
+        raise RuntimeError(f"{failed}, {error}{_of(group)}") from error
     executor, transport = (COMPILED, _transport(stages) if me.p > 1 else None) if mesh else (PYTHON, None)
     return Performed(*made.performed[:3], executor, transport)
+
+
+def _of(group: dist.ProcessGroup) -> str:
+    """Return the group's name for an error, if it has not all ranks."""
+    if group.size() == dist.get_world_size():
+        return ""
+    named = group.group_name if group.group_desc == "undefined" else group.group_desc
+    return f" (in process group {named} of {group.size()} ranks)"
 
 
 def _transport(stages: tuple[Any, ...]) -> str:

@@ -75,7 +75,7 @@ class Mesh(Peers):
             return
         self.is_open, self._has_told = False, True
         peers = self._neighbours() - {peer for peer, is_sent in self._lost if is_sent}
-        tell([self.addresses[peer] for peer in peers], self.greeting(reason(self.rank, error)), PATIENCE)
+        tell([self.addresses[peer] for peer in peers], self.greeting(reason(self.names[self.rank], error)), PATIENCE)
 
     def end(self) -> None:
         """End the call; if it has failed, all connections are closed."""
@@ -98,7 +98,7 @@ class Mesh(Peers):
         if left <= 0:
             raise self._explained(first, self._timeout())
         if not self.is_open:
-            raise MessageError(first.is_sent, first.step, first.peer, "the process group was given up meanwhile")
+            raise self._failed(first, "the process group was given up meanwhile")
         for message in messages if self._lost else ():
             if why := self._lost.get((message.peer, message.is_sent)):
                 raise self._explained(message, self._hear(partial(self._heard.get, message.peer), MOMENT) or why)
@@ -139,13 +139,16 @@ class Mesh(Peers):
         """The error of a message; if time is over, this rank says that it has waited, and hears what others know."""
         if self._describe(why) == str(why) and LATE in str(why):
             is_late = self.deadline - time.monotonic() > self.seconds / 2  # most of its own time is left
-            waited = MessageError(message.is_sent, message.step, message.peer, self._timeout())
+            waited = self._failed(message, self._timeout())
             waited.__cause__ = why if is_late else None
             self.fail(waited)
             why = self._cause(why, is_late)
-        error = MessageError(message.is_sent, message.step, message.peer, self._describe(why))
+        error = self._failed(message, self._describe(why))
         error.__cause__ = why
         return error
+
+    def _failed(self, message: Message, why: object) -> MessageError:
+        return MessageError(message.is_sent, message.step, self.names[message.peer], why)
 
     def _cause(self, why: OSError, is_late: bool) -> OSError:
         """Why time is over: what a rank says, or which ranks do not say that they have waited, too."""
@@ -156,12 +159,13 @@ class Mesh(Peers):
             return said
         waited |= {peer for peer in self._neighbours() if self._has_failed(peer)}
         silent = sorted(self._neighbours() - waited) + [self.rank] * is_late
-        return self._timeout(f"{no_sign(silent)}: ") if silent else said or why
+        return self._timeout(f"{no_sign([self.names[each] for each in silent])}: ") if silent else said or why
 
     def _has_failed(self, peer: int) -> bool:
         """Whether the peer has gone, or says why it has failed; one that comes late says why others have."""
         said = self._lost.get((peer, False)) or self._heard.get(peer)
-        return said is not None and getattr(said, "reason", f"rank {peer} ").startswith(f"rank {peer} ")
+        named = f"rank {self.names[peer]} "
+        return said is not None and getattr(said, "reason", named).startswith(named)
 
     def _hear(self, look: Callable[[], AbortError | None], seconds: float) -> AbortError | None:
         """Wait until ``look`` returns an abort, and return it; None after ``seconds`` without one."""

@@ -24,7 +24,7 @@ from torch import distributed as dist
 
 from collectives.backends.p2p import local
 from collectives.backends.p2p.abort import AbortError
-from collectives.backends.p2p.address import GREETING, introduce, own_address, peek, prepare
+from collectives.backends.p2p.address import GREETING, global_ranks, introduce, own_address, peek, prepare
 from collectives.backends.p2p.loop.arrays import INTO, OUT, new_links
 from collectives.backends.p2p.signature import NO_CALL
 
@@ -38,7 +38,7 @@ class Peers:
     """The connections of one rank to the others of its group; made by all of them together."""
 
     def __init__(self, group: dist.ProcessGroup, background: bool = False) -> None:
-        self.rank, self.size = group.rank(), group.size()
+        self.rank, self.size, self.names = group.rank(), group.size(), global_ranks(group)
         self._options: Any = group._get_backend(torch.device("cpu")).options
         self.call, self.signature, self.is_open, self._is_busy = 0, NO_CALL, True, False
         self.listener = socket.create_server((own_address(), 0), backlog=self.size + MOST_VISITORS)
@@ -160,7 +160,7 @@ class Peers:
             return
         if known:
             why = reason.rstrip(b"\0").decode(errors="replace")
-            self._heard.setdefault(peer, AbortError(peer, why, call, signature))
+            self._heard.setdefault(peer, AbortError(self.names[peer], why, call, signature))
         self._dismiss(visitor)
 
     def _let_in(self, visitor: socket.socket, peer: int) -> None:

@@ -154,7 +154,8 @@ def _run(made: Ready, mesh: Mesh, segment: Segment) -> None:
         if status == UNEVEN:
             receiver = int(state[MARK])
             with mesh.explaining(receiver if peer == mesh.rank else peer, step):
-                raise OSError(f"splits of rank {peer} and rank {receiver} do not fit: {_said(segment, peer, receiver)}")
+                ends = f"rank {mesh.names[peer]} and rank {mesh.names[receiver]}"
+                raise OSError(f"splits of {ends} do not fit: {_said(segment, peer, receiver)}")
         if (own := _count(segment, state[RANK])) < 0:
             peer = mesh.on_host[-1 - own]
             mesh.lose(peer, False, ConnectionAbortedError("it has given up on this rank"))
