@@ -84,7 +84,7 @@ TRUTHS = {
     "a rank that had not enqueued the call": Truth(
         [*(timeout(r, r, 42) for r in (0, 1, 3)), *(state(r, r, 42, 44, 41) for r in (0, 1, 3)), dump(2, 41, 41)],
         "timeout",
-        ("ranks 0–1, 3 waited", "rank 2 had enqueued call 41 last, as torch printed: not this one"),
+        ("ranks 0–1, 3 waited", "rank 2 had enqueued call 41 last, as torch printed"),
     ),
     # as above, but rank 2 is ahead: it enqueued the call, and only its log has no timeout
     "a rank that had enqueued the call": Truth(
@@ -387,6 +387,52 @@ def test_causes_of_nccl(text: str, says: str) -> None:
     assert says in (found[-1] if "nothing listens" in says else found[0]).follows
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "says"),
+    [
+        ("[PG 1 Rank 3] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access",
+         "failed", "a kernel of this process failed"),
+        ("  what():  CUDA error: uncorrectable ECC error encountered", "failed", "cannot be corrected"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "failed", "does not see"),
+        ("RuntimeError: DDP expects same model across all ranks, but Rank 0 has 5 params, while rank 1 has 6",
+         "other sizes", "the model differs"),
+        ("RuntimeError: [1]: params[0] in this process with sizes [7] appears not to match sizes of the same param "
+         "in process 0.", "other sizes", "the model differs"),
+        ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+         "failed", "came to the store"),
+        ("torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
+         "(10.0.0.7, 29500).", "failed", "nothing answered at the store"),
+        ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+         "EADDRINUSE: port 29500", "failed", "another process holds the port"),
+        ("[W TCPStore.cpp:115] recvValue failed on SocketImpl(fd=61): Connection reset by peer", "failed", "the store"),
+        ("horovod.common.exceptions.HorovodInternalError: Mismatched allreduce tensor shapes: One rank sent an "
+         "allreduce of shape [7], but another rank sent an allreduce of shape [9].", "calls", "Horovod compared"),
+    ],
+)  # fmt: skip
+def test_lines_of_other_libraries(text: str, kind: str, says: str) -> None:
+    assert begins(text.encode())
+    (found,) = [one for one in read([text]) if one.follows]
+    assert (found.kind, says in found.follows) == (kind, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks were killed", "memory"),
+        ("srun: error: node7: task 3: Out Of Memory", "memory"),
+        ("RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.", "data loader was killed"),
+        ("mpirun noticed that process rank 3 with PID 77 on node n7 exited on signal 11 (Segmentation)", "mpirun"),
+        ("[12.3] NVRM: Xid (PCI:0000:1a:00): 79, pid=77, GPU has fallen off the bus.", "an error"),
+        ("E0101 api.py:826] failed (exitcode: -9) local_rank: 3 (pid: 1016) of binary: /usr/bin/python", "was killed"),
+    ],
+)  # fmt: skip
+def test_what_ended_a_process_comes_before_who_waited(text: str, says: str) -> None:
+    found = [one for one in read([timeout(0, 0, 3), text]) if one.follows]
+    assert [one.kind for one in found] == ["failed", "timeout"]
+    assert (text in found[0].found, says in found[0].follows, found[0].at[0].line) == (True, True, 2)
+    assert not begins(text.encode())
+
+
 def test_a_warning_of_no_known_form_is_no_fault() -> None:
     log = [*lines(Job()), head(Job(), 0).replace("INFO", "WARN") + "Failed to open libibverbs.so[.1]"]
     (shown,) = [one for one in read(log) if one.kind == "warning"]
@@ -434,4 +480,4 @@ def test_calls_of_two_communicators_of_a_process_are_not_compared() -> None:
     assert not {"calls", "behind"} & {one.kind for one in read(log)}
     log[-1] = head(Job(), 3) + small.format(2, 3)
     (behind,) = [one for one in read(log) if one.kind == "behind"]
-    assert "1 process of 2 in 0x71 has not reached call 2" in behind.found
+    assert "1 of 2 processes in 0x71 did not reach call 2" in behind.found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collectives.logs.finding import MOST_NAMED, Finding, Place, lines_of, named
 from collectives.logs.nccl import topology
-from collectives.logs.nccl.forms import BRIDGE, CAUSE, CONSEQUENCE, RESULT, Form
+from collectives.logs.nccl.forms import CAUSE, CONSEQUENCE, IN_NCCL, RESULT, Form, form_of
 from collectives.logs.nccl.lines import read
 from collectives.logs.nccl.log import Communicator, Log, Process, Said, Setting
 from collectives.logs.nccl.torch_lines import timeouts
@@ -96,13 +96,13 @@ def _environment(log: Log) -> Iterator[Finding]:
             )
 
 
-def _said(log: Log, weight: int) -> Iterator[Finding]:
+def _said(log: Log, weight: str) -> Iterator[Finding]:
     """What lines of known forms say, of one weight; what only names a result says nothing beside causes."""
     forms: dict[Form, list[Said]] = {}
     for said in log.said:
         if said.form and said.form.next and said.form.weight == weight:
             forms.setdefault(said.form, []).append(said)
-    if weight == RESULT and any(said.form and said.form.weight < RESULT and said.form.next for said in log.said):
+    if weight == RESULT and any(said.form and said.form.weight != RESULT and said.form.next for said in log.said):
         return
     for form, those in [*forms.items()][:MOST_NAMED]:
         yield _shown(form.kind, those, form.follows, form.next)
@@ -134,7 +134,8 @@ def _networks(log: Log) -> Iterator[Finding]:
     for value, (processes, at) in log.bridges.items():
         if any(of.nodes > 1 for of in log.communicators.values()):
             found = f"{value} uses Docker's bridge (docker0, 172.17.x.x){_on(processes)}, and the job has several nodes"
-            yield Finding("network", found, *BRIDGE, (at,))
+            of_bridge = form_of("Connect to docker0", IN_NCCL) or Form(re.compile(""))
+            yield Finding("network", found, of_bridge.follows, of_bridge.next, (at,))
 
 
 def _choices(log: Log) -> Iterator[Finding]:
@@ -171,9 +172,11 @@ def _calls(log: Log) -> Iterator[Finding]:
             process, (number, what, line) = min(behind.items(), key=lambda item: item[1][0])
             yield Finding(
                 "behind",
-                f"{many(len(behind), 'process')} of {len(calls)} in {name} {'has' if len(behind) == 1 else 'have'} not "
-                f"reached call {most} in this log: {process.host}:{process.pid} made call {number} last, {what}",
-                "the others wait there, if the job hangs; if it does not, the log ends too early",
+                f"{len(behind)} of {len(calls)} processes in {name} did not reach call {most} in this log: "
+                f"{process.host}:{process.pid} made call {number} last, {what}",
+                ""
+                if log.is_told
+                else "the others wait there, if the job hangs; if it does not, the log ends too early",
                 f"see what process {process.pid} on {process.host} does: py-spy dump --pid {process.pid}",
                 (line,),
             )

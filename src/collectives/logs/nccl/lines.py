@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from collectives.logs.finding import COLOURS, Line, Place, named
-from collectives.logs.nccl.forms import ANYWHERE, BESIDE, IN_NCCL, form_of
+from collectives.logs.nccl.forms import ANYWHERE, BESIDE, IN_NCCL, WORDS, form_of
 from collectives.logs.nccl.log import NOBODY, Communicator, Edges, Graph, Log, Process, Said, Setting
 from collectives.logs.nccl.torch_lines import is_torch
 
@@ -25,8 +25,8 @@ MOST_VERSIONS = 64
 # An author who quotes a log may have left out host and process, and the device, too; before 2.4 NCCL left out its name.
 HEAD = re.compile(
     r"(?:(?<![\w.-])(?<!\w:)(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[(?P<device>-?\d{1,4})\] "
-    r"|^[\s>]{0,9}(?:\[\d{4}-[\d :.-]{1,30}\] )?(?:\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?(?P<source>[\w./]+:\d+ )?"
-    r"(?(host)(?:NCCL )?|NCCL )(?P<level>INFO|WARN|TRACE) ",
+    r"|^[\s>]{0,9}(?:\[\d{4}-[\d :.-]{1,30}\] )?(?:\[(?P<only>-?\d{1,4})\] )?)(?:[\d.]+ )?"
+    r"(?P<source>[\w./]+:\d+ (?:\(\w+\) )?)?(?(host)(?:NCCL )?|NCCL )(?P<level>INFO|WARN|TRACE) ",
     re.MULTILINE,
 )
 # What launchers print before a line: a time, a task, a host, a worker of Ray; and torchrun or torch the job's rank.
@@ -42,9 +42,10 @@ TORCH = re.compile(
     r"\[[EWFI][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d|\[(?:PG [^\[\]]{1,300})?Rank \d{1,7}\]|\] (?:finished|joined)"
     r"|lagging ranks"
 )
-# Where what belongs to such a line ends, how many lines it has at most, and how much of it a finding shows.
-END = re.compile(r"^\s*$|Exception raised from|frame #|Traceback|^  File |^\S{1,60}Error: ")
-MOST_LINES, MOST_SHOWN = 12, 600
+OWN = re.compile(r"\[[EF][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d")
+# Where what belongs to such a line ends, how many lines it has at most, and how much is read of each and shown of all.
+END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^\S{1,60}Error: ")
+MOST_LINES, MOST_READ, MOST_SHOWN = 12, 1 << 12, 600
 NOISE = re.compile(
     r", TensorDeviceTypes=TensorOptions\(.{0,400}?\(nullopt\)\)"
     r"|This (?:may indicate|typically indicates) .{0,1500}?(?:cause deadlock\.|debug the hang\.) ?"
@@ -54,24 +55,6 @@ VERSION = re.compile(r"NCCL version ((\d[\d.]*)[\w.+-]*)")
 POINTER = re.compile(r"\bcomm (0x[0-9a-f]{1,16})\b")
 # GPUs without GPU-direct RDMA, as nccl-tests names them.
 GEFORCE = re.compile(r"\b(?:GeForce|GTX|TITAN|RTX [2-9]0[5-9]0)\b")
-# What any line that is read has.
-WORDS = (
-    "NCCL",
-    " INFO ",
-    " WARN ",
-    "Rank",
-    "ollective",
-    "lagging",
-    "gloo",
-    "Gloo",
-    "preamble",
-    "subset of",
-    "failed on",
-    "Error",
-    "Exception",
-    "exitcode",
-    "SIGKILL",
-)
 
 # A rank's place in a channel's tree: children -> rank -> parent; before NCCL 2.7 parent -> rank -> children.
 TREE = re.compile(
@@ -85,15 +68,16 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 
 def begins(start: bytes) -> bool:
     """Return True if a file that begins so has lines of NCCL, or of a library that says why a job fails."""
-    return is_own(COLOURS.sub("", start.decode("utf8", "replace")))
+    return any(is_own(line) for line in COLOURS.sub("", start.decode("utf8", "replace")).splitlines())
 
 
 def is_own(text: str) -> bool:
-    """Return True if a text has a line of NCCL, or one of the forms that say why a job fails."""
+    """Return True if a line is NCCL's, or has one of the forms that say why a job fails."""
+    text = text[:MOST_READ]
     if not any(word in text for word in WORDS):
         return False
-    has_head = HEAD.search(text) is not None
-    return has_head or is_torch(re.sub(r"\s+", "", text)) or form_of(text, ANYWHERE) is not None
+    is_one = HEAD.search(text) or OWN.search(text) or form_of(text, ANYWHERE)
+    return is_one is not None or is_torch(re.sub(r"\s+", "", text))
 
 
 def read(lines: Iterable[Line]) -> Log:
@@ -147,7 +131,8 @@ class _Reader:
             self.log.own += 1
             process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"] or head["only"] or 0))
             self.line(at, process, head["level"], head["source"], text[head.end() : following and following.start()])
-        is_new = TORCH.search(text) or (not heads and form_of(text, ANYWHERE + BESIDE))
+        begun = text[:MOST_READ]
+        is_new = TORCH.search(begun) or (not heads and form_of(begun, ANYWHERE + BESIDE))
         if not is_new and not writer and self.newest in self.records:
             writer = self.newest  # what was wrapped has no prefix
         if is_new or END.search(text):
@@ -159,7 +144,7 @@ class _Reader:
         if not heads and (found := VERSION.search(text)):
             self.version(at, NOBODY, found)
         if (is_new or not heads) and (record := self.records.get(writer)):
-            record.texts.append(text)
+            record.texts.append(begun)
             if len(record.texts) == MOST_LINES:
                 self.close(writer)
 
@@ -172,6 +157,7 @@ class _Reader:
         shown = NOISE.sub("", " ".join(text.strip() for text in record.texts))
         last = LAST.search(shown)
         form = (last and form_of(last[1], IN_NCCL)) or form_of(whole, ANYWHERE + BESIDE)
+        shown = shown if form and form.next else record.texts[0]
         if form and not (is_known and form.kind == "timeout"):
             self.said(Said(record.at, record.process, last[1] if last else shown, form))
 
@@ -181,7 +167,7 @@ class _Reader:
 
     def line(self, at: Place, process: Process, level: str, source: str | None, text: str) -> None:
         if level == "WARN":
-            self.said(Said(at, process, text, form_of(f"{source or ''}{text}", IN_NCCL)))
+            self.said(Said(at, process, text, form_of(f"{source or ''}{text[:MOST_READ]}", IN_NCCL)))
         for pattern, method in PATTERNS:
             if found := pattern.search(text):
                 method(self, at, process, found)

@@ -98,3 +98,8 @@ class Log:
     has_geforce: bool = False
     choices: dict[tuple[str, int, str, str], tuple[int, Place]] = field(default_factory=dict)  # how often, first line
     calls: dict[tuple[str, Process], tuple[int, str, Place]] = field(default_factory=dict)  # the last
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a line of a known form, or torch's watchdog, says that the job fails."""
+        return bool(self.torch.kept) or any(said.form is not None for said in self.said)

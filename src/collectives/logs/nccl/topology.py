@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def findings(of: Communicator, log: Log) -> Iterator[Finding]:
     """All that the lines about one communicator say, the causes before the effects."""
-    yield from _absent(of)
+    yield from _absent(of, log.is_told)
     yield from _rings(of)
     yield from _trees(of)
     yield from _graph(of)
@@ -39,7 +39,8 @@ def findings(of: Communicator, log: Log) -> Iterator[Finding]:
     yield from _sockets(of, log)
 
 
-def _absent(of: Communicator) -> Iterator[Finding]:
+def _absent(of: Communicator, is_told: bool) -> Iterator[Finding]:
+    """Ranks without their last line; a process that fails may lose lines, so nothing follows beside a failure."""
     begun, done = set(of.processes), set(of.complete)
     if done and begun - done:
         late = sorted(begun - done)
@@ -47,7 +48,7 @@ def _absent(of: Communicator) -> Iterator[Finding]:
         yield Finding(
             "incomplete",
             f"no line says that {ranks(late)} of {of.name} completed the initialisation",
-            f"the others wait for them, if no line is lost; they are on {named(hosts)}",
+            "" if is_told else f"the others wait for them, if no line is lost; they are on {named(hosts)}",
             f"look at the last lines of rank {late[0]}, and at the network between its host and the others",
             (max(of.complete.values()),),
         )
@@ -76,8 +77,13 @@ def _rings(of: Communicator) -> Iterator[Finding]:
         channel = broken[0]
         order, line = of.rings[channel]
         lacking = sorted(set(range(of.size)) - set(order))
-        what = f"lacks {ranks(lacking)}" if lacking else "names a rank twice"
-        follows = "NCCL prints the first 20 ranks of a ring, and the connections in the log do not continue this one"
+        is_twice = len(set(order)) < len(order)
+        what = (
+            "names a rank twice"
+            if is_twice
+            else f"is not shown whole: {ranks(lacking)} may be in lines that are absent"
+        )
+        follows = "NCCL makes no such ring, so lines of two jobs may be mixed" if is_twice else ""
         yield Finding("ring", f"the ring of channel {channel} {what}", follows, at=(line,))
     if not rings:
         return

@@ -27,7 +27,7 @@ STATE = re.compile(
 )
 AT = re.compile(r"at(?:NCCL)?work(?:sequenceid)?:(\d{1,15})")
 JOB = re.compile(r"\[rank(\d{1,7})\]")
-GUID = re.compile(r"(?:ID\d+PGGUID)?([^()]{1,80})(?:\(([^()]{1,200})\))?")
+GUID = re.compile(r"([^()]{1,80})(?:\(([^()]{1,200})\))?")
 
 # With TORCH_NCCL_DESYNC_DEBUG, as `TraceUtils.h` writes it.
 REPORT = re.compile(
@@ -39,6 +39,8 @@ REPORT = re.compile(
 PAIRS = ("SEND", "RECV", "COALESCED")
 # Calls that take as many elements on each rank.
 ALIKE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+# Torch counts a call after NCCL's function has returned.
+COUNTED = "they had not come to this call, or had not come out of NCCL's function for it"
 UNKNOWN = 1 << 64  # from which on a count of elements is -1
 
 
@@ -94,9 +96,10 @@ class Torch:
             self.kept += 1
         for found in STATE.finditer(text):
             group, member = _who(text, found, job)
-            of = self._of(group)
-            for to, name in ((of.enqueued, "enqueued"), (of.completed, "completed")):
-                to[member] = max(to.get(member, -1), int(found[name]))
+            of, enqueued, completed = self._of(group), int(found["enqueued"]), int(found["completed"])
+            of.enqueued[member] = max(of.enqueued.get(member, -1), enqueued)
+            if completed <= enqueued:  # torch 2.3 prints a number here that was never set
+                of.completed[member] = max(of.completed.get(member, -1), completed)
             if said := AT.search(found["said"]):
                 self.of_call[member, int(said[1])] = group
             self.kept += 1
@@ -120,19 +123,29 @@ class Torch:
             if (group := self.of_call.get((member, number))) is not None and group:
                 del self.groups[""].calls[member]
                 self._of(group).calls.setdefault(member, (number, call, at))
+        for of in self.groups.values():
+            jobs = {each.rank: each for each in (*of.calls, *of.enqueued) if each.job >= 0}
+            of.calls = {jobs.get(each.rank, each): call for each, call in of.calls.items()}
+            of.enqueued = {jobs.get(each.rank, each): last for each, last in of.enqueued.items()}
+            of.completed = {jobs.get(each.rank, each): last for each, last in of.completed.items()}
         return self.groups
 
 
 def _who(text: str, found: re.Match[str], job: int) -> tuple[str, Member]:
     """Return the group's name and the process of a match; the job's rank stands before it, or before the line."""
     group = (found.groupdict().get("outer") or found["group"] or "").strip()
+    group = re.sub(r"^ID\d+PGGUID", "", group)  # the number of the group on this rank
     before = [*JOB.finditer(text, 0, found.start())]
     rank = int(found["rank"])
     if before:
         job = int(before[-1][1])
-    elif "default_pg" in group:
+    elif _is_default(group):
         job = rank
     return group, Member(job, rank)
+
+
+def _is_default(group: str) -> bool:
+    return group == "0" or group.endswith("(default_pg)")
 
 
 def is_torch(text: str) -> bool:
@@ -186,16 +199,16 @@ def _follows(torch: Torch, name: str, of: Group, number: int, call: Call, those:
     if torch.reports:
         return f"torch reports, counting from 1: {'; '.join(torch.reports)}"
     if not call.collective.startswith(PAIRS) and name and number >= 0:
-        behind = [each for each, last in of.enqueued.items() if last < number and each not in those]
+        behind: dict[int, list[Member]] = {}
+        for each, last in of.enqueued.items():
+            if last < number and each not in those:
+                behind.setdefault(last, []).append(each)
         if behind:
-            last = "; ".join(
-                f"{_told([each])} had enqueued call {of.enqueued[each]} last, as torch printed"
-                for each in behind[:MOST_NAMED]
-            )
-            return f"{last}: not this one"
-        if beyond := [each for each, last in of.completed.items() if last >= number]:
+            told = [f"{_told(some)} had enqueued call {last} last" for last, some in sorted(behind.items())]
+            return f"{named(told)}, as torch printed: {COUNTED}"
+        if beyond := [each for each, last in of.completed.items() if last >= number and each not in those]:
             return f"{_told(beyond)} had completed this call, as torch printed"
-    is_default = not name or "default_pg" in name
+    is_default = not name or _is_default(name)
     members = (name and _gathered(call)) or (size if is_default else 0)
     here = {each.job for each in those if each.job >= 0}
     if members and len(here) == members:
@@ -224,7 +237,7 @@ def _told(members: Iterable[Member]) -> str:
 def _group(name: str) -> str:
     """Return how a finding calls a group.
 
-    >>> _group("ID2PGGUID13(mesh_dp)"), _group("1"), _group("ID0PGGUID0(default_pg)")
+    >>> _group("13(mesh_dp)"), _group("1"), _group("0(default_pg)")
     ('group 13 (mesh_dp)', 'group 1', 'group 0 (default_pg)')
     """
     found = GUID.fullmatch(name)
