@@ -167,7 +167,7 @@ def _once(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers) -
             buffers.output.copy_(copied)
         did.append(one.perform(call))
 
-    seconds = CLOCKS[_timing(wanted.where, one)](act, one)
+    seconds = CLOCKS[_timing(wanted.where, one)](act, one, wanted.collective)
     if buffers.output is None or buffers.expected is None:
         return seconds, 0, did[0]
     return seconds, int((buffers.output != buffers.expected).sum()), did[0]
@@ -180,7 +180,7 @@ def _timing(where: str, one: Backend) -> str:
     return "agreed" if where.startswith("cluster") else "met"
 
 
-def _on_the_clock(act: Callable[[], None], one: Backend) -> float:
+def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
     """From when all ranks have come; out of a barrier of gloo's, 4 ranks on 2 cores come a millisecond apart."""
     _latest(0.0)
     start = time.perf_counter()
@@ -190,7 +190,7 @@ def _on_the_clock(act: Callable[[], None], one: Backend) -> float:
     return seconds
 
 
-def _on_the_common_clock(act: Callable[[], None], one: Backend) -> float:
+def _on_the_common_clock(act: Callable[[], None], one: Backend, _: str) -> float:
     """From a moment that all ranks have agreed on, and that is still to come for each of them when it hears of it.
 
     For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart.
@@ -223,17 +223,21 @@ def _latest(moment: float) -> float:
     return number.item()
 
 
-def _on_the_gpu_s_clock(act: Callable[[], None], one: Backend) -> float:
+def _on_the_gpu_s_clock(act: Callable[[], None], one: Backend, collective: str) -> float:
     """From when the GPUs of all ranks are ready until this rank's has done the last piece of work.
 
-    An all-reduce of one number on the same stream comes first. It ends on every GPU when the last rank has come, so the
-    skew of the hosts is not in the time, and most of a launch is hidden behind it. On very slow networks ranks
+    Ranks first exchange a number on the same stream. That ends on every GPU when the last rank has come, so the skew of
+    the hosts is not in the time, and most of a launch is hidden behind it. On very slow networks ranks
     still begin up to a hop apart, because a ring's or tree's last messages arrive one after the other.
     """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    met = torch.zeros(1, device=one.device())
+    met = torch.zeros(dist.get_world_size(), device=one.device())
     torch.cuda.synchronize()
-    dist.all_reduce(met, group=one.group())
+    # Under NCCL_ALGO=PAT an all-reduce is an error, and under Tree an all-gather is.
+    if collective in ("all_gather", "reduce_scatter"):
+        dist.all_gather_into_tensor(met, met[:1].clone(), group=one.group())
+    else:
+        dist.all_reduce(met, group=one.group())
     begin.record()
     act()
     end.record()
