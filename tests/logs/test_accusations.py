@@ -137,6 +137,14 @@ TRUTHS = {
         ("rank 1 of the group waited 1800 s in BROADCAST",),
         ("rank 0", "rank 2"),
     ),
+    "a call that blocks": Truth(
+        [
+            "[rank3]:[E1002 18:16:40.711756918 ProcessGroupNCCL.cpp:756] [Rank 3] Work WorkNCCL(SeqNum=2521, OpType="
+            "ALLREDUCE, NumelIn=160, NumelOut=160, Timeout(ms)=600000) timed out in blocking wait."
+        ],
+        "timeout",
+        ("rank 3 waited 600 s in ALLREDUCE 2521",),
+    ),
     "the last words of a process": Truth(
         [
             "terminate called after throwing an instance of 'c10::DistBackendError'",
@@ -348,6 +356,16 @@ def test_ranks_that_write_at_once_are_kept_apart() -> None:
     }
 
 
+def test_the_end_of_a_job_that_ended_well_is_no_fault() -> None:
+    closed = "[rank1]:[W1019 TCPStore.cpp:115] recvValue failed on SocketImpl(fd=61): Connection was likely closed."
+    left = (
+        f"[rank0]:{E.format(1250).replace('E', 'W', 1)}Warning: process group has NOT been destroyed before we destruct"
+    )
+    found = read([*lines(Job()), closed, left, head(Job(), 0) + "[Service thread] Connection closed by localRank 0"])
+    assert [one.kind for one in found if one.follows] == []
+    assert "recvValue failed" in next(one.found for one in found if one.kind == "error")
+
+
 def test_a_traceback_beside_is_shown_without_a_verdict() -> None:
     log = [
         timeout(0, 0, 3),
@@ -369,6 +387,8 @@ def test_a_traceback_beside_is_shown_without_a_verdict() -> None:
         ("misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes", "is full"),
         ("include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device", "is full"),
         ("s.cc:9 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-x (size 1)", "did not find"),
+        ("a:459 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument", "libfabric"),
+        ("transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not", "two GPUs"),
         ("ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev x", "two NICs"),
         (
             "i.cc:1 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
@@ -404,7 +424,6 @@ def test_causes_of_nccl(text: str, says: str) -> None:
          "(10.0.0.7, 29500).", "failed", "nothing answered at the store"),
         ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
          "EADDRINUSE: port 29500", "failed", "another process holds the port"),
-        ("[W TCPStore.cpp:115] recvValue failed on SocketImpl(fd=61): Connection reset by peer", "failed", "the store"),
         ("horovod.common.exceptions.HorovodInternalError: Mismatched allreduce tensor shapes: One rank sent an "
          "allreduce of shape [7], but another rank sent an allreduce of shape [9].", "calls", "Horovod compared"),
     ],

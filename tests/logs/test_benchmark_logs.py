@@ -175,6 +175,17 @@ def test_a_dip_names_its_sizes(seed: int) -> None:
     assert "with more warm-ups (-w)" in first.next
 
 
+@pytest.mark.parametrize(
+    ("collective", "factor", "names"), [("all_reduce", 4, 1), ("all_reduce", 20, 0), ("all_to_all", 4, 0)]
+)
+def test_a_change_of_protocol_is_named_only_where_it_can_be(collective: str, factor: int, names: int) -> None:
+    def slow(times: np.ndarray, _: np.random.Generator) -> None:
+        times[:, 19:] += factor * times[:, 19:20]
+
+    (dip,) = faults(text(Run(seed=1, collective=collective, fault=slow)))
+    assert (dip.follows.count("protocol"), dip.next.count("NCCL_PROTO")) == (names, names)
+
+
 def test_a_host_that_begins_with_digits_does_not_lengthen_a_number() -> None:
     log = text(Run(**NODE)).replace("n1", "38dc")
     glued = [

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # NCCL changes from LL to LL128 and to Simple at sizes in this range: by machine, ranks and version.
 PROTOCOLS_CHANGE = (1 << 12, 1 << 28)
+# A change of protocol does not make a size slower by more; and what is made of sends and receives has one protocol.
+MOST_FALL, OF_PAIRS = 8.0, ("all_to_all", "send and receive", "gather", "scatter")
 
 # Times that scatter more than this from size to size say little about one size.
 NOISY = 0.12
@@ -189,9 +191,10 @@ def _dip(table: Table, dip: curves.Dip) -> Finding:
     until = nbytes[min(dip.after, len(nbytes) - 1)]
     end = f"recovers at {format_bytes(until)}" if dip.after < len(nbytes) else "does not recover"
     least, most = PROTOCOLS_CHANGE
-    follows = "messages of these sizes contend for something, such as a switch's buffers or memory"
+    follows = "messages of these sizes may contend for something, such as a switch's buffers or memory"
     how = "see whether it repeats"
-    if least <= nbytes[dip.before] <= most and not table.head.command:
+    is_small = rate[dip.before] <= MOST_FALL * rate[dip[1]] and table.collective not in OF_PAIRS
+    if is_small and least <= nbytes[dip.before] <= most and not table.head.command:
         follows = "NCCL may change its protocol (LL, LL128, Simple) or its algorithm there, as it does at such sizes"
         how = "compare NCCL_PROTO=LL, LL128 and Simple"
     found = f"busbw falls from {before} to {lowest}, and {end}"

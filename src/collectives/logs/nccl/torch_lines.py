@@ -16,8 +16,8 @@ MOST_TIMEOUTS, MOST_REPORTS = 1 << 16, 64
 # All patterns are for a text without its blanks, because a terminal or a thread may have wrapped its lines anywhere.
 WHO = r"\[(?:PG(?P<group>[^\[\]]{1,300}?))?Rank(?P<rank>\d{1,7})\]"
 WATCHDOG = re.compile(
-    rf"(?:\[PG(?P<outer>[^\[\]]{{1,300}}?)Rank\d{{1,7}}\][a-zA-Z]{{1,90}}:)?{WHO}(?:Watchdogc|C)aughtcollectiveoperation"
-    r"timeout:WorkNCCL\((?:SeqNum=(?P<number>\d{1,15}),)?OpType=(?P<collective>\w{1,40}),(?:TensorShape=\[[\d,]*\],)?"
+    rf"(?:\[PG(?P<outer>[^\[\]]{{1,300}}?)Rank\d{{1,7}}\][a-zA-Z]{{1,90}}:)?{WHO}(?:Work|(?:Watchdogc|C)aughtcollective"
+    r"operationtimeout:)WorkNCCL\((?:SeqNum=(?P<number>\d{1,15}),)?OpType=(?P<collective>\w{1,40}),(?:TensorShape=\[[\d,]*\],)?"
     r"(?:NumelIn=(?P<sent>\d{1,20}),NumelOut=(?P<received>\d{1,20}),)?Timeout\(ms\)=(?P<milliseconds>\d{1,12})\)"
 )
 STATE = re.compile(
