@@ -181,8 +181,8 @@ POOR = {
         "see `nvidia-smi topo -p2p r`, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and PCIe ACS",
     ),
     "the network inside a node": (
-        "messages leave the host and come back",
-        "see NCCL_P2P_DISABLE and NCCL_SHM_DISABLE, and whether containers of one host share /dev/shm",
+        "messages between GPUs of one host go through its network stack",
+        "see NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_HOSTID, and whether containers of one host share /dev/shm",
     ),
 }
 
