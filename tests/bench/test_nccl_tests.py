@@ -115,7 +115,7 @@ def test_sizes_as_nccl_tests_takes_them(
     words: str, sizes: list[int], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[int]] = []
-    monkeypatch.setattr(verb, "_measured", lambda wanted, as_json: asked.append(wanted[0].bytes) or 0)
+    monkeypatch.setattr(verb, "_measured", lambda wanted, _: asked.append(wanted[0].bytes) or 0)
     assert run(capsys, "bench", *words.split())[0] == 0
     assert asked == [sizes]
 

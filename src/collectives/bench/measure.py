@@ -86,7 +86,7 @@ def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
     mine, expected = share(wanted.collective, n, rank, p, wanted.root, given, total, torch.cat)
     held = None if mine is None else mine.clone()
     if wanted.collective in WHOLE:
-        work = torch.empty_like(mine) if wanted.copies() and mine is not None else held
+        work = held if wanted.is_in_place() or mine is None else torch.empty_like(mine)
         return _Buffers(mine, held, work, work, expected)
     output = None if expected is None else torch.empty_like(expected)
     if wanted.is_in_place() and held is not None and output is not None:  # one is this rank's part of the other
@@ -160,7 +160,7 @@ def _once(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers) -
         algorithm,
         wanted.segments,
     )
-    copied = buffers.given if wanted.copies() else None
+    copied = None if buffers.input is buffers.given else buffers.given
 
     def act() -> None:
         if copied is not None and buffers.output is not None:
@@ -257,21 +257,15 @@ def _row(
     nbytes, p = n * DTYPES[wanted.dtype][0], wanted.ranks
     _, median, _ = median_interval(seconds)
     on = environment_machine()
-    return {
-        "collective": wanted.collective,
-        "algorithm": did.algorithm,
-        "segments": did.segments,
-        "executor": did.executor,
-        "transport": did.transport,
+    performed = did._asdict()
+    del performed["machine"]
+    return wanted.model_dump(include={"collective", "where", "ranks", "dtype", "op"}) | {
+        **performed,
         "auto": split(algorithm)[0] == "auto",
         "auto_by": did.machine and {"machine": did.machine.name} | slowest_link(did.machine, p).model_dump(),
         "backend": name,
-        "where": wanted.where,
-        "ranks": wanted.ranks,
         "bytes": nbytes,
         "count": n // wanted.ranks if parts(wanted.collective, wanted.ranks) > 1 else n,
-        "dtype": wanted.dtype,
-        "op": wanted.op,
         "in_place": wanted.is_in_place(),
         "samples": microseconds(seconds),
         **interval_us(seconds),

@@ -68,14 +68,9 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        for what, values, known in (
-            ("collective", [self.collective], MEASURED),
-            ("dtype", [self.dtype], tuple(DTYPES)),
-            ("op", [self.op], OPS),
-        ):
-            for value in values:
-                if value not in known:
-                    raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+        for what, known in (("collective", MEASURED), ("dtype", DTYPES), ("op", OPS)):
+            if (value := getattr(self, what)) not in known:
+                raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
         need_where(self.where, self.ranks)
         if self.machine is not None:
             machine(self.machine)
@@ -141,10 +136,6 @@ class Settings(BaseModel):
     def is_in_place(self) -> bool:
         """Whether input and output lie in one buffer; without ``in_place``, as torch's function has it."""
         return self.collective in WHOLE if self.in_place is None else self.in_place
-
-    def copies(self) -> bool:
-        """Whether a call copies its input first, because torch's function works in place only."""
-        return self.collective in WHOLE and not self.is_in_place()
 
     def elements(self, nbytes: int) -> int:
         """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""

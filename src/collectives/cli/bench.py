@@ -2,13 +2,12 @@
 
 import argparse
 import sys
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
 from collectives.algorithms import is_program, own
-from collectives.bench import Row, Settings, bench, need_all
+from collectives.bench import Measurement, Row, Settings, bench, need_all
 from collectives.bench.nccl_tests import both_places, tables
 from collectives.bench.table import heading, line, note, progress
 from collectives.cli import signals
@@ -60,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         everything = _settings(arguments)
     with wrong_input():
         need_all([settings for wanted in everything for settings in wanted])
-    measure = _as_nccl_tests if arguments.nccl_tests else partial(_measured, as_json=arguments.json)
-    wrong = sum(map(measure, everything))
+    wrong = sum(_measured(wanted, arguments) for wanted in everything)
     if wrong:
         print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
     return int(wrong > 0)
@@ -105,37 +103,30 @@ def _sizes(arguments: argparse.Namespace) -> list[int] | None:
     return [first * factor**i for i in range(last.bit_length()) if first * factor**i <= last]
 
 
-def _as_nccl_tests(wanted: list[Settings]) -> int:
-    """Measure out of place and in place; print nccl-tests' tables at the end, also of what preceded a failure."""
-    rows: list[Row] = []
-    environment: list[Row] = []
+def _measured(wanted: list[Settings], arguments: argparse.Namespace) -> int:
+    """Measure and print: rows as they come, or nccl-tests' tables at the end; returns how many elements were wrong.
 
-    def on_event(event: Row) -> None:
-        show_progress(event)
-        rows.extend(event.get("rows", []))
-        environment.extend(event.get("environment", []))
-
-    both = [each for one in wanted for each in both_places(one)]
-    with progress(both) as show_progress:
-        try:
-            bench(both, on_event)
-        finally:
-            for text in tables(wanted[0], rows, environment):
-                signals.out(text)
-    return sum(row["wrong"] for row in rows)
-
-
-def _measured(wanted: list[Settings], as_json: bool) -> int:
-    """Measure and print; returns how many elements were wrong."""
-    if not as_json:
+    The tables of what was measured before ranks failed are printed, too.
+    """
+    if arguments.nccl_tests:
+        wanted = [each for one in wanted for each in both_places(one)]
+    elif not arguments.json:
         signals.out(heading(wanted))
     if said := note(wanted):
         print(f"collectives: {said}", file=sys.stderr, flush=True)
+    measured = Measurement([], [])
+
+    def on_event(event: Row) -> None:
+        show_progress(event)
+        measured.rows.extend(event.get("rows", []))
+        measured.environment.extend(event.get("environment", []))
+        for row in () if arguments.nccl_tests else event.get("rows", []):
+            signals.out_row(row, line(row), arguments.json)
+
     with progress(wanted) as show_progress:
-
-        def on_event(event: Row) -> None:
-            show_progress(event)
-            for row in event.get("rows", []):
-                signals.out_row(row, line(row), as_json)
-
-        return sum(row["wrong"] for row in bench(wanted, on_event).rows)
+        try:
+            bench(wanted, on_event)
+        finally:
+            for text in tables(wanted[0], *measured) if arguments.nccl_tests else ():
+                signals.out(text)
+    return sum(row["wrong"] for row in measured.rows)
