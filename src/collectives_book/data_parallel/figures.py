@@ -11,22 +11,77 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from collectives.algorithms import NEUTRAL, Mark
-from collectives.figures.style import Picture, Theme, picture
-from collectives_book.data_parallel import captions
+from collectives.figures.style import Picture, Theme
 from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.statements import Rows
 
+ALONE = "one process"
+
+RULES = {"same": "the same rate", "linear": "a rate that grows with the batch"}
 LOOKS = {"same": Mark("#0072B2", "o"), "linear": Mark("#D55E00", "^")}
+
+
+def one_process(rows: Rows) -> Any:
+    """The row of the training in one process."""
+    return next(measured.part(rows, "training")[lambda found: found.backend == ALONE].itertuples())
+
+
+def replicated(rows: Rows) -> Rows:
+    """The rows of the same training on several replicas."""
+    found = measured.part(rows, "training")
+    return found[found.backend != ALONE]
+
+
+def name_of(row: Any) -> str:
+    """The name of a row's series: Horovod's says whether it fuses tensors."""
+    if row.backend == ALONE:
+        return ALONE
+    if row.backend == "horovod":
+        return "horovod, tensor fusion" if row.fusion else "horovod, no fusion"
+    return measured.label(row.backend, row.algorithm)
+
+
+def differences(rows: Rows) -> dict[str, float]:
+    """Of each series, the largest relative difference of a loss from that of one process."""
+    alone = np.array(one_process(rows).losses)
+    return {
+        name_of(row): float(np.max(np.abs(np.array(row.losses) - alone) / alone))
+        for row in replicated(rows).itertuples()
+    }
+
+
+def replicas_of(row: Any) -> str:
+    """How many replicas a row is of, and what joins them."""
+    return f"{row.ranks} replicas, {name_of(row)}"
+
+
+def pair(rows: Rows) -> tuple[Any, Any]:
+    """The row of the training that was killed, and that of the same training without."""
+    row = next(measured.part(rows, "resumed").itertuples())
+    series = replicated(rows)
+    return row, next(series[(series.backend == row.backend) & (series.algorithm == row.algorithm)].itertuples())
+
+
+def changed(rows: Rows) -> int:
+    """Return the number of losses of the resumed training that differ from the undisturbed one, to the bit."""
+    row, whole = pair(rows)
+    return int(np.sum(np.array(row.losses) != np.array(whole.losses)))
+
+
+def by_rule(rows: Rows) -> Rows:
+    """The median accuracy over the seeds, with the least and the most, for each rule and batch."""
+    grouped = measured.part(rows, "rates").groupby(["rule", "batch"], sort=False).accuracy
+    return grouped.agg(accuracy="median", low="min", high="max").reset_index().sort_values("batch", kind="stable")
 
 
 def losses(rows: Rows) -> Picture:
     """The loss of every step: in one process small markers and a line, on replicas larger markers upon it."""
-    alone, series = captions.one_process(rows), _one_of_each(rows)
+    alone, series = one_process(rows), _one_of_each(rows)
     steps = np.arange(1, len(alone.losses) + 1)
 
     def paint(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        axes.plot(steps, alone.losses, ".-", color=theme.ink, lw=1.2, ms=4, label=captions.ALONE)
+        axes.plot(steps, alone.losses, ".-", color=theme.ink, lw=1.2, ms=4, label=ALONE)
         for nth, row in enumerate(series):
             at = slice(2 * nth, None, 2 * len(series))
             look = measured.look(row.backend, row.algorithm)
@@ -35,33 +90,22 @@ def losses(rows: Rows) -> Picture:
                 np.array(row.losses)[at],
                 look.marker,
                 color=look.colour,
-                label=captions.replicas_of(row),
+                label=replicas_of(row),
                 ms=5,
             )
         axes.set_xlabel("step")
         axes.set_ylabel("loss of the batch")
         axes.set_ylim(bottom=0)
-        worst = max(captions.differences(rows).values())
+        worst = max(differences(rows).values())
         kit.message(figure, theme, f"Replicas and one process: the same losses, to a relative {worst:.1g}")
         kit.labels(figure)
 
-    return picture(paint, _losses_alt(rows), kit.WIDTH, 3.0)
+    return kit.drawn(paint, f"Loss of a batch of {alone.batch} by step", 3.0)
 
 
 def _one_of_each(rows: Rows) -> list[Any]:
     """The first row of every back end: more would cover each other."""
-    return list(captions.replicated(rows).drop_duplicates("backend").itertuples())
-
-
-def _losses_alt(rows: Rows) -> str:
-    alone = captions.one_process(rows)
-    worst = max(captions.differences(rows).values())
-    names = statements.listed([captions.replicas_of(row) for row in _one_of_each(rows)])
-    return (
-        f"The loss of a batch of {alone.batch} falls from {alone.losses[0]:.2f} to {alone.losses[-1]:.2f} in "
-        f"{len(alone.losses)} steps in one process. "
-        f"{names} have the same losses, to a relative difference of {worst:.1g}."
-    )
+    return list(replicated(rows).drop_duplicates("backend").itertuples())
 
 
 def times(rows: Rows) -> Picture:
@@ -75,20 +119,20 @@ def times(rows: Rows) -> Picture:
         if points := [(_predicted(row), -nth) for nth, row in enumerate(drawn) if _predicted(row)]:
             axes.plot(*zip(*points, strict=True), "|", color=theme.ink, ms=16, mew=1.4, label="predicted")
             kit.notes(figure, more=[kit.key(theme, "predicted", ls="", marker="|", ms=9)])
-        axes.set_yticks([-nth for nth in range(len(drawn))], [captions.name_of(row) for row in drawn])
+        axes.set_yticks([-nth for nth in range(len(drawn))], [name_of(row) for row in drawn])
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: statements.us(value)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(0.6 - len(drawn), 0.4)
         axes.set_xlabel("time of a step")
         least = min(drawn, key=lambda row: row.median_us, default=None)
-        kit.message(figure, theme, f"The lowest median: {captions.name_of(least)}" if least else "")
+        kit.message(figure, theme, f"The lowest median: {name_of(least)}" if least else "")
 
-    return picture(paint, _times_alt(drawn), kit.WIDTH, 1.2 + 0.3 * len(drawn))
+    return kit.drawn(paint, "Median time of a training step", 1.2 + 0.3 * len(drawn))
 
 
 def _dot(axes: Axes, y: float, row: Any) -> None:
-    look = NEUTRAL if row.backend == captions.ALONE else measured.look(row.backend, row.algorithm)
+    look = NEUTRAL if row.backend == ALONE else measured.look(row.backend, row.algorithm)
     kit.measured_across(axes, look, None, [row.median_us], [row.low_us], [row.high_us], [y])
     beside = axes.get_yaxis_transform()  # in a column at the right, where no bar and no prediction is
     axes.annotate(statements.us(row.median_us), (1.02, y), xycoords=beside, va="center", fontsize=9.5)
@@ -100,16 +144,9 @@ def _predicted(row: Any) -> float | None:
     return None if pd.isna(simulated) else row.median_us - row.reduce_us + simulated
 
 
-def _times_alt(drawn: list[Any]) -> str:
-    said = [f"{captions.name_of(row)} {statements.us(row.median_us)}" for row in drawn]
-    predicted = [f"{captions.name_of(row)} {statements.us(at)}" for row in drawn if (at := _predicted(row)) is not None]
-    more = f" Predicted: {'; '.join(predicted)}." if predicted else ""
-    return f"Median time of a training step: {'; '.join(said)}.{more}"
-
-
 def resumed(rows: Rows) -> Picture:
     """The losses around a killed rank: those of an undisturbed training, and those of the one that resumed."""
-    row, whole = captions.pair(rows)
+    row, whole = pair(rows)
     kept, died, end = int(row.resumed_after), int(row.killed_at), len(row.losses)
     steps = np.arange(1, end + 1)
 
@@ -133,19 +170,15 @@ def resumed(rows: Rows) -> Picture:
         axes.set_xlabel("step")
         axes.set_ylabel("loss of the batch")
         axes.set_ylim(bottom=0)
-        kit.message(figure, theme, captions.same_again(rows).removesuffix("."))
+        kit.message(figure, theme, f"Losses that differ from the undisturbed ones: {changed(rows)} of {end}")
         kit.labels(figure)
 
-    alt = (
-        f"Losses of {end} steps. A rank is killed in step {died}, and the ranks that are started then go on after step "
-        f"{kept}. {captions.same_again(rows)}"
-    )
-    return picture(paint, alt, kit.WIDTH, 3.6)
+    return kit.drawn(paint, f"Losses around a rank that is killed in step {died}", 3.6)
 
 
 def rates(rows: Rows) -> Picture:
     """Accuracy after the same number of epochs against the size of the batch, by both rules."""
-    table = captions.by_rule(rows)
+    table = by_rule(rows)
 
     def paint(figure: Figure, _: Theme) -> None:
         axes = figure.subplots()
@@ -153,11 +186,11 @@ def rates(rows: Rows) -> Picture:
             look = LOOKS[str(rule)]
             bars = [series.accuracy - series.low, series.high - series.accuracy]
             line: dict[str, Any] = {"color": look.colour, "marker": look.marker, "capsize": 2, "lw": 1.2}
-            axes.errorbar(series.batch, series.accuracy, yerr=bars, label=captions.RULES[str(rule)], **line)
+            axes.errorbar(series.batch, series.accuracy, yerr=bars, label=RULES[str(rule)], **line)
         kit.binary_axis(axes, sorted(table.batch.unique()), "samples of a batch", "{:g}".format)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylim(0, 1.02)
         axes.set_ylabel("digits read right")
         kit.labels(figure)
 
-    return picture(paint, f"Share of unseen digits that are read right. {captions.rule_of_rates(rows)}", kit.WIDTH, 3.0)
+    return kit.drawn(paint, "Share of unseen digits that are read right, against the samples of a batch", 3.0)

@@ -4,7 +4,8 @@ A measured value is a filled marker with its interval, a simulated one a line, a
 bound is a line of thin dashes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from textwrap import fill
 from typing import Any
 
@@ -12,9 +13,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator, ScalarFormatter
 from scipy.optimize import isotonic_regression
 
 from collectives.algorithms import Mark
@@ -38,10 +40,69 @@ LABEL_LETTERS, LINE = 19, 64
 # Points that a letter of a tick label takes, and that an x axis of a figure's whole width has.
 LETTER, AXIS = 7.3, 0.62 * 72 * WIDTH
 
+# Words of an alternative text: a screen reader cannot skip a part of it.
+WORDS = 60
+
 
 def nothing() -> Picture:
     """The figure of no rows: all sizes failed, or none was asked for."""
     return picture(lambda *_: None, "There are no rows to draw.", WIDTH, 0.2)
+
+
+def drawn(paint: Callable[[Figure, Theme], None], about: str, height: float) -> Picture:
+    """Paint a figure of the usual width, with `described` as its alternative text."""
+    painted: list[Figure] = []
+
+    def keep(figure: Figure, theme: Theme) -> None:
+        paint(figure, theme)
+        painted.append(figure)
+
+    return replace(picture(keep, "", WIDTH, height), alt=described(about, painted[0]))
+
+
+def described(about: str, figure: Figure) -> str:
+    """Return ``about`` and the values that a figure shows, as an alternative text of at most `WORDS` words.
+
+    >>> figure = Figure()
+    >>> figure.subplots().plot([2, 4, 8], [0.5, 3, 1.5], label="ring")  # doctest: +ELLIPSIS
+    [<matplotlib.lines.Line2D object at ...>]
+    >>> described("Time against ranks", figure)
+    'Time against ranks: ring from 0.5 at 2 to 1.5 at 8.'
+    """
+    shown = [each for axes in figure.axes for each in _shown(axes)]
+    fit = sum(len(" ".join([about, *shown[: nth + 1]]).split()) <= WORDS - 3 for nth in range(len(shown)))
+    parts = [*shown[:fit], *([f"{len(shown) - fit} more"] if fit < len(shown) else [])]
+    return " ".join(f"{about}: {'; '.join(parts)}.".split()) if parts else f"{about}."
+
+
+def _shown(axes: Axes) -> Iterator[str]:
+    """The points that are beside names, or the ends of each named line; of a panel with neither, the title."""
+    title = axes.get_title("left")
+    everything: dict[str, Any] = {str(each.get_label()): each for each in axes.containers} | _labelled(axes)
+    lines = {name: each if isinstance(each, Line2D) else each[0] for name, each in everything.items()}
+    found = [_points(axes, name, line) for name, line in lines.items() if isinstance(line, Line2D)]
+    yield from (f"{title}, {each}" if title else each for each in found if each)
+    if title and not found:
+        yield title
+
+
+def _points(axes: Axes, name: str, line: Line2D) -> str:
+    x, y = (np.asarray(values, dtype=float).tolist() for values in line.get_data())
+    if isinstance(axes.yaxis.get_major_locator(), FixedLocator) and axes.get_yscale() == "linear":
+        ticks = dict(zip(axes.get_yticks(), axes.get_yticklabels(), strict=True))
+        beside = [ticks[min(ticks, key=lambda tick: abs(tick - at))].get_text() for at in y]
+        points = [f"{each} {_written(axes.xaxis, value, None)}" for each, value in zip(beside, x, strict=True)]
+        return ": ".join([*([] if name.startswith("_") else [name]), ", ".join(points)])
+    if name.startswith("_") or not x:
+        return ""
+    where = [f"at {_written(axes.xaxis, value, axes.fmt_xdata)}" for value in x]
+    return from_to(name, where, y, str, lambda value: _written(axes.yaxis, value, axes.fmt_ydata))
+
+
+def _written(axis: Axis, value: float, form: Callable[[float], str] | None) -> str:
+    """A value as the ticks of its axis are written; ``form`` is that of an axis whose ticks are not all named."""
+    ticks = axis.get_major_formatter()
+    return form(value) if form else f"{value:.3g}" if isinstance(ticks, ScalarFormatter) else ticks(value)
 
 
 def binary_axis(
@@ -61,6 +122,7 @@ def binary_axis(
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: named.get(value, "")))
+    axes.fmt_xdata = form
     axes.set_xlabel(name)
 
 
