@@ -1,6 +1,8 @@
 """Reading MSCCL XML: both dialects, and one clear line for every file that is no program."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,34 @@ def test_a_connection_has_one_thread_block_at_each_end() -> None:
 def test_too_many_contributions_are_refused() -> None:
     with pytest.raises(ValueError, match="too many contributions to count"):
         msccl.program(chain("broadcast", 40).replace('loop="2"', 'loop="65536"').encode())
+
+
+def large_programs() -> dict[str, tuple[str, int]]:
+    """Programs of a few megabytes, each with what its proof's time or memory was proportional to; the exit code."""
+    block = [(-1, -1, 0, [do("re", f"i{1 + i % 4000}", f"i{i % 7}") for i in range(20_000)])]
+    send, receive = ([(1 - gpu, 1 - gpu, 0, [do(kind, "i0", "o0", 65536)] * 3000)] for gpu, kind in enumerate("sr"))
+    return {
+        "chunks-times-steps": (xml("allreduce", 65536, [send, receive]), 2),
+        "scratch-of-all-gpus": (xml("allreduce", 16, [[]] * 1024, scratch=65536), 2),
+        "cells-that-are-asked-for": (xml("allreduce", 16384, [[]] * 64), 2),
+        "added-chunks": (xml("allreduce", 512, [[(-1, -1, 0, [do("re", "i0", "o0", 512)] * 2000)], *[[]] * 16]), 2),
+        "sums-that-grow": (xml("allreduce", 4096, [block, [], [], []]), 1),
+    }
+
+
+@pytest.mark.integration  # a process
+def test_large_programs_take_neither_gigabytes_nor_hours(tmp_path: Path) -> None:
+    paths = []
+    for name, (text, _) in large_programs().items():
+        paths.append(str(tmp_path / f"{name}.xml"))
+        Path(paths[-1]).write_text(text)
+    code = """
+import resource, sys
+from collectives.cli import main
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+print([main(["verify", path]) for path in sys.argv[1:]], file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *paths], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stderr.endswith(f"{[code for _, code in large_programs().values()]}\n"), done.stderr

@@ -26,7 +26,7 @@ COLLECTIVES = {
 }
 
 # Larger than any runtime allows. Cells of all GPUs times ranks bounds the table of what the contract asks for.
-MOST_GPUS, MOST_CHUNKS, MOST_COUNTS, MOST_CHANNEL = 1 << 10, 1 << 16, 1 << 26, 1 << 10
+MOST_GPUS, MOST_CHUNKS, MOST_COUNTS, MOST_CHANNEL = 1 << 10, 1 << 16, 1 << 24, 1 << 10
 
 # The largest programs that are published have 1.4 MB and 24,000 steps, four levels deep.
 MOST_BYTES, MOST_ELEMENTS, MOST_DEPTH, LONGEST_VALUE = 1 << 24, 1 << 18, 4, 200

@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.contracts import CONTRACTS
-from collectives.formats.layout import Layout
+from collectives.formats.layout import Layout, sizes_of
 from collectives.formats.order import Order
 from collectives.formats.program import Program, wrong
 from collectives.formats.replay import Contents
 
-# A clock of four bytes for every step and thread block: half a GiB.
-MOST_CLOCKS = 1 << 27
+# Limits of a proof, each half a GiB or ten seconds: clocks of four bytes, cells of all GPUs, chunks of all steps, and
+# contributions that steps add, because a sum has one of each GPU.
+MOST_CLOCKS, MOST_CELLS, MOST_MOVED, MOST_ADDED = 1 << 27, 1 << 21, 1 << 20, 1 << 23
 
 
 class Races:
@@ -31,9 +32,6 @@ class Races:
 
     def __init__(self, program: Program, order: Order) -> None:
         self.program, self.order = program, order
-        if len(program.steps) * len(program.blocks) > MOST_CLOCKS:
-            size = f"{len(program.steps):,} steps in {len(program.blocks):,} thread blocks"
-            raise ValueError(f"size of the program: got {size}, expected a product of at most {MOST_CLOCKS:,}")
 
     @cached_property
     def clocks(self) -> NDArray[np.int32]:
@@ -178,6 +176,7 @@ def proved(program: Program) -> Proved:
     of the protocol; no two steps race for a cell; and every cell that the collective asks for holds each contribution
     once and no uninitialised data.
     """
+    _need_small(program)
     order = Order(program)
     races = Races(program, order)
     layouts = [Layout(program, in_place) for in_place in program.modes]
@@ -186,6 +185,20 @@ def proved(program: Program) -> Proved:
         races.need_none(layout)
         Contents(program, order, layout).need_right()
     return Proved(order, races, layouts)
+
+
+def _need_small(program: Program) -> None:
+    """Raise ValueError for a program whose proof would take gigabytes or hours."""
+    steps = program.steps
+    adding = sum(step.chunks for step in steps if step.kind.reads and (step.kind.receives or step.kind.accumulates))
+    for what, size, most in (
+        ("steps times thread blocks", len(steps) * len(program.blocks), MOST_CLOCKS),
+        ("cells of all GPUs", program.p * sum(sizes_of(program)) + sum(program.scratch), MOST_CELLS),
+        ("chunks of all steps", sum(step.chunks for step in steps), MOST_MOVED),
+        ("chunks of the steps that add, times GPUs", adding * program.p, MOST_ADDED),
+    ):
+        if size > most:
+            raise ValueError(f"size of the program: got {size:,} {what}, expected at most {most:,}")
 
 
 class Loads(NamedTuple):

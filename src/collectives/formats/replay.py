@@ -71,8 +71,11 @@ class Contents:
             self.writer |= dict.fromkeys(written, number)
 
     def _add(self, number: int, one: Counts, other: Counts) -> Counts:
+        """Return the sum; of more contributions than GPUs, which nothing asks for, the first ones."""
         total = dict(one)
         for contribution, times in other.items():
+            if len(total) > self.program.p and contribution not in total:
+                continue
             total[contribution] = min(total.get(contribution, 0) + times, 2)
             if total[contribution] > 1:
                 self.again.setdefault(contribution, number)
