@@ -8,6 +8,7 @@ no file of others, because not every licence allows it.
 
 import csv
 import sys
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,8 @@ class PublicLog(NamedTuple):
     found: str  # the kinds of findings from which something follows
     first: str  # the first of them
     at_first: str  # of a log that was read once before anything was changed for it: what was found then
+    false: str  # the kinds that the author's words contradict, judged by hand; of a healthy log, all that were found
+    false_at_first: str
 
     @property
     def verdict(self) -> str:
@@ -49,6 +52,11 @@ class PublicLog(NamedTuple):
     def verdict_at_first(self) -> str:
         """The same of what was found at the first look; empty for a log whose answer was known before its label."""
         return _agreement(self.expected, self.at_first.replace("none", "")) if self.at_first else ""
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the author says that something is wrong."""
+        return self.expected not in ("", HEALTHY)
 
 
 def _agreement(expected: str, found: str) -> str:
@@ -82,12 +90,42 @@ def judged(row: PublicLog, path: Path) -> PublicLog:
         return row._replace(sources="", found="unreadable", first=str(error).replace(f"{path}: ", ""))
     marked = [each for _, each in found if each.follows]
     sources = ", ".join(dict.fromkeys(source for source, _ in found))
-    kinds = "; ".join(dict.fromkeys(each.kind for each in marked))
-    return row._replace(sources=sources, found=kinds, first=_sentence(marked[0]) if marked else "")
+    kinds = [*dict.fromkeys(each.kind for each in marked)]
+    false = "; ".join(kind for kind in kinds if row.expected == HEALTHY or kind in row.false.split("; "))
+    first = _sentence(marked[0]) if marked else ""
+    return row._replace(sources=sources, found="; ".join(kinds), first=first, false=false)
 
 
 def _sentence(found: Finding) -> str:
     return f"{found.found}; {found.follows}"
+
+
+def counts(of: list[PublicLog]) -> str:
+    """How many are right, and how many statements are false, at the first reading and now, as a table in Markdown."""
+    blind = [row for row in of if row.at_first and row.expected]
+    sets = {
+        "faulty, blind": [row for row in blind if row.is_faulty],
+        "of these, without a table of a benchmark": [
+            row for row in blind if row.is_faulty and "benchmark" not in row.sources
+        ],
+        "healthy, blind": [row for row in blind if not row.is_faulty],
+        "faulty, known": [row for row in of if row.is_faulty and not row.at_first],
+        "healthy, known": [row for row in of if row.expected == HEALTHY and not row.at_first],
+    }
+    lines = ["| logs | | right at first | right now | false at first | false now |", "|---|--:|--:|--:|--:|--:|"]
+    for name, those in sets.items():
+        right = sum(row.verdict == "agrees" for row in those)
+        false = _count(row.false for row in those)
+        early = ("–", "–")
+        if "known" not in name:
+            before = sum(row.verdict_at_first == "agrees" for row in those)
+            early = (f"{before}", f"{_count(row.false_at_first for row in those)}")
+        lines.append(f"| {name} | {len(those)} | {early[0]} | {right} | {early[1]} | {false} |")
+    return "\n".join(lines)
+
+
+def _count(kinds: Iterable[str]) -> int:
+    return sum(len(each.split("; ")) for each in kinds if each)
 
 
 def table(of: list[PublicLog]) -> str:

@@ -35,13 +35,33 @@ def test_what_was_found_at_first_is_kept() -> None:
     assert blind[0]._replace(at_first="").verdict_at_first == ""
 
 
+def test_false_statements_are_counted_apart_from_right_answers() -> None:
+    faulty = PublicLog(
+        "a/b", "x.log", "c", "0", 1, "slow", "timeout", "NCCL log", "timeout; ring", "", "ring", "", "ring"
+    )
+    healthy = faulty._replace(expected="healthy", found="", at_first="dip; graph", false_at_first="dip; graph")
+    cells = [line.split("|")[2:7] for line in public_logs.counts([faulty, faulty, healthy]).splitlines()[2:5]]
+    assert [[cell.strip() for cell in row] for row in cells] == [
+        ["2", "0", "2", "2", "0"],
+        ["2", "0", "2", "2", "0"],
+        ["1", "0", "1", "2", "0"],
+    ]
+
+
+def test_all_that_is_found_in_a_healthy_log_is_false() -> None:
+    healthy = [row for row in ROWS if row.expected == "healthy"]
+    assert [row.place for row in healthy if row.false != row.found.replace("unreadable", "")] == []
+    assert [row.place for row in healthy if row.at_first not in ("", "none", row.false_at_first)] == []
+    assert not [row for row in ROWS if row.false and not {*row.false.split("; ")} <= {*row.found.split("; ")}]
+
+
 def test_a_file_is_known_by_its_hash(tmp_path: Path) -> None:
     path = tmp_path / "any-name"
     path.write_text("\n".join(lines(Job(way="NET/Socket/0"))))
     digest = public_logs.sha256(path.read_bytes()).hexdigest()
     table = tmp_path / "rows" / "public-logs.csv"
     table.parent.mkdir()
-    absent = PublicLog("a/b", "x.log", "c", "0", 1, "slow", "connection", "", "", "", "")
+    absent = PublicLog("a/b", "x.log", "c", "0", 1, "slow", "connection", "", "", "", "", "", "")
     public_logs.write([absent, absent._replace(sha256=digest)], table)
     public_logs.main(str(tmp_path), table)
     before, after = public_logs.rows(table)
