@@ -53,10 +53,13 @@ def measured(path: Path, backends: tuple[str, ...], algorithms: tuple[str, ...])
 
 
 def test_the_tuner_s_file_from_measured_rows(capsys: Capture, tmp_path: Path) -> None:
-    rows = measured(tmp_path / "a.parquet", ("gloo", "nccl"), ("Ring/LL", "Tree/LL128", "default"))
+    rows = measured(tmp_path / "a.parquet", ("gloo", "nccl"), ("Ring/LL", "default", "Tree/LL128"))
     code, out, err = run(capsys, f"export all_reduce --to nccl-tuner --rows {rows}")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "allreduce,1024,1024,tree,ll128,-1,-1,8,-1,-1"
+    rows = measured(tmp_path / "c.parquet", ("gloo", "nccl"), ("Ring/LL", "Tree/LL128", "default"))
+    code, out, err = run(capsys, f"export all_reduce --to nccl-tuner --rows {rows}")
+    assert (code, out, "times: got none by ring or tree that beat" in err) == (2, "", True)
     rows = measured(tmp_path / "b.parquet", ("gloo", "p2p"), ("ring", "two_tree"))
     code, out, err = run(capsys, f"export all_reduce --to nccl-tuner --rows {rows}")
     assert (code, out) == (2, "")
@@ -67,6 +70,15 @@ def test_the_tuner_s_file_from_a_machine(capsys: Capture) -> None:
     code, out, err = run(capsys, "export all_reduce --to nccl-tuner --machine dgx-h100 --nodes 2 --bytes 64K")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "allreduce,65536,65536,tree,ll,-1,2,16,-1,-1"
+
+
+def test_what_is_simulated_leaves_large_buffers_to_nccl_which_may_have_nvls(capsys: Capture) -> None:
+    line = "export all_reduce --to nccl-tuner --machine dgx-h100 --nodes 2 --bytes"
+    code, out, err = run(capsys, f"{line} 16K 64K 1M")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[2:] == ["allreduce,16384,65536,tree,ll,-1,2,16,-1,-1"]
+    code, out, err = run(capsys, f"{line} 1M")
+    assert (code, out, "expected some" in err) == (2, "", True)
 
 
 def test_goal_comes_with_loggopsim_s_parameters(capsys: Capture) -> None:

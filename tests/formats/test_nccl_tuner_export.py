@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.formats.nccl_tuner import Time, known, text
+from collectives.formats.nccl_tuner import Time, known, nvls, text
 
 SIZES = [256, 1024, 4096, 16384]
 
@@ -45,6 +45,24 @@ def test_nothing_is_said_beyond_what_was_tried() -> None:
     assert chosen(file, "broadcast", 256, 2, 16) is None
 
 
+def test_where_nccl_s_own_choice_is_the_fastest_there_is_no_line() -> None:
+    own = [each._replace(algorithm="", seconds=-1.0) for each in times(2, 0)[:4] if each.bytes in (1024, 16384)]
+    file = text(times(2, 4096) + own, "test")
+    chosen_by = {size: chosen(file, "allreduce", size, 2, 16) for size in (256, 257, 1024, 4095, 4096, 4097, 16384)}
+    assert chosen_by == {256: "tree", 257: None, 1024: None, 4095: None, 4096: "ring", 4097: None, 16384: None}
+
+
+def test_nvls_is_named_where_it_was_measured_and_otherwise_left_to_nccl() -> None:
+    assert (known("NVLS/Simple"), known("NVLSTree"), known("default")) == (
+        ("nvls", "simple"),
+        ("nvls_tree", "simple"),
+        ("", "simple"),
+    )
+    # In a node 23 us and the link's time; on four nodes two doublings, and what passes through the ports.
+    assert nvls(1, 8, 100_000_000, 100e9, 1.0).seconds == pytest.approx(23e-6 + 1e-3)
+    assert nvls(4, 32, 100_000_000, 400e9, 100e9).seconds == pytest.approx(23e-6 + 2 * 28e-6 + 1.5e-3)
+
+
 def test_a_protocol_has_its_own_lines() -> None:
     two = [Time("all_gather", "ring", name, -1, 8, size, 1.0) for name, size in (("ll", 256), ("simple", 1024))]
     assert text(two, "test").splitlines()[2:] == [
@@ -54,7 +72,7 @@ def test_a_protocol_has_its_own_lines() -> None:
 
 
 def test_a_single_tree_is_not_nccls() -> None:
-    assert (known("tree"), known("hierarchical_ring"), known("default")) == (None, None, None)
+    assert (known("tree"), known("hierarchical_ring")) == (None, None)
     assert (known("hierarchical_tree"), known("Ring/LL128")) == (("tree", "simple"), ("ring", "ll128"))
 
 

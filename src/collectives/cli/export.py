@@ -10,7 +10,7 @@ from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built
 from collectives.cli.signals import out
-from collectives.formats.nccl_tuner import ANY, COLLECTIVES, Time, known
+from collectives.formats.nccl_tuner import ANY, COLLECTIVES, Time, known, nvls
 from collectives.formats.nccl_tuner import text as tuner_file
 from collectives.formats.program import SLOTS
 from collectives.schedule import Schedule
@@ -118,16 +118,20 @@ def _simulated(arguments: argparse.Namespace) -> list[Time]:
         raise UsageError(f"--to nccl-tuner: got {arguments.collective}, expected all_reduce, or --rows of another")
     on = machine(arguments.machine or "textbook")
     rows = regimes([on], arguments.nodes or NODES, arguments.bytes or SIZES, ALGORITHMS)
-    return [_time(row, on) for row in rows]
+    switched = [nvls(*_where(row, on), on.inside.rate, on.ports * on.network.rate) for row in rows if on.inside]
+    return [_time(row, on) for row in rows] + switched
+
+
+def _where(row: dict[str, Any], on: Any) -> tuple[int, int, int]:
+    """Return the nodes, ranks and bytes of a row."""
+    return row["ranks"] // on.ranks_per_node, row["ranks"], row["bytes"]
 
 
 def _time(row: dict[str, Any], on: Any) -> Time:
     names = known(row["algorithm"], _protocol(row, on))
     if names is None:
         raise RuntimeError(f"NCCL has no {row['algorithm']}")
-    return Time(
-        row["collective"], *names, row["ranks"] // on.ranks_per_node, row["ranks"], row["bytes"], row["seconds"]
-    )
+    return Time(row["collective"], *names, *_where(row, on), row["seconds"])
 
 
 def _protocol(row: dict[str, Any], on: Any) -> str:
@@ -140,7 +144,7 @@ def _protocol(row: dict[str, Any], on: Any) -> str:
 
 
 def _measured(path: Path, collective: str) -> list[Time]:
-    """The rows of one back end by algorithms that NCCL has: NCCL's own, if they are there."""
+    """The rows of one back end by algorithms that NCCL has, and by its own choice: NCCL's rows, if they are there."""
     from collectives.bench.results import table
 
     if collective not in COLLECTIVES:
@@ -159,7 +163,7 @@ def _measured(path: Path, collective: str) -> list[Time]:
         for names in [known(str(row.get("algorithm")))]
         if names is not None
     ]
-    backends = sorted({backend for backend, _ in found})
+    backends = sorted({backend for backend, time in found if time.algorithm})
     if len(backends) > 1 and "nccl" not in backends:
         raise UsageError(f"back ends of {path}: got {', '.join(backends)}, expected nccl or one alone")
     return [time for backend, time in found if backend == ("nccl" if "nccl" in backends else backends[0])]
