@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from collectives_course.criterion import Criterion, Submission, need_equal, random_buffers
+from collectives_course.criterion import Criterion, Submission, need_bounds, need_equal, random_buffers
 from collectives_course.messages import Network, Rank, RunResult
 from collectives_course.verdict import EndedError, Failed
 from collectives_course.world import World
@@ -45,10 +45,10 @@ def _order(submission: Submission, p: int) -> list[int]:
 
 
 def _need(
-    submission: Submission, call: str, p: int = 4, n: int = 12, dtype: DTypeLike = float, **options: Any
+    submission: Submission, call: str, p: int = 4, n: int = 12, dtype: DTypeLike = float, first: int = 0, **options: Any
 ) -> RunResult:
     """What is counted or timed has to be right first: a rank that does nothing sends nothing wrong, and fast."""
-    buffers = [each.astype(dtype) for each in random_buffers(submission, p, n)]
+    buffers = [each.astype(dtype) + np.dtype(dtype).type(first) for each in random_buffers(submission, p, n)]
     played = submission.run(call, [[each.copy()] for each in buffers], **options)
     ranks = _order(submission, p)
     right, parts = result_of(call, ranks, buffers), parts_of(call, ranks, n)
@@ -100,9 +100,15 @@ def any_length(submission: Submission, call: str) -> None:
         _need(submission, call, n=n)
 
 
+def any_length_and_bounds(submission: Submission) -> None:
+    _for_each(any_length)(submission)
+    for n in (0, 3, 10, 12, 103):
+        need_bounds(submission, n, 4)
+
+
 def dtypes(submission: Submission, call: str) -> None:
-    for dtype in (np.float32, np.int32, np.int64, np.uint8):
-        _need(submission, call, n=8, dtype=dtype)
+    for dtype, first in ((np.float32, 0), (np.int32, 2**28 + 1), (np.int64, 2**53 + 1), (np.uint8, 101)):
+        _need(submission, call, n=8, dtype=dtype, first=first)
 
 
 def tree(submission: Submission) -> None:
@@ -191,7 +197,12 @@ CRITERIA = [
     Criterion("gather", 8, "gather on four ranks, twelve elements.", _works("gather")),
     Criterion("all-gather", 11, "all_gather on four ranks, twelve elements.", _works("all_gather")),
     Criterion("any-p", 10, "Any number of ranks: 1, 2, 3, 5, 8.", _for_each(any_ranks)),
-    Criterion("any-length", 10, "Any length: 0, 1, fewer than p, not divisible by p.", _for_each(any_length)),
+    Criterion(
+        "any-length",
+        10,
+        "Any length: 0, 1, fewer than p, not divisible by p; bounds puts larger chunks first.",
+        any_length_and_bounds,
+    ),
     Criterion("dtypes", 5, "float32, int32, int64 and uint8.", _for_each(dtypes)),
     Criterion("tree", 5, "broadcast follows the binomial tree of your order.", tree),
     Criterion(

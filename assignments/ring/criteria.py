@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives_course.criterion import Criterion, Submission, all_equal, need_equal, random_buffers
+from collectives_course.criterion import Criterion, Submission, all_equal, need_bounds, need_equal, random_buffers
 from collectives_course.messages import Network, RunResult
-from collectives_course.verdict import Failed
+from collectives_course.verdict import EndedError, Failed
 
 
 def variant(seed: int) -> dict[str, Any]:
@@ -63,23 +63,22 @@ def any_length(submission: Submission) -> None:
     for n in (0, 1, 3, 5, 6, 7, 103):
         _need_sum(submission, 4, n)
     for n in (0, 3, 10, 12, 103):
-        _need_bounds(submission, n)
-
-
-def _need_bounds(submission: Submission, n: int) -> None:
-    """The remainder may not pile up in one chunk. The sums were right, which is half of the criterion."""
-    p = 4
-    told = submission.call("bounds", n, p)
-    found = told.tolist() if isinstance(told, np.ndarray) else told
-    small, larger = divmod(n, p)
-    wanted = [chunk * small + min(chunk, larger) for chunk in range(p + 1)]
-    if not isinstance(found, list) or not all(isinstance(each, int) for each in found) or found != wanted:
-        raise Failed(f"bounds({n}, {p}): got {told!r:.80}, expected {wanted}: larger chunks first", share=0.5)
+        need_bounds(submission, n, 4)
 
 
 def dtypes(submission: Submission) -> None:
-    for dtype in (np.float32, np.int32, np.int64, np.uint8):
-        _need_result(submission, [np.arange(8, dtype=dtype) + dtype(rank) for rank in range(4)])
+    """With values that another dtype does not hold, and the bytes that this dtype needs."""
+    p, n = 4, 8
+    in_float64 = sum(_need_sum(submission, p, n).bytes_sent(p))
+    for dtype, first in ((np.float32, 0), (np.int32, 2**28 + 1), (np.int64, 2**53 + 1), (np.uint8, 101)):
+        buffers = [first + 2 * np.arange(n, dtype=dtype) + dtype(2 * n * rank) for rank in range(p)]
+        sent = sum(_need_result(submission, [each.astype(dtype) for each in buffers]).bytes_sent(p))
+        expected = in_float64 * np.dtype(dtype).itemsize // 8
+        if sent > expected:
+            raise Failed(
+                f"all_reduce of {np.dtype(dtype)}: the ranks sent {sent:,} bytes together, expected {expected:,}: "
+                "send and add elements of the buffer's own dtype"
+            )
 
 
 def mean(submission: Submission) -> None:
@@ -124,6 +123,23 @@ def owners(submission: Submission) -> None:
             found = "no array" if after is None else after[part]
             raise Failed(f"share_reduce: rank {rank}, chunk {own}: got {found}, expected the sum {total[part]}")
     _need_messages(played, p, (p - 1) * total.nbytes, "share_reduce")
+    _need_shared(submission, p, n)
+
+
+def _need_shared(submission: Submission, p: int, n: int) -> None:
+    """Raise Failed, with half of the points, unless share_only gives every rank the chunks of their owners."""
+    buffers, wanted = random_buffers(submission, p, n), np.empty(n)
+    for rank, buffer in enumerate(buffers):
+        own = (rank + submission.variant["shift"]) % p
+        part = slice(own * n // p, (own + 1) * n // p)
+        wanted[part] = buffer[part]
+    try:
+        played = submission.run("share_only", [[each] for each in buffers])
+        need_equal(played, [wanted] * p, "share_only")
+        _need_messages(played, p, (p - 1) * wanted.nbytes, "share_only")
+    except EndedError as error:
+        error.share = 0.5
+        raise
 
 
 def neighbours(submission: Submission) -> None:
@@ -179,10 +195,10 @@ CRITERIA = [
         "Any length: 0, 1, fewer than p, not divisible by p; bounds puts larger chunks first.",
         any_length,
     ),
-    Criterion("dtypes", 5, "float32, int32, int64 and uint8.", dtypes),
+    Criterion("dtypes", 5, "float32, int32, int64 and uint8, sent and added as they are.", dtypes),
     Criterion("mean", 10, "The mean: add first, then divide once.", mean),
     Criterion("same-bits", 5, "All ranks end with the same bits.", same_bits),
-    Criterion("owners", 10, "share_reduce leaves chunk owned(rank, p) complete.", owners),
+    Criterion("owners", 10, "share_reduce leaves chunk owned(rank, p) complete, share_only passes it to all.", owners),
     Criterion("neighbours", 5, "A rank sends to its next rank alone.", neighbours),
     Criterion("bytes", 10, "2(p - 1)/p of the buffer per rank, counted on the wire, in 2(p - 1) messages.", traffic),
     Criterion("time", 5, "All ranks send at once: the time of 2(p - 1) steps, simulated.", time),

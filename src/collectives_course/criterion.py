@@ -134,14 +134,28 @@ def reading(what: str) -> Iterator[None]:
 
 
 def need_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, argument: int = 0) -> None:
-    """Raise Failed unless this argument of every rank is as expected now; names the first wrong rank and element."""
+    """Raise Failed unless this argument of every rank is as expected now; names the first wrong rank and element.
+
+    Whole numbers are compared exactly: of large ones the tolerance of floats would hide what rounding has lost.
+    """
     for rank, (after, wanted) in enumerate(zip(result.arguments, expected, strict=True)):
         found = after[argument]
         if found is None or found.shape != wanted.shape:
             raise Failed(f"{what}: rank {rank} has {_shape(found)}, expected {_shape(wanted)}")
-        wrong = np.flatnonzero(~np.isclose(found, wanted, rtol=1e-12, atol=0))
+        is_float = "f" in found.dtype.kind + wanted.dtype.kind
+        wrong = np.flatnonzero(~np.isclose(found, wanted, rtol=1e-12, atol=0) if is_float else found != wanted)
         if wrong.size:
             raise Failed(f"{what}: rank {rank}, {_difference(found, wanted, wrong)}")
+
+
+def need_bounds(submission: Submission, n: int, p: int) -> None:
+    """Raise Failed, with half of the points, unless ``bounds(n, p)`` cuts n elements evenly, larger chunks first."""
+    told = submission.call("bounds", n, p)
+    found = told.tolist() if isinstance(told, np.ndarray) else told
+    small, larger = divmod(n, p)
+    wanted = [chunk * small + min(chunk, larger) for chunk in range(p + 1)]
+    if not isinstance(found, list) or not all(isinstance(each, int) for each in found) or found != wanted:
+        raise Failed(f"bounds({n}, {p}): got {told!r:.80}, expected {wanted}: larger chunks first", share=0.5)
 
 
 def all_equal(result: RunResult, what: str, argument: int = 0) -> None:

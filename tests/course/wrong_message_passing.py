@@ -52,6 +52,15 @@ came = __import__("numpy").empty(len(buffer))
 
 WRONG = [
     Wrong("drops the remainder", {"any-length": "failed"}, {"min(chunk, larger)": "0"}, is_quick=True),
+    Wrong(
+        "bounds that nothing uses",
+        {"any-length": "failed"},
+        {
+            "def bounds(n, p):": "def bounds(n, p):\n    return [0] * (p + 1)\n\n\ndef own_bounds(n, p):",
+            "ends = bounds(": "ends = own_bounds(",
+        },
+        says={"any-length": "bounds(3, 4): got [0, 0, 0, 0, 0], expected [0, 1, 2, 3, 3]"},
+    ),
     Wrong("deadlocks with small buffers", {"small-buffers": "failed"}, {"mine % 2 == 0": "True"}, is_quick=True),
     Wrong("deadlocks always", WITHOUT_ALL_GATHER, {"mine % 2 == 0": "False"}),
     Wrong("rounds log2(p) down", {"any-p": "failed"}, {"(comm.size - 1).bit_length()": "comm.size.bit_length() - 1"}),

@@ -1,5 +1,7 @@
 """Wrong rings."""
 
+import textwrap
+
 from course.wrong import Wrong
 
 IMPORT = "from variant import DIRECTION, SHIFT\n"
@@ -46,6 +48,15 @@ THROUGH_RANK_0 = """\
             comm.send(buffer, rank)
 """
 
+IN_FLOAT64 = """\
+    wide = buffer.astype(float)
+    share_reduce(comm, wide)
+    if op == "mean":
+        wide /= comm.size
+    share_only(comm, wide)
+    buffer[:] = wide
+"""
+
 WRONG = [
     Wrong("drops the remainder", {"any-length": "failed"}, {"min(chunk, larger)": "0"}, is_quick=True),
     Wrong(
@@ -76,6 +87,29 @@ WRONG = [
     Wrong("divides before it adds", {"mean": "failed"}, {REDUCE + MEAN: MEAN + REDUCE}),
     Wrong("hard-coded p", {"any-p": "failed", "mean": "failed"}, {"divmod(n, p)": "divmod(n, 4)"}),
     Wrong("off by one chunk", {"*": "failed"}, {"(step + 1 + each)": "(step + each)"}),
+    Wrong("sums in float64 and casts back", {"dtypes": "failed"}, {REDUCE + MEAN + SHARE: IN_FLOAT64}, points=95),
+    Wrong(
+        "sums what is no float in float64",
+        {"dtypes": "failed"},
+        {
+            REDUCE + MEAN + SHARE: '    if buffer.dtype.kind == "f":\n'
+            + textwrap.indent(REDUCE + MEAN + SHARE, "    ")
+            + "        return\n"
+            + IN_FLOAT64
+        },
+        points=95,
+    ),
+    Wrong(
+        "all_reduce has a share_only of its own",
+        {"owners": "failed"},
+        {
+            "def share_only(comm, buffer):": "def share_only(comm, buffer):\n    raise NotImplementedError\n\n\n"
+            "def own_share_only(comm, buffer):",
+            SHARE: SHARE.replace("share", "own_share"),
+        },
+        points=95,
+        is_quick=True,
+    ),
     Wrong("owners are not shifted", {"owners": "failed"}, {"(rank + SHIFT) % p": "rank"}),
     Wrong("goes the other way round", {"neighbours": "failed"}, {IMPORT: IMPORT + "\nDIRECTION = -DIRECTION\n"}),
     Wrong("deadlocks with small buffers", {"small-buffers": "failed"}, {EXCHANGE: SEND + RECV}, is_quick=True),

@@ -66,6 +66,13 @@ WRONG = [
         {"(flat / self.comm.size)": "(flat / 2)"},
         says={"average": "p = 3: the gradient of rank 0 is 1.5 times"},
     ),
+    Wrong(
+        "float32 on the wire",
+        {"steps": "failed", "bytes": "failed"},
+        {SEND: "        flat = flat.float()\n" + SEND, "(flat / self.comm.size)": "(flat.double() / self.comm.size)"},
+        says={"steps": "as much as float32 rounds", "bytes": "0.50 times as many, in float32"},
+        points=85,
+    ),
     Wrong("no broadcast", {"broadcast": "failed"}, {"comm.broadcast(parameter, 0)": "pass"}),
     Wrong("gradients stay from step to step", {"steps": "failed"}, {"        model.zero_grad()\n": ""}),
     Wrong(
