@@ -15,7 +15,6 @@ from collectives.logs.flight.agreement import disagreement
 from collectives.logs.flight.dump import Entry, Shapes, read
 from collectives.logs.flight.findings import findings_of
 from collectives.logs.flight.pickled import load
-from collectives.logs.flight.pickled import written as pickled
 from logs.flight_dumps import OTHERS, Dumps, Job, Step, dumps, job, written
 
 FORMS = ("pickle", "json")
@@ -387,9 +386,3 @@ def test_a_plain_pickle_is_read_as_python_reads_it(protocol: int) -> None:
         ]
     }
     assert load(pickle.dumps([value, 1.5], protocol=protocol)) == [value, 1.5]
-    assert pickle.loads(pickled(value)) == load(pickled(value)) == value
-
-
-def test_only_plain_values_are_pickled() -> None:
-    with pytest.raises(TypeError, match="got object, expected a plain value"):
-        pickled({"a": [object()]})

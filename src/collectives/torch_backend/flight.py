@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import sys
 import threading
 import warnings
@@ -37,8 +38,6 @@ from weakref import WeakSet
 
 import torch
 from torch import distributed as dist
-
-from collectives.logs.flight.pickled import written
 
 SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -179,7 +178,7 @@ def dump(rank: int) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with _dumping:
         try:
-            part.write_bytes(written(snapshot()))
+            part.write_bytes(pickle.dumps(snapshot(), protocol=2))
             part.replace(path)
         except OSError as error:
             warnings.warn(f"no dump of the flight recorder: {error}", RuntimeWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""A pickle of plain dicts, lists, tuples, strings and numbers: written, and loaded with the opcodes of these alone.
+"""A pickle of plain dicts, lists, tuples, strings and numbers, loaded with the opcodes of these alone.
 
 The standard library's loader in Python does the work. No opcode for globals, calls or persistent ids is left in it, so
 nothing in a file can be executed. The loader in C is not enough: a high place of the memo takes as much memory as a
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 # Opcodes by what they count, because a file of a megabyte can stand for gigabytes: those that make or enlarge a value,
@@ -18,9 +18,6 @@ from typing import Any
 MAKING = b"}])(tKMJG\x8aUX\x8c\x8d\x85\x86\x87aesu"
 NAMING = b"N\x88\x89hjqr\x94\x80\x95."
 MOST_PARTS = 1 << 24
-
-# Integers that have an opcode of their own.
-SMALL = 1 << 31
 
 
 def _counted(opcode: int, parts: int) -> Callable[[Any], None]:
@@ -43,39 +40,6 @@ def _counted(opcode: int, parts: int) -> Callable[[Any], None]:
 class _Plain(pickle._Unpickler):
     parts = 0
     dispatch = {opcode: _counted(opcode, 2) for opcode in MAKING} | {opcode: _counted(opcode, 1) for opcode in NAMING}
-
-
-def written(value: Any) -> bytes:
-    """A pickle of protocol 2, as Python's own loader reads it. Raises TypeError for what is not plain.
-
-    >>> load(written({"sizes": [[3, 4], []], "of": ("0", None), "ns": -(1 << 60), "done": True}))
-    {'sizes': [[3, 4], []], 'of': ('0', None), 'ns': -1152921504606846976, 'done': True}
-    """
-    return b"\x80\x02" + b"".join(_parts(value)) + b"."
-
-
-def _parts(value: Any) -> Iterator[bytes]:
-    if value is None or value is True or value is False:
-        yield {None: b"N", True: b"\x88", False: b"\x89"}[value]
-    elif isinstance(value, int):
-        small = -SMALL <= value < SMALL
-        yield (b"J" if small else b"\x8a\x10") + value.to_bytes(4 if small else 16, "little", signed=True)
-    elif isinstance(value, str):
-        data = value.encode("utf8", "replace")
-        yield b"X" + len(data).to_bytes(4, "little") + data
-    elif isinstance(value, dict):
-        yield b"}("
-        for key, each in value.items():
-            yield from _parts(key)
-            yield from _parts(each)
-        yield b"u"
-    elif isinstance(value, list | tuple):
-        yield b"](" if isinstance(value, list) else b"("
-        for each in value:
-            yield from _parts(each)
-        yield b"e" if isinstance(value, list) else b"t"
-    else:
-        raise TypeError(f"got {type(value).__name__}, expected a plain value")
 
 
 def load(data: bytes) -> Any:
