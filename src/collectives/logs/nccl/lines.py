@@ -44,7 +44,7 @@ TORCH = re.compile(
 )
 OWN = re.compile(r"\[[EF][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d")
 # Where what belongs to such a line ends, how many lines it has at most, and how much is read of each and shown of all.
-END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^\S{1,60}Error: ")
+END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^(?!nccl)\S{1,60}Error: ")
 MOST_LINES, MOST_READ, MOST_SHOWN = 12, 1 << 12, 600
 NOISE = re.compile(
     r", TensorDeviceTypes=TensorOptions\(.{0,400}?\(nullopt\)\)"
@@ -92,6 +92,8 @@ def read(lines: Iterable[Line]) -> Log:
     for at, text in lines:
         reader.log.lines += 1
         reader.log.has_geforce = reader.log.has_geforce or GEFORCE.search(text) is not None
+        if reader.file != at.file:
+            reader.end(at.file)
         if reader.records or any(word in text for word in WORDS):
             reader.text(at, text)
     reader.flush()
@@ -119,6 +121,7 @@ class _Reader:
         self.finished: set[Process] = set()  # whose next rings belong to a communicator that is not named yet
         self.links: dict[Process, float] = {}
         self.records: dict[str, _Record] = {}  # of each writer
+        self.file = ""
         self.newest = ""  # who began a record last
         self.pointers: dict[tuple[str, int, str], Communicator] = {}  # by host, process and NCCL's address of it
 
@@ -133,8 +136,9 @@ class _Reader:
             self.line(at, process, head["level"], head["source"], text[head.end() : following and following.start()])
         begun = text[:MOST_READ]
         is_new = TORCH.search(begun) or (not heads and form_of(begun, ANYWHERE + BESIDE))
-        if not is_new and not writer and self.newest in self.records:
-            writer = self.newest  # what was wrapped has no prefix
+        if not writer and (newest := self.records.get(self.newest)):  # what was wrapped has no prefix
+            is_inside = re.match(r"[a-z]+ ", begun) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
+            writer, is_new = ("", is_new) if is_new and not is_inside else (self.newest, None)
         if is_new or END.search(text):
             self.close(writer)
         if is_new:
@@ -147,6 +151,12 @@ class _Reader:
             record.texts.append(begun)
             if len(record.texts) == MOST_LINES:
                 self.close(writer)
+
+    def end(self, file: str = "") -> None:
+        """Close what the last file has left open."""
+        for writer in [*self.records]:
+            self.close(writer)
+        self.file = file
 
     def close(self, writer: str) -> None:
         """Keep what a record says: a call that timed out, or the first form that it has, with torch's `Last error`."""
@@ -309,8 +319,7 @@ class _Reader:
 
     def flush(self) -> None:
         """What no line has named a communicator for belongs to one as large as its largest rank says."""
-        for writer in [*self.records]:
-            self.close(writer)
+        self.end()
         waiting = [each for some in self.early.values() for each in some]
         if not waiting:
             return
