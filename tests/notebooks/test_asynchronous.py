@@ -1,4 +1,4 @@
-"""The experiment about workers out of step: its parameters, its rows from real ranks, its model and its sentences."""
+"""The experiment about workers out of step: its parameters, its rows from real ranks, its model and its tables."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from collectives.bench.results import read
 from collectives_book import ExperimentError, checked
-from collectives_book.asynchronous import captions, figures, model
+from collectives_book.asynchronous import figures, model
 from collectives_book.asynchronous.experiment import Parameters, run
 
 GOOD: dict[str, Any] = {
@@ -107,27 +107,12 @@ def made(**columns: Any) -> Any:
     return pd.DataFrame(lines)
 
 
-def test_sentences_and_alternative_texts_have_the_rows_numbers() -> None:
-    table = made()
-    assert captions.kept(table, "compute") == (
-        "If one worker computes 4× as long, the modes keep this share of their updates per second: "
-        "synchronous 50% and asynchronous 100%."
-    )
-    assert captions.faster(table, "compute", "asynchronous", "synchronous") == (
-        "*asynchronous* makes 2.00 times as many updates per second as *synchronous* (2 runs each, too few for proof)"
-    )
-    late = table[table.slow == "compute"]
-    assert captions.lag(late).endswith("asynchronous 2 (1, 2).")
-    assert captions.reached(late).startswith(
-        "To a loss of 1.00, the lowest that every run reaches, it took synchronous"
-    )
-    assert captions.repeatable(table).endswith("synchronous 1 from 4 runs; asynchronous 4 from 4 runs.")
-    assert "14.3% of the updates, not 14.3%" in captions.share(late)
-    assert captions.beside(late).endswith("All runs of *asynchronous* are above them at 0 points and below them at 0.")
-    assert "synchronous 1.00 (75% of the test images" in captions.last(late)
-    assert "one worker computes 4× as long: synchronous 3, asynchronous 7" in figures.rates(table, {}).alt
-    assert "asynchronous, largest 2" in figures.staleness(late).alt
-    assert "asynchronous 1.00 to 1.00 after 2.0 s" in figures.loss(late).alt
+def test_tables_have_the_rows_numbers() -> None:
+    late = made()[lambda rows: rows.slow == "compute"]
+    assert figures.lag(late).loc["asynchronous"].tolist() == [2, 1, 2]
+    assert figures.outcome(late).loc["asynchronous"].tolist() == ["1.00", "75%", "14", "2 s to 2.01 s"]
+    for draw in (figures.staleness, figures.loss, lambda rows: figures.rates(rows, {})):
+        assert "asynchronous" in draw(late).alt
 
 
 def test_the_model_knows_who_waits_for_whom() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from collectives.algorithms import Mark
 from collectives.bench.statistics import median_interval
-from collectives.figures.style import Picture, Theme, picture
-from collectives.units import many
+from collectives.figures.style import Picture, Theme
+from collectives.units import duration
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 
@@ -80,7 +81,7 @@ def rates(rows: Rows, predicted: dict[tuple[str, str], float]) -> Picture:
         kit.message(figure, theme, _quickest(table))
         kit.notes(figure, table, _kinds(theme, table, bool(predicted)))
 
-    return picture(paint, _rates_alt(table), kit.WIDTH, 1.2 + 0.85 * len(places))
+    return kit.drawn(paint, f"Updates per second of {table.workers.iloc[0]} workers", 1.2 + 0.85 * len(places))
 
 
 def _markers(axes: Axes, mode: str, group: Rows, heights: list[float]) -> None:
@@ -108,14 +109,6 @@ def _quickest(table: Rows) -> str:
     return f"Most updates if {who}: {statements.listed(ahead)}"
 
 
-def _rates_alt(table: Rows) -> str:
-    parts = []
-    for _, group in table.groupby("slow", sort=False):
-        each = [f"{name(row.mode, row.bound)} {1e6 / row.median_us:.0f}" for row in group.itertuples()]
-        parts.append(f"{slowness(next(group.itertuples()))}: {', '.join(each)}".replace("\n", " "))
-    return f"Measured updates per second of {table.workers.iloc[0]} workers. {'; '.join(parts)}."
-
-
 def staleness(rows: Rows) -> Picture:
     """How stale the parameters were: a histogram for each mode, of all its runs with one slow worker."""
     counts = {str(mode): added(group.staleness) for mode, group in rows.groupby("mode", sort=False)}
@@ -125,18 +118,24 @@ def staleness(rows: Rows) -> Picture:
         panels = figure.subplots(1, len(counts), squeeze=False)[0]
         for axes, (mode, found) in zip(panels, counts.items(), strict=True):
             axes.bar(range(len(found)), [100 * each / sum(found) for each in found], 1.0, color=LOOKS[mode].colour)
-            axes.set_title(_named(mode, bound, found).replace(": ", "\n"), loc="left", fontsize=9)
+            axes.set_title(f"{name(mode, bound)}\nlargest {len(found) - 1}", loc="left", fontsize=9)
             axes.set_xlim(-0.5, max(len(found), 2) - 0.5)
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         panels[0].set_ylabel("% of updates")
         figure.supxlabel("steps ahead of the slowest worker when parameters were read", fontsize=10)
 
-    said = "; ".join(_named(mode, bound, found).replace(": ", ", ") for mode, found in counts.items())
-    return picture(paint, f"Histograms of the staleness of all updates. {said}.", kit.WIDTH, 2.4)
+    return kit.drawn(paint, "Histograms of the staleness of all updates", 2.4)
 
 
-def _named(mode: str, bound: int, counts: list[int]) -> str:
-    return f"{name(mode, bound)}: largest {len(counts) - 1}"
+def lag(rows: Rows) -> Rows:
+    """Return a table of the largest staleness of each mode, and of its median and largest delay."""
+    delays = {mode: added(runs.delay) for mode, runs in modes(rows)}
+    columns = {
+        "largest staleness": [len(added(runs.staleness)) - 1 for _, runs in modes(rows)],
+        "median delay": [np.repeat(range(len(each)), each)[(sum(each) - 1) // 2] for each in delays.values()],
+        "largest delay": [len(each) - 1 for each in delays.values()],
+    }
+    return pd.DataFrame(columns, index=[*delays])
 
 
 def added(counts: Rows) -> list[int]:
@@ -169,7 +168,7 @@ def loss(rows: Rows) -> Picture:
         kit.message(figure, theme, _lowest(rows))
         kit.labels(figure)
 
-    return picture(paint, _loss_alt(rows), kit.WIDTH, 3.6)
+    return kit.drawn(paint, "Loss of each run against updates, and against seconds", 3.6)
 
 
 def _lowest(rows: Rows) -> str:
@@ -179,12 +178,23 @@ def _lowest(rows: Rows) -> str:
     return f"Lowest median loss in the end: {statements.least(medians)}"
 
 
-def _loss_alt(rows: Rows) -> str:
-    parts = []
-    for mode, runs in modes(rows):
-        last = [row.losses[-1] for row in runs.itertuples()]
-        parts.append(f"{mode} {min(last):.2f} to {max(last):.2f} after {runs.seconds.median():.1f} s")
-    return (
-        f"Loss against updates, and the same against time, of {many(rows.repetition.nunique(), 'run')} in each mode. "
-        f"After {rows.updates.iloc[0]} updates: {'; '.join(parts)}."
+def outcome(rows: Rows) -> Rows:
+    """Return a table of each mode's loss and accuracy, and of its way to the lowest loss that every run reaches."""
+    goal = max(min(row.losses) for row in rows.itertuples())
+    first = rows.losses.map(lambda losses: int(np.argmax(np.array(losses) <= goal)))
+    found = rows.assign(
+        last=rows.losses.map(lambda losses: losses[-1]),
+        updates_to=first * rows.workers,
+        seconds_to=[at[nth] for at, nth in zip(rows["at"], first, strict=True)],
     )
+    forms = {
+        "loss in the end": ("last", "{:.2f}".format),
+        "test images correct": ("accuracy", "{:.0%}".format),
+        f"updates to a loss of {goal:.2f}": ("updates_to", "{:.0f}".format),
+        f"time to a loss of {goal:.2f}": ("seconds_to", duration),
+    }
+    lines = {
+        mode: {of: statements.span(runs[each], form) for of, (each, form) in forms.items()}
+        for mode, runs in modes(found)
+    }
+    return pd.DataFrame.from_dict(lines, orient="index")

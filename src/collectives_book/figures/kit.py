@@ -61,18 +61,19 @@ def drawn(paint: Callable[[Figure, Theme], None], about: str, height: float) -> 
 
 
 def described(about: str, figure: Figure) -> str:
-    """Return ``about`` and the values that a figure shows, as an alternative text of at most `WORDS` words.
+    """Return ``about``, the figure's message and the values that it shows, as a text of at most `WORDS` words.
 
     >>> figure = Figure()
     >>> figure.subplots().plot([2, 4, 8], [0.5, 3, 1.5], label="ring")  # doctest: +ELLIPSIS
     [<matplotlib.lines.Line2D object at ...>]
     >>> described("Time against ranks", figure)
-    'Time against ranks: ring from 0.5 at 2 to 1.5 at 8.'
+    'Time against ranks. ring from 0.5 at 2 to 1.5 at 8.'
     """
-    shown = [each for axes in figure.axes for each in _shown(axes)]
-    fit = sum(len(" ".join([about, *shown[: nth + 1]]).split()) <= WORDS - 3 for nth in range(len(shown)))
+    said = ". ".join(" ".join(each.split()) for each in (about, figure.get_suptitle()) if each)
+    shown = [" ".join(each.split()) for axes in figure.axes for each in _shown(axes)]
+    fit = sum(len(" ".join([said, *shown[: nth + 1]]).split()) <= WORDS - 2 for nth in range(len(shown)))
     parts = [*shown[:fit], *([f"{len(shown) - fit} more"] if fit < len(shown) else [])]
-    return " ".join(f"{about}: {'; '.join(parts)}.".split()) if parts else f"{about}."
+    return ". ".join([said, *(["; ".join(parts)] if parts else [])]) + "."
 
 
 def _shown(axes: Axes) -> Iterator[str]:
