@@ -101,6 +101,8 @@ SAME_ON_ANY_MACHINE = [
     Hostile("computes for a while", "passed", COMPUTES.format(0.5)),
     Hostile("computes for too long", "timeout", COMPUTES.format(2.0)),
     Hostile("naps for ever", "timeout", "import time\nwhile True: time.sleep(0.001)"),
+    Hostile("naps and asks for ever", "timeout", "import time\nwhile True: time.sleep(0.09); comm.time()"),
+    Hostile("asks often", "passed", "for _ in range(1000): comm.time()"),
     Hostile("a rank that has returned goes on", "failed", "import numpy\ncomm.recv(numpy.zeros(1), 1 - comm.rank)"),
 ]
 

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from collectives_course.grade import grade
 from collectives_course.process import RankProcess
 from collectives_course.sandbox import Limits
 from collectives_course.verdict import Crashed, TimedOut
+from course import test_hostile
+from course.hostile_rings import HOSTILE
 from course.wrong import ASSIGNMENTS
 from places import ROOT
 
@@ -69,7 +72,7 @@ def as_stranger(*typed: str) -> list[str]:
 def test_another_user_than_root_grades_too(tmp_path: Path) -> None:
     code = (
         "import json, sys; from pathlib import Path; from course import test_sandbox as t\n"
-        "print(json.dumps([t.probe()['worked'], t.points()]))"
+        "print(json.dumps([t.probe()['worked'], t.points(), t.attacked()]))"
     )
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"}
@@ -77,7 +80,25 @@ def test_another_user_than_root_grades_too(tmp_path: Path) -> None:
         as_stranger(sys.executable, "-c", code), capture_output=True, text=True, timeout=120, env=environment, cwd="/"
     )
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == [[], 100]
+    assert json.loads(ran.stdout) == [[], 100, ATTACKS]
+
+
+ATTACKS = {
+    "asks again and again": "timeout",
+    "its first thread ends": "crashed",
+    "memory that no limit sees": "blocked",
+}
+
+
+def attacked() -> dict[str, str]:
+    """How the first criterion of a few attacks ends."""
+    found = {}
+    for hostile in HOSTILE:
+        if hostile.name in ATTACKS:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "ring.py").write_text(hostile.text((REFERENCE / "ring.py").read_text()))
+                found[hostile.name] = grade(test_hostile.ring(hostile), Path(folder)).verdicts[0].status
+    return found
 
 
 def points(sandboxed: bool = True) -> float:

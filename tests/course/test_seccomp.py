@@ -2,6 +2,8 @@
 
 import errno
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -84,6 +86,14 @@ def test_ranks_share_no_futex_and_no_page_cache() -> None:
     for number in (221, 327, 27, 187, 277):  # fadvise64, preadv2, mincore, readahead, sync_file_range
         assert verdict("x86_64", X86, number) == EPERM
     assert verdict("x86_64", X86, 451) == ENOSYS  # cachestat
+
+
+@pytest.mark.integration
+def test_the_library_waits_by_the_same_call_on_every_machine_that_has_a_filter() -> None:
+    code = "import platform, sys; from importlib import reload; from collectives.backends.p2p.loop import system\n"
+    code += "for platform.machine in [lambda name=name: name for name in sys.argv[1:]]: print(reload(system).FUTEX)"
+    told = subprocess.check_output([sys.executable, "-c", code, *seccomp.MACHINES], text=True, timeout=100)
+    assert [int(each) for each in told.split()] == [seccomp.FUTEX[table] for table, _ in seccomp.MACHINES.values()]
 
 
 def test_other_tables_of_calls_are_closed() -> None:
