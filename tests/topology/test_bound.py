@@ -10,7 +10,7 @@ import pytest
 from collectives.cli import main
 from collectives.machine import Machine, machine
 from collectives.topology.bound import BOUNDED, bound, seconds
-from collectives.topology.graph import NO_LINKS, Graph, flow, graph, ways
+from collectives.topology.graph import NO_LINKS, Graph, flow, graph, graph_of_ports, ways
 
 # Algorithm bandwidth of all-gathers, GB/s: Zhao et al., ForestColl (arXiv 2402.06787); DGX-1: Cai et al. 2021, R/C.
 PUBLISHED = {
@@ -193,7 +193,8 @@ def test_bad_links_get_one_line(
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("all_gather --machine textbook", "links of textbook: got none, expected a machine with links"),
+        ("all_gather --machine dgx-h100 -p 12", "ranks of dgx-h100: got 12, expected a multiple of 8, or fewer"),
+        ("all_gather --machine dgx-h100 -p 1024", "ranks and switches of dgx-h100: got 1,153, expected at most 1,024"),
         ("all_gather --machine dgx1 -p 12", "ranks of dgx1: got 12, expected 8"),
         ("all_gather --machine mi250 -p 24", "ranks of mi250: got 24, expected a multiple of 16, or fewer"),
         ("all_gather --machine mi250 -p 65536", "ranks and switches of mi250: got 65,537, expected at most 1,024"),
@@ -226,6 +227,30 @@ def test_what_would_take_too_long_is_refused(collective: str, name: str, says: s
     of = graph(Machine.model_validate(made), 32) if name == "digits" else graph(machine(name))
     with pytest.raises(ValueError, match=says):
         bound(collective, of)
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "p", "algbw"),
+    [
+        ("dgx-h100", "all_gather", 8, 337 * 8 / 7),
+        ("dgx-h100", "all_gather", 4, 337 * 4 / 3),
+        ("dgx-h100", "all_reduce", 8, 337 * 8 / 14),
+        ("dgx-h100", "all_gather", 64, (337 + 50) * 64 / 63),  # a rank has both ports
+        ("dgx-h100", "all_reduce", 16, (337 + 50) * 16 / 30),
+        ("dgx-h100", "all_to_all", 32, 8 * 50 * 32 / (8 * 24)),  # 8 ranks a node have 24 pieces of n/32 for the others
+        ("dgx-h100", "broadcast", 16, 337 + 50),
+        ("summit", "all_gather", 12, 23 * 12 / 6),  # all ranks of a node share its ports
+        ("textbook", "all_gather", 8, 25 * 8 / 7),
+    ],
+)
+def test_a_machine_without_links_is_bound_by_its_ports(name: str, collective: str, p: int, algbw: float) -> None:
+    found = bound(collective, graph_of_ports(machine(name), p))
+    assert float(found.algbw / 10**9) == pytest.approx(algbw)
+
+
+def test_the_command_takes_a_machine_without_links(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bound", "all_gather", "--machine", "dgx-h100"]) == 0
+    assert capsys.readouterr().out.startswith("all_gather on 8 ranks of dgx-h100: algbw at most 385.14 GB/s")
 
 
 def test_the_command_prints_the_fraction_as_text(capsys: pytest.CaptureFixture[str]) -> None:

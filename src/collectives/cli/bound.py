@@ -1,4 +1,4 @@
-"""The verb ``bound``: the least time of a collective on a machine whose links are known one by one."""
+"""The verb ``bound``: the least time of a collective on a machine's links, or on its ports."""
 
 import argparse
 from pathlib import Path
@@ -6,15 +6,21 @@ from typing import Any
 
 from collectives import units
 from collectives.cli.options import add_json, whole, wrong_input
+from collectives.cli.schedules import RANKS
 from collectives.cli.signals import out_row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be typed."""
     parser.add_argument("collective", help="all_gather, reduce_scatter, all_reduce, broadcast, reduce or all_to_all")
-    machines = "dgx1, dgx2, a100, mi250, ndv2, mesh:5x5, torus:4x4x4, or your own NAME.yaml with links"
+    machines = "a preset, mesh:5x5, torus:4x4x4, or your own NAME.yaml; without links its ports count"
     parser.add_argument("--machine", required=True, help=machines)
-    parser.add_argument("-p", "--ranks", type=whole(units.MOST_RANKS), help="ranks (default: those of one node)")
+    parser.add_argument(
+        "-p",
+        "--ranks",
+        type=whole(units.MOST_RANKS),
+        help=f"ranks (default: those of one node, or {RANKS} nodes of one)",
+    )
     parser.add_argument("--root", type=int, default=0, help="of a broadcast or reduce (default 0)")
     parser.add_argument("--svg", metavar="NAME", help="draw the links and the cut: NAME-light.svg, NAME-dark.svg")
     add_json(parser)
@@ -24,11 +30,12 @@ def run(arguments: argparse.Namespace) -> None:
     """One row."""
     from collectives.machine import machine
     from collectives.topology.bound import bound
-    from collectives.topology.graph import graph
+    from collectives.topology.graph import graph, graph_of_ports
 
     with wrong_input():
         on = machine(arguments.machine)
-        found = bound(arguments.collective, graph(on, arguments.ranks), arguments.root)
+        p = arguments.ranks or (on.ranks_per_node if on.ranks_per_node > 1 else RANKS)
+        found = bound(arguments.collective, graph(on, p) if on.links else graph_of_ports(on, p), arguments.root)
         if arguments.svg:
             from collectives.cli.show import save
             from collectives.figures.links import cut

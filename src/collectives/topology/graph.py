@@ -85,6 +85,36 @@ def graph(machine: Machine, p: int | None = None) -> Graph:
     return _graph(machine.name, p, n, links | dict.fromkeys(between, network), between)
 
 
+def graph_of_ports(machine: Machine, p: int) -> Graph:
+    """Return the graph of a machine without ``links`` for p ranks: its ports, and a switch that never is in the way.
+
+    A rank has a port to its node's switch, and one to the network's switch, or to the port that it shares with others.
+    Groups of nodes, and nodes that are slower, are left out: the least time on this graph is still one of the machine.
+
+    Raises ValueError for several nodes that are not full, and for too many ranks.
+
+    >>> from collectives.machine import machine
+    >>> node = graph_of_ports(machine("dgx-h100"), 8)
+    >>> node.vertices, node.leaving(np.array([0])) * int(node.unit)
+    (9, 337000000000)
+    """
+    g, ports = machine.ranks_per_node, machine.ports
+    nodes = -(-p // g)
+    if nodes > 1 and p % g:
+        raise ValueError(f"ranks of {machine.name}: got {p:,}, expected a multiple of {g}, or fewer")
+    inside = nodes if machine.inside and min(p, g) > 1 else 0
+    shared = nodes * ports if nodes > 1 and ports < g else 0
+    n = p + inside + shared + (nodes > 1)
+    if n > MOST_VERTICES:
+        raise ValueError(f"ranks and switches of {machine.name}: got {n:,}, expected at most {MOST_VERTICES:,}")
+    links = {(r, p + r // g): Fraction(machine.inside.rate) for r in range(p) if inside and machine.inside}
+    outer = [(r, p + inside + r // g * ports + r % g * ports // g if shared else n - 1) for r in range(p * (nodes > 1))]
+    outer += [(p + inside + port, n - 1) for port in range(shared)]
+    links |= dict.fromkeys(outer, Fraction(machine.network.rate))
+    both = links | {(b, a): rate for (a, b), rate in links.items()}
+    return _graph(machine.name, p, n, both, outer + [(b, a) for a, b in outer])
+
+
 def _graph(name: str, p: int, n: int, links: dict[tuple[int, int], Fraction], between: list[tuple[int, int]]) -> Graph:
     scale = lcm(*(rate.denominator for rate in links.values())) if links else 1
     whole = {ends: int(rate * scale) for ends, rate in links.items()}
