@@ -111,6 +111,49 @@ def late(rank: int, p: int) -> str:
     return said
 
 
+def forked(rank: int, p: int) -> str:
+    """Rank 1 forks a process, which calls on its groups; the ranks go on."""
+    group = dist.new_group(timeout=timedelta(seconds=SECONDS))
+    x, y, z = (torch.full((3,), rank + 1.0) for _ in range(3))
+    collectives.all_reduce(x, group=group)
+    collectives.all_reduce(y, group=group, async_op=True).wait()  # type: ignore[union-attr]
+    said = ""
+    if rank == 1:
+        early = collectives.all_reduce(z, group=group, async_op=True)
+        assert early
+        said = in_a_child(
+            group, [lambda: collectives.all_reduce(y, group=group), lambda: later(y, group).wait(), early.wait]
+        )
+    dist.barrier()
+    later(z, group).wait() if rank != 1 else early.wait()
+    collectives.all_reduce(x, group=group)
+    total = p * (p + 1) / 2
+    assert (x.tolist(), z.tolist()) == ([p * total] * 3, [total] * 3), (x, z)
+    return said
+
+
+def later(tensor: torch.Tensor, group: Any) -> Any:
+    return collectives.all_reduce(tensor, group=group, async_op=True)
+
+
+def in_a_child(group: Any, calls: list[Callable[[], object]]) -> str:
+    """What calls raise in a process that is forked; it is killed if one hangs."""
+    reader, writer = os.pipe()
+    if not os.fork():
+        signal.alarm(20)
+        for call in calls:
+            try:
+                call()
+                os.write(writer, b"it returned ")
+            except RuntimeError as error:
+                os.write(writer, " ".join(str(error).split()[:6]).encode() + b", ")
+        communicator(group).close()  # as when it frees the group
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        return pipe.read()
+
+
 def leaves(rank: int, p: int) -> str:
     """Whether groups that were used and destroyed leave descriptors, mappings or files."""
     before = left()
@@ -150,13 +193,16 @@ def left() -> tuple[int, int, list[str]]:
     return sum("memfd:collectives" in each for each in opened), maps, [*sorted(os.listdir("/dev/shm")), *names]  # noqa: PTH208
 
 
+CASES = {"fails": fails, "forked": forked, "late": late, "leaves": leaves, "refused": refused}
+
+
 def main(do: str, p: int, *rest: str) -> None:
     """Run p ranks as forks of this process; each prints what it has seen."""
     store = os.path.join(tempfile.mkdtemp(), "store")  # noqa: PTH118
 
     def one(rank: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=p)
-        said = {"fails": fails, "late": late, "leaves": leaves, "refused": refused}[do](rank, p, *rest)
+        said = CASES[do](rank, p, *rest)
         sys.stdout.write(f"rank {rank}: {said}\n")
         sys.stdout.flush()
         os._exit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -25,11 +26,11 @@ class Work(dist.Work):
 
     def __init__(self, job: Future[Tensors], collective: str) -> None:
         super().__init__()
-        self._job, self._collective = job, collective
+        self._job, self._collective, self._process = job, collective, os.getpid()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it is done; raises what went wrong, or TimeoutError after ``timeout``. None and 0 are no limit."""
-        job = _awaited(self._job)
+        job = self._awaited()
         if timeout and not wait([job], timeout.total_seconds()).done:
             raise TimeoutError(
                 f"{self._collective}: got no end within {timeout.total_seconds():g} s, the limit of this wait(); "
@@ -40,7 +41,7 @@ class Work(dist.Work):
 
     def result(self) -> Tensors:
         """The outputs, when it is done; raises what went wrong."""
-        return _awaited(self._job).result()
+        return self._awaited().result()
 
     def is_completed(self) -> bool:
         """Whether it is done, well or not."""
@@ -52,7 +53,7 @@ class Work(dist.Work):
 
     def exception(self) -> BaseException | None:
         """What went wrong, when it is done; None if nothing did."""
-        return _awaited(self._job).exception()
+        return self._awaited().exception()
 
     def synchronize(self) -> None:
         """Wait until it is done."""
@@ -60,12 +61,17 @@ class Work(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Tensors]:
         """A torch future of the outputs, for ``then`` and the like; waiting for it raises RuntimeError if it failed."""
-        _awaited(self._job)  # C++ waits for a future, and runs nothing meanwhile
+        self._awaited()  # C++ waits for a future, and runs nothing meanwhile
         done = self._future()
         # A callback that raises is an error for C++, too. `Future.set_exception` is not: there it is a value.
         outputs = done.then(lambda _: self._job.result())
         self._job.add_done_callback(lambda _: self._tell(done))
         return outputs
+
+    def _awaited(self) -> Future[Tensors]:
+        if self._process != os.getpid() and not self._job.done():
+            raise RuntimeError(FORKED)
+        return _awaited(self._job)
 
     def _future(self) -> torch.futures.Future[Tensors]:
         return torch.futures.Future()
@@ -73,6 +79,11 @@ class Work(dist.Work):
     def _tell(self, future: torch.futures.Future[Tensors]) -> None:
         future.set_result([] if self._job.exception() else self._job.result())
 
+
+FORKED = (
+    "this process was forked by a rank of the process group, whose connections are the rank's: call in the rank, or "
+    "make a group in this process"
+)
 
 # How long the interpreter's end waits for each thread that was told to end.
 JOIN_SECONDS = 1.0
@@ -85,7 +96,7 @@ class _Worker:
     """Where the background calls of one group run, one after the other."""
 
     def __init__(self) -> None:
-        self._jobs: _Jobs = SimpleQueue()
+        self._jobs: _Jobs | None = SimpleQueue()  # None where the thread is another process's
         # A daemon: a call whose peers never come does not keep the interpreter from its end.
         self.thread = threading.Thread(target=_run, args=(self._jobs,), daemon=True, name="collectives")
         self.thread.start()
@@ -99,9 +110,15 @@ class _Worker:
         promised: Future[Tensors] = Future()
         if job and threading.current_thread() is self.thread:
             _do(promised, job)
+        elif self._jobs is None:
+            promised.set_exception(RuntimeError(FORKED))
         else:
             self._jobs.put((promised, job))
         return promised
+
+    def refuse(self) -> None:
+        """Have every later job fail."""
+        self._jobs = None
 
     def end(self) -> None:
         """Have the thread end after all that was put before."""
@@ -151,6 +168,15 @@ def _awaited(job: Future[Tensors]) -> Future[Tensors]:
 
 
 _workers: WeakKeyDictionary[dist.ProcessGroup, _Worker] = WeakKeyDictionary()
+
+
+def _forked() -> None:
+    """Have all that is asked of a parent's threads fail: they do not run here."""
+    for worker in list(_workers.values()):
+        worker.refuse()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def start(job: Job, group: dist.ProcessGroup, collective: str) -> Work:

@@ -145,6 +145,13 @@ def test_a_late_rank_does_not_go_on_alone(transport: str, monkeypatch: pytest.Mo
         assert re.match(failed, words), words
 
 
+@pytest.mark.parametrize("transport", local.TRANSPORTS)
+def test_a_process_that_a_rank_forks_does_not_call_for_it(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(local.VARIABLE, transport)
+    refused = "this process was forked by a, "
+    assert _ranks("forked", "3") == {0: "", 1: 3 * refused, 2: ""}
+
+
 @pytest.mark.alone  # another test's files in /dev/shm are not ours
 def test_groups_leave_nothing_behind() -> None:
     assert set(_ranks("leaves", "3").values()) == {"nothing"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from torch import distributed as dist
 
 from collectives.autotune import encode_machine
 from collectives.backends import Call
+from collectives.backends.background import FORKED
 from collectives.backends.exchange import everyones
 from collectives.backends.p2p import local
 from collectives.backends.p2p.measured import measured
@@ -42,13 +44,17 @@ class Exclusive:
     """Lets one thread at a time call; two at once fail both, because ranks may take them in different orders."""
 
     def __init__(self, give_up: Callable[[], None]) -> None:
-        self._lock, self._is_shared, self._give_up = threading.Lock(), False, give_up
+        self._lock, self._is_shared, self._give_up, self._why = threading.Lock(), False, give_up, SHARED
 
     def __enter__(self) -> None:
         self._is_shared |= not self._lock.acquire(blocking=False)
         if self._is_shared:
             self._give_up()
-            raise RuntimeError(SHARED)
+            raise RuntimeError(self._why)
+
+    def refuse(self, why: str) -> None:
+        """Have every later call fail."""
+        self._is_shared, self._why = True, why
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._lock.release()
@@ -97,6 +103,13 @@ class Communicator:
             raise RuntimeError("the process group was destroyed")
         return group
 
+    def leave_to_parent(self) -> None:
+        """In a process that was forked: close its copies of the connections, which stay the parent's."""
+        for caller in self.callers:
+            caller.refuse(FORKED)
+        for mesh in self._meshes.values():
+            mesh.release()
+
     def close(self, background: bool | None = None) -> None:
         """Close these connections, or all. A call that uses them fails, here and on the other ranks."""
         for which, mesh in self._meshes.items():
@@ -105,6 +118,14 @@ class Communicator:
 
 
 _communicators: WeakKeyDictionary[dist.ProcessGroup, Communicator] = WeakKeyDictionary()
+
+
+def _forked() -> None:
+    for each in list(_communicators.values()):
+        each.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def communicator(group: dist.ProcessGroup) -> Communicator:

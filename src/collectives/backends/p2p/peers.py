@@ -96,6 +96,12 @@ class Peers:
             if not self._is_busy:
                 each.close()
 
+    def release(self) -> None:
+        """Close this process's copies of the sockets, and no connection: another process has them, too."""
+        self.is_open = False
+        for each in self._sockets():
+            each.close()
+
     def _sockets(self) -> Iterator[socket.socket]:
         yield from (*self._dialed.values(), *self.out.values(), *self.into.values(), *self._visitors, self.listener)
 
