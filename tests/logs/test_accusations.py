@@ -75,6 +75,30 @@ TRUTHS = {
         ("ranks 0–1 waited", "rank 2 waited"),
         ("rank 3", "ranks 0–2"),
     ),
+    # torch 2.4 has no group in the first line; the second one has it, and the numbers tell which belong together
+    "a rank that waits in two groups": Truth(
+        [
+            *(timeout(r, r, 42) for r in (0, 1)),
+            *(timeout(r, r, 7, "BROADCAST") for r in (0, 1)),
+            *(state(r, r, 42, 44, 41, "1") for r in (0, 1)),
+            *(state(r, r, 7, 7, 6, "2") for r in (0, 1)),
+        ],
+        "timeout",
+        ("ranks 0–1 waited 600 s in ALLREDUCE 42 of group 1", "ranks 0–1 waited 600 s in BROADCAST 7 of group 2"),
+    ),
+    # both groups of rank 0 stopped at their call 7: no line says which of the two calls is whose
+    "two groups at one number": Truth(
+        [
+            timeout(0, 0, 7),
+            timeout(0, 0, 7, "BROADCAST"),
+            state(0, 0, 7, 9, 6, "1"),
+            state(0, 0, 7, 8, 6, "2"),
+            timeout(5, 1, 3, pg="2"),
+        ],
+        "timeout",
+        ("rank 0 waited 600 s in ALLREDUCE 7 (1,024", "rank 5 waited 600 s in ALLREDUCE 3 of group 2"),
+        ("rank 0 had", "7 of group"),
+    ),
     "a pipeline's batch of sends": Truth(
         [timeout(10, 1, 1, "COALESCED", (2**64 - 1, 2**64 - 1), "ID 6 PG GUID 90(PIPELINE_MODEL_PARALLEL_GROUP)")],
         "timeout",

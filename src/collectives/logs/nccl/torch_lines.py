@@ -72,36 +72,50 @@ class Group:
     enqueued: dict[Member, int] = field(default_factory=dict)
     completed: dict[Member, int] = field(default_factory=dict)
 
+    def add(self, member: Member, number: int, call: Call, at: Place) -> None:
+        """Keep a call, if it is the member's first."""
+        if number < self.calls.get(member, (number + 1,))[0]:
+            self.calls[member] = number, call, at
+
+    def unite(self) -> None:
+        """Give a member the rank in the job that another line of the group has for it."""
+        known = {each.rank: each for each in (*self.calls, *self.enqueued) if each.job >= 0}
+        for of in (self.enqueued, self.completed):
+            for each in [each for each in of if each.job < 0 and each.rank in known]:
+                of[known[each.rank]] = max(of.pop(each), of.get(known[each.rank], -1))
+        for each in [each for each in self.calls if each.job < 0 and each.rank in known]:
+            self.add(known[each.rank], *self.calls.pop(each))
+
 
 @dataclass
 class Torch:
     """All that was found; groups by torch's name, "" for calls whose group is unknown."""
 
     groups: dict[str, Group] = field(default_factory=dict)
-    of_call: dict[tuple[Member, int], str] = field(default_factory=dict)
+    loose: list[tuple[Member, int, Call, Place]] = field(default_factory=list)  # calls in lines without their group
+    of_call: dict[tuple[Member, int], set[str]] = field(default_factory=dict)
     reports: dict[str, Place] = field(default_factory=dict)  # sentences about ranks that did not join
     kept: int = 0
 
     def record(self, at: Place, text: str, job: int = -1) -> bool:
         """Keep what a record says, a text without blanks; whether it says something."""
         before = self.kept + len(self.reports)
-        for found in WATCHDOG.finditer(text):
+        for found in WATCHDOG.finditer(text) if before < MOST_TIMEOUTS else ():
             group, member = _who(text, found, job)
             sent, received = (int(found[name] or -1) for name in ("sent", "received"))
             call = Call(found["collective"], sent, received, int(found["milliseconds"]))
-            number = int(found["number"] or -1)
-            calls = self._of(group).calls
-            if self.kept < MOST_TIMEOUTS and number < calls.get(member, (number + 1,))[0]:
-                calls[member] = number, call, at
+            self.loose.append((member, int(found["number"] or -1), call, at))
+            if group:
+                self._of(group).add(*self.loose.pop())
             self.kept += 1
-        for found in STATE.finditer(text):
+        for found in STATE.finditer(text) if before < MOST_TIMEOUTS else ():
             group, member = _who(text, found, job)
             of, enqueued, completed = self._of(group), int(found["enqueued"]), int(found["completed"])
             of.enqueued[member] = max(of.enqueued.get(member, -1), enqueued)
             if completed <= enqueued:  # torch 2.3 prints a number here that was never set
                 of.completed[member] = max(of.completed.get(member, -1), completed)
             if said := AT.search(found["said"]):
-                self.of_call[member, int(said[1])] = group
+                self.of_call.setdefault((member, int(said[1])), set()).add(group)
             self.kept += 1
         for found in REPORT.finditer(text):
             did = "never joined a collective"
@@ -115,25 +129,26 @@ class Torch:
         return self.kept + len(self.reports) > before
 
     def _of(self, group: str) -> Group:
-        return self.groups.setdefault(group if len(self.groups) < MOST_TIMEOUTS else "", Group())
+        return self.groups.setdefault(group, Group())
 
     def settled(self) -> Mapping[str, Group]:
-        """Return the groups, after calls without a group's name have found it in the line that follows them."""
-        for member, (number, call, at) in [*self._of("").calls.items()]:
-            if (group := self.of_call.get((member, number))) is not None and group:
-                del self.groups[""].calls[member]
-                self._of(group).calls.setdefault(member, (number, call, at))
-        for of in self.groups.values():
-            jobs = {each.rank: each for each in (*of.calls, *of.enqueued) if each.job >= 0}
-            of.calls = {jobs.get(each.rank, each): call for each, call in of.calls.items()}
-            of.enqueued = {jobs.get(each.rank, each): last for each, last in of.enqueued.items()}
-            of.completed = {jobs.get(each.rank, each): last for each, last in of.completed.items()}
+        """Return the groups, after loose calls have found theirs in the line that follows them, if it is one only."""
+        for member, number, call, at in self.loose:
+            groups = self.of_call.get((member, number), set())
+            self._of(*groups if len(groups) == 1 else ("",)).add(member, number, call, at)
+        self.loose.clear()
+        for name, of in self.groups.items():
+            if name:
+                of.unite()
+        named = {(each.rank, *call[:2]) for name, of in self.groups.items() if name for each, call in of.calls.items()}
+        unknown = self._of("")  # a process prints its call again with its last words, and its group
+        unknown.calls = {each: call for each, call in unknown.calls.items() if (each.rank, *call[:2]) not in named}
         return self.groups
 
 
 def _who(text: str, found: re.Match[str], job: int) -> tuple[str, Member]:
     """Return the group's name and the process of a match; the job's rank stands before it, or before the line."""
-    group = (found.groupdict().get("outer") or found["group"] or "").strip()
+    group = found.groupdict().get("outer") or found["group"] or ""
     group = re.sub(r"^ID\d+PGGUID", "", group)  # the number of the group on this rank
     before = [*JOB.finditer(text, 0, found.start())]
     rank = int(found["rank"])
