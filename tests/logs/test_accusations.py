@@ -97,7 +97,7 @@ TRUTHS = {
         ],
         "timeout",
         ("rank 0 waited 600 s in ALLREDUCE 7 (1,024", "rank 5 waited 600 s in ALLREDUCE 3 of group 2"),
-        ("rank 0 had", "7 of group"),
+        ("rank 0 had enqueued", "7 of group"),
     ),
     "a pipeline's batch of sends": Truth(
         [timeout(10, 1, 1, "COALESCED", (2**64 - 1, 2**64 - 1), "ID 6 PG GUID 90(PIPELINE_MODEL_PARALLEL_GROUP)")],
