@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.profiler import profile
 
 import collectives.torch_backend
 from collectives.backends.background import Work
+from collectives.logs.kineto.events import read
 from collectives.torch_backend.group import Group
 
 LIMIT = 60.0  # seconds
@@ -91,13 +93,18 @@ def test_a_group_that_a_callback_destroys_ends(group: Group) -> None:
     assert not thread.is_alive()
 
 
-def test_the_profiler_shows_each_call(group: Group) -> None:
+def test_the_profiler_shows_each_call(group: Group, tmp_path: Path) -> None:
+    """With its own end, not the profiler's, so that `collectives read` can say how long it took."""
     with profile() as profiled:
         dist.all_reduce(torch.ones(3))
         dist.all_gather([torch.ones(3)], torch.ones(3), async_op=True).wait()
         dist.barrier()
     names = [event.name for event in profiled.events() if event.name.startswith("collectives:")]
     assert names == ["collectives:all_reduce", "collectives:all_gather", "collectives:barrier"]
+    profiled.export_chrome_trace(str(tmp_path / "trace.json"))
+    calls = read(tmp_path / "trace.json").calls
+    assert [name for name, _ in calls] == ["all_reduce", "all_gather", "barrier"]
+    assert len({each.starts[0] + each.durations[0] for each in calls.values()}) == 3
 
 
 def test_an_empty_list_is_refused(group: Group) -> None:

@@ -15,7 +15,10 @@ def recording(name: str) -> AbstractContextManager[object]:
     """An event that begins now and ends with the ``with``, on whichever thread; nothing where no profiler runs."""
     until = ExitStack()
     if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
-        until.enter_context(torch.profiler.record_function(name))
+        event, end = torch.profiler.record_function(name), torch.futures.Future[None]()
+        event.__enter__()  # type: ignore[no-untyped-call]
+        event._call_end_callbacks_on_future(end)  # it ends the event for the profiler of this thread
+        until.callback(end.set_result, None)
     return until
 
 
