@@ -311,7 +311,7 @@ def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
 
 
 def test_verify_all_stops_at_the_first_fault(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectives.cli.proving.workers", ThreadPoolExecutor)  # sees the planted fault
+    monkeypatch.setattr("collectives.cli.verify.workers", ThreadPoolExecutor)  # sees the planted fault
     ring = ALGORITHMS["all_reduce", "ring"]
     monkeypatch.setitem(
         ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)) if p > 1 else ring(p)
