@@ -47,9 +47,13 @@ ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000
 CompleteWait=0
 KillWait=5
+GresTypes=gpu
 CONF
+# Two GPUs a node, as far as Slurm can tell: it counts device files, and names them in CUDA_VISIBLE_DEVICES.
+for gpu in 0 1; do mknod "/run/gpu$gpu" c 1 3; done
 for i in 1 2 3 4; do
-    echo "NodeName=n$i NodeHostname=controller NodeAddr=n$i Port=$((17000 + i)) CPUs=8" >> /run/slurm.conf
+    echo "NodeName=n$i NodeHostname=controller NodeAddr=n$i Port=$((17000 + i)) CPUs=8 Gres=gpu:2" >> /run/slurm.conf
+    echo "NodeName=n$i Name=gpu File=/run/gpu[0-1]" >> /run/gres.conf
 done
 echo 'PartitionName=all Nodes=n[1-4] Default=YES MaxTime=1:00:00 State=UP' >> /run/slurm.conf
 

@@ -85,12 +85,22 @@ def submit(
     inside: Inside, folder: Path, *arguments: str, seconds: float = JOB_SECONDS, **variables: str
 ) -> tuple[str, str, str]:
     """Submit a job and wait for its end: its number, its state with its exit code, and what it printed."""
-    job = inside("sbatch", "--parsable", *arguments, folder=folder, **variables).strip()
+    job = queue(inside, folder, *arguments, **variables)
+    return job, *outcome(inside, job, seconds)
+
+
+def queue(inside: Inside, folder: Path, *arguments: str, **variables: str) -> str:
+    """Submit a job; returns its number."""
+    return inside("sbatch", "--parsable", *arguments, folder=folder, **variables).strip()
+
+
+def outcome(inside: Inside, job: str, seconds: float = JOB_SECONDS) -> tuple[str, str]:
+    """Wait for a job's end: its state with its exit code, and what it printed."""
     shown: dict[str, str] = {}
 
     def ended() -> bool:
         shown.update(pair.split("=", 1) for pair in inside("scontrol", "show", "job", job).split() if "=" in pair)
-        return shown["JobState"] not in {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING"}
+        return shown["JobState"] not in {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED"}
 
     wait_until(ended, seconds, f"job {job} has not ended")
-    return job, f"{shown['JobState']} {shown['ExitCode']}", Path(shown["StdOut"]).read_text()
+    return f"{shown['JobState']} {shown['ExitCode']}", Path(shown["StdOut"]).read_text()
