@@ -101,12 +101,36 @@ def test_jobs_name_what_is_there(name: str) -> None:
     (folder,) = re.findall(r"^WORKDIR (\S+)$", IMAGE, flags=re.MULTILINE)
     assert re.findall(r"configMap:\s+name: (\S+)", text) == [parameters["metadata"]["name"]]
     assert re.findall(r"claimName: (\S+)", text) == [volume["metadata"]["name"]]
-    assert re.findall(r"mountPath: (\S+)", text) == [
-        f"{folder}/experiments/presets/kubernetes.yaml",
-        f"{folder}/experiments/results",
-    ]
+    mounted = {f"{folder}/experiments/presets/kubernetes.yaml", f"{folder}/experiments/results", "/dev/shm"}
+    assert set(re.findall(r"mountPath: (\S+)", text)) == mounted
     for notebook in re.findall(r"experiments/\S+\.ipynb", text):
         assert (FOLDER.parent.parent / notebook).exists()
+
+
+def containers() -> list[tuple[Manifest, Manifest, int]]:
+    """The pods that have ranks: their template's spec, their container with its resources, and ranks on each."""
+    (train,), (mpi,) = manifests("trainjob.yaml"), manifests("mpijob.yaml")
+    (patch,) = train["spec"]["runtimePatches"]
+    (patched,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    node, worker = (
+        patched["template"]["spec"]["template"]["spec"],
+        mpi["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"],
+    )
+    trainer = train["spec"]["trainer"]
+    return [
+        (node, node["containers"][0] | {"resources": trainer["resourcesPerNode"]}, trainer["numProcPerNode"]),
+        (worker, worker["containers"][0], mpi["spec"]["slotsPerWorker"]),
+    ]
+
+
+@pytest.mark.parametrize("nth", [0, 1], ids=["trainjob", "mpijob"])
+def test_a_pod_has_what_nccl_needs(nth: int) -> None:
+    pod, container, ranks = containers()[nth]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == str(ranks), "a GPU for each rank"
+    assert any(name.startswith("rdma/") for name in container["resources"]["limits"])
+    assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    (volume,) = [each["name"] for each in container["volumeMounts"] if each["mountPath"] == "/dev/shm"]
+    assert [each["emptyDir"]["medium"] for each in pod["volumes"] if each["name"] == volume] == ["Memory"]
 
 
 def test_the_image_is_in_step_with_the_lock() -> None:
