@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from collectives.algorithms import Mark
 from collectives.bench.statistics import median_interval
-from collectives.figures.style import LIGHT, Picture, Theme, picture
+from collectives.figures.style import LIGHT, Picture, Theme
 from collectives.units import format_bytes, many
 from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.statements import Rows
@@ -73,7 +73,8 @@ def sent(rows: Rows) -> Picture:
         kit.message(figure, theme, _sends_less(rows))
         kit.labels(figure, rows, more=[kit.key(theme, "closed form")])
 
-    return picture(paint, _sent_alt(rows), kit.WIDTH, 3.2)
+    about = f"Bytes that each of {rows.ranks.iloc[0]} ranks sends in a step, and its time in all-reduces, by batch"
+    return kit.drawn(paint, about, 3.2)
 
 
 def _sends_less(rows: Rows) -> str:
@@ -105,17 +106,6 @@ def _annotate(axes: Axes, theme: Theme, width: int) -> None:
     )
 
 
-def _sent_alt(rows: Rows) -> str:
-    lines = []
-    for (way,), series in kit.series(rows, ["way"], "batch"):
-        if "sent" in rows:
-            sends = f"{way} parallel sends"
-            lines.append(kit.from_to(sends, [*series.batch], [*series.sent], "at batch {:,}".format, format_bytes))
-        lines.append(kit.times_from_to(f"{way} parallel takes", series, "batch", "at batch {:,}".format))
-    first = rows.iloc[0]
-    return f"Bytes that each of {first.ranks} ranks sends, and time in all-reduces: {'; '.join(lines)}."
-
-
 def timeline(rows: Rows, micro_batches: int) -> Picture:
     """Every pass of every stage with ``micro_batches`` micro-batches, measured; a panel for each schedule."""
     passes = measured.part(rows, "action")
@@ -137,7 +127,7 @@ def timeline(rows: Rows, micro_batches: int) -> Picture:
         kit.notes(figure, more=[kit.key(theme, kind, color=colour, lw=7) for kind, colour in kinds])
 
     height = 0.8 + len(groups) * (0.5 + 0.24 * passes.stage.nunique())
-    return picture(paint, _timeline_alt(groups, idle, micro_batches), kit.WIDTH, height)
+    return kit.drawn(paint, f"When each stage computes which of {micro_batches} micro-batches, measured", height)
 
 
 def _lanes(axes: Axes, theme: Theme, passes: Rows, numbered: bool) -> None:
@@ -152,14 +142,6 @@ def _lanes(axes: Axes, theme: Theme, passes: Rows, numbered: bool) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"stage {value:.0f}"))
     axes.invert_yaxis()
     axes.grid(visible=False)
-
-
-def _timeline_alt(groups: list[tuple[str, Rows]], idle: dict[str, float], micro_batches: int) -> str:
-    parts = []
-    for name, group in groups:
-        took = statements.us(group.end_us.max() - group.start_us.min())
-        parts.append(f"by {name} the step takes {took} and stages idle {idle[name]:.0%} of it")
-    return f"When each stage computes which of {micro_batches} micro-batches, measured: {'; '.join(parts)}."
 
 
 def idle(rows: Rows, message: float | None = None) -> Picture:
@@ -187,7 +169,7 @@ def idle(rows: Rows, message: float | None = None) -> Picture:
         kit.message(figure, theme, _fills(table))
         kit.labels(figure, table, more=[kit.key(theme, "timetable, with messages")] if message is not None else [])
 
-    return picture(paint, _idle_alt(table), kit.WIDTH, 3.0)
+    return kit.drawn(paint, f"Share of a step in which {table.stages.iloc[0]} stages idle, by micro-batches", 3.0)
 
 
 def with_messages(row: Any, message: float) -> float:
@@ -209,20 +191,4 @@ def _fills(table: Rows) -> str:
         statements.span((_median(each)[1] for each in table.bubble[table.micro_batches == m]), "{:.0%}".format)
         for m in (few, most)
     )
-    return f"Stages idle {first} of a step {_with(few)}, {last} with {most}"
-
-
-def _with(micro_batches: int) -> str:
-    return f"with {many(micro_batches, 'micro-batch')}"
-
-
-def _idle_alt(table: Rows) -> str:
-    lines = []
-    for (name,), series in kit.series(table, ["schedule"], "micro_batches"):
-        middles, at = [_median(each)[1] for each in series.bubble], [*series.micro_batches]
-        lines.append(kit.from_to(str(name), at, middles, _with, "{:.0%}".format))
-    known = table.sort_values("micro_batches").formula
-    return (
-        f"Share of a step in which {table.stages.iloc[0]} stages idle: {'; '.join(lines)}. "
-        f"The formula gives {known.iloc[0]:.0%} and {known.iloc[-1]:.0%}."
-    )
+    return f"Stages idle {first} of a step with {many(few, 'micro-batch')}, {last} with {most}"
