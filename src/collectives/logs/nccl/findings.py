@@ -20,6 +20,8 @@ ALIKE = re.compile(
     r"_(?:ALGO|PROTO|\w*NCHANNELS|NTHREADS|BUFFSIZE|NET|NET_PLUGIN|COLLNET_ENABLE|NVLS_ENABLE|CROSS_NIC)$"
 )
 
+WORDS = {"versions": "NCCL versions differ", "networks": "ranks use different networks"}
+
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
     """The findings in the log that these files are together. Raises OSError."""
@@ -42,15 +44,14 @@ def findings(log: Log) -> Iterator[Finding]:
         yield Finding("communicator", f"{many(more, 'more communicator')}; what is wrong with them follows, too")
     yield from _said(log, CAUSE)
     yield from timeouts(log.torch, max([of.size for of in log.communicators.values()], default=0))
-    yield from _versions(log)
-    yield from _environment(log)
+    yield from _settings(log)
     yield from _unknown(log)
     yield from _said(log, CONSEQUENCE)
     yield from _said(log, RESULT)
     for of in log.communicators.values():
         if not of.is_several:
             yield from (one for one in topology.findings(of, log) if one.kind != "proved" or of in shown)
-    yield from _networks(log)
+    yield from _nics(log)
     yield from _choices(log)
     yield from _calls(log)
 
@@ -65,21 +66,15 @@ def _job(of: Communicator, log: Log) -> Finding:
     return Finding("communicator", f"{said}; {many(len(of.rings), 'channel')}{version}", at=tuple(lines))
 
 
-def _versions(log: Log) -> Iterator[Finding]:
+def _settings(log: Log) -> Iterator[Finding]:
+    """Versions, networks and variables in which processes differ, and an algorithm that was asked for in vain."""
     follows = "ranks with different versions of NCCL may fail or hang when they connect"
-    yield from _differ(
-        log, "versions", "NCCL versions differ", log.versions, follows, "install one version on all hosts"
-    )
-
-
-def _environment(log: Log) -> Iterator[Finding]:
+    yield from _differ(log, "versions", log.versions, follows, "install one version on all hosts")
+    follows = "two ranks that use different networks cannot connect"
+    yield from _differ(log, "networks", log.networks, follows, "install one network plugin on all hosts")
     for name, values in sorted(log.environment.items()):
-        follows = f"{name} differs between ranks, and they may choose different algorithms or links" * bool(
-            ALIKE.search(name)
-        )
-        yield from _differ(
-            log, "environment", f"{name} differs", values, follows, follows and f"set {name} on every rank alike"
-        )
+        follows = "the ranks may choose different algorithms or links" if ALIKE.search(name) else ""
+        yield from _differ(log, "environment", values, follows, f"set {name} on every rank alike", name)
     asked = log.environment.get("NCCL_ALGO", {})
     ran = Counter(algorithm for _, _, algorithm, _ in log.choices)
     for value, setting in asked.items():
@@ -126,9 +121,8 @@ def _shown(kind: str, those: Sequence[Said], follows: str = "", advice: str = ""
     return Finding(kind, found, follows, advice, tuple(dict.fromkeys(each.at for each in those))[:3])
 
 
-def _networks(log: Log) -> Iterator[Finding]:
-    follows, advice = "two ranks that use different networks cannot connect", "install one network plugin on all hosts"
-    yield from _differ(log, "networks", "ranks use different networks", log.networks, follows, advice)
+def _nics(log: Log) -> Iterator[Finding]:
+    """What NCCL sends over; Docker's bridge is a fault where the job has several nodes."""
     for value, (processes, at) in [*log.nics.items()][:MOST_NAMED]:
         yield Finding("nics", f"{value}{_on(processes)}", at=(at,))
     for value, (processes, at) in log.bridges.items():
@@ -182,17 +176,18 @@ def _calls(log: Log) -> Iterator[Finding]:
             )
 
 
-def _differ(log: Log, kind: str, what: str, values: dict[str, Setting], follows: str, advice: str) -> Iterator[Finding]:
+def _differ(
+    log: Log, kind: str, values: dict[str, Setting], follows: str, advice: str, name: str = ""
+) -> Iterator[Finding]:
     """A finding if processes have different values; something follows if two of them are of one communicator."""
     if len(values) > 1:
         told = [f"{value}{_on(setting.processes)}" for value, setting in values.items()][:MOST_NAMED]
         at = tuple(setting.at for setting in values.values())[:MOST_NAMED]
-        joined = [of for of in log.communicators.values() if not of.is_several]
-        members = ({*of.processes.values()} for of in joined)
-        is_proved = any(
-            sum(not setting.processes.isdisjoint(those) for setting in values.values()) > 1 for those in members
-        )
-        yield Finding(kind, f"{what}: {'; '.join(told)}", follows * is_proved, advice * is_proved, at)
+        members = ({*of.processes.values()} for of in log.communicators.values() if not of.is_several)
+        if not any(sum(not those.isdisjoint(each.processes) for each in values.values()) > 1 for those in members):
+            follows = ""
+        what = f"{name} differs" if name else WORDS[kind]
+        yield Finding(kind, f"{what}: {'; '.join(told)}", follows, advice if follows else "", at)
 
 
 def _on(processes: Iterable[Process]) -> str:

@@ -18,7 +18,7 @@ from collectives.logs.nccl.log import NOBODY, Communicator, Edges, Graph, Log, P
 from collectives.logs.nccl.torch_lines import is_torch
 
 # What is kept at most: ranks of a communicator, its connections, warnings, and different values of anything else.
-MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1000, 1 << 14
+MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1 << 14, 1 << 14
 # Each line with a version is compared with all versions before.
 MOST_VERSIONS = 64
 
@@ -176,16 +176,12 @@ class _Reader:
             self.log.said.append(said._replace(text=said.text[:MOST_SHOWN]))
 
     def line(self, at: Place, process: Process, level: str, source: str | None, text: str) -> None:
-        if level == "WARN":
+        if level == "WARN" or "No route to host" in text:  # NCCL tries that again for minutes
             self.said(Said(at, process, text, form_of(f"{source or ''}{text[:MOST_READ]}", IN_NCCL)))
         for pattern, method in PATTERNS:
             if found := pattern.search(text):
                 method(self, at, process, found)
                 return
-
-    def unreachable(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        """An attempt to connect that is repeated; one that is refused may be early only."""
-        self.said(Said(at, process, found.string, form_of(found.string, IN_NCCL)))
 
     def nic(self, at: Place, process: Process, found: re.Match[str]) -> None:
         """What NCCL sends over, without addresses."""
@@ -365,5 +361,4 @@ PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Place, Process, re.Mat
     (re.compile(r"^NVLS Head +\d{1,6}:((?: +\d{1,7})+)$"), _Reader.heads),
     (re.compile(r"^Using network (.+)$"), _Reader.network),
     (re.compile(r"^(NET/(?:IB|Socket)|Bootstrap) ?: ((?:Using|No device) .+)$"), _Reader.nic),
-    (re.compile(r"No route to host.*retrying"), _Reader.unreachable),
 )
