@@ -158,7 +158,7 @@ golden-check: env ## Print what differs from tests/golden.json
 	@$(BIN)/python .ci/golden.py --check
 
 gpu-check: env ## Check NCCL on this machine's GPUs: five minutes, one file
-	@$(BIN)/python -m collectives.bench.gpu_check
+	@$(BIN)/python tests/ranks/gpu_check.py
 
 lock: | $(BIN)/python ## Resolve pyproject.toml again: requirements.lock, environment.yml
 	@$(BIN)/python .ci/lock.py

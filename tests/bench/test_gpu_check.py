@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from collectives.bench import Measurement, Row, ddp_check, gpu_check
+from collectives.bench import Measurement, Row
 from collectives.launch import RankError, launch
 from places import TASKS
+from ranks import gpu_check
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.fixture(autouse=True)
+def tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks find what they run."""
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
 
 
 @pytest.mark.integration
@@ -19,16 +26,15 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 def test_every_case_on_groups_of_1_to_all_ranks(over: str) -> None:
     ranks = 3 if over == "gloo" else torch.cuda.device_count()
     settings = {"check": "algorithms", "over": over}
-    events = launch("collectives.bench.gpu_check", settings, ranks, timeout=240)
+    events = launch("gpu_check", settings, ranks, timeout=240)
     found = [event for event in events if "cases" in event]
     assert found == [{"ranks": p, "cases": len(list(gpu_check.cases(p))), "wrong": []} for p in range(1, ranks + 1)]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("task", "wrong"), [("collectives.bench.gpu_check", False), ("unreduced", True)])
-def test_training_is_the_same_over_ours(task: str, wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("task", "wrong"), [("gpu_check", False), ("unreduced", True)])
+def test_training_is_the_same_over_ours(task: str, wrong: bool) -> None:
     """Over gloo's group; also where ours forgets to reduce (tests/ranks/unreduced.py), which it must find."""
-    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
     (event,) = launch(task, {"check": "ddp", "over": "gloo"}, 2, timeout=60)
     assert (event["check"], event["wrong"] > 0) == ("ddp", wrong)
 
@@ -40,7 +46,7 @@ def test_two_ranks_share_one_gpu_as_two_hosts(gpus: int, shared: bool, monkeypat
     for rank in range(2):
         for name in names:
             monkeypatch.setenv(name, str(rank))
-        ddp_check.share_gpus(rank, gpus)
+        gpu_check.share_gpus(rank, gpus)
         hosts.append(tuple(os.environ[name] for name in names))
     expected = [(f"gpu-check-{rank}", "lo", "1", "0") if shared else (str(rank),) * 4 for rank in range(2)]
     assert hosts == expected
@@ -123,7 +129,7 @@ def test_all_parts_together_take_less_than_five_minutes() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_streams_and_messages_to_itself_on_one_gpu() -> None:
-    events = launch("collectives.bench.gpu_check", {"check": "one_gpu", "over": "nccl"}, 1, timeout=120)
+    events = launch("gpu_check", {"check": "one_gpu", "over": "nccl"}, 1, timeout=120)
     assert [(event["check"], event["wrong"]) for event in events if "check" in event] == [
         ("to_itself", 0),
         ("on_two_streams", 0),

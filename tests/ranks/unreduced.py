@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gpu_check
 from torch import distributed as dist
-
-from collectives.bench import gpu_check
 
 together = dist.new_group
 

@@ -21,7 +21,6 @@ __all__ = ["TASKS", "TASKS_VARIABLE", "Event", "Request", "job_file", "module_of
 TASKS = {
     "bench": "collectives.bench.measure",
     "ping_pong": "collectives.bench.ping_pong",
-    "gpu_check": "collectives.bench.gpu_check",
 }
 TASKS_GROUP = "collectives.tasks"
 TASKS_VARIABLE = "COLLECTIVES_TASKS"

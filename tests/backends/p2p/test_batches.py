@@ -15,8 +15,8 @@ from collectives.algorithms import executable
 from collectives.backends.p2p import batches, buffers
 from collectives.backends.p2p.program import Recv, Send
 from collectives.backends.p2p.step_messages import PIECE
-from collectives.bench import gpu_check
-from collectives.bench.gpu_check import CheckedCall, begin, cases
+from ranks import gpu_check
+from ranks.gpu_check import CheckedCall, begin, cases
 from sweep import each
 
 pytestmark = pytest.mark.integration  # twenty seconds of ranks as threads

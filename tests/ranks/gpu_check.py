@@ -3,11 +3,12 @@
 Its ranks perform every algorithm in groups of 1 to all ranks, several streams on one GPU, and training by
 DistributedDataParallel. Where the machine has one GPU, two ranks share it for that.
 
-python -m collectives.bench.gpu_check [FILE]     what `make gpu-check` runs; it ends with 0 if all is well, with 1 if a
-                                                 check failed, and with 2 where the machine has no GPU or no NCCL
+python tests/ranks/gpu_check.py [FILE]     what `make gpu-check` runs; it ends with 0 if all is well, with 1 if a check
+                                           failed, and with 2 where the machine has no GPU or no NCCL
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,14 +21,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
+import collectives.torch_backend  # noqa: F401  torch knows the name from now on
 from collectives.algorithms import executable
 from collectives.backends import Call, backend, nccl, need
 from collectives.backends.p2p.batches import execute_in_batches
 from collectives.backends.p2p.collective import perform
 from collectives.backends.p2p.compile import as_plan
 from collectives.backends.p2p.program import Recv, Reduce, Send, Span, Task, Wait
-from collectives.bench import Row, Settings, bench, ddp_check
+from collectives.bench import Row, Settings, bench
 from collectives.bench.data import reduced, share, values
 from collectives.bench.environment import record, variables
 from collectives.bench.measure import OPS
@@ -36,8 +39,10 @@ from collectives.bench.settings import DTYPES
 from collectives.bench.task import gathered
 from collectives.contracts import REDUCING
 from collectives.launch import launch
+from collectives.launch.request import TASKS_VARIABLE
 from collectives.schedule import Ints, parts
 
+TASK = Path(__file__).stem
 FILE = "gpu-check.json"
 TOOLS = (
     ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version,compute_mode", "--format=csv"],
@@ -124,7 +129,7 @@ def _timed(part: Part, gpus: int, seconds: int) -> Row:
 def _checked(check: str, gpus: int, seconds: int, note: Callable[[Row], None]) -> None:
     """One check of the ranks (`run`)."""
     settings = {"check": check, "over": "nccl"}
-    launch("collectives.bench.gpu_check", settings, gpus, timeout=seconds, on_event=note)
+    launch(TASK, settings, gpus, timeout=seconds, on_event=note)
 
 
 def _bandwidth(gpus: int, seconds: int, note: Callable[[Row], None]) -> str | None:
@@ -148,7 +153,7 @@ def _bandwidth(gpus: int, seconds: int, note: Callable[[Row], None]) -> str | No
 PARTS: dict[str, Part] = {
     "one_gpu": lambda _, seconds, note: _checked("one_gpu", 1, seconds, note),
     "algorithms": partial(_checked, "algorithms"),
-    "ddp": lambda _, seconds, note: _checked("ddp", ddp_check.RANKS, seconds, note),
+    "ddp": lambda _, seconds, note: _checked("ddp", RANKS, seconds, note),
     "bandwidth": _bandwidth,
 }
 
@@ -260,14 +265,14 @@ def to_itself(group: dist.ProcessGroup, device: torch.device, n: int = LONG) -> 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
     """Check what the settings under "check" name: "one_gpu"; "algorithms" or "ddp" over "nccl" or, on CPUs, "gloo"."""
     if settings["check"] == "ddp":
-        ddp_check.share_gpus(dist.get_rank(), torch.cuda.device_count())
+        share_gpus(dist.get_rank(), torch.cuda.device_count())
     device = backend(settings["over"]).device()
     if settings["check"] == "one_gpu":
         _one_gpu(nccl.group(), device, report)
         return
     if settings["check"] == "ddp":
-        wrong = ddp_check.differing(settings["over"], device)
-        report({"check": "ddp", "steps": ddp_check.STEPS, "wrong": wrong})
+        wrong = differing(settings["over"], device)
+        report({"check": "ddp", "steps": STEPS, "wrong": wrong})
         return
     for p in range(1, dist.get_world_size() + 1):
         _algorithms(p, settings["over"], device, report)
@@ -297,5 +302,46 @@ def _algorithms(p: int, over: str, device: torch.device, report: Callable[[Row],
     report({"ranks": p, "cases": count, "wrong": [*chain.from_iterable(gathered(wrong, device))]})
 
 
+RANKS = 2  # a sum of two numbers has one value in either order, so equal means bit for bit
+STEPS = 12
+
+
+def share_gpus(rank: int, gpus: int) -> None:
+    """Have ranks share a GPU where there are fewer than ranks; a rank calls it before it uses one.
+
+    NCCL refuses two ranks of one host on one GPU. With a host's name for each rank it takes them for two hosts, which
+    talk by sockets.
+    """
+    if gpus < RANKS:
+        alone = {"NCCL_HOSTID": f"gpu-check-{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+        os.environ.update(alone, LOCAL_RANK="0")
+
+
+def differing(over: str, device: torch.device) -> int:
+    """Return the number of parameters that differ after training over ours and over "nccl" or, on CPUs, "gloo"."""
+    ours, theirs = (_trained(name, device) for name in ("collectives", over))
+    return sum(int((mine != other).sum()) for mine, other in zip(ours, theirs, strict=True))
+
+
+def _trained(over: str, device: torch.device) -> list[torch.Tensor]:
+    """Train a model in a group of its own; its buckets are small, so that reductions overlap with the backward pass."""
+    group = dist.new_group(backend=over)
+    torch.manual_seed(7)
+    layers = torch.nn.Linear(64, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 8)
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device), process_group=group, bucket_cap_mb=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    random = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(64, 64, generator=random).to(device)).square().mean().backward()
+        optimizer.step()
+    trained = [each.detach().cpu() for each in model.parameters()]
+    del model, optimizer
+    dist.destroy_process_group(group)
+    return trained
+
+
 if __name__ == "__main__":
+    os.environ[TASKS_VARIABLE] = TASK
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     sys.exit(main(sys.argv[1:]))
