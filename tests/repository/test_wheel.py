@@ -106,8 +106,11 @@ def test_numpy_alone(wheel: Path, tmp_path: Path) -> None:
     assert here.python("from collectives.schemas import schema; print(schema('rows')['title'])") == "Rows"
     assert "not installed" in here.collectives("simulate all_reduce ring", code=2)
     asked = "synthesize all_gather --machine dgx1 --steps 2"
-    assert "synthesize needs yaml, which is not installed" in here.collectives(asked, code=2)
-    assert "bench needs pydantic, which is not installed" in here.collectives("bench", code=2)
+    install = "which is not installed: pip install 'collective-communication"
+    assert f"synthesize needs yaml, {install}[synthesis]'" in here.collectives(asked, code=2)
+    assert f"bench needs pydantic, {install}[run]'" in here.collectives("bench", code=2)
+    assert here.collectives("--version").startswith("collective-communication ")
+    assert "<algo" in here.collectives("export all_reduce ring -p 4 --to msccl")
 
 
 LINKED = ("a100", "dgx1", "dgx2", "mi250", "ndv2")
@@ -121,6 +124,9 @@ def test_simulate(wheel: Path, tmp_path: Path) -> None:
     for on in (LINKED[0], "summit -p 24"):
         assert here.rows(f"simulate all_reduce tree --bytes 8 --machine {on}")[0]["machine"] == on.split()[0]
     assert len(here.rows("verify --all --max-ranks 2")) == len(here.rows("list"))
+    assert here.rows("bound all_gather --machine dgx-h100")[0]["ranks"] == 8
+    assert "num_ranks 4" in here.collectives("export all_reduce ring -p 4 --to goal --bytes 4K")
+    assert "allreduce,64,64" in here.collectives("export all_reduce --to nccl-tuner --nodes 2 --bytes 64")
 
 
 def test_synthesis(wheel: Path, tmp_path: Path) -> None:
@@ -143,6 +149,7 @@ def test_run_experiments_course_and_backends(wheel: Path, tmp_path: Path) -> Non
     assert [row["wrong"] for row in here.rows(f"{bench} p2p gloo")] == [0, 0]
     assert "network: {" in here.collectives("calibrate --repetitions 2")
     assert "mpi is absent" in here.collectives(f"{bench} mpi", code=1)
+    assert here.rows("error all_reduce ring -p 4")[0]["ranks"] == 4
 
     here.add("experiments")
     here.collectives("show broadcast two_tree -p 5 --svg picture")
