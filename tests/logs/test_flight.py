@@ -386,3 +386,10 @@ def test_a_plain_pickle_is_read_as_python_reads_it(protocol: int) -> None:
         ]
     }
     assert load(pickle.dumps([value, 1.5], protocol=protocol)) == [value, 1.5]
+
+
+def test_the_last_entries_are_read_of_a_dump_that_has_more(tmp_path: Path) -> None:
+    (path,) = written(dumps(job(1, 3, 20)), tmp_path)
+    whole, cut = read(path), read(path, 5)
+    assert cut.entries == whole.entries[-5:]
+    assert (len(whole.entries), whole.is_whole, cut.is_whole) == (21, True, False)

@@ -135,6 +135,7 @@ def test_a_trace_of_cpu_ranks(tmp_path: Path) -> None:
         call("gloo:all_gather", 200, 50, 10, "float"),
         event("user_annotation", "gloo:barrier", 300, 10),
         event("user_annotation", "collectives:reduce_scatter", 400, 10),
+        event("user_annotation", "collectives:reduce_scatter", 450, 1e6, finished=False),
         event("cpu_op", "aten::mm", 120, 100),
         event("cpu_op", "c10d::allreduce_", 90, 500),
     ]

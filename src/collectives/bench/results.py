@@ -75,16 +75,12 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
         values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
         encoded, rows = sum(group.total_byte_size for group in groups), file.metadata.num_rows
         if rows > MOST_ROWS or values > MOST_VALUES or encoded > MOST_ENCODED:
-            got = f"{rows:,} rows, {values:,} values and {encoded:,} encoded bytes"
-            raise ValueError(
-                f"size of the rows: got {got}, expected up to {MOST_ROWS:,}, {MOST_VALUES:,}, {MOST_ENCODED:,}"
-            )
+            got = f"{rows:,}, {values:,} values and {encoded:,} encoded bytes"
+            raise ValueError(f"rows: got {got}, expected up to {MOST_ROWS:,}, {MOST_VALUES:,} and {MOST_ENCODED:,}")
         batches, left = [], MOST_BYTES
         for batch in file.iter_batches(MOST_BYTES // max(encoded, 1), columns=columns):
             if (left := left - batch.nbytes) < 0:
-                raise ValueError(
-                    f"size of the rows: got more than {MOST_BYTES:,} bytes of values, expected at most that"
-                )
+                raise ValueError(f"rows: got more than {MOST_BYTES:,} bytes of values, expected at most that")
             batches.append(batch)
         return pa.Table.from_batches(batches, batches[0].schema if batches else file.schema_arrow)
 

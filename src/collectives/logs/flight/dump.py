@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -90,9 +90,9 @@ def read(path: Path, most: int = MOST_ENTRIES) -> Dump:
         with opened(path) as file:
             data = file.read(MOST_BYTES + 1)
         is_pickle = data[:1] == b"\x80"
-        most, dicts = (MOST_BYTES, 0) if is_pickle else (MOST_JSON, data.count(b"{"))
-        if len(data) > most or dicts > MOST_DICTS:
-            raise ValueError(f"got over {most:,} bytes, or over {MOST_DICTS:,} dicts in JSON, expected a rank's dump")
+        room, dicts = (MOST_BYTES, 0) if is_pickle else (MOST_JSON, data.count(b"{"))
+        if len(data) > room or dicts > MOST_DICTS:
+            raise ValueError(f"got over {room:,} bytes, or over {MOST_DICTS:,} dicts in JSON, expected a rank's dump")
         value = load(data) if is_pickle else json.loads(data, parse_constant=_refuse)
         return _dump(path, value, most)
     except OSError as error:
@@ -106,8 +106,7 @@ def read(path: Path, most: int = MOST_ENTRIES) -> Dump:
 class _Left:
     """The parts of a file that may still be read. Raises LogError when there are no more."""
 
-    def __init__(self) -> None:
-        self.parts = MOST_PARTS
+    parts = MOST_PARTS
 
     def take(self, parts: Sized) -> None:
         self.parts -= 1 + len(parts)
@@ -206,11 +205,7 @@ def _state(raw: Any, back_end: str) -> str:
 
 def _shapes(raw: Any, left: _Left) -> Shapes:
     """The sizes of each tensor."""
-    if raw is None:
-        return ()
-    if not isinstance(raw, list | tuple) or len(raw) > MOST_TENSORS:
-        raise ValueError("tensors")
-    shapes = tuple(tuple(sizes[: MOST_DIMENSIONS + 1]) for sizes in raw)
+    shapes = tuple(tuple(sizes[: MOST_DIMENSIONS + 1]) for sizes in _of_tensors(raw, left))
     for sizes in shapes:
         left.take(sizes)
         if len(sizes) > MOST_DIMENSIONS or not all(_is_count(size) for size in sizes):
@@ -221,12 +216,17 @@ def _shapes(raw: Any, left: _Left) -> Shapes:
 
 
 def _names(raw: Any, left: _Left) -> tuple[str, ...]:
+    return tuple(as_text(each) for each in _of_tensors(raw, left))
+
+
+def _of_tensors(raw: Any, left: _Left) -> Sequence[Any]:
+    """Return a part for each tensor; none where the key is absent."""
     if raw is None:
         return ()
     if not isinstance(raw, list | tuple) or len(raw) > MOST_TENSORS:
-        raise ValueError("dtypes")
+        raise ValueError("tensors")
     left.take(raw)
-    return tuple(as_text(each) for each in raw)
+    return raw
 
 
 def _frame(raw: Any, left: _Left) -> str:

@@ -125,8 +125,8 @@ class _Reader:
     def event(self, event: Object) -> None:
         cat, name, args = event.get("cat"), str(event.get("name"))[:400], as_object(event.get("args"))
         start, duration = as_number(event.get("ts")), as_number(event.get("dur"))
-        if event.get("ph") != "X" or math.isnan(start) or not duration >= 0:
-            return
+        if event.get("ph") != "X" or math.isnan(start) or not duration >= 0 or args.get("finished") is False:
+            return  # what has not finished lasts to the end of the profile there
         if cat == "kernel" and (found := KERNEL.search(name)):
             self.kernel(found, args, start, duration)
         elif cat == "kernel" or (cat == "cpu_op" and name.startswith("aten::")):
