@@ -433,6 +433,13 @@ def test_a_login_node_needs_neither_a_job_nor_gpus(folder: Path, monkeypatch: py
 
 
 @pytest.mark.integration  # seconds
+def test_a_login_node_can_check_every_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(programs.shutil, "which", lambda *_, **__: "/usr/bin/srun")
+    assert run(NOTEBOOKS, "slurm-gpu", folder=f"{tmp_path}/x", check=True) == 0
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.integration  # seconds
 def test_a_parameter_is_for_the_notebooks_that_have_it() -> None:
     some = [ROOT / "experiments" / f"{name}.ipynb" for name in ("all-reduce-sweep", "bench-simulator")]
     sweep, simulator = planned(some, "quick", {"sizes": [4]}, "x")

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from collectives.algorithms import build
 from collectives.backends import backend, need
-from collectives.bench import Row
+from collectives.bench import Row, needed_here
 from collectives.bench.settings import starter
 from collectives.bench.sweep import Keep
 from collectives.config import Seconds
@@ -80,8 +80,9 @@ class Parameters(base.Parameters):
         return self.ranks - 1
 
     def need_here(self) -> None:
-        """Raise ImportError where the back end is absent."""
-        need(self.backend)
+        """Raise ImportError where the back end is absent, if its ranks would be on this machine."""
+        if needed_here(starter(self.backend, self.where), self.backend):
+            need(self.backend)
 
 
 def run(parameters: Parameters) -> None:
