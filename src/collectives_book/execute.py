@@ -78,15 +78,16 @@ def _need(run: Run, *, replace: bool, queued: bool) -> None:
             f"{run.executed} was made with other parameters or other code; name another folder with --output, or "
             "overwrite it with --replace"
         )
+    if _is_current(run):
+        return
     there = next(each for each in run.executed.parents if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ExperimentError(f"--output: got {there}, expected a folder that can be written")
-    if not _is_current(run):
-        try:
-            need_launcher(getattr(run.checked, "where", ""), queued=queued)
-            run.checked.need_here()
-        except (ImportError, ValueError) as error:
-            raise ExperimentError(f"{run.notebook.stem}: {error}") from None
+    try:
+        need_launcher(getattr(run.checked, "where", ""), queued=queued)
+        run.checked.need_here()
+    except (ImportError, ValueError) as error:
+        raise ExperimentError(f"{run.notebook.stem}: {error}") from None
 
 
 def _run(runs: list[Run], *, replace: bool) -> int:

@@ -121,7 +121,7 @@ exec "$REAL_PYTHON" "$@"
 """
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(600)
 def test_a_requeued_job_goes_on_where_it_was(inside: Inside, folder: Path) -> None:
     """A rank halts once the first size is measured, and the job is requeued; only the second is measured then."""
     (folder / "halting").write_text(HALTING)
@@ -135,7 +135,7 @@ def test_a_requeued_job_goes_on_where_it_was(inside: Inside, folder: Path) -> No
     def first_is_there() -> bool:
         return any('"rows"' in path.read_text() for path in results.glob("*.jsonl"))
 
-    wait_until(first_is_there, 100, "the first size has no rows")
+    wait_until(first_is_there, JOB_SECONDS, "the first size has no rows")
     inside("scontrol", "requeue", job)
     wait_until(lambda: "JobState=PENDING" in inside("scontrol", "show", "job", job), 30, "it is not requeued")
     inside("scontrol", "update", f"job={job}", "StartTime=now")
