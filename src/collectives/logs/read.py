@@ -67,9 +67,11 @@ class Member:
 
     def open(self, _mode: str = "rb") -> IO[bytes]:
         """Return the unpacked bytes as a stream. Raises OSError for a file that is encrypted or packed otherwise."""
+        if self.info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # LZMA takes any memory
+            raise OSError(0, "got another compression, expected deflate or none")
         try:
             return self.archive.open(self.info)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        except (zipfile.BadZipFile, RuntimeError) as error:
             raise OSError(0, str(error)) from None
 
 
@@ -78,7 +80,7 @@ def inside(path: Path, archives: ExitStack) -> list[Path] | None:
     if getattr(path, "archive", None):  # an archive in an archive is a file of an unknown kind
         return None
     if path.is_dir():
-        found = [each for each in islice(path.rglob("*"), MOST_FILES + 1) if each.is_file()]
+        found = [*islice(filter(Path.is_file, path.rglob("*")), MOST_FILES + 1)]
         nbytes = 0
     elif path.exists() and not path.is_file():  # opening a pipe would wait for a writer
         raise LogError(f"cannot read {path}: got a pipe or device, expected a file or folder")
@@ -90,7 +92,7 @@ def inside(path: Path, archives: ExitStack) -> list[Path] | None:
             archive = archives.enter_context(zipfile.ZipFile(path))
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             raise LogError(f"cannot read {path}: {error}") from None
-        infos = [info for info in archive.infolist() if not info.is_dir()]
+        infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
         found, nbytes = cast(list[Path], [Member(archive, info) for info in infos]), sum(i.file_size for i in infos)
     if len(found) > MOST_FILES or nbytes > MOST_UNPACKED:
         most = f"{MOST_FILES:,} files, or {MOST_UNPACKED:,} bytes unpacked"
