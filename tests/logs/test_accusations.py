@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ from collectives.logs.finding import Finding, numbered
 from collectives.logs.nccl.findings import findings
 from collectives.logs.nccl.lines import begins
 from collectives.logs.nccl.lines import read as read_lines
+from collectives.logs.read import read as read_files
 from logs.nccl_logs import Job, call, head, lines
 
 E = "[E1019 10:18:52.123456789 ProcessGroupNCCL.cpp:{}] "
@@ -383,6 +385,20 @@ def test_what_a_launcher_prints_before_a_line_does_not_matter(name: str, launche
     log = [COLOURS.sub("", LAUNCHERS[launcher](line)) for line in truth.log]
     own = "\n".join(f"{one.found}; {one.follows}" for one in read(log) if one.kind == truth.kind)
     assert [word for word in truth.says if word not in own] == []
+
+
+def test_an_error_behind_a_progress_bar(tmp_path: Path) -> None:
+    """A bar rewrites its line by carriage returns, and torch's line follows in it; this one is 400 kB long."""
+    bars = "".join(
+        f"\r{i / 5000:4.0%}|#####     | {i}/5000 [{i // 60:02}:{i % 60:02}<10:00,  2.79it/s, loss=0.3]"
+        for i in range(5000)
+    )
+    path = tmp_path / "train.log"
+    path.write_text(f"start\n{bars}{timeout(3, 3, 42)}\n{state(3, 3, 42, 43, 41)}\n", newline="")
+    assert len(bars) > 4 << 16
+    (found,) = [one for _, one in read_files([path]) if one.follows]
+    assert found.found.startswith("rank 3 waited 600 s in ALLREDUCE 42 of group 0 (default_pg)")
+    assert str(found.at[0]) == f"{path}:2"
 
 
 def test_ranks_that_write_at_once_are_kept_apart() -> None:

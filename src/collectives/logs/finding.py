@@ -77,7 +77,9 @@ def numbered(texts: Iterable[str], file: str) -> Iterator[Line]:
 
 
 def lines_of(paths: Sequence[Path], longest: int = LONGEST) -> Iterator[Line]:
-    """The lines of files, plain or gzip, without colours and cut after `longest` bytes; one at a time is in memory.
+    """Yield the lines of files, plain or gzip, without colours and cut after `longest` bytes.
+
+    Of a longer one with carriage returns the end is kept, too: it is what a progress bar and then an error wrote.
 
     Raises OSError.
     """
@@ -100,9 +102,13 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 def _texts(path: Path, longest: int) -> Iterator[str]:
     with opened(path) as file:
         while data := file.readline(longest):
-            yield COLOURS.sub("", data.decode("utf8", "replace")).rstrip("\r\n")
+            kept, tail = data, b""
             while data and not data.endswith(b"\n"):
                 data = file.readline(longest)
+                tail = (tail + data)[-longest:]
+            if b"\r" in tail:  # a progress bar writes for hours into one line, and the error is at its end
+                kept += b"\r" + tail
+            yield COLOURS.sub("", kept.decode("utf8", "replace")).rstrip("\r\n")
 
 
 def named(names: Sequence[str], most: int = MOST_NAMED) -> str:

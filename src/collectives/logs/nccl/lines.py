@@ -29,6 +29,7 @@ HEAD = re.compile(
     r"(?P<source>[\w./]+:\d+ (?:\(\w+\) )?)?(?(host)(?:NCCL )?|NCCL )(?P<level>INFO|WARN|TRACE) ",
     re.MULTILINE,
 )
+LEVELS = ("INFO ", "WARN ", "TRACE ")
 # What launchers print before a line: a time, a task, a host, a worker of Ray; and torchrun or torch the job's rank.
 PREFIX = re.compile(
     r"(?:\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?)?"
@@ -76,8 +77,10 @@ def is_own(text: str) -> bool:
     text = text[:MOST_READ]
     if not any(word in text for word in WORDS):
         return False
-    is_one = HEAD.search(text) or OWN.search(text) or form_of(text, ANYWHERE)
-    return is_one is not None or is_torch(re.sub(r"\s+", "", text))
+    is_one = (
+        (any(level in text for level in LEVELS) and HEAD.search(text)) or OWN.search(text) or form_of(text, ANYWHERE)
+    )
+    return bool(is_one) or is_torch(re.sub(r"\s+", "", text))
 
 
 def read(lines: Iterable[Line]) -> Log:
@@ -94,8 +97,9 @@ def read(lines: Iterable[Line]) -> Log:
         reader.log.has_geforce = reader.log.has_geforce or GEFORCE.search(text) is not None
         if reader.file != at.file:
             reader.end(at.file)
-        if reader.records or any(word in text for word in WORDS):
-            reader.text(at, text)
+        for piece in text.split("\r"):  # of a progress bar
+            if reader.records or any(word in piece for word in WORDS):
+                reader.text(at, piece)
     reader.flush()
     return reader.log
 
@@ -127,9 +131,9 @@ class _Reader:
 
     def text(self, at: Place, text: str) -> None:
         """Read a line: those of NCCL in it, of which one may begin inside another, or a piece of another record."""
-        writer, rank = next(PREFIX.finditer(text)).groups()
-        text = PREFIX.sub("", text, count=1)
-        heads = [*HEAD.finditer(text)]
+        prefix = next(PREFIX.finditer(text))
+        (writer, rank), text = prefix.groups(), text[prefix.end() :]
+        heads = [*HEAD.finditer(text)] if any(level in text for level in LEVELS) else []
         for head, following in zip_longest(heads, heads[1:]):
             self.log.own += 1
             process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"] or head["only"] or 0))
