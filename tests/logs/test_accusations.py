@@ -305,11 +305,11 @@ TRUTHS = {
     ),
     "this library's own, in a group": Truth(
         [
-            "RuntimeError: all_reduce by ring of group 1 (ranks 2, 3) failed on global rank 3, in step 0, receiving "
-            "from rank 2: ranks must call alike, but its call differs from this rank's: 8 elements, not 4"
+            "RuntimeError: all_reduce by ring failed on rank 3, in step 0, receiving from rank 2: ranks must call "
+            "alike, but its call differs from this rank's: 8 elements, not 4 (in process group mesh_tp of 2 ranks)"
         ],
         "calls",
-        ("8 elements, not 4",),
+        ("8 elements, not 4", "in process group mesh_tp of 2 ranks"),
         ("rank 0", "rank 1"),
     ),
     "before NCCL 2.4": Truth(
