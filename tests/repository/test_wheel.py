@@ -125,7 +125,8 @@ def test_simulate(wheel: Path, tmp_path: Path) -> None:
         assert here.rows(f"simulate all_reduce tree --bytes 8 --machine {on}")[0]["machine"] == on.split()[0]
     assert len(here.rows("verify --all --max-ranks 2")) == len(here.rows("list"))
     assert here.rows("bound all_gather --machine dgx-h100")[0]["ranks"] == 8
-    assert "num_ranks 4" in here.collectives("export all_reduce ring -p 4 --to goal --bytes 4K")
+    here.collectives("export all_reduce ring -p 4 --to goal --bytes 4K --output ring.goal")
+    assert (tmp_path / "ring.goal").read_text().startswith("num_ranks 4")
     assert "allreduce,64,64" in here.collectives("export all_reduce --to nccl-tuner --nodes 2 --bytes 64")
 
 

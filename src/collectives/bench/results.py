@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collectives.files import replace as replace
 from collectives.schemas import VERSION, version_of
 
 if TYPE_CHECKING:
@@ -89,13 +88,3 @@ def _upgraded(record: Record, name: str) -> Record:
     """A record of any version as this one has it. Version 0 differs only in that it does not say its version."""
     version_of(record, name)
     return record | {"version": VERSION}
-
-
-def replace(path: Path, write_to: Callable[[Path], object]) -> None:
-    """Have a file written beside ``path`` and moved there when it is whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write_to(partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built
 from collectives.cli.signals import out
+from collectives.files import need_new_or_file, replace
 from collectives.formats.nccl_tuner import ANY, COLLECTIVES, Time, known, nvls
 from collectives.formats.nccl_tuner import text as tuner_file
 from collectives.formats.program import SLOTS
@@ -171,12 +172,10 @@ def _measured(path: Path, collective: str) -> list[Time]:
 
 def write(path: Path, text: str) -> None:
     """The text as a file, whole or not at all. Raises UsageError for a path that cannot be one."""
-    from collectives.bench.results import replace
-
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UsageError(f"cannot write {path}: got a folder, link, device or pipe, expected a file or a new name")
     try:
-        replace(path, lambda partial: partial.write_text(text))
+        with wrong_input():
+            need_new_or_file(path)
+            replace(path, lambda partial: partial.write_text(text))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     print(f"{path}: {len(text):,} bytes", file=sys.stderr)

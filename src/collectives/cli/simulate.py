@@ -10,6 +10,7 @@ from collectives.bounds import busbw
 from collectives.cli.options import add_json, size, wrong_input
 from collectives.cli.schedules import RANKS, add_schedule, complete, limited, need_options
 from collectives.cli.signals import out_row
+from collectives.files import need_new_or_file
 from collectives.schedule import Schedule
 from collectives.units import duration
 
@@ -42,7 +43,7 @@ def _simulate(arguments: argparse.Namespace) -> None:
     from collectives.autotune import MOST_SIMULATED
     from collectives.machine import machine
     from collectives.simulator.scaling import Case, line, row, schedule
-    from collectives.simulator.trace import need_new_or_file, trace
+    from collectives.simulator.trace import trace
 
     complete(arguments)
     need_options(arguments)

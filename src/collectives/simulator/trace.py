@@ -6,12 +6,12 @@ Traces are for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev), one pro
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from collectives.files import need_new_or_file, replace
 from collectives.machine import Machine
 from collectives.schedule import Schedule, run
 from collectives.simulator.simulation import Simulation, TimedMessages, simulate
@@ -74,42 +74,20 @@ def writing(path: str | Path, ranks: int, switches: int = 0) -> Iterator[list[Ev
     events: list[Event] = [
         {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}} for pid, name in enumerate(names)
     ]
-    with _replacing(Path(path)) as file:
-        yield events
-        json.dump({"displayTimeUnit": "ns", "traceEvents": events}, file)
+
+    def write_to(partial: Path) -> None:
+        with partial.open("x", encoding="utf8") as file:
+            json.dump({"displayTimeUnit": "ns", "traceEvents": events}, file)
+
+    need_new_or_file(path)
+    yield events
+    replace(Path(path), write_to)
 
 
 def line(rank: int, nth: int, name: str, start: float, lasts: float) -> Event:
     """What a rank does on its ``nth`` line from ``start`` on, in seconds."""
     shown = {"pid": int(rank), "tid": nth, "name": name, "ts": float(start) * 1e6, "dur": float(lasts) * 1e6}
     return {"ph": "X"} | shown
-
-
-def need_new_or_file(path: str | Path) -> None:
-    """Raise ValueError unless the path is a regular file, or a new name in an existing folder.
-
-    Writing would replace a device, a pipe or a link by a file.
-    """
-    path = Path(path)
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ValueError(f"cannot write {path}: got a folder, link, device or pipe, expected a file or a new name")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: expected an existing folder, got {path.parent}")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[str]]:
-    """A temporary file that replaces ``path`` if the block succeeds, and is removed otherwise."""
-    need_new_or_file(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("x", encoding="utf8") as file:
-            yield file
-        partial.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk names no file
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _events(
