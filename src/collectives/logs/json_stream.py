@@ -84,12 +84,9 @@ def as_object(value: Any) -> Object:
 
 
 def as_text(value: Any) -> str:
-    """The first line of a text; "" for anything else."""
-    return (
-        " ".join(value[: 2 * MOST_LETTERS].lstrip()[:MOST_LETTERS].partition("\n")[0].split())
-        if isinstance(value, str)
-        else ""
-    )
+    """Return the first line of a text; "" for anything else."""
+    start = value[: 2 * MOST_LETTERS].lstrip()[:MOST_LETTERS] if isinstance(value, str) else ""
+    return " ".join(start.partition("\n")[0].split())
 
 
 def as_count(value: Any, most: int = 1 << 50) -> int:
