@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from torch.distributed import distributed_c10d as c10d
 
 def bases(given: Any) -> dict[str, dist.ProcessGroup]:
     """A group for each kind of device that this machine has; all ranks call it alike."""
-    store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
+    rank, size, timeout = given.group_rank, given.group_size, given.timeout
+    # torchrun's workers find the store of the last attempt when they restart, with the addresses of dead processes.
+    store = c10d.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", given.store)
     found = {"cpu": _plain(given, "cpu", c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout))}
     if torch.cuda.is_available() and dist.is_nccl_available():
         options = c10d.ProcessGroupNCCL.Options()
