@@ -6,7 +6,8 @@
     all_reduce(gradient, op=dist.ReduceOp.AVG, algorithm="two_tree")
 
 Every rank of the group makes the same calls, one thread at a time. ``algorithm`` is a name from ``collectives list`` or
-"auto"; ``segments`` says into how many pieces a pipelined algorithm cuts its buffer (by default from the size). "auto"
+"auto"; ``segments`` says into how many pieces, at most 1024, a pipelined algorithm cuts its buffer (by default from the
+size). "auto"
 takes the algorithm with the shortest predicted time on the machine that the environment variable COLLECTIVES_MACHINE
 names on rank 0 (a preset, a file that ``collectives calibrate`` wrote, or LATENCY,RATE) when a group is first used.
 Rank 0 tells the others. If it names none, the ranks of a gloo group measure their links then, in about 20 round

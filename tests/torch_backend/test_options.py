@@ -85,6 +85,13 @@ def test_one_of_your_own_that_fails_is_refused_before_ranks_meet(tmp_path: Path)
     assert not dist.is_initialized()
 
 
+def test_a_machine_that_is_not_there_is_refused_when_the_group_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLECTIVES_MACHINE", "nofile.yaml")
+    with pytest.raises(ValueError, match=r"COLLECTIVES_MACHINE on rank 0: there is no machine file nofile\.yaml"):
+        join()
+    assert not dist.is_initialized()
+
+
 @pytest.mark.usefixtures("alone")
 def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "ring")

@@ -38,6 +38,14 @@ def prepare(n: int, dtype: torch.dtype = torch.float32, op: Any = dist.ReduceOp.
     return prepared.prepare(US, prepared.call_key(call, US.p))
 
 
+def test_more_segments_than_a_rank_compiles_in_seconds_are_refused(compiled: Counter[int]) -> None:
+    tensor = torch.zeros(3)
+    call = Call("all_reduce", tensor, tensor, dist.ReduceOp.SUM, None, None, "two_tree", 20_000)
+    with pytest.raises(ValueError, match="segments: got 20000, expected at most 1024"):
+        prepared.prepare(US, prepared.call_key(call, US.p))
+    assert not compiled
+
+
 @pytest.mark.parametrize("distinct", [65, 400])
 def test_a_cycle_of_many_calls_compiles_each_once(distinct: int, compiled: Counter[int]) -> None:
     sizes = range(1, distinct + 1)

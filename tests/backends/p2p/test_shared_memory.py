@@ -67,6 +67,33 @@ def test_another_user_gets_no_memory_and_a_rank_gets_it_all_the_same() -> None:
         assert both[1].value == 7
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has other users' processes")
+def test_strangers_that_fill_the_queue_keep_no_rank_from_the_memory() -> None:
+    with contextlib.ExitStack() as stack:
+        name, listener = segment._listener(stack)
+        assert listener
+        assert _as_nobody(lambda: _filled(name)) == 0
+        taken = list[segment.Segment]()
+        taker = threading.Thread(target=lambda: taken.append(segment._take(name, SECOND)), daemon=True)
+        taker.start()
+        taker.join(0.2)  # it waits in the queue
+        segment._give(listener, FIRST)
+        taker.join(10)
+        assert taken
+
+
+def _filled(name: bytes) -> int:
+    """Connect until the queue is full, and leave it so: 0."""
+    while True:
+        asked = socket.socket(socket.AF_UNIX)
+        asked.setblocking(False)
+        try:
+            asked.connect(name)
+        except BlockingIOError:
+            return 0
+        asked.detach()
+
+
 def _said_to_a_stranger(name: bytes) -> int:
     """How many bytes and descriptors the first rank of a host passes to this process."""
     with socket.socket(socket.AF_UNIX) as asked:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, finalize, ref
 import torch
 from torch import distributed as dist
 
-from collectives.autotune import encode_machine
+from collectives.autotune import decode_machine, encode_machine
 from collectives.backends import Call
 from collectives.backends.background import FORKED
 from collectives.backends.exchange import everyones
@@ -77,10 +77,11 @@ class Communicator:
     def meet(self, device: torch.device) -> Membership:
         """Have rank 0 tell the group its machine; every rank calls it when it first uses the group.
 
-        If it names none, CPU ranks measure their links.
+        If it names none, CPU ranks measure their links. Raises ValueError, on every rank, for one that is not there.
         """
         group, on_cpus = self._alive(), self.p > 1 and device.type == "cpu"
         told = everyones(encode_machine() if self.rank == 0 else b"", group, device)[0]
+        decode_machine(told)
         if not told and on_cpus:
             told = measured(self.mesh(), group).model_dump_json().encode()
         sharing = self.mesh().ranks_per_host if on_cpus and self.mesh().segment else 1
