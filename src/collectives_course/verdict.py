@@ -49,7 +49,7 @@ class Crashed(EndedError):
 
 
 class Ungraded(EndedError):
-    """The grader's own fault, or the machine's: nobody loses points for it."""
+    """The grader's own fault, or the machine's: the points are not known."""
 
     status: Status = "ungraded"
 
