@@ -43,7 +43,8 @@ def findings(log: Log) -> Iterator[Finding]:
     if more := len(log.communicators) - len(shown):
         yield Finding("communicator", f"{many(more, 'more communicator')}; what is wrong with them follows, too")
     yield from _said(log, CAUSE)
-    yield from timeouts(log.torch, max([of.size for of in log.communicators.values()], default=0))
+    several = [of for of in log.communicators.values() if of.size > 1]
+    yield from timeouts(log.torch, several[0].size if len(several) == 1 and not several[0].is_several else 0)
     yield from _settings(log)
     yield from _unknown(log)
     yield from _said(log, CONSEQUENCE)

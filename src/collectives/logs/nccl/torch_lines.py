@@ -94,7 +94,7 @@ class Torch:
     groups: dict[str, Group] = field(default_factory=dict)
     loose: list[tuple[Member, int, Call, Place]] = field(default_factory=list)  # calls in lines without their group
     of_call: dict[tuple[Member, int], set[str]] = field(default_factory=dict)
-    reports: dict[str, Place] = field(default_factory=dict)  # sentences about ranks that did not join
+    reports: dict[str, tuple[Place, int]] = field(default_factory=dict)  # ranks that did not join, and in which call
     kept: int = 0
 
     def record(self, at: Place, text: str, job: int = -1) -> bool:
@@ -118,15 +118,19 @@ class Torch:
                 self.of_call.setdefault((member, int(said[1])), set()).add(group)
             self.kept += 1
         for found in REPORT.finditer(text):
-            did = "never joined a collective"
+            did, number = "never joined a collective", int(found["joined"] or found["unfinished"] or -1)
             if found["finished"]:
                 did = f"finished collective #{found['finished']}, but did not join collective #{found['joined']}"
             elif found["unfinished"]:
                 did = f"joined but did not finish collective #{found['unfinished']}"
             if len(self.reports) < MOST_REPORTS:
                 those = ranks(int(each[:9]) for each in found[1].split(",") if each)
-                self.reports.setdefault(f"{those} {did}", at)
+                self.reports.setdefault(f"{those} {did}", (at, number))
         return self.kept + len(self.reports) > before
+
+    def about(self, number: int) -> dict[str, Place]:
+        """Return torch's reports on a call; they count from 1, and the watchdog of some versions from 0."""
+        return {told: at for told, (at, of) in self.reports.items() if -1 in (of, number) or of - number in (0, 1)}
 
     def _of(self, group: str) -> Group:
         return self.groups.setdefault(group, Group())
@@ -169,9 +173,16 @@ def is_torch(text: str) -> bool:
 
 
 def timeouts(of: Torch, size: int) -> Iterator[Finding]:
-    """Yield what timed out, those first that say why; `size`: the ranks of the job, 0 if unknown."""
-    found = [each for name, group in of.settled().items() for each in _of_group(of, name, group, size)]
+    """Yield what timed out, those first that say why; `size`: the ranks of the job's only communicator, or 0."""
+    groups = of.settled()
+    found = [each for name, group in groups.items() for each in _of_group(of, name, group, size)]
     yield from sorted(found, key=lambda one: one.kind == "timeout")[:MOST_NAMED]
+    told = {report for group in groups.values() for call in group.calls.values() for report in of.about(call[0])}
+    if rest := {report: at for report, (at, _) in of.reports.items() if report not in told}:
+        follows = "torch compared what the ranks of one group have done"
+        advice = "see what these ranks do: py-spy dump --pid PID on their hosts"
+        at = tuple(rest.values())[:MOST_NAMED]
+        yield Finding("timeout", f"torch reports, counting from 1: {'; '.join(rest)}", follows, advice, at)
 
 
 def _of_group(torch: Torch, name: str, of: Group, size: int) -> Iterator[Finding]:
@@ -183,7 +194,7 @@ def _of_group(torch: Torch, name: str, of: Group, size: int) -> Iterator[Finding
             yield found
         for call, those in calls.items():
             at = [of.calls[member][2] for member in those]
-            places = tuple(dict.fromkeys([at[0], *torch.reports.values(), *at[1:]]))[:2]
+            places = tuple(dict.fromkeys([at[0], *torch.about(number).values(), *at[1:]]))[:2]
             yield Finding(
                 "timeout",
                 f"{_told(those)} waited {call.milliseconds / 1000:g} s in {_call(name, number, call)}",
@@ -211,8 +222,8 @@ def _differ(name: str, of: Group, number: int, calls: Mapping[Call, list[Member]
 
 def _follows(torch: Torch, name: str, of: Group, number: int, call: Call, those: list[Member], size: int) -> str:
     """Return what the lines prove about the others: torch's report, who had not enqueued the call, or that all had."""
-    if torch.reports:
-        return f"torch reports, counting from 1: {'; '.join(torch.reports)}"
+    if reports := torch.about(number):
+        return f"torch reports, counting from 1: {'; '.join(reports)}"
     if not call.collective.startswith(PAIRS) and name and number >= 0:
         behind: dict[int, list[Member]] = {}
         for each, last in of.enqueued.items():
