@@ -173,7 +173,7 @@ TRUTHS = {
             "[rank8]: ValueError: got 3 classes, expected 4",
         ],
         "failed",
-        ("rank      : 8", "exitcode  : 1", "torchrun saw this process end first on its node"),
+        ("rank      : 8", "exitcode  : 1", "the launcher saw this process end first on its node"),
         ("ValueError: got 3 classes, expected 4 torchrun",),
     ),
     "torch 1.7 to 2.0": Truth(
@@ -484,6 +484,9 @@ def test_a_traceback_beside_is_shown_without_a_verdict() -> None:
         ("misc/shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes", "is full"),
         ("include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device", "is full"),
         ("s.cc:9 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-x (size 1)", "did not find"),
+        ("n.cc:1 NCCL WARN NET/IB : Got completion with error 4, opcode 1, len 21938, vendor err 81", "may not read"),
+        ("g.cc:1 NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be", "NVLink joins"),
+        ("a.cc:1 NCCL WARN Failed to CUDA calloc 4194304 bytes", "no memory left"),
         ("a:459 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument", "libfabric"),
         ("transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not", "two GPUs"),
         ("ibvwrap.c:262 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev x", "two NICs"),
@@ -517,6 +520,7 @@ def test_causes_of_nccl(text: str, says: str) -> None:
          "in process 0.", "other sizes", "the model differs"),
         ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
          "failed", "came to the store"),
+        ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError: ", "failed", "did not meet"),
         ("torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
          "(10.0.0.7, 29500).", "failed", "nothing answered at the store"),
         ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
@@ -536,6 +540,9 @@ def test_lines_of_other_libraries(text: str, kind: str, says: str) -> None:
     [
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks were killed", "memory"),
         ("srun: error: node7: task 3: Out Of Memory", "memory"),
+        ("[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9", "was killed"),
+        ("[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -7", "/dev/shm"),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL", "was killed"),
         ("RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.", "data loader was killed"),
         ("mpirun noticed that process rank 3 with PID 77 on node n7 exited on signal 11 (Segmentation)", "mpirun"),
         ("[12.3] NVRM: Xid (PCI:0000:1a:00): 79, pid=77, GPU has fallen off the bus.", "an error"),
