@@ -96,14 +96,15 @@ class World:
                 raise rank.error
 
     def _until_all_end(self, selector: selectors.BaseSelector) -> None:
-        start = due = time.monotonic()
+        start = time.monotonic()
+        due = start + TICK * random.random()  # a rank cannot know when we look
         while not all(rank.has_ended for rank in self.ranks):
             if waiting := stuck(self.ranks):
                 raise Failed(f"deadlock: {self.deadlock(waiting)}")
             self._exchange(selector, due - time.monotonic())
             if time.monotonic() >= due:
                 self._look(selector)
-                due = time.monotonic() + TICK * random.uniform(0.5, 1.5)  # no rank can be awake just then
+                due = time.monotonic() + TICK * random.uniform(0.5, 1.5)
                 self._need_patience(time.monotonic() - start)
         for rank in self.ranks:
             rank.channel.meter.look()
