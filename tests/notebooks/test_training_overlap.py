@@ -164,8 +164,7 @@ def test_sentences_of_overlap_have_the_rows_numbers() -> None:
     assert figures.deviation(table.assign(predicted_us=None)) == ""
     first, best = figures.extremes(table)
     assert (first.buckets, best.buckets) == (1, 4)
-    alt = figures.timeline(first, best).alt
-    assert "with one bucket of 16 MiB the first all-reduce begins at 300 ms, computing ends at 310 ms and the" in alt
+    assert "one bucket of 16 MiB: 1 s exposed" in figures.timeline(first, best).alt
     assert "ring from 400 ms at 4 MiB to 1 s at 16 MiB" in figures.exposed(table).alt
     assert figures.exposed(table.assign(predicted_us=None)).alt == figures.exposed(table).alt
     assert figures.chosen(table.assign(algorithm="auto")) == "ring on 1 to 4"
@@ -186,8 +185,8 @@ def test_sentences_of_weak_scaling_have_the_rows_numbers() -> None:
     )
     assert scaling_figures.saved(table).startswith("Overlap saves 160 ms of 800 ms on 40 workers; Baidu's text says")
     assert "by 0% over 4 rows" in scaling_figures.deviation(table)
-    assert "without overlap 80 on 1 and 1600 on 40" in scaling_figures.speed(table).alt
-    assert "with overlap 100% on 1 and 62% on 40" in scaling_figures.efficiency(table).alt
+    assert "without overlap from 80 at 1 to 1,600 at 40" in scaling_figures.speed(table).alt
+    assert "with overlap from 100% at 1 to 62% at 40" in scaling_figures.efficiency(table).alt
     assert scaling_figures.saved(table[table.buckets == 1]) == "Only one number of buckets was measured."
 
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collectives.algorithms import Mark
-from collectives.figures.style import Picture, Theme, picture
+from collectives.figures.style import Picture, Theme
 from collectives.units import format_bytes
 from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.statements import Rows
@@ -26,7 +26,7 @@ def time_against_size(rows: Rows) -> Picture:
         kit.message(figure, theme, *statements.takeover(_in_front(rows), format_bytes))
         _finish(figure, axes, rows)
 
-    return picture(paint, _alt(rows, "time in microseconds", "median_us", "{:,.0f} µs".format), kit.WIDTH)
+    return kit.drawn(paint, f"Measured {measured.plain(rows)} on {rows.ranks.iloc[0]} ranks, time by buffer size")
 
 
 def bandwidth_against_size(rows: Rows) -> Picture:
@@ -45,7 +45,7 @@ def bandwidth_against_size(rows: Rows) -> Picture:
         axes.set_ylabel("bus bandwidth (GB/s)")
         _finish(figure, axes, rows)
 
-    return picture(paint, _alt(rows, "bus bandwidth in GB/s", "busbw", "{:.2f} GB/s".format), kit.WIDTH)
+    return kit.drawn(paint, f"Measured {measured.plain(rows)} on {rows.ranks.iloc[0]} ranks, GB/s by buffer size")
 
 
 def _series(rows: Rows) -> list[tuple[tuple[str, str], Rows]]:
@@ -74,15 +74,6 @@ def _finish(figure: Figure, axes: Axes, rows: Rows) -> None:
     names = [measured.label(*of) for of, _ in _series(rows)]
     grey = [name for name in names if name not in _prominent(rows)]
     kit.labels(figure, rows, [kit.key(kit.GREY.colour, statements.listed(grey))] if grey else [])
-
-
-def _alt(rows: Rows, what: str, column: str, form: Callable[[float], str]) -> str:
-    parts = [
-        kit.from_to(measured.label(*of), [*each.bytes], [*each[column]], kit.at_size, form)
-        for of, each in _series(rows)
-    ]
-    head = f"Measured {measured.plain(rows)} on {rows.ranks.iloc[0]} ranks, {what} against buffer size"
-    return f"{head}: {'; '.join(parts)}."
 
 
 def quickest(rows: Rows) -> str:

@@ -2,8 +2,8 @@
 
 from matplotlib.figure import Figure
 
-from collectives.figures.style import Picture, Theme, picture
-from collectives.units import duration, format_bytes
+from collectives.figures.style import Picture, Theme
+from collectives.units import format_bytes
 from collectives_book.figures import kit, measured, statements
 from collectives_book.figures.measured import OURS, plain
 from collectives_book.figures.statements import Rows
@@ -33,9 +33,7 @@ def time_against_size(rows: Rows) -> Picture:
         figure.supylabel("time", fontsize=10)
         kit.labels(figure, rows, size=8.5)
 
-    parts = [f"{plain(of)}: {_ends(of)}" for of in (rows[rows.collective == name] for name in names)]
-    head = f"Measured on {rows.ranks.iloc[0]} ranks, time against buffer size from {_span(rows)}"
-    return picture(paint, f"{head}. {'. '.join(parts)}.", kit.WIDTH, 1.2 + 1.8 * lines)
+    return kit.drawn(paint, f"Measured on {rows.ranks.iloc[0]} ranks, time by buffer size", 1.2 + 1.8 * lines)
 
 
 def _title(rows: Rows) -> str:
@@ -82,13 +80,3 @@ def _name(backend: str, algorithm: str) -> str:
     if backend in OURS:
         return f"ours{OURS[backend]}"
     return backend if algorithm == "default" else f"{backend} ({algorithm})"
-
-
-def _ends(rows: Rows) -> str:
-    """Each back end's time at the smallest and at the largest size."""
-    ends = [(name, series.median_us.iloc[[0, -1]] * 1e-6) for name, series in _series(rows)]
-    return "; ".join(f"{name} from {' to '.join(map(duration, seconds))}" for name, seconds in ends)
-
-
-def _span(rows: Rows) -> str:
-    return f"{format_bytes(rows.bytes.min())} to {format_bytes(rows.bytes.max())}"

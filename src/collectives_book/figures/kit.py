@@ -49,7 +49,7 @@ def nothing() -> Picture:
     return picture(lambda *_: None, "There are no rows to draw.", WIDTH, 0.2)
 
 
-def drawn(paint: Callable[[Figure, Theme], None], about: str, height: float) -> Picture:
+def drawn(paint: Callable[[Figure, Theme], None], about: str, height: float = 4.0) -> Picture:
     """Paint a figure of the usual width, with `described` as its alternative text."""
     painted: list[Figure] = []
 
@@ -82,28 +82,31 @@ def _shown(axes: Axes) -> Iterator[str]:
     everything: dict[str, Any] = {str(each.get_label()): each for each in axes.containers} | _labelled(axes)
     lines = {name: each if isinstance(each, Line2D) else each[0] for name, each in everything.items()}
     found = [_points(axes, name, line) for name, line in lines.items() if isinstance(line, Line2D)]
-    yield from (f"{title}, {each}" if title else each for each in found if each)
-    if title and not found:
-        yield title
+    shown = [each for each in found if each]
+    yield from [f"{title}, {shown[0]}", *shown[1:]] if title and shown else shown or filter(None, [title])
 
 
 def _points(axes: Axes, name: str, line: Line2D) -> str:
     x, y = (np.asarray(values, dtype=float).tolist() for values in line.get_data())
     if isinstance(axes.yaxis.get_major_locator(), FixedLocator) and axes.get_yscale() == "linear":
-        ticks = dict(zip(axes.get_yticks(), axes.get_yticklabels(), strict=True))
-        beside = [ticks[min(ticks, key=lambda tick: abs(tick - at))].get_text() for at in y]
+        ticks, named = axes.get_yticks(), axes.yaxis.get_major_formatter()
+        beside = [named(min(ticks, key=lambda tick: abs(tick - at))) for at in y]
         points = [f"{each} {_written(axes.xaxis, value, None)}" for each, value in zip(beside, x, strict=True)]
         return ": ".join([*([] if name.startswith("_") else [name]), ", ".join(points)])
     if name.startswith("_") or not x:
         return ""
-    where = [f"at {_written(axes.xaxis, value, axes.fmt_xdata)}" for value in x]
-    return from_to(name, where, y, str, lambda value: _written(axes.yaxis, value, axes.fmt_ydata))
+    ends = [
+        f"{_written(axes.yaxis, y[i], axes.fmt_ydata)} at {_written(axes.xaxis, x[i], axes.fmt_xdata)}" for i in (0, -1)
+    ]
+    return f"{name} from {' to '.join(ends)}"
 
 
 def _written(axis: Axis, value: float, form: Callable[[float], str] | None) -> str:
     """A value as the ticks of its axis are written; ``form`` is that of an axis whose ticks are not all named."""
     ticks = axis.get_major_formatter()
-    return form(value) if form else f"{value:.3g}" if isinstance(ticks, ScalarFormatter) else ticks(value)
+    return (
+        form(value) if form else f"{float(f'{value:.3g}'):,g}" if isinstance(ticks, ScalarFormatter) else ticks(value)
+    )
 
 
 def binary_axis(
@@ -320,26 +323,6 @@ def key(of: Theme | str, label: str, **look: Any) -> Line2D:
 def series(rows: Rows, by: Sequence[str], along: str) -> list[tuple[Any, Rows]]:
     """The rows of each series, in the order of their first rows, sorted along the x axis."""
     return [(name, group.sort_values(along, kind="stable")) for name, group in rows.groupby(list(by), sort=False)]
-
-
-def at_size(nbytes: float) -> str:
-    """A place on an axis of sizes, for `from_to`."""
-    return f"at {format_bytes(nbytes)}"
-
-
-def from_to(name: str, at: Sequence[Any], values: Sequence[Any], where: Any, form: Callable[[Any], str]) -> str:
-    """The ends of a series, for an alternative text; ``where`` writes a place, ``form`` a value.
-
-    >>> from_to("ring", [2, 8], [0.1, 0.4], "on {} ranks".format, duration)
-    'ring from 100 ms on 2 ranks to 400 ms on 8 ranks'
-    """
-    first, last = (f"{form(values[i])} {where(at[i])}" for i in (0, -1))
-    return f"{name} from {first} to {last}"
-
-
-def times_from_to(name: str, rows: Rows, along: str, where: Any) -> str:
-    """The ends of a series of median times, as `from_to` writes them."""
-    return from_to(name, [*rows[along]], [*rows.median_us * 1e-6], where, duration)
 
 
 def readable_on(colour: str) -> str:

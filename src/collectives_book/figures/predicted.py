@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from collectives.figures.style import MARKS, Picture, Theme, mark, on_page, picture
-from collectives.units import duration, format_bytes
+from collectives.figures.style import MARKS, Picture, Theme, mark, on_page
+from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.needs import H100, MODELS, Transformer, activation_bytes, state_bytes
 
@@ -48,11 +48,7 @@ def model_time(at: Sequence[float], curves: Curves, bounds: Curves | None = None
         kit.message(figure, theme, message, since)
         kit.labels(figure, more=[kit.key(theme, "model, not measured", lw=1.8)])
 
-    ends = [
-        kit.from_to(name, at, seconds, lambda x: f"at {plain(x)}", duration)
-        for name, seconds in {**curves, **(bounds or {})}.items()
-    ]
-    return picture(paint, f"Model, not measured, time against {over}: {'; '.join(ends)}.", kit.WIDTH, 3.6)
+    return kit.drawn(paint, f"Model, not measured, time by {over}", 3.6)
 
 
 def _lowest(at: Sequence[float], curves: Curves, bounds: Curves, form: Form) -> tuple[str, float | None]:
@@ -104,9 +100,8 @@ def fastest(panels: Sequence[Fastest], message: str, bucket: int | None = None, 
         figure.legend(handles=handles, loc="outside lower center", ncols=3, **tight)
         kit.message(figure, theme, message)
 
-    alt = f"{how}, the fastest all-reduce. {' '.join(map(_fastest_alt, panels))}"
     height = sum(AROUND + ROW * len(panel.names) for panel in panels) + 0.6 + ROW * ceil(len(names) / 3)
-    return picture(paint, alt, kit.WIDTH, height)
+    return kit.drawn(paint, f"{how}, the fastest all-reduce: a field for each number of ranks and size", height)
 
 
 def _words(name: str) -> str:
@@ -187,15 +182,6 @@ def _runs(columns: Sequence[int]) -> list[list[int]]:
     return [[column for _, column in run] for _, run in runs]
 
 
-def _fastest_alt(panel: Fastest) -> str:
-    columns = []
-    for x, ranks in enumerate(panel.ranks):
-        runs = groupby(panel.names, lambda nbytes, x=x: panel.names[nbytes][x])  # type: ignore[misc]
-        from_sizes = ", ".join(f"{name or 'no winner'} from {format_bytes(next(sizes))}" for name, sizes in runs)
-        columns.append(f"on {ranks:,} ranks {from_sizes}")
-    return f"{panel.title}: {'; '.join(columns)}."
-
-
 def memory() -> Picture:
     """The state of models of several sizes, and with the activations of one sequence, beside a GPU and a node."""
 
@@ -205,8 +191,9 @@ def memory() -> Picture:
         for nth, model in enumerate(MODELS):
             state, total = needed(model)
             axes.plot([state, total], [-nth, -nth], color=colour, lw=7, alpha=0.45, solid_capstyle="butt")
-            axes.plot([state], [-nth], "o", color=colour)
             axes.annotate(written(state), (state, -nth), xytext=(0, 7), textcoords="offset points", ha="center", size=9)
+        states = [needed(model)[0] for model in MODELS]
+        axes.plot(states, [-nth for nth in range(len(states))], "o", color=colour, label="state")
         for gpus, name in ((1, "1 GPU"), (NODE, f"{NODE} GPUs")):
             axes.axvline(gpus * H100.memory, color=theme.ink, lw=0.9, ls=(0, (5, 3)))
             axes.annotate(name, (gpus * H100.memory, 0.62), xytext=(3, 0), textcoords="offset points", size=9)
@@ -218,12 +205,7 @@ def memory() -> Picture:
         axes.set_ylim(0.5 - len(MODELS), 1.0)
         axes.set_xlabel("memory that training needs")
 
-    each = [f"{model.name} {written(needed(model)[0])}, {written(needed(model)[1])}" for model in MODELS]
-    alt = (
-        f"Memory of the training state, then with the activations of one sequence: {'; '.join(each)}. "
-        f"One {H100.name} has {written(H100.memory)}, {NODE} have {written(NODE * H100.memory)}."
-    )
-    return picture(paint, alt, kit.WIDTH, 3.2)
+    return kit.drawn(paint, "Memory of the training state, and with the activations of one sequence", 3.2)
 
 
 def needed(model: Transformer) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from matplotlib.figure import Figure
 
 from collectives.algorithms import GREEN, Mark
-from collectives.figures.style import Picture, Theme, mark, picture
+from collectives.figures.style import Picture, Theme, mark
 from collectives_book.figures import kit
 from collectives_book.figures.statements import Rows
 
@@ -33,13 +33,11 @@ def reached(rows: Rows, simulated: Callable[[str, int], float], bounds: Mapping[
             rate = [size / simulated(str(algorithm), size) / 1e6 for size in sizes]
             axes.plot(sizes, rate, color=style.colour, lw=1.2)
             low, high = (part.bytes / part[end] for end in ("high_us", "low_us"))
-            kit.measured(axes, style, None, part.bytes, part.bytes / part.median_us, low, high, ls="")
+            kit.measured(axes, style, name, part.bytes, part.bytes / part.median_us, low, high, ls="")
             axes.annotate(name, (sizes[-1], rate[-1]), (6, -3), textcoords="offset points", color=style.colour)
         kit.lower_bound(axes, theme, sizes, [size / bounds[size] / 1e6 for size in sizes])
         axes.annotate("bound", (sizes[0], sizes[0] / bounds[sizes[0]] / 1e6), (0, -12), textcoords="offset points")
         kit.binary_axis(axes, sizes)
         axes.set(ylabel="algorithm bandwidth, MB/s", ylim=(0, None), xlim=(None, 3.4 * sizes[-1]))
 
-    best = rows[rows.bytes == sizes[-1]].sort_values("median_us")
-    said = ", ".join(f"{look(row.algorithm)[0]} {row.bytes / row.median_us:.1f} MB/s" for row in best.itertuples())
-    return picture(paint, f"Bandwidth by buffer size; at the largest: {said}.", kit.WIDTH, 3.0)
+    return kit.drawn(paint, "Bandwidth in MB/s by buffer size, measured", 3.0)

@@ -3,9 +3,8 @@
 Rows are a table as `collectives.simulator.scaling.row` makes them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import groupby
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -13,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator
 
-from collectives.figures.style import Picture, Theme, mark, on_page, picture
-from collectives.units import duration, format_bytes
+from collectives.figures.style import Picture, Theme, mark, on_page
+from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 from collectives_book.massive_scale import published
@@ -29,7 +28,7 @@ FIRST_PAGE = {"ring": "ring", "hierarchical_tree": "two trees"}
 def latency(rows: Rows) -> Picture:
     """Time against the number of GPUs, both logarithmic; published points where the article has some."""
     points = published.latencies if _is_published(rows, published.SMALL) else _nothing
-    return _against_ranks(rows, "seconds", duration, lambda axes: kit.time_axis(axes, unit=1), points, "time")
+    return _against_ranks(rows, "seconds", lambda axes: kit.time_axis(axes, unit=1), points, "time")
 
 
 def bandwidth(rows: Rows) -> Picture:
@@ -41,7 +40,7 @@ def bandwidth(rows: Rows) -> Picture:
         axes.set_ylabel("bus bandwidth (GB/s)")
 
     points = published.bandwidths if _is_published(rows, published.LARGE) else _nothing
-    return _against_ranks(rows, "busbw", "{:.1f} GB/s".format, shape, points, "bus bandwidth")
+    return _against_ranks(rows, "busbw", shape, points, "bus bandwidth in GB/s")
 
 
 def _is_published(rows: Rows, nbytes: int) -> bool:
@@ -52,9 +51,7 @@ def _nothing(_: str) -> Mapping[int, float]:
     return {}
 
 
-def _against_ranks(
-    rows: Rows, column: str, form: Callable[[float], str], shape: Callable[[Axes], None], points: Points, what: str
-) -> Picture:
+def _against_ranks(rows: Rows, column: str, shape: Callable[[Axes], None], points: Points, what: str) -> Picture:
     series = [(str(name), group) for (name,), group in kit.series(rows, ("algorithm",), "ranks")]
 
     def paint(figure: Figure, theme: Theme) -> None:
@@ -70,7 +67,9 @@ def _against_ranks(
         kit.message(figure, theme, *_lead(rows))
         kit.labels(figure, more=[kit.key(theme, "simulated", lw=1.8), *shown])
 
-    return picture(paint, _alt(rows, series, column, form, points, what), kit.WIDTH, 3.6)
+    beside = ", beside published points" if any(points(algorithm) for algorithm, _ in series) else ""
+    size, machine = format_bytes(rows.bytes.iloc[0]), rows.machine.iloc[0]
+    return kit.drawn(paint, f"Simulated all-reduce of {size} on {machine}, {what} by GPUs{beside}", 3.6)
 
 
 def _lead(rows: Rows) -> tuple[str, float | None]:
@@ -87,24 +86,6 @@ def _lead(rows: Rows) -> tuple[str, float | None]:
         for ranks, group in rows.groupby("ranks")
     ]
     return statements.takeover(ahead, "{:,} GPUs".format)
-
-
-def _alt(
-    rows: Rows,
-    series: Sequence[tuple[str, Rows]],
-    column: str,
-    form: Callable[[float], str],
-    points: Points,
-    what: str,
-) -> str:
-    parts = []
-    for algorithm, group in series:
-        text = kit.from_to(algorithm, [*group.ranks], [*group[column]], "on {:,} GPUs".format, form)
-        if there := points(algorithm):
-            text += ", published " + ", ".join(f"{form(value)} on {ranks:,}" for ranks, value in there.items())
-        parts.append(text)
-    size, machine = format_bytes(rows.bytes.iloc[0]), rows.machine.iloc[0]
-    return f"Simulated all-reduce of {size} on {machine}, {what} against GPUs: {'; '.join(parts)}."
 
 
 def regime_map(best: Rows) -> Picture:
@@ -129,8 +110,7 @@ def regime_map(best: Rows) -> Picture:
         ]
         kit.notes(figure, more=handles, columns=2)
 
-    alt = "; ".join(_regimes_alt(name, grid) for name, grid in grids.items())
-    return picture(paint, f"Simulated, {alt}.", kit.WIDTH, 4.0)
+    return kit.drawn(paint, "The fastest all-reduce by simulation, a field for each number of GPUs and bytes")
 
 
 def _map(axes: Axes, name: str, grid: Rows, theme: Theme) -> None:
@@ -165,17 +145,6 @@ def initials(algorithm: str) -> str:
     return "".join(word[0].upper() for word in algorithm.split("_"))
 
 
-def _regimes_alt(machine: str, grid: Rows) -> str:
-    columns = [f"on {ranks:,} GPUs {_stretches(grid[ranks])}" for ranks in grid.columns]
-    return f"the fastest all-reduce on {machine} by number of GPUs and bytes: {'; '.join(columns)}"
-
-
-def _stretches(column: Rows) -> str:
-    """The winners from small to large buffers, each with the first size it wins."""
-    runs = [(name, next(group)[0]) for name, group in groupby(column.items(), key=lambda item: item[1])]
-    return ", ".join(f"{name} from {format_bytes(nbytes)}" for name, nbytes in runs)
-
-
 def curve(rows: Rows) -> Picture:
     """The book's first page: 8 bytes on up to 24,576 GPUs, by a ring and by trees.
 
@@ -193,7 +162,7 @@ def curve(rows: Rows) -> Picture:
         for algorithm, name in FIRST_PAGE.items():
             group = small[small.algorithm == algorithm].sort_values("ranks")
             look, points = mark(algorithm if algorithm == "ring" else "two_tree"), published.latencies(algorithm)
-            axes.plot(group.ranks, group.seconds, color=look.colour, lw=1.8)
+            axes.plot(group.ranks, group.seconds, color=look.colour, lw=1.8, label=name)
             kit.published(axes, look, list(points), list(points.values()))
             at = (768, published.latencies(algorithm)[768])
             axes.annotate(name, at, (0, 9), textcoords="offset points", ha="right", weight="bold")
@@ -205,10 +174,5 @@ def curve(rows: Rows) -> Picture:
         middle = (last.ranks, (last.tree_seconds * last.ring_seconds) ** 0.5)
         axes.annotate(factor, middle, (-6, 0), textcoords="offset points", ha="right", va="center", weight="bold")
 
-    last_values = "; ".join(
-        f"{name} {duration(getattr(last, f'{published.SERIES[algorithm]}_seconds'))}"
-        for algorithm, name in FIRST_PAGE.items()
-    )
-    alt = f"All-reduce of 8 bytes, time against GPUs. Published on {last.ranks:,} GPUs: {last_values}."
     caption = f"All-reduce of 8 bytes on Summit. Lines: simulated. Hollow markers: published. {comparison.headline()}"
-    return replace(picture(paint, alt, kit.WIDTH, 2.3), caption=caption)
+    return replace(kit.drawn(paint, "All-reduce of 8 bytes, simulated time by GPUs", 2.3), caption=caption)

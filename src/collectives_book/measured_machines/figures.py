@@ -3,8 +3,8 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collectives.figures.style import Picture, Theme, mark, picture
-from collectives.units import duration, format_bytes
+from collectives.figures.style import Picture, Theme, mark
+from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 
@@ -27,7 +27,7 @@ def scaling(rows: Rows, shown: tuple[int, ...] = SHOWN) -> Picture:
         kit.message(figure, theme, _lead(rows, shown))
         kit.labels(figure, more=[kit.key(theme, "simulated", lw=1.8), hollow, dotted])
 
-    return picture(paint, _alt(rows, shown), kit.WIDTH, 3.6)
+    return kit.drawn(paint, "All-reduce on MareNostrum 5, simulated time by GPUs, beside measured points", 3.6)
 
 
 def _panel(axes: Axes, rows: Rows, *, is_first: bool, named: bool) -> None:
@@ -56,17 +56,3 @@ def _lead(rows: Rows, shown: tuple[int, ...]) -> str:
         else:
             parts.append(f"a tie at {format_bytes(nbytes)}")
     return f"On {most} GPUs, measured: {'; '.join(parts)}"
-
-
-def _alt(rows: Rows, shown: tuple[int, ...]) -> str:
-    parts = []
-    for nbytes in shown:
-        for algorithm, name in NAMES.items():
-            group = rows[(rows.bytes == nbytes) & (rows.algorithm == algorithm)].sort_values("ranks")
-            times = ", ".join(
-                f"{duration(one.median_us / 1e6)} measured and {duration(one.us / 1e6)} simulated on {one.ranks}"
-                for one in group.itertuples()
-            )
-            parts.append(f"{name} {times}")
-        parts[-2] = f"{format_bytes(nbytes)}: {parts[-2]}"
-    return f"All-reduce on MareNostrum 5, time against GPUs. {'; '.join(parts)}."

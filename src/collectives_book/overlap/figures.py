@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from collectives.figures.style import LIGHT, Picture, Theme, mark, picture
+from collectives.figures.style import LIGHT, Picture, Theme, mark
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity
 from collectives.units import duration, format_bytes
 from collectives_book.figures import kit, statements
@@ -48,7 +48,7 @@ def timeline(row: Row, other: Row) -> Picture:
         kit.message(figure, theme, f"Exposed: {', '.join(exposed_by)}")
         kit.notes(figure, more=[kit.key(theme, name, color=colour, lw=6) for name, colour in looks])
 
-    return picture(paint, _timeline_alt(row, other), kit.WIDTH, 4.6)
+    return kit.drawn(paint, f"One training step on {row.ranks} ranks by {row.algorithm}: passes and all-reduces", 4.6)
 
 
 def _lanes(axes: Axes, theme: Theme, row: Row) -> None:
@@ -83,21 +83,6 @@ def _bucket_count(row: Row) -> str:
     return "one bucket" if row.buckets == 1 else f"{row.buckets} buckets"
 
 
-def _timeline_alt(row: Row, other: Row) -> str:
-    def said(each: Row) -> str:
-        first = min(span.begin for span in spans(each) if span.what == REDUCE)
-        computed, ended = ends(each)
-        return (
-            f"with {buckets(each)} the first all-reduce begins at {duration(first)}, computing ends at "
-            f"{duration(computed)} and the last all-reduce at {duration(ended)}"
-        )
-
-    return (
-        f"Timeline of one training step on {row.ranks} ranks by {row.algorithm}, forward pass, backward pass and "
-        f"all-reduces: {said(row)}; {said(other)}."
-    )
-
-
 def exposed(rows: Rows) -> Picture:
     """Exposed time of communication against the size of a bucket: measured, and predicted where there is a line."""
     rows = rows.assign(bucket=rows.bytes // rows.buckets)
@@ -116,7 +101,7 @@ def exposed(rows: Rows) -> Picture:
         kit.message(figure, theme, _least_exposed(rows))
         kit.labels(figure, rows, more)
 
-    return picture(paint, _exposed_alt(rows), kit.WIDTH, 3.8)
+    return kit.drawn(paint, f"Exposed time of a step on {rows.ranks.iloc[0]} ranks by the bytes of a bucket", 3.8)
 
 
 def _least_exposed(rows: Rows) -> str:
@@ -131,14 +116,6 @@ def _least_exposed(rows: Rows) -> str:
 def _name(rows: Rows) -> str:
     """What a series is coloured by: its algorithm, or the library that chose one."""
     return str(rows.algorithm.iloc[0] if rows.algorithm.iloc[0] != "default" else rows.backend.iloc[0])
-
-
-def _exposed_alt(rows: Rows) -> str:
-    lines = [
-        kit.times_from_to(name[0], each, "bucket", kit.at_size)
-        for name, each in kit.series(rows, ["algorithm"], "bucket")
-    ]
-    return f"Exposed time of a step on {rows.ranks.iloc[0]} ranks against the bytes of a bucket: {'; '.join(lines)}."
 
 
 def hidden(rows: Rows) -> str:

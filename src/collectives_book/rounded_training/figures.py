@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from collectives.algorithms import Mark
-from collectives.figures.style import Picture, Theme, picture
+from collectives.figures.style import Picture, Theme
 from collectives_book.figures import kit
 from collectives_book.figures.statements import listed
 from collectives_book.rounded_training.comparison import Difference, changed
@@ -36,7 +36,7 @@ def changes(found: Sequence[Difference]) -> Picture:
         panels[0].set_ylim(0.6 - len(places), 0.6)
         kit.message(figure, theme, message(found))
 
-    return picture(paint, _alt(found), kit.WIDTH, 1.5 + 0.34 * len(places))
+    return kit.drawn(paint, "Change in the final loss from that with float32 sums", 1.5 + 0.34 * len(places))
 
 
 def _panel(
@@ -47,7 +47,7 @@ def _panel(
         group = [one for one in found if one.workers == workers]
         heights = [places[one.variant] + ASIDE * (1 - 2 * nth) for one in group]
         means, lows, highs = ([getattr(one, column) / one.of for one in group] for column in ("mean", "low", "high"))
-        kit.measured_across(axes, LOOKS[nth], None, means, lows, highs, heights)
+        kit.measured_across(axes, LOOKS[nth], f"{workers} workers", means, lows, highs, heights)
         if is_first:
             _beside(axes, theme, f"{workers} workers", (highs[0], heights[0]))
     axes.xaxis.set_major_locator(MaxNLocator(3))
@@ -67,11 +67,3 @@ def message(found: Sequence[Difference]) -> str:
     models = listed([*dict.fromkeys(group[0].model for group in groups)] or ["no model"])
     variants = listed([*dict.fromkeys(name(group[0].variant) for group in groups)] or ["the summation variant"])
     return f"The final loss of {'the ' if groups else ''}{models} changes with {variants}"
-
-
-def _alt(found: Sequence[Difference]) -> str:
-    parts = [
-        f"{one.model}, {one.workers} workers, {name(one.variant)}: {one.mean:+.4f} ({one.low:+.4f} to {one.high:+.4f})"
-        for one in found
-    ]
-    return f"Change in the final loss to float32 sums, mean and interval (Student, 95%). {'; '.join(parts)}."

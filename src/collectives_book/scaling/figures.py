@@ -3,7 +3,7 @@
 Times are those of slow motion.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collectives.algorithms import build
-from collectives.figures.style import Picture, Theme, picture
+from collectives.figures.style import Picture, Theme
 from collectives.launch import links
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate
@@ -62,10 +62,7 @@ def time_against_hosts(rows: Rows, sizes: Sequence[int]) -> Picture:
         panels[-1].set_xlabel("hosts")
         _finish(figure, theme, rows, "time in slow motion")
 
-    parts = [f"{format_bytes(n)}: {_ends(rows[rows.bytes == n], 'ranks', '{} hosts'.format)}" for n in sizes]
-    return picture(
-        paint, f"Time against hosts, measured and simulated. {'. '.join(parts)}.", kit.WIDTH, 1.2 + 2.0 * len(sizes)
-    )
+    return kit.drawn(paint, "Time by hosts, measured and simulated", 1.2 + 2.0 * len(sizes))
 
 
 def time_against_size(rows: Rows) -> Picture:
@@ -83,8 +80,7 @@ def time_against_size(rows: Rows) -> Picture:
         panels[-1].set_xlabel("buffer")
         _finish(figure, theme, rows, f"time in slow motion (on the real link: {DILATION:,} times shorter)")
 
-    alt = f"{_head(rows, 'time')}: {_ends(rows, 'bytes', format_bytes)}."
-    return picture(paint, alt, kit.WIDTH, 1.1 + 2.5 * len(parts))
+    return kit.drawn(paint, f"All-reduce on {rows.ranks.max()} emulated hosts, time by size", 1.1 + 2.5 * len(parts))
 
 
 def _headline(rows: Rows) -> str:
@@ -107,8 +103,7 @@ def bandwidth_against_size(rows: Rows) -> Picture:
         kit.message(figure, theme, _highest(rows))
         kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
 
-    parts = [f"{_name(*key)} up to {each.busbw.max() * 1e3:.1f} MB/s" for key, each in _series(rows, "bytes")]
-    return picture(paint, f"{_head(rows, 'bus bandwidth')}: {'; '.join(parts)}.", kit.WIDTH, 4.2)
+    return kit.drawn(paint, f"All-reduce on {rows.ranks.max()} emulated hosts, bus bandwidth in MB/s by size", 4.2)
 
 
 def _highest(rows: Rows) -> str:
@@ -160,15 +155,6 @@ def _series(rows: Rows, along: str) -> list[tuple[tuple[str, str], Rows]]:
     return kit.series(rows, ("backend", "asked"), along)
 
 
-def _head(rows: Rows, what: str) -> str:
-    return f"Measured and simulated all-reduce on {rows.ranks.max()} emulated hosts, {what} against buffer size"
-
-
-def _ends(rows: Rows, along: str, form: Callable[[int], str]) -> str:
-    parts = [kit.times_from_to(_name(*key), of, along, lambda at: f"at {form(at)}") for key, of in _series(rows, along)]
-    return "; ".join(parts)
-
-
 def with_simulated(rows: Rows) -> Rows:
     """The rows, with what the simulator says of their links as they were asked for: ``simulated_us``."""
     return rows.assign(simulated_us=[_simulated_us(row) for row in rows.itertuples()])
@@ -194,11 +180,7 @@ def two_trees_against_size(rows: Rows) -> Picture:
         kit.message(figure, theme, f"{rows.ranks.iloc[0]} hosts: {two_trees_headline(rows)}")
         kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
 
-    ends = [
-        kit.times_from_to(name, of, "bytes", kit.at_size) for (name,), of in kit.series(rows, ["algorithm"], "bytes")
-    ]
-    head = f"Measured and simulated {plain(rows)} on {rows.ranks.iloc[0]} emulated hosts"
-    return picture(paint, f"{head}, time against buffer size: {'; '.join(ends)}.", kit.WIDTH, 3.1)
+    return kit.drawn(paint, f"{plain(rows)} on {rows.ranks.iloc[0]} emulated hosts, time by size", 3.1)
 
 
 def two_trees_won(rows: Rows) -> list[tuple[int, Row, Row]]:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
 from collectives.algorithms import COSTS
-from collectives.figures.style import Picture, Theme, mark, picture
+from collectives.figures.style import Picture, Theme, mark
 from collectives.machine import Link
 from collectives.units import format_bytes
 from collectives_book.figures import kit, statements
@@ -48,7 +48,7 @@ def time(rows: Rows) -> Picture:
         kit.message(figure, theme, _costliest(parts[0][1]))
         kit.labels(figure, rows, more=[kit.key(theme, "simulated")])
 
-    return picture(paint, _alt(rows, parts), kit.WIDTH, 3.8)
+    return kit.drawn(paint, f"Measured all-reduce of {format_bytes(rows.bytes.iloc[0])} with one slower link", 3.8)
 
 
 def _costliest(rows: Rows) -> str:
@@ -63,21 +63,6 @@ def _draw(axes: Axes, x: str, rows: Rows) -> None:
         look = mark(str(algorithm))
         axes.plot(series[x], series.simulated_us, color=look.colour, lw=1.2)
         kit.medians(axes, look, str(algorithm), series, x, ls="")
-
-
-def _alt(rows: Rows, parts: list[tuple[str, Rows]]) -> str:
-    head = f"Measured all-reduce of {format_bytes(rows.bytes.iloc[0])} on {rows.ranks.iloc[0]} hosts"
-    (_, factors), (_, positions) = parts
-    lines = [
-        kit.times_from_to(str(name), group, "factor", "with a factor of {}".format)
-        for name, group in factors.groupby("algorithm", sort=False)
-    ]
-    lines += [
-        f"{name} "
-        + ", ".join(f"{statements.us(row.median_us)} if host {row.slow_host} is" for row in group.itertuples())
-        for name, group in positions.groupby("algorithm", sort=False)
-    ]
-    return f"{head} of which one has a slower link, and simulated as lines: {'; '.join(lines)}."
 
 
 def slowdown(rows: Rows) -> str:

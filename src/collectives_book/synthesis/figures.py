@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from collectives.algorithms import GREEN, Mark
-from collectives.figures.style import Picture, Theme, mark, picture
+from collectives.figures.style import Picture, Theme, mark
 from collectives.synthesis.few_steps import synthesize
 from collectives_book.figures import kit
 from collectives_book.figures.statements import Rows
@@ -46,7 +46,7 @@ def seconds(chunks: int) -> Picture:
         axes = figure.subplots()
         for name, part in rows.groupby("topology", sort=False):
             look, ended = LOOKS[str(name)], part[part.verdict == "limit"]
-            axes.plot(part.ranks, part.seconds, color=look.colour, marker=look.marker, lw=1.2)
+            axes.plot(part.ranks, part.seconds, color=look.colour, marker=look.marker, lw=1.2, label=str(name))
             axes.plot(
                 ended.ranks, ended.seconds, color=look.colour, marker=look.marker, ls="", mfc=theme.ground, zorder=3
             )
@@ -59,6 +59,4 @@ def seconds(chunks: int) -> Picture:
             figure, theme, f"A limit of {LIMIT:g} s ends {(rows.verdict == 'limit').sum()} of {len(rows)} searches"
         )
 
-    largest = rows[rows.verdict == "satisfiable"].groupby("topology").ranks.max()
-    said = ", ".join(f"{name} up to {ranks} ranks" for name, ranks in largest.items())
-    return picture(paint, f"Time of the solver against ranks; found within {LIMIT:g} s: {said}.", kit.WIDTH, 2.8)
+    return kit.drawn(paint, "Time of the solver by ranks", 2.8)

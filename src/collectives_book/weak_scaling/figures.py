@@ -5,15 +5,15 @@ Measured is a filled marker with its interval, the model's prediction a line, pu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from collectives.algorithms import BLUE, VERMILION, Mark
-from collectives.figures.style import Picture, Theme, picture
+from collectives.figures.style import Picture, Theme
 from collectives.units import duration, many
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Row, Rows
@@ -49,7 +49,7 @@ def speed(rows: Rows) -> Picture:
         axes.set_ylabel("samples per second")
         _finish(figure, axes, rows, theme, {p: each for p, each in published.SAMPLES.items() if p <= most})
 
-    return picture(paint, _alt(rows, "Samples per second", lambda row: f"{row.per_second:.0f}"), kit.WIDTH, 4.2)
+    return kit.drawn(paint, "Samples per second by workers, beside points that Baidu published", 4.2)
 
 
 def efficiency(rows: Rows) -> Picture:
@@ -64,7 +64,7 @@ def efficiency(rows: Rows) -> Picture:
         shares = {p: share_published(p) for p in published.SAMPLES if p <= int(rows.ranks.max())}
         _finish(figure, axes, rows, theme, shares)
 
-    return picture(paint, _alt(rows, "Efficiency", lambda row: f"{share(row, rows):.0%}"), kit.WIDTH, 3.8)
+    return kit.drawn(paint, "Efficiency by workers, beside points that Baidu published", 3.8)
 
 
 def _draw(axes: Axes, rows: Rows, name: str, factor: float, each: bool = False) -> None:
@@ -118,15 +118,6 @@ def share_published(p: int) -> float:
     0.5
     """
     return published.SAMPLES[p] / p / published.SAMPLES[1]
-
-
-def _alt(rows: Rows, what: str, form: Callable[[Any], str]) -> str:
-    lines = [
-        f"{part.name} {form(first)} on {first.ranks} and {form(last)} on {last.ranks}"
-        for part in series(rows)
-        for first, last in [_ends(part.rows)]
-    ]
-    return f"{what} against the number of workers, beside points that Baidu published: {'; '.join(lines)}."
 
 
 def _ends(rows: Rows) -> tuple[Row, Row]:
