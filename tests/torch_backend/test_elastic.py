@@ -1,6 +1,7 @@
-"""torchrun restarts all ranks when one is killed, and the groups of the new ones meet."""
+"""torchrun restarts all ranks when one is killed, and the groups of the new ones meet, also on two nodes."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,30 +11,50 @@ import pytest
 pytestmark = pytest.mark.integration
 
 PROGRAM = """
-import os, signal
+import os, signal, sys
+from pathlib import Path
 import torch
 from torch import distributed as dist
 import collectives.torch_backend
 
 dist.init_process_group("collectives")
-rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+rank, killed = dist.get_rank(), Path(sys.argv[1])
 part = dist.new_group([0, 1])
 total = torch.full((3,), rank + 1.0)
 dist.all_reduce(total)
-if rank == 1 and attempt == "0":
+if rank == 1 and not killed.exists():
+    killed.touch()
     os.kill(os.getpid(), signal.SIGKILL)
-dist.all_reduce(total)
-print(f"attempt {attempt}, rank {rank}: {total.tolist()}", flush=True)
+dist.all_reduce(total, group=part)
+print(f"rank {rank}: {total.tolist()}", flush=True)
 dist.destroy_process_group()
 """
 
 
-def test_ranks_that_torchrun_restarts_meet_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_that_torchrun_restarts_meet_again(nodes: int, tmp_path: Path) -> None:
+    """On two nodes only the agent of the rank that was killed counts a restart."""
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "--max-restarts=2"]
-    done = subprocess.run(
-        [*command, str(file)], env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"attempt 1, rank {rank}: [18.0, 18.0, 18.0]" for rank in range(3)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=test", "--max-restarts=2"]
+    agents = [
+        subprocess.Popen(
+            [*command, str(file), str(tmp_path / "killed")],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(nodes)
+    ]
+    try:
+        said = [agent.communicate(timeout=200) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.terminate()  # which ends its ranks
+    assert [agent.returncode for agent in agents] == [0] * nodes, said
+    assert sorted("".join(out for out, _ in said).splitlines()) == [f"rank {r}: [6.0, 6.0, 6.0]" for r in range(2)]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import secrets
+import time
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+PAUSE = 0.01  # seconds between two looks into a store
+
 
 def bases(given: Any) -> dict[str, dist.ProcessGroup]:
     """A group for each kind of device that this machine has; all ranks call it alike."""
-    rank, size, timeout = given.group_rank, given.group_size, given.timeout
-    # torchrun's workers find the store of the last attempt when they restart, with the addresses of dead processes.
-    store = c10d.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", given.store)
+    store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
+    if dist.is_torchelastic_launched():
+        store = c10d.PrefixStore(_attempt(store, rank, size, timeout), store)
     found = {"cpu": _plain(given, "cpu", c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout))}
     if torch.cuda.is_available() and dist.is_nccl_available():
         options = c10d.ProcessGroupNCCL.Options()
@@ -26,6 +30,27 @@ def bases(given: Any) -> dict[str, dist.ProcessGroup]:
     for base in found.values():  # `P2POp` and errors look up ranks in torch's book
         c10d._world.pg_group_ranks[base] = {each: i for i, each in enumerate(ranks)}
     return found
+
+
+def _attempt(store: Any, rank: int, size: int, timeout: timedelta) -> str:
+    """Return a name that the group's ranks share, and no earlier attempt: torchrun's store outlives ranks that restart.
+
+    A key may be of a rank that died, and each node's agent counts its own restarts. So each rank writes a word of its
+    own, and rank 0 publishes those that it reads, until every rank has found its word among them.
+    """
+    word, seen, until = secrets.token_hex(8), "", time.monotonic() + timeout.total_seconds()
+    store.set(f"word/{rank}", word)
+    while time.monotonic() < until:
+        if rank == 0:
+            store.set("words", " ".join(store.get(f"word/{each}").decode() for each in range(size)))
+        words = store.get("words").decode()
+        if words != seen and word in words.split():
+            seen = words
+            store.add(words, 1)
+        if words == seen and store.add(words, 0) == size:
+            return str(words.split()[0])
+        time.sleep(PAUSE)
+    raise RuntimeError(f"ranks that torchrun has started do not meet within {timeout.total_seconds():g} s")
 
 
 def forget(base: dist.ProcessGroup) -> None:
