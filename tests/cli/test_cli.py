@@ -177,6 +177,14 @@ def test_the_version_is_that_of_the_distribution(capsys: Capture) -> None:
     assert run(capsys, "--version") == (0, f"collective-communication {version('collective-communication')}\n", "")
 
 
+def test_without_a_distribution_as_from_a_folder_every_verb_works(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "distributions", lambda name: iter(()))
+    assert run(capsys, "show", "all_reduce", "ring", "-p", "2")[0] == 0
+    assert run(capsys, "--version") == (0, "collective-communication as a folder, not installed\n", "")
+
+
 @pytest.mark.parametrize(
     ("verb", "module", "extra"),
     [

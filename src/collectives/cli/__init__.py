@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points, requires, version
+from importlib.metadata import EntryPoint, distributions, entry_points
 from typing import Any
 
 from collectives.cli import signals
@@ -93,7 +93,11 @@ def _first_line(verb: str) -> str:
 
 def _missing(verb: str, module: str) -> str:
     """Return the message for a module that is not installed, with the extra that brings it, as our metadata say."""
-    needs = [re.match(r"([\w-]+).*extra == .([\w-]+)", each) for each in requires(DISTRIBUTION) or ()]
+    needs = [
+        re.match(r"([\w-]+).*extra == .([\w-]+)", each)
+        for ours in distributions(name=DISTRIBUTION)
+        for each in ours.requires or ()
+    ]
     sizes = Counter(need[2] for need in needs if need)
     having = {need[2] for need in needs if need and module.partition(".")[0] in need[1]}  # yaml is in pyyaml
     hints = [
@@ -130,7 +134,8 @@ def parser(needed: Collection[str]) -> argparse.ArgumentParser:
     Other packages' verbs are looked up only where one of them is needed, or none at all, as for ``--help``.
     """
     top = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
-    top.add_argument("--version", action="version", version=f"{DISTRIBUTION} {version(DISTRIBUTION)}")
+    release = next((ours.version for ours in distributions(name=DISTRIBUTION)), "as a folder, not installed")
+    top.add_argument("--version", action="version", version=f"{DISTRIBUTION} {release}")
     commands = top.add_subparsers(required=True, metavar="COMMAND", dest="verb")
     known = OWN if needed and OWN.keys() >= set(needed) else verbs()
     for verb, text in known.items():
