@@ -47,6 +47,7 @@ OWN = re.compile(r"\[[EF][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d")
 # Where what belongs to such a line ends, how many lines it has at most, and how much is read of each and shown of all.
 END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^(?!nccl)\S{1,60}Error: ")
 MOST_LINES, MOST_READ, MOST_SHOWN = 12, 1 << 12, 600
+MOST_OPEN = 1 << 13  # records, one for each writer
 NOISE = re.compile(
     r", TensorDeviceTypes=TensorOptions\(.{0,400}?\(nullopt\)\)"
     r"|This (?:may indicate|typically indicates) .{0,1500}?(?:cause deadlock\.|debug the hang\.) ?"
@@ -145,6 +146,8 @@ class _Reader:
             writer, is_new = ("", is_new) if is_new and not is_inside else (self.newest, None)
         if is_new or END.search(text):
             self.close(writer)
+        if len(self.records) >= MOST_OPEN:
+            self.end(at.file)
         if is_new:
             said_by = Process(f"rank {rank}", 0, 0) if rank else NOBODY
             self.records[writer] = _Record(at, said_by, int(rank or -1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from collectives.logs.finding import MOST_NAMED, Finding, Place, named, ranks
@@ -175,7 +176,7 @@ def is_torch(text: str) -> bool:
 def timeouts(of: Torch, size: int) -> Iterator[Finding]:
     """Yield what timed out, those first that say why; `size`: the ranks of the job's only communicator, or 0."""
     groups = of.settled()
-    found = [each for name, group in groups.items() for each in _of_group(of, name, group, size)]
+    found = [each for name, group in groups.items() for each in islice(_of_group(of, name, group, size), MOST_NAMED)]
     yield from sorted(found, key=lambda one: one.kind == "timeout")[:MOST_NAMED]
     told = {report for group in groups.values() for call in group.calls.values() for report in of.about(call[0])}
     if rest := {report: at for report, (at, _) in of.reports.items() if report not in told}:
