@@ -43,7 +43,7 @@ class PublicLog(NamedTuple):
     def verdict(self) -> str:
         """Whether what was found agrees with what the author says.
 
-        >>> PublicLog("a/b", "x.log", "", "", 1, "slow", "dip", "NCCL log", "dip; graph", "…", "").verdict
+        >>> PublicLog("a/b", "x.log", "", "", 1, "slow", "dip", "NCCL log", "dip; graph", "…", "", "", "").verdict
         'agrees'
         """
         return _agreement(self.expected, self.found)
