@@ -199,45 +199,9 @@ def two_trees_headline(rows: Rows) -> str:
     return f"two trees win {_sizes(rows, {nbytes for nbytes, _, _ in two_trees_won(rows)})}"
 
 
-def _worst_size(rows: Rows) -> str:
-    """A sentence: the size at which two trees compare worst with the fastest other, and both times."""
-    pairs = []
-    for nbytes, group in rows.groupby("bytes"):
-        (trees,) = group[group.algorithm == "two_tree"].itertuples()
-        first = next(group[group.algorithm != "two_tree"].sort_values("median_us").itertuples())
-        pairs.append((trees.median_us / first.median_us, int(nbytes), trees, first))
-    _, nbytes, trees, first = max(pairs, key=lambda pair: pair[0])
-    return (
-        f"Their worst size is {format_bytes(nbytes)}, where {first.algorithm} takes "
-        f"{statements.us(first.median_us)} and two trees {statements.times_as_long(trees, first, '{:.2f}'.format)}: "
-        f"{statements.us(trees.median_us)}."
-    )
-
-
 def _sizes(rows: Rows, sizes: set[int]) -> str:
     """These sizes, neighbours among those of the rows as from the least to the most."""
     if not sizes:
         return "nowhere"
     runs = [[*run] for wins, run in groupby(sorted(rows.bytes.unique()), key=sizes.__contains__) if wins]
     return f"at {statements.listed([statements.span(run, format_bytes) for run in runs])}"
-
-
-def _by_simulator(rows: Rows) -> str:
-    """Where two trees win by the simulator."""
-    first = rows.loc[rows.groupby("bytes").simulated_us.idxmin()]
-    return _sizes(rows, {int(nbytes) for nbytes in first.bytes[first.algorithm == "two_tree"]})
-
-
-def two_trees_outcome(rows: Rows) -> str:
-    """A sentence: where two trees win, by how much, and against what."""
-    found = two_trees_won(rows)
-    if not found:
-        return f"On {rows.ranks.iloc[0]} hosts {two_trees_headline(rows)}. {_worst_size(rows)}"
-    nbytes, first, second = max(found, key=lambda one: one[2].median_us / one[1].median_us)
-    return (
-        f"On {rows.ranks.iloc[0]} hosts {two_trees_headline(rows)}. The lead is the largest at {format_bytes(nbytes)}: "
-        f"{statements.us(first.median_us)} against {statements.us(second.median_us)} by the next best, "
-        f"{second.algorithm}, which takes {statements.times_as_long(second, first, '{:.2f}'.format)}. "
-        f"The simulator says {statements.us(first.simulated_us)} and {statements.us(second.simulated_us)}; "
-        f"by its times two trees win {_by_simulator(rows)}."
-    )

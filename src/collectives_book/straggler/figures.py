@@ -1,9 +1,8 @@
-"""Rows of the experiment ``straggler`` as a figure and as sentences whose numbers come from the rows.
+"""Rows of the experiment ``straggler`` as a figure, and as a table beside what slow links everywhere would cost.
 
 Measured is a filled marker with its interval, simulated a line.
 """
 
-from collections.abc import Collection, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,10 +14,8 @@ from collectives.algorithms import COSTS
 from collectives.figures.style import Picture, Theme, mark
 from collectives.machine import Link
 from collectives.units import format_bytes
-from collectives_book.figures import kit, statements
+from collectives_book.figures import kit
 from collectives_book.figures.statements import Rows
-
-MATTERS = 1.05  # times as long: less is not worth a word
 
 
 def by_factor(rows: Rows) -> Rows:
@@ -65,78 +62,6 @@ def _draw(axes: Axes, x: str, rows: Rows) -> None:
         kit.medians(axes, look, str(algorithm), series, x, ls="")
 
 
-def slowdown(rows: Rows) -> str:
-    """A sentence: by how much each algorithm became slower from the smallest factor to the largest."""
-    rows = by_factor(rows)
-    parts = [
-        f"{name} {group.median_us.iloc[-1] / group.median_us.iloc[0]:.1f} times as long"
-        for name, group in rows.groupby("algorithm", sort=False)
-    ]
-    return (
-        f"With host {rows.slow_host.iloc[0]}'s link {rows.factor.max()} times slower, an all-reduce of "
-        f"{format_bytes(rows.bytes.iloc[0])} took: {', '.join(parts)} as on even links."
-    )
-
-
-def worst_place(rows: Rows) -> str:
-    """Sentences: for which algorithms it matters which host is slow; empty without several positions.
-
-    Few samples are no proof: their medians are compared, and the sentence says so.
-    """
-    rows = by_position(rows)
-    unproved = any(statements.few(row) for row in rows.itertuples())
-    matters, others = list[str](), list[str]()
-    for name, group in rows.groupby("algorithm", sort=False):
-        if len(group) > 1:
-            least, *_, most = group.sort_values("median_us", kind="stable").itertuples()
-            times = most.median_us / least.median_us
-            if times >= MATTERS and (unproved or statements.apart(least, most)):
-                matters.append(f"{name} ({times:.1f} times as long at host {most.slow_host} as at {least.slow_host})")
-            else:
-                others.append(str(name))
-    said = []
-    if matters:
-        place = f"he place of a link {rows.factor.iloc[0]} times slower matters for {statements.listed(matters)}."
-        by = f"By the medians of fewer than {statements.FEWEST} samples, t" if unproved else "T"
-        said.append(by + place)
-    if others:
-        end = f"the place changes the {'median' if unproved else 'time'} by less than {MATTERS - 1:.0%}"
-        end += "" if unproved else ", or the intervals overlap"
-        said.append(f"For {statements.listed(others)} {end}.")
-    return " ".join(said)
-
-
-def slow_leaf(rows: Rows, leaves: Collection[int]) -> str:
-    """A sentence about one algorithm and size: a slow leaf against even links, and against slow interior ranks.
-
-    ``leaves`` are the ranks without children; rank 0, the root, is left out.
-    """
-    even, places = next(by_factor(rows[rows.factor == 1]).itertuples()), list(by_position(rows).itertuples())
-    at_leaf = [row for row in places if row.slow_host in leaves]
-    interior = [row for row in places if row.slow_host not in {0, *leaves}]
-    return (
-        f"Measured on {even.ranks} hosts with {format_bytes(even.bytes)}, the sum takes "
-        f"{statements.us(even.median_us)} with even links. With a link {places[0].factor} times slower at a leaf it "
-        f"takes {_took_by(at_leaf)}{_longer(at_leaf, even)}. At an interior rank it takes {_took_by(interior)}"
-        f"{_longer(interior, even)}."
-    )
-
-
-def _longer(rows: Sequence[Any], even: Any) -> str:
-    if any(statements.few(row) for row in (even, *rows)):
-        times = statements.span((row.median_us / even.median_us for row in rows), "{:.1f}".format)
-        return f", {times} times as long by the medians"
-    longer = sum(statements.apart(even, row) and row.median_us > even.median_us for row in rows)
-    if longer == len(rows):
-        times = statements.span((row.median_us / even.median_us for row in rows), "{:.1f}".format)
-        return f", {times} times as long"
-    return f", longer at {longer} of {len(rows)}" if longer else ", and the intervals overlap"
-
-
-def _took_by(rows: Sequence[Any]) -> str:
-    return statements.span((row.median_us for row in rows), statements.us)
-
-
 def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:
     """Measured times over the closed form of a cluster whose links are *all* as slow: a line each factor and size.
 
@@ -149,13 +74,6 @@ def as_if_all_were_slow(rows: Rows, link: Link) -> Rows:
     table = pd.DataFrame({"point": names, "algorithm": known.algorithm.to_list(), "ratio": ratios})
     wide = table.pivot(index="point", columns="algorithm", values="ratio").loc[list(dict.fromkeys(names))]
     return wide.round(2).rename_axis(index=None, columns=None)
-
-
-def cost_of_one(rows: Rows, link: Link) -> str:
-    """A clause: what one slow link costs, in times of what slow links everywhere would, for each algorithm."""
-    slow = as_if_all_were_slow(rows[rows.factor > 1], link)
-    each = [f"{name} {statements.span(slow[name].dropna(), '{:.2f}'.format)}" for name in slow]
-    return f"{statements.span(slow.stack(), '{:.2f}'.format)} ({', '.join(each)})"
 
 
 def _even(row: Any, link: Link) -> float:
