@@ -1,12 +1,9 @@
-"""Rows of the experiment ``overlap`` as figures and as sentences whose numbers come from the rows.
+"""Rows of the experiment ``overlap`` as figures and as a table of torch's own counters.
 
 Measured is a filled marker with its interval, the model's prediction a line.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -118,20 +115,6 @@ def _name(rows: Rows) -> str:
     return str(rows.algorithm.iloc[0] if rows.algorithm.iloc[0] != "default" else rows.backend.iloc[0])
 
 
-def hidden(rows: Rows) -> str:
-    """A sentence: what one bucket exposes, what the best number of buckets leaves of it, for each algorithm."""
-    said = []
-    for name, group in rows.groupby("algorithm", sort=False):
-        first, best = extremes(group)
-        least = f"{statements.us(best.median_us)} with {buckets(best)}"
-        if statements.apart(first, best) and best.median_us < first.median_us:
-            least += f", {1 - best.median_us / first.median_us:.0%} less"
-        else:
-            least = f"at least {least}, where the intervals overlap"
-        said.append(f"{name} exposes {statements.us(first.median_us)} with {buckets(first)} and {least}")
-    return f"{'; '.join(said)}."
-
-
 def counters(rows: Rows) -> Rows:
     """A line for each row: exposed time as steps show it, as torch counts it, and the difference."""
     table = rows[["algorithm", "buckets"]].copy()
@@ -145,29 +128,3 @@ def counters(rows: Rows) -> Rows:
 def differences(rows: Rows) -> list[float]:
     """By how much torch's counters differ from what the no-op hook shows, relative to that."""
     return [row.counted_median_us / row.median_us - 1 for row in rows.itertuples()]
-
-
-def agreement(rows: Rows, least: float = 0.0) -> str:
-    """A sentence: how far torch's counters and the no-op hook are apart where at least ``least`` µs are exposed."""
-    compared = rows[rows.median_us >= least]
-    if compared.empty:
-        return "No row exposes enough for a comparison."
-    off = differences(compared)
-    apart = statements.span(off, statements.signed)
-    return f"torch's counters differ from the no-op hook by {apart} over {len(off)} rows."
-
-
-def deviation(rows: Rows) -> str:
-    """A sentence: measured against predicted exposed time; empty where nothing is predicted."""
-    known = rows[rows.predicted_us.notna()]
-    if known.empty:
-        return ""
-    off = [row.median_us / row.predicted_us - 1 for row in known.itertuples()]
-    return f"Measured times differ from the model's by {statements.span(off, statements.signed)} over {len(off)} rows."
-
-
-def chosen(rows: Rows) -> str:
-    """What "auto" took at each size; empty where it was not asked."""
-    auto = rows[(rows.algorithm == "auto") & rows.chosen.notna()].sort_values("buckets", kind="stable")
-    pairs: Iterable[tuple[int, Any]] = zip(auto.buckets, auto.chosen, strict=True)
-    return statements.runs([(int(number), str(name)) for number, name in pairs]) if len(auto) else ""

@@ -1,4 +1,4 @@
-"""Rows of the experiment ``weak-scaling`` as figures and as sentences, beside what Baidu published.
+"""Rows of the experiment ``weak-scaling`` as figures, beside what Baidu published.
 
 Measured is a filled marker with its interval, the model's prediction a line, published a hollow marker.
 """
@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from collectives.algorithms import BLUE, VERMILION, Mark
 from collectives.figures.style import Picture, Theme
-from collectives.units import duration, many
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Row, Rows
 from collectives_book.weak_scaling import published
@@ -128,47 +127,3 @@ def _ends(rows: Rows) -> tuple[Row, Row]:
 def on_most(rows: Rows) -> Sequence[Row]:
     """The rows of the most workers, in the order of `series`."""
     return [_ends(part.rows)[1] for part in series(rows)]
-
-
-def outcome(rows: Rows) -> str:
-    """A sentence: samples per second and efficiency on the most workers, beside what was published there."""
-    said = [
-        f"{row.per_second:,.0f} samples/s {part.name} (efficiency {share(row, rows):.0%})"
-        for part, row in zip(series(rows), on_most(rows), strict=True)
-    ]
-    p = int(rows.ranks.max())
-    beside = (
-        f" Baidu's plot shows {published.SAMPLES[p]:,} there ({share_published(p):.0%})."
-        if p in published.SAMPLES
-        else ""
-    )
-    return f"On {p} workers: {' and '.join(said)}.{beside}"
-
-
-def saved(rows: Rows) -> str:
-    """A sentence: how much shorter overlap makes a step on the most workers, in the time of the published machine."""
-    without, *others = on_most(rows)
-    if not others:
-        return "Only one number of buckets was measured."
-    (overlapped,) = others
-    before, after = (row.step_median_us * 1e-6 / row.slower for row in (without, overlapped))
-    least, most = published.SAVED
-    verb = "saves" if after < before else "costs"
-    return (
-        f"Overlap {verb} {duration(abs(before - after))} of {duration(before)} on {without.ranks} workers; "
-        f"Baidu's text says {duration(least)} to {duration(most)} on {max(published.SAMPLES)}."
-    )
-
-
-def deviation(rows: Rows) -> str:
-    """A sentence: measured against predicted samples per second; empty where nothing is predicted."""
-    known = rows[rows.predicted_per_second.notna()]
-    if known.empty:
-        return ""
-    off = [row.per_second / row.predicted_per_second - 1 for row in known.itertuples()]
-    worst = max(known.itertuples(), key=lambda row: abs(row.per_second / row.predicted_per_second - 1))
-    return (
-        f"Measured speeds differ from the predicted ones by {statements.span(off, statements.signed)} over "
-        f"{len(off)} rows; most on {many(worst.ranks, 'worker')} "
-        f"with {many(worst.buckets, 'bucket')}."
-    )
