@@ -123,3 +123,11 @@ def test_no_algorithm_is_faster_than_the_bound_of_its_machine(name: str) -> None
             schedule = build(collective, algorithm, p)
             for n in (8, 1 << 16, 1 << 26):
                 assert simulate(schedule, on, n).seconds >= bound(on, collective, p, n) * (1 - 1e-9), (algorithm, n)
+
+
+def test_a_rank_uses_the_links_of_both_classes_at_once() -> None:
+    """A ring through each port takes less than a rank's bytes over its faster link alone."""
+    on, n = machine("dgx-h100"), 1 << 30
+    ring = ALGORITHMS["all_reduce", "multi_channel_ring"](64, ranks_per_node=8)
+    took = simulate(ring, on, n).seconds
+    assert bound(on, "all_reduce", 64, n) <= took < lower_bound("all_reduce", 64, n, 0.0, on.inside.beta)

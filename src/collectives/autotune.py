@@ -157,13 +157,13 @@ def slowest_link(on: Machine, p: int) -> Link:
 def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
     """Seconds that a collective takes at least on a machine, whatever the algorithm (`collectives.bounds`).
 
-    On several nodes of several ranks each message may take the better of both links, and a node has to move its bytes
+    On several nodes of several ranks a rank may use the links of both classes at once, and a node has to move its bytes
     through its ports. A machine with protocols sends each message by the best of them. Where switches add, it does not
     apply.
 
     >>> from collectives.machine import machine
     >>> round(bound(machine("dgx-h100"), "all_reduce", 64, 1 << 30) * 1e3, 2)
-    6.27
+    5.46
     """
     if on.links:
         from collectives.topology.bound import seconds  # needs scipy
@@ -177,11 +177,11 @@ def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
 
 
 def _best_link(on: Machine, p: int) -> Link:
-    """A link with the best of each number of the links that p ranks use, by any protocol."""
+    """Return a link with the least delays of the links that p ranks use, by any protocol, and their rates together."""
     names = ["inside"] * (on.ranks_per_node > 1) + ["network"] * (p > on.ranks_per_node) or ["network"]
     delays = [getattr(each, name) for each in (on, *on.protocols) for name in names]
     latency, overhead = min(each.latency for each in delays), min(each.overhead for each in delays)
-    return Link(latency=latency, overhead=overhead, rate=max(getattr(on, name).rate for name in names))
+    return Link(latency=latency, overhead=overhead, rate=sum(getattr(on, name).rate for name in names))
 
 
 @cache
