@@ -157,8 +157,8 @@ def test_compiled_code_passes_addresses_of_its_arguments_only() -> None:
 # What turns bytes into code. A peer's bytes may reach these only if it is authenticated, so nothing calls them at all.
 EXECUTES = {"cloudpickle", "marshal", "shelve", "eval", "exec", "all_gather_object", "gather_object"}
 EXECUTES |= {"broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list", "rpc"}
-# A user's own schedule is a file on this machine. Dumps are pickles: the one module reads them with the opcodes of plain
-# values alone, the other writes them.
+# A user's own schedule is a file on this machine. Dumps are pickles: one module reads them with the opcodes of
+# plain values alone, the other one writes them.
 WHERE = {
     "runpy": {"collectives.algorithms.from_file"},
     "pickle": {"collectives.logs.flight.pickled", "collectives.torch_backend.flight"},
