@@ -1,4 +1,4 @@
-"""Libraries beside auto: ratios, the quickest, the table and the sentence."""
+"""Libraries beside auto: ratios, the quickest and the table."""
 
 import pandas as pd
 import pytest
@@ -39,18 +39,6 @@ def test_a_library_s_own_choice_is_held_against_auto() -> None:
     assert found.high.iloc[:2].tolist() == pytest.approx([2 * 1.5**2, 3 * 1.5**2])
     assert set(found.chosen) == {"ring"}
     assert measured.quickest_library(found).library.tolist() == ["Open MPI"] * 4
-
-
-def test_the_sentence_counts_by_intervals() -> None:
-    found = measured.over_auto(rows())
-    assert measured.ratio_outcome(found[found.library == "gloo"], "gloo") == (
-        "`auto` was faster than gloo at 3 of 3 points. The geometric mean of the ratios is 3.00."
-    )
-    tied = found[found.library == "Open MPI"]
-    assert "`auto` cannot be told from Open MPI. " in measured.ratio_outcome(tied, "Open MPI")
-    assert "was slower than Open MPI at 4 of 4" in measured.ratio_outcome(
-        tied.assign(ratio=0.5, low=0.4, high=0.9), "Open MPI"
-    )
 
 
 def test_the_table_has_a_column_for_each_size() -> None:

@@ -124,8 +124,6 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
     buffer = (1 << 20) / 25e3  # ms on a link; at least one latency of 5 ms, at least 1.75 buffers through each port
     assert table.bound.tolist() == pytest.approx([2 * 3 * 5 / 5, 2 * 3 * (5 + buffer) / (1.75 * buffer)], rel=1e-3)
     assert {*targets.deviations(found).off.round(9)} == {1.0}
-    assert "half of them within 100.0%" in experiment.agreement(found)
-    assert "Calibration gives 5 ms and 25.0 MB/s for the link" in experiment.links(stem)
 
 
 def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +137,6 @@ def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch:
     assert set(targets.verdicts(found).verdict[faster.index]) == {"undecided"}
     assert not verdicts.goal.str.contains("four times slower").any()  # no such rows, no verdict
     assert verdicts[verdicts.goal.str.startswith("simulated time")].verdict.tolist() == ["missed", "missed"]
-    assert targets.since(4, "ring", "ring") == ""
 
 
 @pytest.mark.integration  # seconds
@@ -157,7 +154,7 @@ def test_the_figures_show_all_series_and_say_so(stem: str) -> None:
 
 def test_without_many_hosts_there_is_no_comparison(stem: str) -> None:
     found, _ = experiment.results(stem)
-    assert "here are none" in experiment.agreement(found[found.ranks == 4])
+    assert targets.deviations(found[found.ranks == 4]).empty
 
 
 @pytest.mark.parametrize("p", [2, 7, 32])

@@ -1,4 +1,4 @@
-"""Measured rows of one collective as figures, a table, and sentences whose numbers come from the rows."""
+"""Measured rows of one collective as figures and as a table."""
 
 from collections.abc import Callable
 
@@ -74,19 +74,6 @@ def _finish(figure: Figure, axes: Axes, rows: Rows) -> None:
     names = [measured.label(*of) for of, _ in _series(rows)]
     grey = [name for name in names if name not in _prominent(rows)]
     kit.labels(figure, rows, [kit.key(kit.GREY.colour, statements.listed(grey))] if grey else [])
-
-
-def quickest(rows: Rows) -> str:
-    """A sentence for the smallest and one for the largest size: the fastest series there, or the ones that tie.
-
-    Empty without rows.
-    """
-    return statements.at_both_ends(rows, _fastest)
-
-
-def _fastest(rows: Rows) -> str:
-    said = statements.fastest(_named(rows), lambda row: str(row.series), "{:,.0f} µs".format)
-    return f"At {format_bytes(rows.bytes.iloc[0])}, {said}."
 
 
 def _named(rows: Rows) -> Rows:

@@ -29,7 +29,7 @@ def time_against_size(rows: Rows) -> Picture:
             kit.time_axis(axes, name="")
             kit.binary_axis(axes, sorted(rows.bytes.unique()), columns=2)
             axes.label_outer()
-        kit.message(figure, theme, winners(rows[rows.bytes == rows.bytes.max()]).removesuffix("."))
+        kit.message(figure, theme, _winners(rows[rows.bytes == rows.bytes.max()]))
         figure.supylabel("time", fontsize=10)
         kit.labels(figure, rows, size=8.5)
 
@@ -54,18 +54,10 @@ def table(rows: Rows, nbytes: int) -> Rows:
     return written[list(dict.fromkeys(named.series))].loc[list(dict.fromkeys(named.collective))]
 
 
-def winners(rows: Rows) -> str:
-    """A sentence for the smallest and one for the largest size: in how many collectives each back end was fastest.
-
-    Empty without rows.
-    """
-    return statements.at_both_ends(rows, _winners)
-
-
 def _winners(rows: Rows) -> str:
     groups = [group for _, group in rows.groupby("collective", sort=False)]
     counts = statements.wins(groups, lambda row: _name(row.backend, row.algorithm))
-    return f"At {format_bytes(rows.bytes.iloc[0])}, {counts} of {len(groups)} collectives."
+    return f"At {format_bytes(rows.bytes.iloc[0])}, {counts} of {len(groups)} collectives"
 
 
 def _series(rows: Rows) -> list[tuple[str, Rows]]:

@@ -98,7 +98,7 @@ def _points(axes: Axes, name: str, line: Line2D) -> str:
     ends = [
         f"{_written(axes.yaxis, y[i], axes.fmt_ydata)} at {_written(axes.xaxis, x[i], axes.fmt_xdata)}" for i in (0, -1)
     ]
-    return f"{name} from {' to '.join(ends)}"
+    return f"{name} {'from ' if len(x) > 1 else ''}{' to '.join(dict.fromkeys(ends))}"
 
 
 def _written(axis: Axis, value: float, form: Callable[[float], str] | None) -> str:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from collectives.algorithms import Mark
@@ -238,14 +237,3 @@ def ratio_table(beside: Mapping[str, Rows]) -> Rows:
     rows = pd.concat([each.assign(over=name, ranks=each.ranks.map("{} ranks".format)) for name, each in beside.items()])
     wide = rows.pivot_table(index=["over", "ranks", "library"], columns="bytes", values="ratio", sort=False)
     return wide.map("{:.2f}".format).rename(columns=format_bytes).rename_axis(index=[None] * 3, columns=None)
-
-
-def ratio_outcome(beside: Rows, library: str) -> str:
-    """A sentence: at how many points auto was faster or slower than the library by its interval; the mean ratio."""
-    faster, slower, points = sum(beside.low > 1), sum(beside.high < 1), len(beside)
-    mean = np.exp(np.log(beside.ratio).mean())
-    tied = points - faster - slower
-    heads = [f"{what} than {library} at {count}" for what, count in (("faster", faster), ("slower", slower)) if count]
-    said = f"was {' and '.join(heads)} of {points} points" if heads else f"cannot be told from {library}"
-    overlap = f"; the intervals overlap at {tied}" if heads and tied else ""
-    return f"`auto` {said}{overlap}. The geometric mean of the ratios is {mean:.2f}."

@@ -1,4 +1,4 @@
-"""Sentences computed from rows that stay true in a tie: a winner is named only where the data tell two rows apart.
+"""Compare measured rows and write their values: a winner is named only where the data tell two rows apart.
 
 A row has a median and the interval around it, ``median_us``, ``low_us`` and ``high_us``, and perhaps its ``samples``.
 Two rows tie where their intervals overlap and their samples, round by round, do not say which is faster. Rows of fewer
@@ -8,8 +8,8 @@ than `FEWEST` samples always tie.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from math import isclose, isnan
-from typing import Any, NamedTuple
+from math import isclose
+from typing import Any
 
 from collectives.bench.statistics import covered, median_interval, percent
 from collectives.units import duration
@@ -50,16 +50,6 @@ def us(microseconds: float) -> str:
     '1.5 ms'
     """
     return duration(microseconds * 1e-6)
-
-
-def runs(pairs: Sequence[tuple[int, str]], form: Callable[[int], str] = "{:,}".format) -> str:
-    """Where along a row of numbers which name applies, equal neighbours joined.
-
-    >>> runs([(96, "LL128"), (768, "LL128"), (3072, "LL")]), runs([(96, "LL")])
-    ('LL128 on 96 to 768, LL on 3,072', 'LL on 96')
-    """
-    groups = [(name, [at for at, _ in group]) for name, group in groupby(pairs, key=lambda pair: pair[1])]
-    return ", ".join(f"{name} on {span((at[0], at[-1]), lambda value: form(int(value)))}" for name, at in groups)
 
 
 def signed(share: float) -> str:
@@ -113,36 +103,6 @@ def leaders(rows: Rows) -> list[Row]:
     """The row of the lowest median, and all that tie with it, by their medians: one row if there is a winner."""
     first, *others = rows.sort_values("median_us", kind="stable").itertuples()
     return [first, *(row for row in others if not apart(first, row))]
-
-
-def fastest(rows: Rows, name: Callable[[Row], str], form: Callable[[float], str]) -> str:
-    """Which row is fastest, by how much, or that the rows tie; a clause that a caller begins.
-
-    ``name`` says what a row is called, ``form`` writes microseconds.
-    """
-    rows = rows.reset_index(drop=True)
-    ahead = leaders(rows)
-    first, names = ahead[0], [name(row) for row in ahead]
-    behind = [row for row in rows.itertuples() if row.Index not in {row.Index for row in ahead}]
-    if len(rows) == 1:
-        return f"{names[0]} took {form(first.median_us)}"
-    said = f"{names[0]} was fastest with {form(first.median_us)}"
-    if len(ahead) > 1:
-        overlap = "their intervals overlap" if len(ahead) == 2 else f"their intervals overlap with that of {names[0]}"
-        why = f"fewer than {FEWEST} samples name no winner" if any(few(row) for row in ahead) else overlap
-        said = f"{listed(names)} tie, with medians of {span((row.median_us for row in ahead), form)}: {why}"
-    if not behind:
-        return said
-    last = max(behind, key=lambda row: row.median_us)
-    return f"{said}; {name(last)} took {last.median_us / first.median_us:.1f} times as long"
-
-
-def ahead(rows: Rows) -> str:
-    """How many of the rows cannot be told from the one with the lowest median; as the end of a sentence."""
-    tied, of = len(leaders(rows)), len(rows)
-    if tied == 1:
-        return f"one of {of} series is ahead of all others" if of > 1 else "there is one series"
-    return f"{tied} of {of} series tie for the lowest time"
 
 
 def least(values: Mapping[str, float]) -> str:
@@ -203,33 +163,9 @@ def in_front(rows: Rows, along: str, name: Callable[[Row], str]) -> list[tuple[f
     return [(at, [name(row) for row in leaders(group)]) for at, group in rows.groupby(along)]
 
 
-class Versus(NamedTuple):
-    """In how many places one series was faster than another, slower, or tied with it."""
-
-    faster: int
-    slower: int
-    tied: int
-
-
-def versus(ours: Rows, theirs: Rows) -> Versus:
-    """One series against another, each with one row per index; what only one of them has does not count."""
-    pairs = [(ours.loc[at], theirs.loc[at]) for at in ours.index if at in theirs.index]
-    decided = [(one, other) for one, other in pairs if apart(one, other)]
-    faster = sum(bool(one.median_us < other.median_us) for one, other in decided)
-    return Versus(faster, len(decided) - faster, len(pairs) - len(decided))
-
-
 def ratio(one: Row, other: Row) -> tuple[float, float, float]:
     """(least, of the medians, most): the first row's time over the second's, as far as their intervals allow."""
     return one.low_us / other.high_us, one.median_us / other.median_us, one.high_us / other.low_us
-
-
-def times_as_long(one: Row, other: Row, form: Callable[[float], str] = "{:.1f}".format) -> str:
-    """Say how many times as long as another row one takes, or that they tie, or that few samples prove nothing."""
-    times = f"{form(one.median_us / other.median_us)} times as long"
-    if few(one) or few(other):
-        return f"{times} by the medians, but fewer than {FEWEST} samples prove nothing"
-    return times if apart(one, other) else "about as long, because the intervals overlap"
 
 
 def verdict(least: float, most: float, goal: float, *, at_least: bool) -> str:
@@ -240,28 +176,3 @@ def verdict(least: float, most: float, goal: float, *, at_least: bool) -> str:
     """
     reached = [value >= goal if at_least else value <= goal for value in (least, most)]
     return "undecided" if reached[0] != reached[1] else "reached" if reached[0] else "missed"
-
-
-def at_both_ends(rows: Rows, sentence: Callable[[Rows], str]) -> str:
-    """A sentence for the rows of the smallest size, and one for those of the largest; empty without rows."""
-    ends = dict.fromkeys([rows.bytes.min(), rows.bytes.max()]) if len(rows) else ()
-    return " ".join(sentence(rows[rows.bytes == nbytes]) for nbytes in ends)
-
-
-def better(first: tuple[str, float], second: tuple[str, float], least: float = 0.5) -> str:
-    """Which of two columns orders measurements better, by its rank correlation: no winner where both are written alike.
-
-    >>> better(("in a row", 0.67), ("in all", 0.9)), better(("in a row", 0.671), ("in all", 0.669))
-    ('the count *in all* is the better guide', 'both counts are equally good guides')
-    >>> better(("in a row", -0.3), ("in all", 0.2))
-    'neither count explains the order'
-    """
-    known = [
-        (name, 0.0 if isnan(value) else value) for name, value in (first, second)
-    ]  # a constant column orders nothing
-    (_, low), (name, high) = sorted(known, key=lambda one: one[1])
-    if high < least:
-        return "neither count explains the order"
-    if f"{low:.2f}" == f"{high:.2f}":
-        return "both counts are equally good guides"
-    return f"the count *{name}* is the better guide"

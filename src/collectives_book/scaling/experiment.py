@@ -21,11 +21,10 @@ from collectives.config import Rate
 from collectives.emulator import MOST_HOSTS, allowed
 from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
-from collectives.units import duration, format_bytes, format_rate, format_seconds
+from collectives.units import format_rate, format_seconds
 from collectives_book import parameters as base
 from collectives_book.figures.statements import Rows
 from collectives_book.parameters import Distinct, Latency, Name, Repetitions, Size, Some, distinct
-from collectives_book.scaling.targets import deviations
 
 # Messages from whose times links are calibrated: of these rates larger ones would take seconds.
 MESSAGES = (8, 1 << 10, 8 << 10, 64 << 10, 256 << 10)
@@ -144,26 +143,3 @@ def _simulated(row: Any, on: Machine) -> float | None:
         return None
     schedule = build(row.collective, row.algorithm, row.ranks, segments=int(row.segments))
     return simulate(schedule, on, row.bytes, row.algorithm).seconds * 1e6
-
-
-def links(stem: str | Path) -> str:
-    """A sentence about the links as they were calibrated."""
-    said = [
-        f"{duration(on.network.alpha)} and {on.network.rate / 1e6:.1f} MB/s for the link {name.partition(':')[2]}"
-        for name, on in sorted(calibrated(stem).items())
-    ]
-    return f"Calibration gives {'; '.join(said)}." if said else ""
-
-
-def agreement(rows: Rows) -> str:
-    """A sentence about how near the simulator came to our rows on eight hosts or more, and where it was worst."""
-    compared = deviations(rows[rows["where"] == rows["where"].iloc[0]])
-    if compared.empty:
-        return "The simulator is held against rows of eight hosts or more; here are none."
-    worst = compared.loc[compared.off.abs().idxmax()]
-    return (
-        f"Simulated against measured, {len(compared)} medians on {', '.join(map(str, sorted(set(compared.ranks))))} "
-        f"hosts: half of them within {compared.off.abs().median():.1%}. The worst is {worst.algorithm} with "
-        f"{format_bytes(worst.bytes)} on {worst.ranks} hosts: {duration(worst.median_us * 1e-6)} measured, "
-        f"{duration(worst.simulated_us * 1e-6)} simulated ({worst.off:+.0%})."
-    )

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from collectives.units import format_bytes
 from collectives_book.figures.measured import OURS
 from collectives_book.figures.statements import Rows, ratio, verdict
 
@@ -124,17 +123,6 @@ def _verdicts(rows: ComparedRows) -> Iterator[dict[str, Any]]:
     for what, (low, came_out, high), limit, at_least in goals:
         said = verdict(low, high, limit, at_least=at_least)
         yield {"bytes": nbytes, "goal": what, "low": low, "came_out": came_out, "high": high, "verdict": said}
-
-
-def since(nbytes: int, chosen: str, now: str) -> str:
-    """A sentence where "auto" chooses otherwise today than when the rows were measured; empty where it does not.
-
-    >>> since(4, "recursive_doubling", "root")
-    'These rows were measured before: with 4 B `auto` takes `root` today.'
-    """
-    if chosen == now:
-        return ""
-    return f"These rows were measured before: with {format_bytes(nbytes)} `auto` takes `{now}` today."
 
 
 def deviations(rows: Rows, least: int = 8) -> Rows:
