@@ -11,7 +11,6 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from collectives.figures.style import Picture, Theme, picture
 from collectives_book.figures import kit
-from collectives_book.figures.statements import listed
 
 # A part of a matrix: from and to which share of its rows, from and to which of its columns.
 Part = tuple[float, float, float, float]
@@ -21,6 +20,12 @@ LEFT, RIGHT = (0.0, 1.0, 0.0, 0.5), (0.0, 1.0, 0.5, 1.0)
 COLOURS = {"x": "#009E73", "W₁": "#0072B2", "W₂": "#D55E00"}
 # Left edge, width and height of each matrix in the field of a rank, which is 1 wide and 1 high.
 PLACES = {"x": (0.02, 0.16, 0.46), "W₁": (0.26, 0.40, 0.30), "W₂": (0.76, 0.20, 0.62)}
+
+ALT = (
+    "Three ways to divide two layers between two ranks. Data parallel: each has half of x, all of W₁ and W₂; gradients "
+    "travel. Tensor parallel: each has all of x, half of W₁ by columns and half of W₂ by rows; sums travel. "
+    "Pipeline: rank 0 has x and W₁, rank 1 has W₂; activations travel."
+)
 
 
 class Way(NamedTuple):
@@ -59,7 +64,7 @@ def holdings() -> Picture:
                 _rank(axes, theme, rank, held)
             _arrow(axes, theme, way)
 
-    return picture(paint, _alt(), kit.WIDTH, 4.2)
+    return picture(paint, ALT, kit.WIDTH, 4.2)
 
 
 def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None:
@@ -78,17 +83,3 @@ def _rank(axes: Axes, theme: Theme, rank: int, held: Mapping[str, Part]) -> None
 def _arrow(axes: Axes, theme: Theme, way: Way) -> None:
     axes.add_patch(FancyArrowPatch((1.04, 0.56), (1.86, 0.56), arrowstyle="<->", mutation_scale=12, color=theme.ink))
     axes.text(1.45, 0.5, way.travels, ha="center", va="bottom", fontsize=9)
-
-
-def _alt() -> str:
-    parts = []
-    for way in WAYS:
-        ranks = [listed([_named(name, part) for name, part in held.items()]) for held in way.holds]
-        travels = " ".join(way.travels.split())
-        parts.append(f"{way.name}: rank 0 holds {ranks[0]}, rank 1 {ranks[1]}; {travels} travel")
-    return f"Three ways to divide a model of two layers between two ranks. {'. '.join(parts)}."
-
-
-def _named(name: str, part: Part) -> str:
-    halves = {TOP: "upper", BOTTOM: "lower", LEFT: "left", RIGHT: "right"}
-    return f"the {halves[part]} half of {name}" if part in halves else f"all of {name}"
