@@ -19,7 +19,7 @@ A collective that has no algorithm of that name takes "auto": two_tree reduces, 
 
 All collectives run our schedules. Through the gloo group inside each group the ranks find each other. It also carries
 ``send``, ``recv`` and reductions of sparse tensors. NCCL carries the messages of CUDA tensors; this path has
-not run on a GPU yet.
+run on one GPU that two ranks shared, and not on several.
 
 All calls on one group run on one thread, in the order in which they were made; every rank has to make them in the same
 order. A peer that is dead or silent, or makes a different call, ends ``wait()`` on every rank within the group's
