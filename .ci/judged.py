@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from collectives.cli import programs
+from collectives.cli.verify import programs
 from collectives.formats import teccl
 from collectives.formats.teccl_fit import fit
 from collectives.formats.teccl_network import GB, published
@@ -79,7 +79,7 @@ def judge(folder: Path) -> list[JudgedFile]:
     files = [place(folder, row) for row in rows]
     if missing := [file for file in files if not file.exists()]:
         raise SystemExit(f"judge: got no {missing[0]} and {len(missing) - 1} others, expected them: fetch first")
-    verdicts = programs.rows(list(map(str, files)))
+    verdicts = programs(list(map(str, files)))
     for row, file in zip(rows, files, strict=True):
         begin = time.process_time()
         said = next(verdicts)

@@ -36,7 +36,8 @@ STDERR = 2
 
 PEER_CREDENTIALS = struct.Struct("3i")  # process, user, group; Linux
 
-# How a rank names the peer that did not answer, and how gloo says that a peer has gone.
+# How a rank names the peer that it waited for, and the one that answered nobody; how gloo says that a peer has gone.
+NO_SIGN = re.compile(r"\brank (\d+) gave no sign in time")
 WAITED = re.compile(r"in step \d+, (?:sending to|receiving from) rank (\d+): ")
 LOST = re.compile(r"Connection (?:closed|reset) by peer")
 
@@ -145,9 +146,11 @@ def _silent(processes: list[ChildProcess], logs: list[Log]) -> list[int]:
     A rank that has printed such a failure is no longer silent, although its process may still be on its way out.
     """
     waited_for = [WAITED.findall(text(log)) for log in logs]
+    no_sign = [peer for log in logs for peer in NO_SIGN.findall(text(log))]
     failed = [peers for process, peers in zip(processes, waited_for, strict=True) if process.poll()]
     silent = {w for w, process in enumerate(processes) if process.poll() is None and not waited_for[w]}
-    return sorted(silent & {int(peer) for peers in waited_for for peer in peers}) if all(failed) else []
+    named = no_sign or [peer for peers in waited_for for peer in peers]
+    return sorted(silent & set(map(int, named))) if all(failed) else []
 
 
 def _lost(processes: list[ChildProcess], logs: list[Log]) -> bool:
