@@ -55,7 +55,7 @@ class PublicLog(NamedTuple):
 
     @property
     def is_faulty(self) -> bool:
-        """Whether the author says that something is wrong."""
+        """Return True if the author says that something is wrong."""
         return self.expected not in ("", HEALTHY)
 
 
@@ -101,7 +101,7 @@ def _sentence(found: Finding) -> str:
 
 
 def counts(of: list[PublicLog]) -> str:
-    """How many are right, and how many statements are false, at the first reading and now, as a table in Markdown."""
+    """Return a table in Markdown: how many are right, and how many statements are false, at first and now."""
     blind = [row for row in of if row.at_first and row.expected]
     sets = {
         "faulty, blind": [row for row in blind if row.is_faulty],

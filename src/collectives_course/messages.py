@@ -96,7 +96,7 @@ class Rank:
 
     @property
     def has_turn(self) -> bool:
-        """Whether it can go on by itself."""
+        """Return True if it can go on by itself."""
         return not self.waits and not self.has_ended
 
     @property

@@ -95,7 +95,7 @@ class RankProcess:
                 self.process.wait(END_SECONDS)
 
     def _usage(self) -> Used:
-        """What the rank uses; one that has ended uses nothing more, and one without its first thread is ended."""
+        """Return what the rank uses; one that has ended uses nothing, and one without its first thread is ended."""
         try:
             with self.rank.oneshot():
                 times, status = self.rank.cpu_times(), self.rank.status()

@@ -97,7 +97,7 @@ class Grade:
 
     @property
     def of(self) -> float:
-        """What all criteria give together, graded or not."""
+        """Return the points of all criteria together, graded or not."""
         return sum(verdict.of for verdict in self.verdicts)
 
 
@@ -192,7 +192,7 @@ def signed(verdict: Verdict) -> str:
 
 
 def ungraded(grade: Grade) -> int:
-    """How many criteria the grader failed at."""
+    """Return the number of criteria that the grader failed at."""
     return sum(verdict.status == "ungraded" for verdict in grade.verdicts)
 
 

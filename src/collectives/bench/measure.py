@@ -174,7 +174,7 @@ def _once(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers) -
 
 
 def _timing(where: str, one: Backend) -> str:
-    """Which clock times a call: a GPU's own, or for ranks on one machine's emulated hosts their common one."""
+    """Return the clock that times a call: a GPU's own, or on emulated hosts the one that their ranks have in common."""
     if one.device().type == "cuda":
         return "gpu"
     return "agreed" if where.startswith("cluster") else "met"

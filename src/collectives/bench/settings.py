@@ -134,7 +134,7 @@ class Settings(BaseModel):
         return variables_for(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
 
     def is_in_place(self) -> bool:
-        """Whether input and output lie in one buffer; without ``in_place``, as torch's function has it."""
+        """Return True if input and output lie in one buffer; without ``in_place``, as torch's function has it."""
         return self.collective in WHOLE if self.in_place is None else self.in_place
 
     def elements(self, nbytes: int) -> int:
@@ -144,7 +144,7 @@ class Settings(BaseModel):
 
 
 def lacking(name: str, collective: str, op: str, dtype: str, in_place: bool | None) -> str | None:
-    """What a back end does not have of this, in one line; None where it has everything.
+    """Return in one line what a back end does not have of this; None where it has everything.
 
     >>> lacking("p2p", "all_to_all", "sum", "float32", in_place=True)
     'all_to_all in place: got p2p, expected out of place, because no back end has it'

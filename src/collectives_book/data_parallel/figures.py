@@ -51,7 +51,7 @@ def differences(rows: Rows) -> dict[str, float]:
 
 
 def replicas_of(row: Any) -> str:
-    """How many replicas a row is of, and what joins them."""
+    """Return how many replicas a row is of, and what joins them."""
     return f"{row.ranks} replicas, {name_of(row)}"
 
 

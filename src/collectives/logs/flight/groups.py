@@ -95,7 +95,7 @@ def _users(dumps: Sequence[Dump]) -> dict[str, set[int]]:
 
 
 def _add(of: Group, dump: Dump, entries: Sequence[Entry]) -> None:
-    """What this rank did in the group: its entries there."""
+    """Return what this rank did in the group: its entries there."""
     calls: dict[Key, Entry] = {}
     messages = of.messages.setdefault(dump.rank, [])
     number, index = -1, 0

@@ -93,7 +93,7 @@ def _settings(log: Log) -> Iterator[Finding]:
 
 
 def _said(log: Log, weight: str) -> Iterator[Finding]:
-    """What lines of known forms say, of one weight; what only names a result says nothing beside causes."""
+    """Yield what lines of known forms say, of one weight; what only names a result says nothing beside causes."""
     forms: dict[Form, list[Said]] = {}
     for said in log.said:
         if said.form and said.form.next and said.form.weight == weight:
@@ -123,7 +123,7 @@ def _shown(kind: str, those: Sequence[Said], follows: str = "", advice: str = ""
 
 
 def _nics(log: Log) -> Iterator[Finding]:
-    """What NCCL sends over; Docker's bridge is a fault where the job has several nodes."""
+    """Yield what NCCL sends over; Docker's bridge is a fault where the job has several nodes."""
     for value, (processes, at) in [*log.nics.items()][:MOST_NAMED]:
         yield Finding("nics", f"{value}{_on(processes)}", at=(at,))
     for value, (processes, at) in log.bridges.items():

@@ -191,7 +191,7 @@ class _Reader:
                 return
 
     def nic(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        """What NCCL sends over, without addresses."""
+        """Return what NCCL sends over, without addresses."""
         using = found[2].partition(";")[0]
         names = re.findall(r"(?:\[\d{1,3}\]|Using )([^\s:\[\]]{1,60}(?::\d{1,3}/\w{1,20})?)", using)
         value = f"{found[1]}: {named(names) or found[2][:80]}"

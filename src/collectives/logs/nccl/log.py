@@ -101,5 +101,5 @@ class Log:
 
     @property
     def is_told(self) -> bool:
-        """Whether a line of a known form, or torch's watchdog, says that the job fails."""
+        """Return True if a line of a known form, or torch's watchdog, says that the job fails."""
         return bool(self.torch.kept) or any(said.form is not None for said in self.said)
