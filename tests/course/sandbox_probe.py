@@ -96,7 +96,7 @@ TRIES: dict[str, Callable[[], Any]] = {
     },
     **{
         f"read {path}": lambda path=path: [*Path(path).iterdir()]  # type: ignore[misc]
-        for path in ("/proc/sys/fs", "/home", "/work", "/etc", "/grader/collectives/algorithms", "/usr/share", "/var")
+        for path in ("/proc/sys/fs", "/home", "/etc", "/grader/collectives/algorithms", "/usr/share", "/var")
     },
 }
 

@@ -145,7 +145,8 @@ def test_what_cannot_be_read_is_that_student_s_fault(
     opened = os.open
 
     def refused(path: str | Path, *arguments: int, **more: int) -> int:  # root may read everything
-        above = Path(f"/proc/self/fd/{more['dir_fd']}").readlink() if more else ""
+        beside = more.get("dir_fd")
+        above = "" if beside is None else Path(f"/proc/self/fd/{beside}").readlink()
         if Path(above, path) == tmp_path / "class" / unreadable:
             raise PermissionError(errno.EACCES, "Permission denied")
         return opened(path, *arguments, **more)
