@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -285,5 +286,8 @@ def _connection_file() -> Iterator[str]:
     """Path of the kernel's connection file. A shell removes it when this process ends, also when it is killed."""
     folder = tempfile.mkdtemp(prefix="collectives-kernel-")
     command = ["sh", "-c", 'cat > /dev/null; rm -rf "$1"', "sh", folder]  # `cat` ends when our end of the pipe closes
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
-        yield f"{folder}/kernel.json"
+    try:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+            yield f"{folder}/kernel.json"
+    finally:  # a signal ends all child processes, and so the shell
+        shutil.rmtree(folder, ignore_errors=True)

@@ -83,8 +83,10 @@ def test_workers_end_with_a_killed_parent(verb: str) -> None:
     assert gone(below)
 
 
-def test_a_notebook_is_ended_with_its_kernel_and_ranks(tmp_path: Path) -> None:
-    source = ROOT / "experiments"
+def test_a_notebook_is_ended_with_its_kernel_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, temporary = ROOT / "experiments", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     shutil.copy(source / "all-reduce-sweep.ipynb", tmp_path)
     shutil.copytree(source / "presets", tmp_path / "presets")
     words = "run all-reduce-sweep.ipynb -p repetitions=10000 -p backends=[p2p,gloo]"
@@ -95,6 +97,7 @@ def test_a_notebook_is_ended_with_its_kernel_and_ranks(tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert err.splitlines()[-1] == "collectives: interrupted"
     assert gone(below)
+    assert not list(temporary.glob("collectives-*"))
 
 
 def shell(line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
