@@ -73,7 +73,7 @@ def cache() -> Path:
 
 
 def key() -> str:
-    """What a wheel fits: versions and the platform."""
+    """Return the versions and the platform that a wheel fits."""
     parts = [VERSION, sysconfig.get_config_var("SOABI"), "torch", metadata.version("torch"), platform.machine()]
     return "-".join(["horovod", *parts])
 

@@ -67,7 +67,7 @@ def any_length(submission: Submission) -> None:
 
 
 def dtypes(submission: Submission) -> None:
-    """With values that another dtype does not hold, and the bytes that this dtype needs."""
+    """Check sums whose values another dtype does not hold, and the bytes that this dtype needs."""
     p, n = 4, 8
     in_float64 = sum(_need_sum(submission, p, n).bytes_sent(p))
     for dtype, first in ((np.float32, 0), (np.int32, 2**28 + 1), (np.int64, 2**53 + 1), (np.uint8, 101)):

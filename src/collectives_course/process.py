@@ -151,7 +151,7 @@ class RankProcess:
 
 
 def _told(file: str) -> str:
-    """The text of a file of the kernel; empty where there is none, as for a process that has ended."""
+    """Return the text of a file of the kernel; empty where there is none, as for a process that has ended."""
     try:
         return Path(file).read_text()
     except OSError:
@@ -159,13 +159,13 @@ def _told(file: str) -> str:
 
 
 def _own_memory(pid: int) -> int:
-    """Bytes of a process that are no pages of files, which ranks share."""
+    """Return the bytes of a process that are no pages of files, which ranks share."""
     found = re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", _told(f"/proc/{pid}/status"), re.MULTILINE)
     return 1024 * sum(map(int, found))
 
 
 def _waited(pid: int) -> float:
-    """Seconds in which a process's first thread could run and had no processor."""
+    """Return the seconds in which a process's first thread could run and had no processor."""
     return float([*_told(f"/proc/{pid}/schedstat").split(), "0", "0"][1]) / 1e9
 
 

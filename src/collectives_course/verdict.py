@@ -197,7 +197,7 @@ def ungraded(grade: Grade) -> int:
 
 
 def percent(grade: Grade) -> float | None:
-    """Points per hundred; None where a criterion is not graded, because its points are then unknown."""
+    """Return the points per hundred; None where a criterion is not graded, because its points are then unknown."""
     return None if ungraded(grade) or not grade.of else 100 * grade.points / grade.of
 
 

@@ -224,11 +224,11 @@ def _latest(moment: float) -> float:
 
 
 def _on_the_gpu_s_clock(act: Callable[[], None], one: Backend, collective: str) -> float:
-    """From when the GPUs of all ranks are ready until this rank's has done the last piece of work.
+    """Return the seconds from when all ranks' GPUs are ready until this rank's GPU has finished the call.
 
-    Ranks first exchange a number on the same stream. That ends on every GPU when the last rank has come, so the skew of
-    the hosts is not in the time, and most of a launch is hidden behind it. On very slow networks ranks
-    still begin up to a hop apart, because a ring's or tree's last messages arrive one after the other.
+    Ranks first exchange a number on the same stream. That ends on every GPU when the last rank has arrived, so the time
+    has no skew of the hosts, and most of a launch is hidden behind it. On very slow networks ranks still begin up to a
+    hop apart, because a ring's or tree's last messages arrive one after the other.
     """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     met = torch.zeros(dist.get_world_size(), device=one.device())

@@ -1,4 +1,4 @@
-"""What torch sees of a group: its profiler an event for each call, its compiler no code, its reducer a whole `Work`."""
+"""Give torch's profiler an event for each call, its compiler no code of a group, and its reducer a whole `Work`."""
 
 import inspect
 import sys

@@ -1,4 +1,4 @@
-"""Where the ranks of a group reach each other, how they are named and greet each other, and their sockets."""
+"""Addresses and names of a group's ranks, their greeting, and their sockets."""
 
 from __future__ import annotations
 

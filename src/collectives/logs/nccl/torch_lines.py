@@ -1,4 +1,4 @@
-"""What torch's watchdog prints: calls that timed out, and how many calls of a group each rank had enqueued."""
+"""Read torch's watchdog: calls that timed out, and how many calls of a group each rank had enqueued."""
 
 from __future__ import annotations
 

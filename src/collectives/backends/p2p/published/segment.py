@@ -29,8 +29,8 @@ from collectives.backends.p2p.mesh import Mesh
 from collectives.backends.p2p.published.run import EACH_SIGNATURE, HEADER, REGION, SPINS, new_state
 from collectives.processes import is_ours
 
-_TIME = struct.Struct("ll")  # seconds and microseconds
-SECONDS = 30.0  # that the first rank may take to pass the memory on
+SECONDS = 30  # that the first rank may take to pass the memory on
+LIMIT = struct.pack("ll", SECONDS, 0)  # seconds and microseconds
 SPINS_ALONE = 200  # looks at a peer's count between two yields, where each rank has a core
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # memory that shrinks would kill its reader
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -123,11 +123,9 @@ def _give(listener: socket.socket, mesh: Mesh) -> Segment:
 
 def _take(name: bytes, mesh: Mesh) -> Segment:
     with socket.socket(socket.AF_UNIX) as asked:
-        for limit in (
-            socket.SO_SNDTIMEO,
-            socket.SO_RCVTIMEO,
-        ):  # with one of Python's a queue full of strangers is an error
-            asked.setsockopt(socket.SOL_SOCKET, limit, _TIME.pack(int(SECONDS), 0))
+        # The kernel's timeouts: under Python's own, `connect` fails at once where the queue is full.
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, LIMIT)
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, LIMIT)
         asked.connect(name)
         if not is_ours(asked):
             raise OSError("another user's memory")
