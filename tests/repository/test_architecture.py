@@ -19,7 +19,7 @@ SOURCE = Path(collectives.__file__).parents[1]
 PACKAGES = ("collectives", "collectives_book", "collectives_course")
 ALWAYS = {"numpy", "collectives"}
 # Names in messages, and groups of entry points.
-PUBLIC = (*collectives.__all__, "verbs", "tasks", "torch_backend.hook", "training.hook")
+PUBLIC = (*collectives.__all__, "verbs", "tasks", "torch_backend.hook")
 
 
 @cache

@@ -137,11 +137,3 @@ def test_a_device_that_another_back_end_was_to_take_is_refused(group: Group) -> 
     with pytest.raises(ValueError, match="device: got cuda, for which this group names gloo, expected collectives"):
         group.base("cuda")
     assert collectives.torch_backend.__all__ == ["Options", "hook"]
-
-
-def test_the_hook_s_old_name_works_and_warns() -> None:
-    import collectives.training as before
-
-    with pytest.warns(DeprecationWarning, match=r"expected collectives\.torch_backend\.hook"):
-        assert before.hook is collectives.torch_backend.hook
-    assert not hasattr(before, "unhook")
