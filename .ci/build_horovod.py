@@ -16,27 +16,24 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 VERSION = "0.28.1"
 LIMIT_SECONDS = 1800
 STANDARD = r"(?m)^([ \t]*set\(CMAKE_CXX_STANDARD )14\)", r"\g<1>20)"
-# In each of Horovod's files what is found, and what replaces it.
-EDITS = {
-    "CMakeLists.txt": [
-        STANDARD,
-        (r'"-O2" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO', '"-O2 -g" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO'),
-    ],
-    "horovod/torch/CMakeLists.txt": [
-        STANDARD,
-        (
-            r"(?m)^add_library\(\$\{PYTORCH_TARGET_LIB\}.*$",
-            r"\g<0>\nset_target_properties(${PYTORCH_TARGET_LIB} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 14)",
-        ),
-    ],
-}
+# Files of Horovod, what is found once in each, and what replaces it.
+EDITS = (
+    ("CMakeLists.txt", *STANDARD),
+    ("CMakeLists.txt", r'"-O2" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO', '"-O2 -g" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO'),
+    ("horovod/torch/CMakeLists.txt", *STANDARD),
+    (
+        "horovod/torch/CMakeLists.txt",
+        r"(?m)^add_library\(\$\{PYTORCH_TARGET_LIB\}.*$",
+        r"\g<0>\nset_target_properties(${PYTORCH_TARGET_LIB} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 14)",
+    ),
+)
 OPTIONS = {
     "HOROVOD_WITH_PYTORCH": "1",
     "HOROVOD_WITHOUT_TENSORFLOW": "1",
@@ -63,12 +60,12 @@ def main() -> None:
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(f"==> 1/3 environment: {text}", flush=True)
 
 
 def cache() -> Path:
-    """Where wheels are kept from one checkout to the next."""
+    """Return where wheels are kept from one checkout to the next."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collective-communication"
 
 
@@ -79,7 +76,7 @@ def key() -> str:
 
 
 def is_installed() -> bool:
-    """Whether the wheel of this very key is installed; pip notes where a package came from."""
+    """Return whether the wheel of this very key is installed; pip notes where a package came from."""
     try:
         origin = metadata.distribution("horovod").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -88,7 +85,7 @@ def is_installed() -> bool:
 
 
 def wheel(kept: Path, builder: Callable[[Path, Path], None]) -> Path:
-    """The wheel in the cache; built first where there is none. Raises BuildError.
+    """Return the wheel in the cache; build it first where there is none. Raise BuildError.
 
     The finished folder is renamed into place, so that a build that was cut off leaves nothing that looks done. After
     one that failed its log stands there, and it is not tried again until that is removed.
@@ -101,21 +98,17 @@ def wheel(kept: Path, builder: Callable[[Path, Path], None]) -> Path:
         kept.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept, prefix=".building-") as scratch:
             say(f"building Horovod {VERSION}, once, for this Python and torch (two to five minutes)")
-            _built(builder, Path(scratch), log)
+            written = Path(scratch) / "log"
+            written.touch()
+            try:
+                builder(Path(scratch), written)
+            except (OSError, subprocess.SubprocessError, BuildError) as error:
+                written.replace(log)
+                reason = error if isinstance(error, BuildError) else type(error).__name__
+                raise BuildError(f"the build failed ({reason}); see {log}") from None
             if not place.exists():  # another build may have been quicker
                 (Path(scratch) / "wheel").rename(place)
     return next(place.glob("*.whl"))
-
-
-def _built(builder: Callable[[Path, Path], None], scratch: Path, log: Path) -> None:
-    written = scratch / "log"
-    try:
-        builder(scratch, written)
-    except (OSError, subprocess.SubprocessError, BuildError) as error:
-        if written.exists():
-            written.replace(log)
-        reason = str(error) if isinstance(error, BuildError) else f"the build failed ({type(error).__name__})"
-        raise BuildError(f"{reason}; see {log}" if log.exists() else reason) from None
 
 
 def need_tools() -> None:
@@ -135,40 +128,30 @@ def build(scratch: Path, log: Path) -> None:
     with tarfile.open(next(scratch.glob("horovod-*.tar.gz"))) as archive:
         archive.extractall(scratch, filter="data")
     source = scratch / f"horovod-{VERSION}"
-    for name, edits in EDITS.items():
-        edit(source / name, edits)
+    for name, pattern, replacement in EDITS:
+        edit(source / name, pattern, replacement)
     pip(log, "wheel", "--no-build-isolation", "--no-deps", "-w", scratch / "wheel", source)
 
 
-def edit(path: Path, edits: Sequence[tuple[str, str]]) -> None:
-    """Replace what is found once in a file; BuildError where it is not."""
-    text = path.read_text()
-    for pattern, replacement in edits:
-        text, changed = re.subn(pattern, replacement, text)
-        if changed != 1:
-            raise BuildError(f"{path.name} of Horovod {VERSION}: {pattern!r} found {changed} times, expected once")
+def edit(path: Path, pattern: str, replacement: str) -> None:
+    """Replace what is found once in a file. Raise BuildError where it is not."""
+    text, changed = re.subn(pattern, replacement, path.read_text())
+    if changed != 1:
+        raise BuildError(f"{path.name} of Horovod {VERSION}: {pattern!r} found {changed} times, expected once")
     path.write_text(text)
 
 
 def pip(log: Path, *arguments: str | Path) -> None:
-    """One pip command, all its output into the log. Horovod's build takes no variables but ours: the key names none."""
+    """Run pip, all its output into the log. Horovod's build takes no variables but ours: the key names none."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")} | OPTIONS
     with log.open("a") as output:
-        subprocess.run(
-            [*PIP, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            timeout=LIMIT_SECONDS,
-            check=True,
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+        subprocess.run([*PIP, *arguments], **streams, env=environment, timeout=LIMIT_SECONDS, check=True)
 
 
 def install(path: Path) -> None:
     """Install the wheel; what it needs stands in the lock."""
-    done = subprocess.run([*PIP, "install", "--quiet", "--no-deps", "--force-reinstall", str(path)], check=False)
-    if done.returncode:
+    if subprocess.run([*PIP, "install", "--quiet", "--no-deps", "--force-reinstall", path], check=False).returncode:
         raise BuildError(f"pip could not install {path}")
 
 
