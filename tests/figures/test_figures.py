@@ -19,7 +19,8 @@ from collectives.figures.schedules import space_time, steps, two_trees, walk
 from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
 from collectives_book.all_reduce_sweep import figures
 from collectives_book.collectives_sweep import figures as panels
-from collectives_book.figures import kit, measured
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import measured
 from places import ROOT
 
 

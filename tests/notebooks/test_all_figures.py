@@ -14,7 +14,8 @@ from collectives.figures import style
 from collectives.figures.style import Picture
 from collectives_book.asynchronous import figures as asynchronous
 from collectives_book.data_parallel import figures as data_parallel
-from collectives_book.figures import kit, measured
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import measured
 from collectives_book.model_parallel import figures as model_parallel
 from collectives_book.overlap import figures as overlap
 from collectives_book.scaling import experiment as scaling_experiment

@@ -1,6 +1,6 @@
 """Pictures of which algorithm to take: every field is drawn, and every area has a name."""
 
-from collectives_book.figures.kit import readable_on
+from collectives_book.figures.by_hand import readable_on
 from collectives_book.figures.predicted import Fastest, _areas, _initials, fastest
 
 SMALL, LARGE = 8, 25 << 20

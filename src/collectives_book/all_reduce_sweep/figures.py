@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from collectives.algorithms import Mark
 from collectives.figures.style import Picture, Theme
 from collectives.units import format_bytes
-from collectives_book.figures import kit, measured, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import measured, statements
 from collectives_book.figures.statements import Rows
 
 

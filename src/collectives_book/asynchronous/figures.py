@@ -15,7 +15,8 @@ from collectives.algorithms import Mark
 from collectives.bench.statistics import median_interval
 from collectives.figures.style import Picture, Theme
 from collectives.units import duration
-from collectives_book.figures import kit, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
 
 LOOKS = {

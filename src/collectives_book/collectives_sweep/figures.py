@@ -4,7 +4,8 @@ from matplotlib.figure import Figure
 
 from collectives.figures.style import Picture, Theme
 from collectives.units import format_bytes
-from collectives_book.figures import kit, measured, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import measured, statements
 from collectives_book.figures.measured import OURS, plain
 from collectives_book.figures.statements import Rows
 

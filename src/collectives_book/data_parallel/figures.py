@@ -12,7 +12,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from collectives.algorithms import NEUTRAL, Mark
 from collectives.figures.style import Picture, Theme
-from collectives_book.figures import kit, measured, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import measured, statements
 from collectives_book.figures.statements import Rows
 
 ALONE = "one process"

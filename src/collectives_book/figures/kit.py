@@ -1,137 +1,409 @@
-"""The figure kit: axes, series, names and messages of figures that show rows.
+"""The figure kit on seaborn: curves, dots, fields and lanes of a table's rows, in one look, with alternative texts.
 
 A measured value is a filled marker with its interval, a simulated one a line, a published one a hollow marker. A lower
-bound is a line of thin dashes.
+bound is a line of thin dashes. What to see in a figure is a sentence of the page that shows it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from textwrap import fill
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.artist import Artist
+import seaborn as sns
+import seaborn.objects as so
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator, ScalarFormatter
-from scipy.optimize import isotonic_regression
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from collectives.algorithms import Mark
-from collectives.figures.style import Picture, Theme, picture
+from collectives.bench.statistics import covered, percent
+from collectives.figures.style import LIGHT, Picture, Theme, mark, on_page, picture
 from collectives.units import duration, format_bytes
-from collectives_book.figures.statements import Rows, intervals
+
+# A pandas.DataFrame; the types cannot say what it holds.
+Rows = Any
 
 # Inches. Text in a figure of this width can still be read on a phone.
 WIDTH = 5.6
 
-# Where the range of a logarithmic time axis is below a factor, its ticks in a decade.
+# Where the range of a logarithmic axis in base 10 is below a factor, its ticks in a decade.
 SUBS = {100: (1.0, 2.0, 5.0), 10000: (1.0, 3.0)}
 
-# More series than these cannot be told apart: all others are grey.
-MOST_SERIES = 5
-GREY = Mark("#888888", ".")
-
-# Letters in a line of a name at the end of a series, and in a line above the figure.
-LABEL_LETTERS, LINE = 19, 64
-
 # Points that a letter of a tick label takes, and that an x axis of a figure's whole width has.
-LETTER, AXIS = 7.3, 0.62 * 72 * WIDTH
+LETTER, LENGTH = 7.3, 0.62 * 72 * WIDTH
 
 # Words of an alternative text: a screen reader cannot skip a part of it.
 WORDS = 60
 
+DASHES = (5.0, 3.0)
+TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9.5, "fontweight": "bold"}
+
+
+class Axis(NamedTuple):
+    """The name of an axis, how its values are written, and the base of its logarithm; 0 is a linear axis."""
+
+    name: str
+    form: Callable[[float], str] = "{:,.4g}".format
+    base: int = 0
+
+
+def microseconds(value: float) -> str:
+    """Return a time in microseconds as people read it.
+
+    >>> microseconds(1500.0)
+    '1.5 ms'
+    """
+    return duration(value * 1e-6)
+
+
+BYTES = Axis("buffer", format_bytes, 2)
+RANKS = Axis("ranks", "{:,.0f}".format, 2)
+US = Axis("time", microseconds, 10)
+SECONDS = Axis("time", duration, 10)
+SHARE = Axis("share", "{:.0%}".format)
+
 
 def nothing() -> Picture:
-    """The figure of no rows: all sizes failed, or none was asked for."""
+    """Return the figure of no rows: all sizes failed, or none was asked for."""
     return picture(lambda *_: None, "There are no rows to draw.", WIDTH, 0.2)
 
 
-def drawn(paint: Callable[[Figure, Theme], None], about: str, height: float = 4.0) -> Picture:
+def drawn(
+    paint: Callable[[Figure, Theme], None], about: str, height: float = 4.0, shown: Iterable[str] = ()
+) -> Picture:
     """Paint a figure of the usual width, with `described` as its alternative text."""
-    painted: list[Figure] = []
-
-    def keep(figure: Figure, theme: Theme) -> None:
-        paint(figure, theme)
-        painted.append(figure)
-
-    return replace(picture(keep, "", WIDTH, height), alt=described(about, painted[0]))
+    return picture(paint, described(about, shown), WIDTH, height)
 
 
-def described(about: str, figure: Figure) -> str:
-    """Return ``about``, the figure's message and the values that it shows, as a text of at most `WORDS` words.
+def described(about: str, shown: Iterable[str] = ()) -> str:
+    """Return what a figure is about and the values that it shows, as a text of at most `WORDS` words.
 
-    >>> figure = Figure()
-    >>> figure.subplots().plot([2, 4, 8], [0.5, 3, 1.5], label="ring")  # doctest: +ELLIPSIS
-    [<matplotlib.lines.Line2D object at ...>]
-    >>> described("Time against ranks", figure)
+    >>> described("Time against ranks", ["ring from 0.5 at 2 to 1.5 at 8"])
     'Time against ranks. ring from 0.5 at 2 to 1.5 at 8.'
     """
-    said = ". ".join(" ".join(each.split()) for each in (about, figure.get_suptitle()) if each)
-    shown = [" ".join(each.split()) for axes in figure.axes for each in _shown(axes)]
-    fit = sum(len(" ".join([said, *shown[: nth + 1]]).split()) <= WORDS - 2 for nth in range(len(shown)))
-    parts = [*shown[:fit], *([f"{len(shown) - fit} more"] if fit < len(shown) else [])]
-    return ". ".join([said, *(["; ".join(parts)] if parts else [])]) + "."
+    parts = [" ".join(each.split()) for each in shown]
+    fit = sum(len(" ".join([about, *parts[: nth + 1]]).split()) <= WORDS - 2 for nth in range(len(parts)))
+    left = [f"{len(parts) - fit} more"] if fit < len(parts) else []
+    return ". ".join([about, *(["; ".join([*parts[:fit], *left])] if parts else [])]) + "."
 
 
-def _shown(axes: Axes) -> Iterator[str]:
-    """The points that are beside names, or the ends of each named line; of a panel with neither, the title."""
-    title = axes.get_title("left")
-    everything: dict[str, Any] = {str(each.get_label()): each for each in axes.containers} | _labelled(axes)
-    lines = {name: each if isinstance(each, Line2D) else each[0] for name, each in everything.items()}
-    found = [_points(axes, name, line) for name, line in lines.items() if isinstance(line, Line2D)]
-    shown = [each for each in found if each]
-    yield from [f"{title}, {shown[0]}", *shown[1:]] if title and shown else shown or filter(None, [title])
-
-
-def _points(axes: Axes, name: str, line: Line2D) -> str:
-    x, y = (np.asarray(values, dtype=float).tolist() for values in line.get_data())
-    if isinstance(axes.yaxis.get_major_locator(), FixedLocator) and axes.get_yscale() == "linear":
-        ticks, named = axes.get_yticks(), axes.yaxis.get_major_formatter()
-        beside = [named(min(ticks, key=lambda tick: abs(tick - at))) for at in y]
-        points = [f"{each} {_written(axes.xaxis, value, None)}" for each, value in zip(beside, x, strict=True)]
-        return ": ".join([*([] if name.startswith("_") else [name]), ", ".join(points)])
-    if name.startswith("_") or not x:
-        return ""
-    ends = [
-        f"{_written(axes.yaxis, y[i], axes.fmt_ydata)} at {_written(axes.xaxis, x[i], axes.fmt_xdata)}" for i in (0, -1)
-    ]
-    return f"{name} {'from ' if len(x) > 1 else ''}{' to '.join(dict.fromkeys(ends))}"
-
-
-def _written(axis: Axis, value: float, form: Callable[[float], str] | None) -> str:
-    """A value as the ticks of its axis are written; ``form`` is that of an axis whose ticks are not all named."""
-    ticks = axis.get_major_formatter()
-    return (
-        form(value) if form else f"{float(f'{value:.3g}'):,g}" if isinstance(ticks, ScalarFormatter) else ticks(value)
-    )
-
-
-def binary_axis(
-    axes: Axes,
-    at: Iterable[float],
-    name: str = "buffer",
-    form: Callable[[float], str] = format_bytes,
+def curves(
+    rows: Rows,
+    x: str,
+    y: str,
+    by: str,
+    axes: tuple[Axis, Axis],
+    about: str,
+    *,
+    interval: tuple[str, str] | None = None,
+    simulated: str | None = None,
+    predicted: str = "simulated",
+    bound: str | None = None,
+    published: Rows | None = None,
+    source: str = "published",
+    measured: bool = True,
+    looks: Callable[[str], Mark] = mark,
+    facet: str | None = None,
+    title: Callable[[Any], str] = str,
     columns: int = 1,
-) -> None:
-    """A logarithmic x axis in powers of two: a tick at each of these values, with its name where there is room.
+    height: float = 3.8,
+    then: Callable[[Sequence[Axes], Theme], None] | None = None,
+) -> Picture:
+    """Return the curves of a table: column ``y`` against ``x``, a series for each value of ``by``.
 
-    ``columns`` is how many panels are side by side.
+    With ``measured`` (the default) ``y`` has filled markers, with ``interval`` (two columns) as bars; else it is a
+    line.
+    ``simulated`` is a column that is drawn as a line, which the legend calls ``predicted``; markers without one are
+    joined by dots. ``bound`` is a column drawn as dashes, one line for all series. ``published`` is a table of the same
+    columns, drawn as hollow markers, which the legend calls ``source``. ``looks`` gives the colour and marker of a
+    series. Each value of ``facet`` has a panel, ``columns`` side by side, headed by ``title``. ``then`` may add to the
+    panels of a theme.
     """
-    ticks = sorted(at)
-    named = dict(zip(ticks, roomy(ticks, [form(value) for value in ticks], AXIS / columns), strict=True))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: named.get(value, "")))
-    axes.fmt_xdata = form
-    axes.set_xlabel(name)
+    if rows.empty:
+        return nothing()
+    names = [str(name) for name in dict.fromkeys([*rows[by], *([] if published is None else published[by])])]
+    panels = [*dict.fromkeys(rows[facet])] if facet else [""]
+    known = rows[simulated].notna() if simulated else None
+    kinds: dict[str, dict[str, Any]] = {}
+    if known is not None and known.any():
+        kinds[predicted] = {"ls": "-"}
+    if published is not None and len(published):
+        kinds[source] = {"ls": "", "marker": "o", "mfc": "none"}
+    if bound:
+        kinds["lower bound"] = {"ls": (0, DASHES), "lw": 0.9}
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        shown = rows.astype({by: str})
+        plot = so.Plot(shown, x=x, y=y, color=by, marker=by)
+        if facet:
+            plot = plot.facet(col=facet, order=panels, wrap=columns).share(y=columns > 1)
+        if not measured:
+            plot = plot.add(so.Line(linewidth=1.8), marker=None, legend=False)
+        if simulated and known is not None:
+            plot = plot.add(so.Line(linewidth=1.2), data=shown[known], y=simulated, marker=None, legend=False)
+        if measured:
+            joined = shown if known is None else shown[~known]
+            line = so.Line(linewidth=1.2, linestyle="-" if known is None else ":", pointsize=0)
+            plot = plot.add(line, data=joined, marker=None, legend=False) if len(joined) else plot
+            plot = plot.add(so.Dot(pointsize=6), legend=False)
+        if interval:
+            plot = plot.add(so.Range(linewidth=1.2), ymin=interval[0], ymax=interval[1], marker=None, legend=False)
+        if published is not None and len(published):
+            plot = plot.add(so.Dot(pointsize=7, fill=False, stroke=1.5), data=published.astype({by: str}), legend=False)
+        if bound:
+            dashed = so.Line(color=theme.ink, linewidth=0.9, linestyle=DASHES)  # type: ignore[arg-type]  # as its documentation has it
+            plot = plot.add(dashed, y=bound, color=None, marker=None, legend=False)
+        _plot(plot, figure, theme, {name: looks(name) for name in names})
+        for panel, value in zip(figure.axes, panels, strict=True):
+            panel.set_title(title(value) if facet else "", **TITLE)
+            _scale(panel, "x", axes[0], [*rows[x]], columns)
+            _scale(panel, "y", axes[1], [])
+        line_of_series = {"ls": "" if known is not None else "-"} if measured else {"ls": "-", "marker": None}
+        legend(figure, theme, {name: looks(name) for name in names}, kinds, rows, **line_of_series)
+        if then:
+            then(figure.axes, theme)
+
+    return drawn(paint, about, height, _ends(rows, x, y, by, axes, facet, title))
+
+
+def dots(
+    rows: Rows,
+    x: str,
+    y: str,
+    axis: Axis,
+    about: str,
+    *,
+    by: str | None = None,
+    interval: tuple[str, str] | None = None,
+    predicted: str | None = None,
+    looks: Callable[[str], Mark] = mark,
+    facet: str | None = None,
+    height: float | None = None,
+    then: Callable[[Sequence[Axes], Theme], None] | None = None,
+) -> Picture:
+    """Return the values of a table as dots: column ``x`` in a line of the figure for each name in the column ``y``.
+
+    ``by`` gives the dots of a line their look, ``interval`` (two columns) is drawn as bars, ``predicted`` (a column) as
+    a short stroke. Each value of ``facet`` has a panel, side by side.
+    """
+    if rows.empty:
+        return nothing()
+    by = by or y
+    names = [str(name) for name in dict.fromkeys(rows[by])]
+    lines = [*dict.fromkeys(rows[y])]
+    several = by != y and rows.groupby([y, *([facet] if facet else [])]).size().max() > 1
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        beside = [so.Dodge(by=["color"], gap=0.2)] if several else []
+        plot = so.Plot(rows.astype({by: str}), x=x, y=y, color=by, marker=by)
+        plot = plot.facet(col=facet) if facet else plot
+        plot = plot.add(so.Dot(pointsize=6), *beside, orient="y", legend=False)
+        if interval:
+            bars = so.Range(linewidth=1.2)
+            plot = plot.add(bars, *beside, xmin=interval[0], xmax=interval[1], orient="y", marker=None, legend=False)
+        if predicted:
+            stroke = so.Dot(marker="|", color=theme.ink, pointsize=14, stroke=1.4)
+            plot = plot.add(stroke, *beside, x=predicted, orient="y", legend=False, marker=None)
+        _plot(plot, figure, theme, {name: looks(name) for name in names}, y=so.Nominal(order=lines))
+        for panel in figure.axes:
+            _scale(panel, "x", axis, [])
+            panel.set_ylabel("")
+            panel.grid(visible=False, axis="y")
+        kinds = {"predicted": {"ls": "", "marker": "|", "ms": 9}} if predicted else {}
+        legend(figure, theme, {name: looks(name) for name in names} if by != y else {}, kinds, rows, ls="")
+        if then:
+            then(figure.axes, theme)
+
+    shown = [f"{' '.join(str(row[y]).split())} {axis.form(row[x])}" for _, row in rows.iterrows()]
+    return drawn(paint, about, height or 1.2 + (0.2 + 0.2 * (len(names) if several else 1)) * len(lines), shown)
+
+
+def fields(
+    rows: Rows,
+    x: str,
+    y: str,
+    winner: str,
+    axes: tuple[Axis, Axis],
+    about: str,
+    *,
+    facet: str,
+    frame: float | None = None,
+    columns: int = 1,
+) -> Picture:
+    """Return a map of who wins where: a coloured field for each ``x`` and ``y``, marked with the winner's initials.
+
+    Each value of ``facet`` has a panel; an empty name is a field without a winner. The row of fields at ``frame`` has
+    a dotted frame.
+    """
+    if rows.empty:
+        return nothing()
+    names = [*dict.fromkeys(sorted(name for name in rows[winner] if name))]
+    panels = {
+        str(name): part.pivot(index=y, columns=x, values=winner).sort_index(ascending=False)
+        for name, part in rows.groupby(facet, sort=False)
+    }
+    tall = sum(len(table) for table in panels.values()) if columns == 1 else max(map(len, panels.values()))
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        found = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flat
+        for panel, (name, table) in zip(found, panels.items(), strict=False):
+            _map(panel, table, names, axes, theme)
+            panel.set_title(name, **TITLE)
+            if frame is not None and frame in table.index:
+                at = (0, list(table.index).index(frame))
+                box: dict[str, Any] = {"fill": False, "ec": theme.ink, "lw": 1.6, "ls": (0, (1, 1.5)), "clip_on": False}
+                panel.add_patch(mpl.patches.Rectangle(at, table.shape[1], 1, **box))
+        handles = [
+            Patch(fc=on_page(mark(name).colour, theme), label=f"{initials(name)} {name.replace('_', ' ')}")
+            for name in names
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5, handlelength=1.0)
+
+    rows_of_panels = 1 if columns > 1 else len(panels)
+    height = 0.9 * rows_of_panels + 0.2 * tall + 0.22 * -(-len(names) // 3)
+    counts = rows[rows[winner] != ""].groupby(facet, sort=False)[winner].value_counts().groupby(level=0, sort=False)
+    shown = [f"{name}: {part.index[0][1]} in {part.iloc[0]} of {panels[str(name)].size}" for name, part in counts]
+    return drawn(paint, about, height, shown)
+
+
+def _map(panel: Axes, table: Rows, names: Sequence[str], axes: tuple[Axis, Axis], theme: Theme) -> None:
+    colours = {name: on_page(mark(name).colour, theme) for name in names}
+    numbers = table.map(lambda name: names.index(name) if name else np.nan).astype(float)
+    look: dict[str, Any] = {"cmap": mpl.colors.ListedColormap([*colours.values()]), "vmin": -0.5, "cbar": False}
+    look |= {"vmax": len(names) - 0.5, "linewidths": 1, "linecolor": theme.ground, "annot": table.map(initials)}
+    sns.heatmap(numbers, ax=panel, fmt="", annot_kws={"fontsize": 7.5}, mask=numbers.isna(), **look)
+    for text in panel.texts:  # seaborn chooses white or a dark grey; a dark page needs black
+        text.set_color(readable_on(mpl.colors.to_hex(colours[_spelt(text.get_text(), names)])))
+    panel.set_xticklabels([axes[0].form(value) for value in table.columns], rotation=0, fontsize=8.5)
+    panel.set_yticklabels([axes[1].form(value) for value in table.index], rotation=0, fontsize=8.5)
+    panel.set(xlabel=axes[0].name, ylabel=axes[1].name)
+    panel.tick_params(length=0)
+
+
+def _spelt(short: str, names: Sequence[str]) -> str:
+    return next(name for name in names if initials(name) == short)
+
+
+def initials(algorithm: str) -> str:
+    """Return the mark of an algorithm's fields.
+
+    >>> initials("hierarchical_ring"), initials("ring"), initials("")
+    ('HR', 'R', '')
+    """
+    return "".join(word[0].upper() for word in algorithm.split("_") if word)
+
+
+def lanes(
+    rows: Rows,
+    axis: Axis,
+    about: str,
+    colours: Mapping[str, str],
+    *,
+    facet: str,
+    shaded: Mapping[str, tuple[float, float]] | None = None,
+) -> Picture:
+    """Return a timeline: in each lane a bar for each row, from its ``begin`` to its ``end``, coloured by its ``what``.
+
+    ``lane`` names the lane of a row; rows of one lane are one below the other where their ``level`` differs (0 to 1,
+    with ``tall`` as a bar's height). ``text`` is written into the bar. Each value of ``facet`` has a panel, in which
+    ``shaded`` marks a span of time. A colour "ink" or "faint" is the theme's.
+    """
+    panels = {str(name): part for name, part in rows.groupby(facet, sort=False)}
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        of = {what: getattr(theme, colour, colour) for what, colour in colours.items()}
+        found = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for panel, (name, part) in zip(found, panels.items(), strict=True):
+            _lanes(panel, part, of, theme)
+            panel.set_title(name, **TITLE)
+            if shaded and name in shaded:
+                panel.axvspan(*shaded[name], color=of[[*colours][-1]], alpha=0.15 if theme is LIGHT else 0.35, lw=0)
+            _scale(panel, "x", axis, [])
+            panel.label_outer()
+        handles = [Patch(fc=of[what], ec="none", label=what) for what in colours]
+        figure.legend(handles=handles, loc="outside lower left", ncols=len(colours), fontsize=9)
+
+    height = 1.0 + sum(0.4 + 0.27 * part.lane.nunique() for part in panels.values())
+    return drawn(paint, about, height, panels)
+
+
+def _lanes(panel: Axes, rows: Rows, colours: Mapping[str, str], theme: Theme) -> None:
+    places = {lane: nth for nth, lane in enumerate(dict.fromkeys(rows.lane))}
+    for row in rows.itertuples():
+        tall, level = getattr(row, "tall", 0.84), getattr(row, "level", 0.0)
+        at, colour = places[row.lane] - 0.42 + level, colours[row.what]
+        look: dict[str, Any] = {"align": "edge", "color": colour, "edgecolor": theme.ground, "lw": 0.6}
+        panel.barh(at, row.end - row.begin, tall, row.begin, **look)
+        if text := getattr(row, "text", ""):
+            middle = (row.begin + row.end) / 2
+            panel.text(middle, at + tall / 2, text, ha="center", va="center", fontsize=8, color=readable_on(colour))
+    panel.set_yticks([*places.values()], [*places], fontsize=8.5)
+    panel.invert_yaxis()
+    panel.grid(visible=False, axis="y")
+
+
+def legend(
+    figure: Figure,
+    theme: Theme,
+    series: Mapping[str, Mark],
+    kinds: Mapping[str, Mapping[str, Any]],
+    rows: Rows = (),
+    **line: Any,
+) -> None:
+    """Add the legend below a figure: each series, the other kinds of marks, and how sure the rows' intervals are."""
+    shapes: dict[str, dict[str, Any]] = {
+        name: {"color": on_page(look.colour, theme), "marker": look.marker, "lw": 1.4, **line}
+        for name, look in series.items()
+    }
+    shapes |= {name: {"color": theme.ink, "lw": 1.2, **look} for name, look in kinds.items()}
+    handles = [Line2D([], [], label=name, **shape) for name, shape in shapes.items()]
+    title = confidence(rows)
+    if handles or title:
+        longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+        columns = max(1, min(4, 60 // (longest + 6)))
+        look: dict[str, Any] = {"fontsize": 9, "title": title, "title_fontsize": 9, "alignment": "left"}
+        figure.legend(handles=handles, loc="outside lower left", ncols=columns, **look)
+
+
+def _plot(plot: so.Plot, figure: Figure, theme: Theme, looks: Mapping[str, Mark], **scales: Any) -> None:
+    scales |= {
+        "color": {name: on_page(look.colour, theme) for name, look in looks.items()},
+        "marker": {name: look.marker for name, look in looks.items()},
+    }
+    plot.scale(**scales).theme(dict(mpl.rcParams.items())).on(figure).plot()
+
+
+def _scale(panel: Axes, which: str, axis: Axis, values: Sequence[float], columns: int = 1) -> None:
+    """Scale and name an axis of a panel: base 2 has a tick at each of these values, with its name where it fits."""
+    of = panel.xaxis if which == "x" else panel.yaxis
+    if of.get_label_text() or which == "x":
+        of.set_label_text(axis.name)
+    if axis.base:
+        getattr(panel, f"set_{which}scale")("log", base=axis.base)
+        of.set_minor_locator(NullLocator())
+    elif (which == "y" and panel.get_ylim()[0] >= 0) or (which == "x" and not values and panel.get_xlim()[0] >= 0):
+        getattr(panel, f"set_{which}lim")(0, None)
+    if axis.base == 2 and values:
+        ticks = sorted({float(value) for value in values})
+        named = dict(zip(ticks, roomy(ticks, [axis.form(tick) for tick in ticks], LENGTH / columns), strict=True))
+        of.set_major_locator(FixedLocator(ticks))
+        of.set_major_formatter(FuncFormatter(lambda value, _: named.get(value, "")))
+        return
+    if axis.base == 10:
+        low, high = panel.get_ylim() if which == "y" else panel.get_xlim()
+        room = 1 if which == "y" else 30  # names of ticks stand side by side on an x axis
+        subs = next((subs for most, subs in SUBS.items() if high * room < most * low), (1.0,))
+        of.set_major_locator(LogLocator(subs=subs))
+    of.set_major_formatter(FuncFormatter(lambda value, _: axis.form(value)))
+    of.set_minor_formatter(NullFormatter())
 
 
 def roomy(ticks: Sequence[float], names: Sequence[str], points: float) -> list[str]:
-    """The names that fit on a logarithmic axis of this length, the first and the last first; "" for all others.
+    """Return the names that fit on a logarithmic axis of this length, the first and the last first; "" for all others.
 
     >>> roomy([4, 1 << 20, 4 << 20, 8 << 20], ["4 B", "1 MiB", "4 MiB", "8 MiB"], 260)
     ['4 B', '1 MiB', '', '8 MiB']
@@ -145,188 +417,36 @@ def roomy(ticks: Sequence[float], names: Sequence[str], points: float) -> list[s
     return [name if i in kept else "" for i, name in enumerate(names)]
 
 
-def time_axis(axes: Axes, unit: float = 1e-6, name: str = "time") -> None:
-    """A logarithmic y axis of times, for what is already drawn; ``unit`` is a value of 1 in seconds."""
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    subs = next((subs for most, subs in SUBS.items() if high < most * low), (1.0,))
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
-    time_labels(axes, unit)
-    axes.set_ylabel(name)
-
-
-def time_labels(axes: Any, unit: float = 1e-6) -> None:
-    """Times at the ticks of a y axis, as `duration` writes them."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value * unit)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def measured(axes: Axes, look: Mark, name: str | None, x: Any, y: Any, low: Any, high: Any, **line: Any) -> None:
-    """Filled markers with their intervals; ``line`` is how they are joined. Without a name it is not labelled.
-
-    Rounded, the end of an interval may be on the wrong side of its median: then it has no length.
-    """
-    bars = [(y - low).clip(lower=0), (high - y).clip(lower=0)]
-    joined: dict[str, Any] = {"ls": "-", "lw": 1.2} | line
-    axes.errorbar(x, y, yerr=bars, color=look.colour, marker=look.marker, label=name, capsize=2, **joined)
-
-
-def medians(axes: Axes, look: Mark, name: str | None, rows: Rows, along: str, **line: Any) -> None:
-    """The median times of rows against a column, with their intervals, as `measured` draws them."""
-    measured(axes, look, name, rows[along], rows.median_us, rows.low_us, rows.high_us, **line)
-
-
-def measured_across(axes: Axes, look: Mark, name: str | None, x: Any, low: Any, high: Any, y: Any) -> None:
-    """Like `measured` along the x axis, and not joined: for rows that are names."""
-    bars = [np.clip(np.subtract(x, low), 0, None), np.clip(np.subtract(high, x), 0, None)]
-    axes.errorbar(x, y, xerr=bars, color=look.colour, marker=look.marker, ls="", label=name, capsize=2)
-
-
-def published(axes: Axes, look: Mark, x: Sequence[float], y: Sequence[float]) -> None:
-    """Hollow markers, for values that others have published."""
-    axes.plot(x, y, marker=look.marker, mfc="none", mec=look.colour, mew=1.5, ms=7, ls="", zorder=3)
-
-
-def lower_bound(axes: Axes, theme: Theme, x: Any, y: Any, name: str = "lower bound", dash: int = 5) -> None:
-    """Thin dashes, for a bound."""
-    axes.plot(x, y, color=theme.ink, lw=0.9, ls=(0, (dash, 3)), label=name)
-
-
-def headline(axes: Axes, said: str) -> None:
-    """What one panel says, above it."""
-    axes.set_title(said, loc="left", fontsize=9.5, fontweight="bold")
-
-
-def message(figure: Figure, theme: Theme, said: str, at: float | None = None) -> None:
-    """What the figure says, above it; ``at`` is where along x it begins to hold, marked by a dotted line."""
-    if said:
-        figure.suptitle(fill(said, LINE), x=0.01, ha="left", fontsize=10.5, fontweight="bold", color=theme.ink)
-    if at is None:
-        return
-    for axes in figure.axes:
-        axes.axvline(at, color=theme.ink, lw=0.8, ls=(0, (1, 2)), zorder=0.5)
-
-
-def notes(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 9, columns: int = 3) -> None:
-    """Below the figure: what kinds of marks are, and how sure the intervals of the rows are."""
-    handles, title = list(more), confidence(rows)
-    if handles or title:
-        names = [str(handle.get_label()) for handle in handles]
-        look: dict[str, Any] = {"fontsize": size, "title": title, "title_fontsize": size, "alignment": "left"}
-        figure.legend(handles, names, loc="outside lower left", ncols=columns, **look)
-
-
-def labels(figure: Figure, rows: Rows = (), more: Iterable[Artist] = (), size: float = 9.5) -> None:
-    """The name of every series at the right of each panel, in its colour; below the figure ``more``, as in `notes`.
-
-    A name is level with the end of its line. Names are pushed apart where ends are close; then a thin line leads from
-    the end to its name; a line that ends earlier has a dotted one. Call it last: it lays the figure out first.
-    """
-    notes(figure, rows, more)
-    figure.draw_without_rendering()
-    for axes in figure.axes:
-        _label(axes, size)
-
-
-def _label(axes: Axes, size: float) -> None:
-    ends = {_broken(name): _end(handle) for name, handle in _labelled(axes).items()}
-    width, height = (length * 72 / axes.figure.dpi for length in (axes.bbox.width, axes.bbox.height))
-    at = [axes.transAxes.inverted().transform(axes.transData.transform((x, y))) for x, y, _ in ends.values()]
-    heights = [1.2 * size * (1 + name.count("\n")) / height for name in ends]
-    levels = below(1, apart([float(y) for _, y in at], heights), heights)
-    for (name, (x, y, colour)), level, (right, wanted) in zip(ends.items(), levels, at, strict=True):
-        is_beside = right > 0.9 and abs(level - wanted) * height < size
-        line = {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 0, "shrinkB": 3}
-        line["ls"] = "-" if right > 0.9 else (0, (1, 4))  # across the panel it must not pass for data
-        arrow = None if is_beside else line | {"relpos": (0, 0.5)}  # from the left of its name: it crosses no other
-        look: dict[str, Any] = {"color": _legible(colour), "fontsize": size, "va": "center", "linespacing": 1.0}
-        look |= {"textcoords": "axes fraction", "annotation_clip": False, "arrowprops": arrow, "ha": "left"}
-        axes.annotate(name, (x, y), (1 + 10 / width, level), **look)
-
-
-def _labelled(axes: Axes) -> dict[str, Artist]:
-    return {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-
-
-def _broken(name: str) -> str:
-    r"""A name on lines of few letters.
-
-    >>> _broken("gloo (its own choice)"), _broken("two_tree")
-    ('gloo\n(its own choice)', 'two_tree')
-    """
-    return "\n".join(fill(part, LABEL_LETTERS) for part in name.replace(" (", "\n(").split("\n"))
-
-
-def _end(handle: Any) -> tuple[float, float, Any]:
-    """The last point of a line, also of one with intervals, and its colour."""
-    line = handle if isinstance(handle, Line2D) else handle[0]
-    x, y = np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
-    return float(x[x.argmax()]), float(y[x.argmax()]), line.get_color()
-
-
-def _legible(colour: Any) -> tuple[float, ...]:
-    """A line's colour as letters need it: nearer to the colour of text."""
-    both = np.array([mpl.colors.to_rgb(colour), mpl.colors.to_rgb(mpl.rcParams["text.color"])])
-    own = 0.65 if both[1].mean() < 0.5 else 0.45  # dark colours on a dark page need more of the text's
-    return tuple((both[0] * own + both[1] * (1 - own)).tolist())
-
-
-def apart(at: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Where to put the middles of labels of these heights, near where they want to be, so that none overlap.
-
-    The least moves in the sense of squares.
-
-    >>> apart([0, 100, 101], [10, 10, 10])
-    [0.0, 95.5, 105.5]
-    """
-    if not at:
-        return []
-    order = np.argsort(at, kind="stable")
-    tall = np.asarray(heights, dtype=float)[order]
-    stacked = np.cumsum(tall) - (tall + tall[0]) / 2  # the middles, if all were stacked on the lowest
-    placed = np.empty(len(order))
-    placed[order] = isotonic_regression(np.asarray(at, dtype=float)[order] - stacked).x + stacked
-    return [float(each) for each in placed]
-
-
-def below(top: float, at: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Middles of labels moved down as far as needed for none to end above ``top``.
-
-    >>> below(100, [50.0, 97.0, 90.0], [10, 10, 4])
-    [50.0, 95.0, 88.0]
-    """
-    placed = dict.fromkeys(range(len(at)), 0.0)
-    for i in sorted(placed, key=lambda i: -at[i]):
-        placed[i] = min(at[i], top - heights[i] / 2)
-        top = placed[i] - heights[i] / 2
-    return list(placed.values())
+def _ends(
+    rows: Rows, x: str, y: str, by: str, axes: tuple[Axis, Axis], facet: str | None, title: Callable[[Any], str]
+) -> Iterable[str]:
+    """The first and the last point of each series, in each panel."""
+    for panel, part in rows.groupby(facet, sort=False) if facet else [("", rows)]:
+        for name, group in part.groupby(by, sort=False):
+            ordered = group.sort_values(x, kind="stable")
+            points = [
+                f"{axes[1].form(row[y])} at {axes[0].form(row[x])}" for _, row in ordered.iloc[[0, -1]].iterrows()
+            ]
+            head = f"{title(panel)}: " if facet else ""
+            yield f"{head}{name} {'from ' if len(group) > 1 else ''}{' to '.join(dict.fromkeys(points))}"
 
 
 def confidence(rows: Rows) -> str | None:
-    """What the bars of these rows are worth; None for rows without samples, or with one each.
+    """Return what the bars of these rows are worth; None for rows without samples, or with one each.
 
     >>> import pandas as pd
     >>> confidence(pd.DataFrame({"samples": [[1.0] * 21, [2.0] * 21]}))
     'bars: 97.33% intervals of the median'
     """
     counts = [len(samples) for samples in getattr(rows, "samples", ()) if len(samples)]
-    return f"bars: {intervals(counts)} of the median" if counts and min(counts) > 1 else None
-
-
-def key(of: Theme | str, label: str, **look: Any) -> Line2D:
-    """What a kind of mark is, for the notes below a figure: in the theme's ink, or in a colour."""
-    colour = of if isinstance(of, str) else of.ink
-    shape: dict[str, Any] = {"color": colour, "lw": 1.2, "label": label} | look
-    return Line2D([], [], **shape)
-
-
-def series(rows: Rows, by: Sequence[str], along: str) -> list[tuple[Any, Rows]]:
-    """The rows of each series, in the order of their first rows, sorted along the x axis."""
-    return [(name, group.sort_values(along, kind="stable")) for name, group in rows.groupby(list(by), sort=False)]
+    if not counts or min(counts) < 2:
+        return None
+    ends = dict.fromkeys(percent(covered(count)) for count in (min(counts), max(counts)))
+    return f"bars: {' to '.join(ends)} intervals of the median"
 
 
 def readable_on(colour: str) -> str:
-    """Black or white, the one that contrasts more.
+    """Return black or white, the one that contrasts more.
 
     >>> readable_on("#0072B2"), readable_on("#E69F00")
     ('white', 'black')
@@ -335,7 +455,7 @@ def readable_on(colour: str) -> str:
 
 
 def luminance(colour: str) -> float:
-    """WCAG's relative luminance, 0 to 1."""
+    """Return WCAG's relative luminance of a colour, 0 to 1."""
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in mpl.colors.to_rgb(colour)
     ]

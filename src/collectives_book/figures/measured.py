@@ -11,7 +11,8 @@ import pandas as pd
 from collectives.algorithms import Mark
 from collectives.figures.style import Picture, mark
 from collectives.units import format_bytes, many, parse_bytes
-from collectives_book.figures import kit, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
 
 # Our own back ends, and what they add to an algorithm's name.

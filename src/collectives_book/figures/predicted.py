@@ -12,7 +12,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from collectives.figures.style import MARKS, Picture, Theme, mark, on_page
 from collectives.units import format_bytes
-from collectives_book.figures import kit, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import statements
 from collectives_book.needs import H100, MODELS, Transformer, activation_bytes, state_bytes
 
 Curves = Mapping[str, Sequence[float]]

@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.summation import Summation, Terms
-from collectives_book.figures import kit
+from collectives_book.figures import by_hand as kit
 
 
 def trees(sums: Mapping[str, Summation]) -> Picture:

@@ -14,7 +14,8 @@ from matplotlib.ticker import MultipleLocator
 
 from collectives.figures.style import Picture, Theme, mark, on_page
 from collectives.units import format_bytes
-from collectives_book.figures import kit, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
 from collectives_book.massive_scale import published
 from collectives_book.measured_machines import comparison

@@ -5,7 +5,8 @@ from matplotlib.figure import Figure
 
 from collectives.figures.style import Picture, Theme, mark
 from collectives.units import format_bytes
-from collectives_book.figures import kit, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
 
 # Sizes of which one shows latency, one rate, and one both.

@@ -16,7 +16,8 @@ from collectives.algorithms import Mark
 from collectives.bench.statistics import median_interval
 from collectives.figures.style import LIGHT, Picture, Theme
 from collectives.units import format_bytes, many
-from collectives_book.figures import kit, measured, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import measured, statements
 from collectives_book.figures.statements import Rows
 from collectives_book.model_parallel import volume
 from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, timetable

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from collectives.figures.style import LIGHT, Picture, Theme, mark
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity
 from collectives.units import duration, format_bytes
-from collectives_book.figures import kit, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import statements
 from collectives_book.figures.statements import Row, Rows
 
 BAR = 0.42  # of a rank's place: a lane of computing above, one of communication below

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from collectives.algorithms import Mark
 from collectives.figures.style import Picture, Theme
-from collectives_book.figures import kit
+from collectives_book.figures import by_hand as kit
 from collectives_book.figures.statements import listed
 from collectives_book.rounded_training.comparison import Difference, changed
 from collectives_book.rounded_training.variants import Variant, name

@@ -17,7 +17,8 @@ from collectives.launch import links
 from collectives.machine import machine
 from collectives.simulator.simulation import simulate
 from collectives.units import format_bytes
-from collectives_book.figures import kit, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import statements
 from collectives_book.figures.measured import OURS, asked, label, look, plain
 from collectives_book.figures.statements import Row, Rows
 

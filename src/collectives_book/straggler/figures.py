@@ -14,7 +14,7 @@ from collectives.algorithms import COSTS
 from collectives.figures.style import Picture, Theme, mark
 from collectives.machine import Link
 from collectives.units import format_bytes
-from collectives_book.figures import kit
+from collectives_book.figures import by_hand as kit
 from collectives_book.figures.statements import Rows
 
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from collectives.algorithms import GREEN, Mark
 from collectives.figures.style import Picture, Theme, mark
 from collectives.synthesis.few_steps import synthesize
-from collectives_book.figures import kit
+from collectives_book.figures import by_hand as kit
 from collectives_book.figures.statements import Rows
 from collectives_book.synthesis.scaling import LIMIT, TABLE, links_of
 

@@ -14,7 +14,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from collectives.algorithms import BLUE, VERMILION, Mark
 from collectives.figures.style import Picture, Theme
-from collectives_book.figures import kit, statements
+from collectives_book.figures import by_hand as kit
+from collectives_book.figures import statements
 from collectives_book.figures.statements import Row, Rows
 from collectives_book.weak_scaling import published
 
