@@ -162,7 +162,7 @@ golden-check: env ## Print what differs from tests/golden.json
 gpu-check: env ## Check NCCL on this machine's GPUs: five minutes, one file
 	@$(BIN)/python tests/ranks/gpu_check.py
 
-lock: | $(BIN)/python ## Resolve pyproject.toml again: requirements.lock, environment.yml
+lock: | $(BIN)/python ## Resolve pyproject.toml again: requirements.lock
 	@$(BIN)/python .ci/lock.py
 
 clean: ## Remove the site, the results made here and the caches, not .venv
