@@ -41,6 +41,7 @@ WORDS = 60
 
 DASHES = (5.0, 3.0)
 TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9.5, "fontweight": "bold"}
+UNTITLED: dict[str, Any] = {"title": lambda _: ""}  # seaborn's own title of a panel
 
 
 class Axis(NamedTuple):
@@ -125,49 +126,56 @@ def curves(
     """
     if rows.empty:
         return nothing()
-    names = [str(name) for name in dict.fromkeys([*rows[by], *([] if published is None else published[by])])]
+    points = rows[:0] if published is None else published.astype({by: str})
+    rows = rows.astype({by: str})
+    series = {name: looks(name) for name in dict.fromkeys([*rows[by], *points[by]])}
     panels = [*dict.fromkeys(rows[facet])] if facet else [""]
-    known = rows[simulated].notna() if simulated else None
-    kinds: dict[str, dict[str, Any]] = {}
-    if known is not None and known.any():
-        kinds[predicted] = {"ls": "-"}
-    if published is not None and len(published):
-        kinds[source] = {"ls": "", "marker": "o", "mfc": "none"}
-    if bound:
-        kinds["lower bound"] = {"ls": (0, DASHES), "lw": 0.9}
+    known = rows[simulated].notna() if simulated else rows[y].isna()
+    kinds: dict[str, dict[str, Any]] = {predicted: {"ls": "-"}} if known.any() else {}
+    kinds |= {source: {"ls": "", "marker": "o", "mfc": "none"}} if len(points) else {}
+    kinds |= {"lower bound": {"ls": (0, DASHES), "lw": 0.9}} if bound else {}
 
     def paint(figure: Figure, theme: Theme) -> None:
-        shown = rows.astype({by: str})
-        plot = so.Plot(shown, x=x, y=y, color=by, marker=by)
+        plot = so.Plot(rows, x=x, y=y, color=by, marker=by)
         if facet:
-            plot = plot.facet(col=facet, order=panels, wrap=columns).share(y=columns > 1)
-        if not measured:
-            plot = plot.add(so.Line(linewidth=1.8), marker=None, legend=False)
-        if simulated and known is not None:
-            plot = plot.add(so.Line(linewidth=1.2), data=shown[known], y=simulated, marker=None, legend=False)
-        if measured:
-            joined = shown if known is None else shown[~known]
-            line = so.Line(linewidth=1.2, linestyle="-" if known is None else ":", pointsize=0)
-            plot = plot.add(line, data=joined, marker=None, legend=False) if len(joined) else plot
-            plot = plot.add(so.Dot(pointsize=6), legend=False)
-        if interval:
-            plot = plot.add(so.Range(linewidth=1.2), ymin=interval[0], ymax=interval[1], marker=None, legend=False)
-        if published is not None and len(published):
-            plot = plot.add(so.Dot(pointsize=7, fill=False, stroke=1.5), data=published.astype({by: str}), legend=False)
+            plot = plot.facet(col=facet, order=panels, wrap=columns).share(y=columns > 1).label(**UNTITLED)
+        if known.any():
+            plot = plot.add(so.Line(linewidth=1.2), data=rows[known], y=simulated or y, marker=None, legend=False)
+        plot = _points(plot, rows[~known], simulated is not None, interval) if measured else _only_lines(plot)
+        if len(points):
+            plot = plot.add(so.Dot(pointsize=7, fill=False, stroke=1.5), data=points, legend=False)
         if bound:
-            dashed = so.Line(color=theme.ink, linewidth=0.9, linestyle=DASHES)  # type: ignore[arg-type]  # as its documentation has it
-            plot = plot.add(dashed, y=bound, color=None, marker=None, legend=False)
-        _plot(plot, figure, theme, {name: looks(name) for name in names})
+            dashed: Any = {"color": theme.ink, "linewidth": 0.9, "linestyle": DASHES}
+            plot = plot.add(so.Line(**dashed), y=bound, color=None, marker=None, legend=False)
+        _plot(plot, figure, theme, series)
         for panel, value in zip(figure.axes, panels, strict=True):
             panel.set_title(title(value) if facet else "", **TITLE)
             _scale(panel, "x", axes[0], [*rows[x]], columns)
             _scale(panel, "y", axes[1], [])
-        line_of_series = {"ls": "" if known is not None else "-"} if measured else {"ls": "-", "marker": None}
-        legend(figure, theme, {name: looks(name) for name in names}, kinds, rows, **line_of_series)
+        legend(figure, theme, series, kinds, rows, **_key(measured, simulated is not None))
         if then:
             then(figure.axes, theme)
 
     return drawn(paint, about, height, _ends(rows, x, y, by, axes, facet, title))
+
+
+def _points(plot: so.Plot, joined: Rows, dotted: bool, interval: tuple[str, str] | None) -> so.Plot:
+    """Add markers, their intervals, and a line through those that no simulated line passes."""
+    line = so.Line(linewidth=1.2, linestyle=":" if dotted else "-", pointsize=0)
+    plot = plot.add(line, data=joined, marker=None, legend=False) if len(joined) else plot
+    plot = plot.add(so.Dot(pointsize=6), legend=False)
+    if interval is None:
+        return plot
+    return plot.add(so.Range(linewidth=1.2), ymin=interval[0], ymax=interval[1], marker=None, legend=False)
+
+
+def _only_lines(plot: so.Plot) -> so.Plot:
+    return plot.add(so.Line(linewidth=1.8), marker=None, legend=False)
+
+
+def _key(measured: bool, simulated: bool) -> dict[str, Any]:
+    """How the legend shows a series."""
+    return {"ls": "" if simulated else "-"} if measured else {"ls": "-", "marker": None}
 
 
 def dots(
@@ -195,12 +203,13 @@ def dots(
     by = by or y
     names = [str(name) for name in dict.fromkeys(rows[by])]
     lines = [*dict.fromkeys(rows[y])]
+    panels = [*dict.fromkeys(rows[facet])] if facet else [""]
     several = by != y and rows.groupby([y, *([facet] if facet else [])]).size().max() > 1
 
     def paint(figure: Figure, theme: Theme) -> None:
         beside = [so.Dodge(by=["color"], gap=0.2)] if several else []
         plot = so.Plot(rows.astype({by: str}), x=x, y=y, color=by, marker=by)
-        plot = plot.facet(col=facet) if facet else plot
+        plot = plot.facet(col=facet, order=panels).label(**UNTITLED) if facet else plot
         plot = plot.add(so.Dot(pointsize=6), *beside, orient="y", legend=False)
         if interval:
             bars = so.Range(linewidth=1.2)
@@ -209,7 +218,8 @@ def dots(
             stroke = so.Dot(marker="|", color=theme.ink, pointsize=14, stroke=1.4)
             plot = plot.add(stroke, *beside, x=predicted, orient="y", legend=False, marker=None)
         _plot(plot, figure, theme, {name: looks(name) for name in names}, y=so.Nominal(order=lines))
-        for panel in figure.axes:
+        for panel, value in zip(figure.axes, panels, strict=True):
+            panel.set_title(value, **TITLE)
             _scale(panel, "x", axis, [])
             panel.set_ylabel("")
             panel.grid(visible=False, axis="y")
