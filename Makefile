@@ -94,7 +94,9 @@ book: $(INSTALLED) ## Build the site into _build/html
 first-pages: $(INSTALLED)
 	@$(BIN)/python -m collectives.figures.player $(SCHEDULES)
 	@mkdir -p $(IPYTHON)/profile_default; cp .ci/ipython_kernel_config.py $(IPYTHON)/profile_default
-	@[ -d $(SITE) ] || $(KERNELS) $(BIN)/python .ci/first_pages.py
+	@[ -d $(SITE) ] || { echo "==> first pages: building, half a minute"; \
+	    at="$$($(KERNELS) $(BIN)/python .ci/first_pages.py)" \
+	    && echo "==> first pages after $(AFTER), to read while the rest is made: $$at"; }
 
 # The pages show the results of the quick preset, whatever PRESET says.
 # Always from clean: an incremental build hides the warnings of pages that it does not read again.
