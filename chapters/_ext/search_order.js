@@ -1,6 +1,6 @@
 /* The order of the search's results: Sphinx's own scores, then titles, then the page that explains a term. */
 
-/* Where a term is explained, if no title says so; tests/book/test_site_search.py asks for each. */
+/* Where a term is explained, if no title says so; tests/book/test_site_browser.py asks for each. */
 const EXPLAINED = {
   "busbw": "chapters/cost-model",
   "bus bandwidth": "chapters/cost-model",

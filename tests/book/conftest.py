@@ -1,7 +1,6 @@
 """The built site, served to a browser in which nothing may go wrong."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -9,7 +8,6 @@ from threading import Thread
 import pytest
 from playwright.sync_api import Browser, Page
 
-from browsers import TELEPHONE
 from places import ROOT
 
 
@@ -36,12 +34,6 @@ def complaints() -> list[str]:
 
 @pytest.fixture
 def page(browser: Browser, site: str, complaints: list[str]) -> Iterator[Page]:
-    with watched(browser, site, complaints) as page:
-        yield page
-
-
-@contextmanager
-def watched(browser: Browser, site: str, complaints: list[str]) -> Iterator[Page]:
     """A page that writes down everything that goes wrong in it, and every address outside the site."""
 
     def note_address(url: str) -> None:
@@ -55,15 +47,3 @@ def watched(browser: Browser, site: str, complaints: list[str]) -> Iterator[Page
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("console", lambda line: line.type == "error" and complaints.append(f"console: {line.text}"))
         yield page
-
-
-@pytest.fixture(scope="module")
-def opened(request: pytest.FixtureRequest, browser: Browser, site: str) -> Iterator[tuple[Page, list[str]]]:
-    """A page of the site, on a telephone, and what goes wrong in it."""
-    complaints: list[str] = []
-    with watched(browser, site, complaints) as page:
-        page.emulate_media(color_scheme="light", reduced_motion="reduce")
-        page.set_viewport_size(TELEPHONE)
-        page.goto(f"{request.param}.html")
-        page.wait_for_load_state("networkidle")
-        yield page, complaints

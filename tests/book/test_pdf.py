@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 from pypdf import PdfReader
-from test_site import DOCUMENTS, SITE, TOC, needs_site, parse
+from test_site import DOCUMENTS, TOC, article, needs_site
 
 from places import script
 
@@ -56,13 +56,6 @@ def test_a_page_shows_the_link_to_the_pdf_if_there_is_one(site: Path) -> None:
     assert (page.parent / "../book.pdf").read_bytes() == b"pdf"
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> PdfReader:
-    path = tmp_path_factory.mktemp("pdf") / "book.pdf"
-    PDF.write(path)
-    return PdfReader(path)
-
-
 def bookmarks(outline: list[Any]) -> Iterator[Any]:
     for each in outline:
         yield from bookmarks(each) if isinstance(each, list) else [each]
@@ -75,27 +68,15 @@ def words(text: str) -> str:
 @pytest.mark.extended
 @needs_site
 @pytest.mark.timeout(900)
-def test_every_page_has_a_bookmark_that_leads_to_its_title(printed: PdfReader) -> None:
-    outline = list(bookmarks(printed.outline))
-    found = {words(each.title): each for each in reversed(outline)}
-    titles = [
-        parse(SITE / f"{page}.html").select_one("article h1").get_text().strip().rstrip("#") for page in DOCUMENTS
-    ]
+def test_the_printed_book_has_bookmarks_numbered_sheets_and_no_link_to_a_file(tmp_path: Path) -> None:
+    PDF.write(tmp_path / "book.pdf")
+    printed = PdfReader(tmp_path / "book.pdf")
+    found = {words(each.title): each for each in reversed(list(bookmarks(printed.outline)))}
+    titles = [article(page).select("h1")[0].get_text().strip().rstrip("#") for page in DOCUMENTS]
     assert {words(each) for each in (*titles, *(part["caption"] for part in TOC["parts"]))} <= set(found)
+    sheets = [sheet.extract_text() for sheet in printed.pages]
     for title in titles:
-        sheet = printed.pages[printed.get_destination_page_number(found[words(title)])]
-        assert words(title) in words(sheet.extract_text())
-
-
-@pytest.mark.extended
-@needs_site
-@pytest.mark.timeout(900)
-def test_sheets_have_numbers_and_links_stay_inside(printed: PdfReader) -> None:
-    assert len(printed.pages) > 2 * len(DOCUMENTS)
-    assert all(str(nth) in sheet.extract_text().split() for nth, sheet in enumerate(printed.pages, start=1) if nth > 1)
-    targets = {
-        str(note.get_object().get("/A", {}).get("/URI", ""))
-        for sheet in printed.pages
-        for note in sheet.get("/Annots", [])
-    }
-    assert not [target for target in targets if target.startswith("file:")]
+        assert words(title) in words(sheets[printed.get_destination_page_number(found[words(title)])])
+    assert all(str(nth) in text.split() for nth, text in enumerate(sheets, start=1) if nth > 1)
+    notes = [note.get_object() for sheet in printed.pages for note in sheet.get("/Annots", [])]
+    assert not [note for note in notes if str(note.get("/A", {}).get("/URI", "")).startswith("file:")]

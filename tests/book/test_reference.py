@@ -1,19 +1,13 @@
-"""The reference has every public name, verb and schema; its examples are true."""
+"""The reference has every public name, verb and schema, its examples are true, and what pages cite is in its list."""
 
 import ast
 import doctest
 import re
-from pathlib import Path
 
-import pytest
-from jsonschema import Draft202012Validator
-from test_site import SITE, needs_site, parse
+from pybtex.database import parse_file
 
 import collectives
 from collectives.cli import verbs
-from collectives.schemas import schema
-from collectives_book import EXPERIMENTS, load
-from collectives_book.schema_tables import fields, takes
 from places import ROOT
 
 CHAPTERS = ROOT / "chapters"
@@ -45,42 +39,24 @@ def test_the_signature_of_a_machine_that_is_written_out_has_its_fields_and_defau
         assert default is None or ast.literal_eval(default) == field.get_default(call_default_factory=True)
 
 
-@pytest.mark.extended
-@needs_site
-@pytest.mark.parametrize("name", [*collectives.__all__, *PROMISED])
-def test_a_public_name_has_its_place_on_the_built_page(name: str) -> None:
-    (found,) = parse(SITE / "chapters" / "reference-api.html").select(f'[id="collectives.{name}"]')
-    described = found.find_next_sibling("dd")
-    assert described is not None
-    assert described.get_text().strip()
-
-
 def test_examples_of_the_page() -> None:
     failed, tried = doctest.testfile(str(CHAPTERS / "reference-api.md"), module_relative=False)
     assert tried
     assert not failed
 
 
-def test_every_verb_has_a_section_with_its_help() -> None:
+def test_every_verb_and_every_schema_has_a_section() -> None:
     sections = re.findall(r"^### (\S+)\n.*?\nusage\(\"(\S+)\"\)", text("reference-cli"), re.MULTILINE | re.DOTALL)
     assert sorted(sections) == sorted((verb, verb) for verb in verbs())
+    shown = re.findall(r"objects\([\"'](\w+)[\"']\)", text("reference-formats"))
+    assert {path.stem for path in (ROOT / "src/collectives/schemas").glob("*.json")} <= {*shown}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "src/collectives/schemas").glob("*.json")), ids=lambda path: path.stem)
-def test_every_schema_is_on_the_page(path: Path) -> None:
-    page = text("reference-formats")
-    assert f'objects("{path.stem}")' in page or f"objects('{path.stem}')" in page
-
-
-def test_a_table_has_every_field_and_says_what_is_needed() -> None:
-    lines = fields(schema("grade")).splitlines()[2:]
-    assert [line.split("`")[1] for line in lines] == list(schema("grade")["properties"])
-    optional = [line.split("`")[1] for line in lines if line.split("|")[3].strip() != "yes"]
-    assert optional == ["secret"]  # grades of earlier releases have none
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_each_parameter_s_values_have_words(name: str) -> None:
-    model = load(name).Parameters.model_json_schema()
-    Draft202012Validator.check_schema(model)
-    assert all(takes(field, model.get("$defs", {})) for field in model["properties"].values())
+def test_everything_cited_is_listed_and_can_be_found_again() -> None:
+    pages = "".join(page.read_text(encoding="utf8") for page in CHAPTERS.glob("*.md"))
+    cited = {key for keys in re.findall(r"\{cite:[a-z]+\}`([^`]+)`", pages) for key in keys.split(",")}
+    entries = parse_file(CHAPTERS / "references.bib").entries
+    assert cited == {*entries}
+    moving = re.compile(r"/(?:blob|tree|raw)/(?:master|main|HEAD)/")  # of a branch, which changes
+    assert not [key for key, each in entries.items() if moving.search(each.fields.get("url", ""))]
+    assert not [key for key, each in entries.items() if each.type == "misc" and "url" not in each.fields]

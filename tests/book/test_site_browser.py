@@ -1,17 +1,16 @@
-"""The built site in Chromium, without a network: what a reader sees, on a desk and on a telephone.
+"""The built site in Chromium, without a network: what a reader sees on a desk, a telephone and paper, and finds."""
 
-A page is opened once: for both colour schemes, and for axe.
-"""
-
-from typing import Any, NamedTuple
+import re
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python import base
 from playwright.sync_api import Browser, Page, expect
-from test_site import DOCUMENTS, SITE, TOC, needs_site
+from test_site import DOCUMENTS, SITE, TOC, article, needs_site
 
 from browsers import TELEPHONE, needs_browser
-from collectives.algorithms import ALGORITHMS
+from places import ROOT
 
 WIDEST_PICTURE = """
     Math.max(0, ...[...document.querySelectorAll("article :is(img, svg)")]
@@ -30,60 +29,20 @@ UNTYPESET = """
     [...document.querySelectorAll("article .math")].filter(it => !it.querySelector("mjx-container"))
         .concat([...document.querySelectorAll("mjx-merror")]).map(it => it.outerHTML.slice(0, 200))
 """
-
 DESK = {"width": 1280, "height": 720}
+PAPER = {"width": 794, "height": 1123}  # A4 in CSS pixels
+SHOWN = "all => all.filter(it => it.checkVisibility()).map(it => it.outerHTML.slice(0, 120))"
+# Inside a closed dropdown nothing has a height.
+CLOSED = "all => all.filter(it => it.lastElementChild.getBoundingClientRect().height == 0).map(it => it.textContent)"
+INKS = "all => [...new Set(all.map(it => getComputedStyle(it).color))]"
+# With code, tables, a player and answers in dropdowns.
+PLAYED = next(each for each in DOCUMENTS if "two-tree" in each)
+# What axe finds in the theme and we leave there: its logo is in no landmark, a link in bold on a striped row.
+ALLOWED = {"region": ".sidebar-primary-item", "color-contrast": ".genindextable a"}
+ORDER = (ROOT / "chapters" / "_ext" / "search_order.js").read_text(encoding="utf8")
+EXPLAINED = dict(re.findall(r'^  "([^"]+)": "([^"]+)",$', ORDER, re.MULTILINE))
 
-pytestmark = [
-    pytest.mark.extended,
-    needs_site,
-    needs_browser,
-]
-
-
-def choose(page: Page, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    page.wait_for_function(f"document.documentElement.dataset.theme == '{scheme}'")
-
-
-def test_the_index_shows_the_race_on_its_first_screen(page: Page, complaints: list[str]) -> None:
-    page.goto("index.html")
-    page.wait_for_url(f"**/{TOC['root']}.html")
-    expect(page.locator("schedule-race")).to_have_attribute("data-playing", "true")
-    lanes = page.locator("schedule-race .sp-lane")
-    for size in ({"width": 1400, "height": 900}, TELEPHONE):
-        page.set_viewport_size(size)
-        box = lanes.first.bounding_box()
-        assert box is not None
-        assert box["y"] + box["height"] < size["height"]
-    page.wait_for_load_state("networkidle")
-    assert not complaints
-
-
-@pytest.mark.parametrize("opened", DOCUMENTS, indirect=True)
-def test_a_page_is_typeset_and_fits_a_telephone(opened: tuple[Page, list[str]]) -> None:
-    page, complaints = opened
-    for scheme in ("light", "dark"):
-        choose(page, scheme)
-        assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]
-        assert page.evaluate(WIDEST_PICTURE) <= TELEPHONE["width"]
-        page.evaluate("window.MathJax?.startup?.promise")
-        assert not page.evaluate(UNTYPESET)
-        assert not page.evaluate(UNMARKED)
-    assert not complaints
-
-
-class Allowed(NamedTuple):
-    """What axe finds in the theme and we leave there."""
-
-    rule: str
-    selector: str
-    reason: str
-
-
-ALLOWED = [
-    Allowed("region", ".sidebar-primary-item", "the theme's logo, a link to the first page, is in no landmark"),
-    Allowed("color-contrast", ".genindextable a", "the theme's colour of a link in bold on a striped row of the index"),
-]
+pytestmark = [pytest.mark.extended, needs_site, needs_browser]
 
 
 def violations(page: Page, rules: list[str] | None = None) -> list[str]:
@@ -94,48 +53,88 @@ def violations(page: Page, rules: list[str] | None = None) -> list[str]:
         f"{rule['id']} at {node['target']}: {node['failureSummary']}"
         for rule in found["violations"]
         for node in rule["nodes"]
-        if not is_allowed(page, rule["id"], node["target"])
+        if not page.locator(node["target"][-1]).first.evaluate(
+            "(it, at) => at && it.closest(at) !== null", ALLOWED.get(rule["id"])
+        )
     ]
 
 
-def is_allowed(page: Page, rule: str, target: list[str]) -> bool:
-    node = page.locator(target[-1]).first
-    return any(rule == it.rule and node.evaluate("(it, at) => it.closest(at) !== null", it.selector) for it in ALLOWED)
-
-
-@pytest.mark.parametrize("opened", [*DOCUMENTS, "search", "genindex"], indirect=True)
-def test_axe_finds_nothing(opened: tuple[Page, list[str]]) -> None:
-    page, _ = opened
-    page.set_viewport_size(DESK)
-    choose(page, "light")
+@pytest.mark.parametrize("document", [*DOCUMENTS, "search", "genindex"])
+def test_a_page_is_typeset_fits_a_telephone_and_has_no_fault_for_axe(
+    page: Page, complaints: list[str], document: str
+) -> None:
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.set_viewport_size(TELEPHONE)
+    page.goto(f"{document}.html")
+    page.wait_for_load_state("networkidle")
+    page.evaluate("window.MathJax?.startup?.promise")
     page.evaluate(base.AXE_SCRIPT)
-    assert not violations(page)
-    choose(page, "dark")
-    assert not violations(page, ["color-contrast"])
+    for scheme, rules in (("light", None), ("dark", ["color-contrast"])):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function(f"document.documentElement.dataset.theme == '{scheme}'")
+        page.set_viewport_size(TELEPHONE)
+        assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"]
+        assert page.evaluate(WIDEST_PICTURE) <= TELEPHONE["width"]
+        assert not page.evaluate(UNTYPESET)
+        assert not page.evaluate(UNMARKED)
+        page.set_viewport_size(DESK)
+        assert not violations(page, rules)
+    assert not complaints
 
 
-def test_next_leads_from_the_start_through_every_page_and_every_algorithm_from_disk(browser: Browser) -> None:
-    """The files alone, without a server or a network: all pages in order, a player for every algorithm on them."""
+def test_the_index_shows_the_race_on_its_first_screen(page: Page, complaints: list[str]) -> None:
+    page.goto("index.html")
+    page.wait_for_url(f"**/{TOC['root']}.html")
+    expect(page.locator("schedule-race")).to_have_attribute("data-playing", "true")
+    for size in ({"width": 1400, "height": 900}, TELEPHONE):
+        page.set_viewport_size(size)
+        box = page.locator("schedule-race .sp-lane").first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < size["height"]
+    page.wait_for_load_state("networkidle")
+    assert not complaints
+
+
+def test_a_site_on_disk_needs_no_server(browser: Browser) -> None:
     faults: list[str] = []
-    visited, playable = [], set()
     with browser.new_context(offline=True) as context, context.new_page() as page:
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto((SITE / "index.html").as_uri())
-        page.wait_for_url("**/preface.html")
-        while len(visited) <= len(DOCUMENTS):
-            address = page.url.partition("#")[0]  # the playground's carries its schedule
-            visited.append(address.removeprefix(SITE.as_uri() + "/").removesuffix(".html"))
-            for player in page.locator("schedule-player[collective]").all():
-                choice = player.locator("select").first
-                choice.wait_for()
-                collective = player.get_attribute("collective")
-                playable |= {
-                    (collective, value) for value in choice.evaluate("it => [...it.options].map(o => o.value)")
-                }
-            if not page.locator("a.right-next").count():
-                break
-            page.locator("a.right-next").click()
-            page.wait_for_load_state()
-    assert visited == DOCUMENTS
-    assert playable == set(ALGORITHMS)
-    assert faults == []
+        page.wait_for_url(f"**/{TOC['root']}.html")
+        for document, element in ((PLAYED, "schedule-player"), ("chapters/playground", "schedule-playground")):
+            page.goto((SITE / f"{document}.html").as_uri())
+            expect(page.locator(element).first).to_have_attribute("data-ready", "true")
+    assert not faults
+
+
+def test_paper_has_the_article_alone_in_dark_ink_with_dropdowns_open(page: Page) -> None:
+    page.set_viewport_size(PAPER)
+    page.goto(f"{PLAYED}.html")
+    page.wait_for_load_state("networkidle")
+    for scheme in ("light", "dark"):
+        page.emulate_media(media="print", color_scheme=scheme, reduced_motion="reduce")
+        page.wait_for_function(f"document.documentElement.dataset.theme == '{scheme}'")
+        for hidden in (".bd-sidebar-primary, .bd-header, .copybtn", "schedule-player :is(button, input)", ".only-dark"):
+            assert not page.locator(hidden).evaluate_all(SHOWN)
+        words = page.locator("article section p:not(schedule-player p), article pre, article pre span")
+        assert words.evaluate_all(INKS) == ["rgb(31, 35, 40)"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= PAPER["width"]
+    assert page.locator("article details:not([open])").count()
+    assert not page.locator("article details").evaluate_all(CLOSED)
+
+
+def first_found(page: Page, query: str) -> str:
+    page.goto(f"search.html?q={quote(query)}")
+    return str(page.locator("ul.search li a").first.get_attribute("href")).partition(".html")[0]
+
+
+def test_search_finds_the_chapter_that_explains_a_term_or_has_it_as_title(page: Page, complaints: list[str]) -> None:
+    titles = {article(each).select("h1")[0].get_text().rstrip("#"): each for each in DOCUMENTS if "results" not in each}
+    asked = titles | EXPLAINED | {"parameter server": "chapters/parameter-server"}
+    assert {term: first_found(page, term) for term in asked} == asked
+    page.wait_for_load_state("networkidle")
+    complaints.clear()  # of requests that the next search has ended
+    term, chapter = next(iter(EXPLAINED.items()))
+    assert first_found(page, term.upper()) == chapter
+    page.wait_for_load_state("networkidle")  # each result's page is asked for, to quote it
+    assert not complaints
