@@ -16,8 +16,7 @@ from collectives.schedule import Schedule, Step
 from collectives.simulator.scaling import Case, Row, column, regimes, row
 from collectives.traffic import traffic
 from collectives.units import duration, format_bytes
-from collectives_book.figures import predicted
-from collectives_book.figures.statements import Rows
+from collectives_book.figures.kit import Rows
 from collectives_book.measured_machines.predictions import fitted
 from collectives_book.needs import MODELS
 
@@ -70,14 +69,15 @@ def best(field: Mapping[str, Row]) -> str:
     return min((each["messages"], name) for name, each in field.items() if each["seconds"] <= 1.01 * least)[1]
 
 
-def panels(times: Times) -> list[predicted.Fastest]:
-    """Return the map's panels: the best algorithm of each field."""
-    return [
-        predicted.Fastest(
-            NODES[name][0], list(columns), {n: [best(each[n]) for each in columns.values()] for n in SIZES}
-        )
-        for name, columns in times.items()
+def winners(times: Times) -> Rows:
+    """Return the map: ``title``, ``ranks``, ``bytes`` and the best ``algorithm`` of each field."""
+    fields = [
+        {"machine": name, "title": NODES[name][0], "ranks": p, "bytes": n, "algorithm": best(columns[n])}
+        for name, panel in times.items()
+        for p, columns in panel.items()
+        for n in SIZES
     ]
+    return pd.DataFrame(fields)
 
 
 def regrets(times: Times, name: str, pick: Callable[[Machine, int, int], str]) -> list[float]:
