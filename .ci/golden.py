@@ -1,15 +1,13 @@
 """Record what the library computes as one file, so that a change that should not alter it can be seen not to.
 
-`make golden` writes tests/golden.json, `make golden-check` prints the entries that differ from it and exits with 1. The
-recorder imports the `collectives` that Python finds, so it records another checkout by
-``PYTHONPATH=OTHER/src python .ci/golden.py --output FILE``.
+`make golden` writes tests/golden.json. `make golden-check` prints the entries that differ from it and exits with 1;
+``python .ci/golden.py --check schedule choice`` looks at these sections alone.
 """
 
 import argparse
 import hashlib
 import inspect
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,11 +15,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import collectives
+import yaml
 
-GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden.json"
-PACKAGE = Path(collectives.__file__).parent
-REFERENCE = PACKAGE.parent.parent / "experiments" / "results" / "reference"
+import collectives
+from collectives import autotune
+from collectives.algorithms import ALGORITHMS, build, executable, variants
+from collectives.bench.results import read
+from collectives.figures import player
+from collectives.machine import Machine, machine, presets
+from collectives.simulator import simulation
+from collectives.units import format_bytes
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden.json"
+REFERENCE = ROOT / "experiments" / "results" / "reference"
 
 Entries = Iterator[tuple[str, Any]]
 
@@ -63,15 +70,12 @@ CALIBRATE = "calibrate --repetitions 3"
 
 
 def digest(*parts: bytes) -> str:
-    """The SHA-256 of all parts, one after the other."""
-    made = hashlib.sha256()
-    for part in parts:
-        made.update(part)
-    return made.hexdigest()
+    """Return the SHA-256 of all parts, one after the other."""
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def canonical(value: Any) -> Any:
-    """A value as JSON has it; floats in hexadecimal, so that not a bit is lost."""
+    """Return a value as JSON has it; floats in hexadecimal, so that not a bit is lost."""
     if isinstance(value, dict):
         return {str(key): canonical(each) for key, each in value.items()}
     if hasattr(value, "tolist"):
@@ -82,12 +86,12 @@ def canonical(value: Any) -> Any:
 
 
 def compact(value: Any) -> bytes:
-    """A value as JSON without spaces, its keys sorted."""
+    """Return a value as JSON without spaces, its keys sorted."""
     return json.dumps(canonical(value), sort_keys=True, separators=(",", ":")).encode()
 
 
 def serialised(schedule: Any) -> Iterator[bytes]:
-    """A schedule as bytes: what it says of itself, then each step's length and columns, little-endian."""
+    """Yield a schedule as bytes: what it says of itself, then each step's length and columns, little-endian."""
     told = ("collective", "p", "k", "nsteps", "root", "one_port", "ranks_per_node")
     yield compact([getattr(schedule, name) for name in told])
     for step in schedule.steps():
@@ -98,8 +102,6 @@ def serialised(schedule: Any) -> Iterator[bytes]:
 
 def schedules(small: Iterable[int] = SMALL, large: int = LARGE) -> Entries:
     """Every step of every algorithm: all its variants on few ranks, the default options on many."""
-    from collectives.algorithms import ALGORITHMS, build, variants
-
     for names in ALGORITHMS:
         for p in small:
             made = [digest(*serialised(each)) for each in variants(*names, p)]
@@ -107,44 +109,32 @@ def schedules(small: Iterable[int] = SMALL, large: int = LARGE) -> Entries:
         yield f"{' '.join(names)} p={large} default", digest(*serialised(build(*names, large)))
 
 
-def machines() -> list[Any]:
-    """Every preset without links of its own, and the uneven machine."""
-    from collectives.machine import Machine, machine, presets
-
+def machines() -> list[Machine]:
+    """Return every preset without links of its own, and the uneven machine."""
     return [*(on for on in map(machine, presets()) if not on.links), Machine.model_validate(UNEVEN)]
 
 
 def simulated(ranks: Iterable[int] = SIMULATED_ON) -> Entries:
     """Seconds of every algorithm on every machine, for each size; and a digest of all else that a simulation tells."""
-    from collectives.algorithms import ALGORITHMS, executable
-    from collectives.machine import machine
-
     for on in machines():
         for p in (p for p in ranks if p % on.ranks_per_node == 0):
             for names in ALGORITHMS:
-                yield f"{' '.join(names)} {on.name} p={p:03}", simulation(names, p, on)
+                yield f"{' '.join(names)} {on.name} p={p:03}", simulated_once(names, p, on)
     for on in map(machine, LINKED):
         for names in [*executable(), *((of, f"packed_trees@{on.name}") for of in ("all_gather", "broadcast"))]:
-            yield f"{' '.join(names)} {on.name}", simulation(names, on.ranks_per_node, on)
+            yield f"{' '.join(names)} {on.name}", simulated_once(names, on.ranks_per_node, on)
 
 
-def simulation(names: tuple[str, str], p: int, on: Any) -> str:
-    """One algorithm on one machine."""
-    from collectives.algorithms import build
-    from collectives.simulator.simulation import simulate
-
+def simulated_once(names: tuple[str, str], p: int, on: Machine) -> str:
+    """Return the entry of one algorithm on one machine."""
     schedule = build(*names, p, segments=3, ranks_per_node=on.ranks_per_node)
-    done = [simulate(schedule, on, n, names[1]) for n in SIZES]
+    done = [simulation.simulate(schedule, on, n, names[1]) for n in SIZES]
     rest = compact([[each.finish, each.messages, each.bytes, each.busiest] for each in done])
     return f"{' '.join(each.seconds.hex() for each in done)} {digest(rest)[:16]}"
 
 
 def chosen(ranks: Iterable[int] | None = None) -> Entries:
     """What `auto` chooses, without a machine and with each; sizes for which it is the same are written as one run."""
-    from collectives import autotune
-    from collectives.algorithms import ALGORITHMS
-    from collectives.machine import Machine
-
     measured = Machine.model_validate(UNEVEN | {"name": autotune.MEASURED, "ports_per_node": 2, "levels": []})
     for on in (None, *machines(), measured):
         on_ranks, sizes = (FORMED_ON, FORMED_FOR) if on is measured else (CHOSEN_ON, CHOSEN_FOR)
@@ -158,64 +148,42 @@ def chosen(ranks: Iterable[int] | None = None) -> Entries:
 
 
 def runs(made: Sequence[tuple[int, Any]]) -> str:
-    """Choices by size, as ``4:bruck/1 64K:ring/1``: each holds from its size on.
-
-    The number after the slash is that of the segments.
-    """
-    from collectives.units import format_bytes
-
+    """Return choices by size, as ``4:bruck/1 64K:ring/1``: algorithm/segments, each holds from its size on."""
     groups = groupby(made, lambda item: f"{item[1].algorithm}/{item[1].segments}")
     return " ".join(f"{format_bytes(next(group)[0])}:{name}" for name, group in groups)
 
 
 def played(ranks: Iterable[int] = PLAYED_ON) -> Entries:
     """What the page's player reads of every algorithm."""
-    from collectives.algorithms import ALGORITHMS
-    from collectives.figures.player import player_data, shown
-
     for collective, name in ALGORITHMS:
         for p in ranks:
-            yield f"{collective} {name} p={p}", digest(compact(player_data(shown(collective, name, p), name)))
+            data = player.player_data(player.shown(collective, name, p), name)
+            yield f"{collective} {name} p={p}", digest(compact(data))
 
 
-def output(command: Sequence[str]) -> str:
-    """What a command prints; RuntimeError says why it failed."""
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, env=found, stdin=subprocess.DEVNULL, timeout=300)
-    if done.returncode:
-        raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
-    return done.stdout
+def output(command: str, program: Sequence[str] = (sys.executable, "-m", "collectives")) -> str:
+    """Return what a command prints."""
+    return subprocess.run(
+        [*program, *command.split()],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=300,
+        check=True,
+    ).stdout
 
 
-def keys(text: str) -> str:
-    """The keys of JSON rows in their order; where rows differ in their keys, each kind of row in its own brackets."""
-    kinds = dict.fromkeys(", ".join(json.loads(line)) for line in text.splitlines())
-    return " ".join(f"[{kind}]" for kind in kinds)
-
-
-def rows(commands: Iterable[str] = COMMANDS, program: Sequence[str] = (sys.executable, "-m", "collectives")) -> Entries:
-    """The keys of the rows that each command prints."""
+def rows(commands: Iterable[str] = COMMANDS) -> Entries:
+    """The keys of the rows that each command prints, in their order; each kind of row in its own brackets."""
     for command in commands:
-        yield command, tried(lambda command=command: keys(output([*program, *command.split()])))
+        kinds = dict.fromkeys(", ".join(json.loads(line)) for line in output(command).splitlines())
+        yield command, " ".join(f"[{kind}]" for kind in kinds)
 
 
 def calibrated() -> Entries:
     """The fields of the machine's file that `calibrate` prints."""
-    import yaml
-
-    def fields() -> str:
-        made = yaml.safe_load(output([sys.executable, "-m", "collectives", *CALIBRATE.split()]))
-        return f"{', '.join(made)}; network: {', '.join(made['network'])}"
-
-    yield CALIBRATE, tried(fields)
-
-
-def tried(make: Callable[[], Any]) -> Any:
-    """What is made, or the error in its place: an entry that cannot be made is a difference, not an end."""
-    try:
-        return make()
-    except Exception as error:
-        return f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    made = yaml.safe_load(output(CALIBRATE))
+    yield CALIBRATE, f"{', '.join(made)}; network: {', '.join(made['network'])}"
 
 
 def public() -> Entries:
@@ -225,7 +193,7 @@ def public() -> Entries:
 
 
 def signature(value: Any) -> str:
-    """A callable's signature, or the type of another value; an exception has none and shows its bases."""
+    """Return a callable's signature, or the type of another value; an exception has none and shows its bases."""
     if isinstance(value, type) and issubclass(value, Exception):
         return f"class({', '.join(base.__name__ for base in value.__bases__)})"
     return str(inspect.signature(value)) if callable(value) else type(value).__name__
@@ -233,8 +201,6 @@ def signature(value: Any) -> str:
 
 def references(folder: Path = REFERENCE) -> Entries:
     """Every committed row and record, as `results.read` returns them; other rows as the JSON of each line."""
-    from collectives.bench.results import read
-
     for path in sorted(folder.rglob("*.parquet")):
         table, record = read(path.with_suffix(""))
         name, types = path.relative_to(folder).as_posix(), ", ".join(f"{of}: {is_}" for of, is_ in table.dtypes.items())
@@ -258,55 +224,32 @@ SECTIONS: dict[str, Callable[[], Entries]] = {
 }
 
 
-def recorded(sections: dict[str, Callable[[], Entries]]) -> dict[str, Any]:
-    """All entries by name, which begins with the section's."""
-    found: dict[str, Any] = {}
-    for section, make in sections.items():
-        made = tried(lambda make=make: dict(make()))
-        made = made if isinstance(made, dict) else {"whole section": made}
-        found |= {f"{section}: {name}": value for name, value in made.items()}
-        print(f"golden: {section}, {len(made)} entries", file=sys.stderr, flush=True)
-    return found
-
-
-def write(path: Path, found: dict[str, Any]) -> None:
-    """Write the file whole or not at all: one entry a line, sorted."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(json.dumps(found, indent=0, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+def recorded(sections: Iterable[str]) -> dict[str, Any]:
+    """Return all entries of these sections by name, which begins with the section's."""
+    return {f"{section}: {name}": value for section in sections for name, value in SECTIONS[section]()}
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """One line for each entry that is new, gone or changed."""
-    lines = []
-    for name in sorted({*before, *now}):
-        if name not in now:
-            lines.append(f"- {name}: {before[name]}")
-        elif name not in before:
-            lines.append(f"+ {name}: {now[name]}")
-        elif before[name] != now[name]:
-            lines.append(f"! {name}: {before[name]} -> {now[name]}")
-    return lines
+    """Return one line for each entry that is new, gone or changed."""
+    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return [f"{name}: got {now.get(name, 'none')}, expected {before.get(name, 'none')}" for name in names]
 
 
 def main() -> int:
-    """Record, then write or compare; returns the exit code."""
+    """Record, then write or compare; return the exit code."""
     parser = argparse.ArgumentParser("golden.py", description="Record what the library computes, or compare with it.")
-    parser.add_argument("--output", type=Path, default=GOLDEN, metavar="FILE", help="what to write (tests/golden.json)")
-    parser.add_argument("--check", action="store_true", help="write nothing; print what differs from tests/golden.json")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections only")
-    arguments = parser.parse_args()
-    now = recorded({name: SECTIONS[name] for name in arguments.only})
-    if not arguments.check:
-        write(arguments.output, now)
+    parser.add_argument("--check", nargs="*", choices=SECTIONS, help="write nothing; print what differs (all sections)")
+    check: list[str] | None = parser.parse_args().check
+    now = recorded(check or SECTIONS)
+    if check is None:
+        text = json.dumps(now, indent=0, sort_keys=True, ensure_ascii=False)
+        GOLDEN.write_text(f"{text}\n", encoding="utf8")
         return 0
     before = json.loads(GOLDEN.read_text(encoding="utf8"))
-    lines = differences({name: value for name, value in before.items() if name.split(":")[0] in arguments.only}, now)
-    print(*lines, sep="\n") if lines else print(f"{len(now)} entries, none differs")
-    return 1 if lines else 0
+    before = {name: value for name, value in before.items() if not check or name.split(":")[0] in check}
+    lines = differences(before, now)
+    print(*lines or [f"{len(now)} entries, none differs"], sep="\n")
+    return int(bool(lines))
 
 
 if __name__ == "__main__":
