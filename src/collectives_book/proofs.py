@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch
 
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.formats import msccl
@@ -36,7 +35,7 @@ class Panel(NamedTuple):
 
 
 def verdict(text: str) -> str:
-    """What is wrong with a program, as ``collectives verify`` says it; empty if it is right."""
+    """Return what is wrong with a program, as ``collectives verify`` says it; empty if it is right."""
     try:
         prove(msccl.program(text.encode()))
     except ScheduleError as error:
@@ -45,7 +44,7 @@ def verdict(text: str) -> str:
 
 
 def panel(text: str, title: str) -> Panel:
-    """The program of a text, with the steps marked that the verdict names."""
+    """Return the program of a text, with the steps marked that the verdict names."""
     program = msccl.program(text.encode())
 
     def position(number: int) -> StepPosition:
@@ -76,7 +75,7 @@ def _marked(program: Program, said: str) -> set[StepPosition]:
 
 
 def waiting(panels: Sequence[Panel]) -> Picture:
-    """Panels below each other; what is marked is filled, and an arrow between two marked steps is thick."""
+    """Draw panels below each other; what is marked is filled, and an arrow between two marked steps is thick."""
     heights = [1.2 + max(map(len, panel.steps)) for panel in panels]
 
     def paint(figure: Figure, theme: Theme) -> None:
@@ -84,13 +83,9 @@ def waiting(panels: Sequence[Panel]) -> Picture:
         for axes, panel in zip(grid.flat, panels, strict=True):
             _panel(axes, panel, theme)
 
-    return picture(paint, " ".join(map(_said, panels)), WIDTH, height=ROW * sum(heights) + 0.35 * len(panels))
-
-
-def _said(panel: Panel) -> str:
-    steps = [f"{panel.blocks[block]}, step {step} ({panel.steps[block][step]})" for block, step in sorted(panel.marked)]
-    marked = f" Marked: {'; '.join(steps)}." if steps else " Nothing is marked."
-    return f"{panel.title}: {len(panel.blocks)} thread blocks, {len(panel.messages)} messages.{marked}"
+    titles = "; ".join(panel.title for panel in panels)
+    alt = f"{titles}: thread blocks as columns of steps, arrows for messages and dependencies; faulty steps are filled."
+    return picture(paint, alt, WIDTH, height=ROW * sum(heights) + 0.35 * len(panels))
 
 
 def _panel(axes: Axes, panel: Panel, theme: Theme) -> None:
@@ -118,16 +113,12 @@ def _step(axes: Axes, block: int, step: int, said: str, marked: bool, theme: The
 def _arrow(axes: Axes, begin: StepPosition, end: StepPosition, style: object, marked: bool, theme: Theme) -> None:
     """From the edge of one box towards the other; arrows between the same columns bend apart."""
     apart = np.sign(end[0] - begin[0]) * 0.22
-    bend = 0.12 if begin[1] <= end[1] else -0.12
-    arrow = FancyArrowPatch(
-        (begin[0] + apart, begin[1]),
-        (end[0] - apart, end[1]),
-        connectionstyle=f"arc3,rad={bend}",
-        arrowstyle="-|>",
-        mutation_scale=9,
-        linestyle=style,
-        color=mark("two_tree").colour if marked else theme.ink,
-        linewidth=2.0 if marked else 0.9,
-        zorder=1,
-    )
-    axes.add_patch(arrow)
+    look = {
+        "arrowstyle": "-|>",
+        "connectionstyle": f"arc3,rad={0.12 if begin[1] <= end[1] else -0.12}",
+        "linestyle": style,
+        "color": mark("two_tree").colour if marked else theme.ink,
+        "linewidth": 2.0 if marked else 0.9,
+    }
+    to, start = (end[0] - apart, end[1]), (begin[0] + apart, begin[1])
+    axes.annotate("", to, start, arrowprops=look | {"mutation_scale": 9, "shrinkA": 2, "shrinkB": 2}, zorder=1)

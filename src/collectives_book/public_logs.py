@@ -104,7 +104,6 @@ def _count(kinds: str) -> int:
     return len(kinds.split("; ")) if kinds else 0
 
 
-
 def main(folder: str, to: Path = TABLE) -> None:
     """Read all files of the folder that a row knows, and print what changed."""
     files = {sha256(path.read_bytes()).hexdigest(): path for path in Path(folder).iterdir() if path.is_file()}
