@@ -5,6 +5,8 @@ Usage: python .ci/artwork.py
 
 from pathlib import Path
 
+import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collectives.algorithms import ALGORITHMS
@@ -18,52 +20,38 @@ TREES, RANK = ("#0a7d91", "#e0652f"), "#7d8590"
 TITLE = "From Broadcast to\nTwo-Tree All-Reduce"
 SUBTITLE = "Collective communication for training on many GPUs:\nproved, played, simulated and measured"
 
-Point = tuple[float, float]
+
+def draw(axes: Axes, width: float, size: float) -> None:
+    """Draw the edges of the two trees, each in its colour, and the ranks, in points wide and across."""
+    points, half = layout(SCHEDULE, "two_tree").points, SCHEDULE.k // 2
+    for colour, first in zip(TREES, (0, half), strict=True):
+        for rank, parent in enumerate(parents(SCHEDULE, first, first + half)):
+            if parent >= 0:
+                axes.plot(*points[[rank, parent]].T, color=colour, lw=width, solid_capstyle="round")
+    axes.plot(*points.T, "o", color=RANK, ms=size)
+    axes.invert_yaxis()
+    axes.set_axis_off()
 
 
-def edges() -> list[tuple[Point, Point, str]]:
-    """Every edge of the two trees, from rank to rank, with its tree's colour."""
-    points, half = ranks(), SCHEDULE.k // 2
-    return [
-        (points[rank], points[parent], colour)
-        for colour, first in zip(TREES, (0, half), strict=True)
-        for rank, parent in enumerate(parents(SCHEDULE, first, first + half))
-        if parent >= 0
-    ]
-
-
-def ranks() -> list[Point]:
-    """Where the ranks are, in the unit square."""
-    return [(x, y) for x, y in layout(SCHEDULE, "two_tree").points.tolist()]
-
-
-def drawing() -> str:
-    """The trees as SVG, 64 units wide."""
-    lines = "".join(
-        f'<path d="M{_at(a)} L{_at(b)}" stroke="{colour}" stroke-width="4" stroke-linecap="round"/>\n'
-        for a, b, colour in edges()
-    )
-    dots = "".join(f'<circle cx="{6 + 52 * x:.1f}" cy="{6 + 52 * y:.1f}" r="5" fill="{RANK}"/>\n' for x, y in ranks())
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64">\n{lines}{dots}</svg>\n'
-
-
-def _at(point: Point) -> str:
-    return " ".join(f"{6 + 52 * each:.1f}" for each in point)
+def logo() -> Figure:
+    """Return the trees alone, 64 points wide, 6 of them for the margin."""
+    figure = Figure(figsize=(64 / 72, 64 / 72))
+    axes = figure.add_axes((0, 0, 1, 1))
+    draw(axes, width=4, size=9)
+    axes.set(xlim=(-6 / 52, 58 / 52), ylim=(58 / 52, -6 / 52))
+    return figure
 
 
 def card() -> Figure:
-    """1200 by 630 pixels: the trees and the title."""
+    """Return the trees and the title, 1200 by 630 pixels."""
     figure = Figure(figsize=(12, 6.3), facecolor=DARK.ground)
-    trees = figure.add_axes((0.05, 0.14, 0.34, 0.72))
-    for (x0, y0), (x1, y1), colour in edges():
-        trees.plot([x0, x1], [-y0, -y1], color=colour, lw=6, solid_capstyle="round")
-    trees.plot(*zip(*((x, -y) for x, y in ranks()), strict=True), "o", color=RANK, ms=22)
-    trees.set_axis_off()
+    draw(figure.add_axes((0.05, 0.14, 0.34, 0.72)), width=6, size=22)
     figure.text(0.43, 0.62, TITLE, color=DARK.ink, size=38, weight="bold", va="center")
     figure.text(0.43, 0.36, SUBTITLE, color=DARK.ink, size=17, va="center")
     return figure
 
 
 if __name__ == "__main__":
-    (STATIC / "logo.svg").write_text(drawing(), encoding="utf8")
+    with mpl.rc_context({"svg.hashsalt": "logo"}):
+        logo().savefig(STATIC / "logo.svg", transparent=True, metadata={"Date": None, "Creator": None})
     card().savefig(STATIC / "card.png", dpi=100, metadata={"Software": None})
