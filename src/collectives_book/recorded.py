@@ -1,7 +1,6 @@
 """All recorded runs as a table, and a reader's own rows beside them."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,50 +20,32 @@ POINT = ["collective", "where", "ranks", "backend", "algorithm", "bytes"]
 
 
 def stems(results: Path) -> list[Path]:
-    """The recorded runs below a folder: rows with a record beside them."""
+    """Return the recorded runs below a folder: rows with a record beside them."""
     return [path.with_suffix("") for path in sorted(results.rglob("*.parquet")) if path.with_suffix(".json").exists()]
 
 
 def table(results: Path, chapters: Path) -> Rows:
-    """A line for each run of this book: when, on what, how surely, by which command, and the pages that show it."""
+    """Return a line of HTML for each run of this book: its command, when, on what and how surely, and its pages."""
     lines = []
     for stem in (stem for book in BOOKS for stem in stems(results / book)):
-        _, record = read(stem)
-        settings = record.get("settings")
+        run, record = stem.relative_to(results), read(stem)[1]
+        said = [record.get("date", "this build"), _ranks(record), measured.sureness(record)]
         lines.append(
             {
-                "run": stem.relative_to(results).as_posix(),
-                "date": record.get("date", "this build"),
-                "ranks": _ranks(record),
-                "pages": "<br>".join(_link(page) for page in pages(stem.relative_to(results), chapters)),
-                "repetitions and confidence": measured.sureness(record) if settings else "",
-                "machine": measured.computer(record),
-                "versions": measured.versions(record),
-                "command": f"<code>{measured.command(record, stem)}</code>",
+                "run and command": f"{_name(run, results)}<br><code>{measured.command(record, stem)}</code>",
+                "measured": ", ".join(filter(None, said)),
+                "machine": f"{measured.computer(record)}; {measured.versions(record)}",
+                "shown in": "<br>".join(map(_link, pages(run, chapters))),
             }
         )
-    return pd.DataFrame(lines).set_index("run")
+    return pd.DataFrame(lines).map(with_whole_options)
 
 
-def html(results: Path, chapters: Path) -> str:
-    """The table as a page shows it: four columns, which fit beside the page's two sidebars."""
-    runs = table(results, chapters).reset_index()
-    sure = runs["repetitions and confidence"].map(lambda text: f", {text}" if text else "")
-    whole = runs.command.map(with_whole_options)
-    named = {
-        "run and command": runs.run.map(lambda run: _notebook(run, results)) + "<br>" + whole,
-        "measured": runs.date + ", " + runs.ranks + sure,
-        "machine": runs.machine + "; " + runs.versions,
-        "shown in": runs.pages,
-    }
-    return str(pd.DataFrame(named).to_html(index=False, escape=False))
-
-
-def _notebook(run: str, results: Path) -> str:
-    """The name of a run; of one that this build measured, a link to its notebook."""
-    name = f"<b>{run}</b>"
+def _name(run: Path, results: Path) -> str:
+    """Return the name of a run; of one that this build measured, a link to its notebook."""
+    name = f"<b>{run.as_posix()}</b>"
     there = (results / f"{run}.ipynb").exists()
-    return f'<a href="../experiments/results/{run}.html">{name}</a>' if there else name
+    return f'<a href="../experiments/results/{run.as_posix()}.html">{name}</a>' if there else name
 
 
 def _ranks(record: dict[str, Any]) -> str:
@@ -78,42 +59,36 @@ def _link(page: Path) -> str:
 
 
 def pages(run: Path, chapters: Path) -> list[Path]:
-    """The chapters that read a run, as ``slow-motion/scaling``: they name its folder, and its name after a slash."""
+    """Return the chapters that read a run, as ``slow-motion/scaling``: they name its folder, and then its name."""
     within, folder, name = (re.escape(each) for each in (run.parent.as_posix(), run.parent.name, run.name))
     found = re.compile(rf"/{folder}/{name}(?![\w-])|results/{within}\".*?[/\"]{name}\"", re.DOTALL)
     return [page for page in sorted(chapters.glob("*.md")) if found.search(page.read_text())]
 
 
 def beside(results: Path) -> Rows:
-    """A reader's own rows beside those of the reference: medians of the points that both have, and their ratio.
+    """Return a reader's own rows beside those of the reference: medians of the points that both have, and their ratio.
 
     Own rows are in any folder of results but the book's two, in a file of the same name as the reference's.
     """
-    lines = [line for own in _own(results) for line in _pairs(own, results)]
-    return pd.DataFrame(lines, columns=["run", "point", "yours", "reference", "yours over reference"]).set_index("run")
+    mine = [stem for stem in stems(results) if stem.relative_to(results).parts[0] not in BOOKS]
+    pairs = [(own, other) for own in mine for other in stems(results / "reference") if own.name == other.name]
+    return pd.concat(
+        [pd.DataFrame(), *(_pairs(own.relative_to(results), read(own)[0], read(other)[0]) for own, other in pairs)]
+    )
 
 
-def _own(results: Path) -> list[Path]:
-    return [stem for stem in stems(results) if stem.relative_to(results).parts[0] not in BOOKS]
-
-
-def _pairs(own: Path, results: Path) -> Iterator[dict[str, str]]:
-    mine: Rows = read(own)[0]
-    for other in (stem for stem in stems(results / "reference") if stem.name == own.name):
-        theirs: Rows = read(other)[0]
-        if not {*POINT, "median_us"} <= {*mine} & {*theirs}:
-            continue
-        for row in mine.merge(theirs, on=POINT, suffixes=("", "_reference")).itertuples():
-            if row.median_us > 0 and row.median_us_reference > 0:
-                yield _line(own.relative_to(results), row)
-
-
-def _line(run: Path, row: Any) -> dict[str, str]:
-    name = measured.label(row.backend, row.algorithm)
-    return {
-        "run": run.as_posix(),
-        "point": f"{name}, {format_bytes(row.bytes)}, {row.ranks} ranks, {row.where}",
-        "yours": statements.us(row.median_us),
-        "reference": statements.us(row.median_us_reference),
-        "yours over reference": f"{row.median_us / row.median_us_reference:.2f}",
+def _pairs(run: Path, mine: Rows, theirs: Rows) -> Rows:
+    if not {*POINT, "median_us"} <= {*mine} & {*theirs}:
+        return pd.DataFrame()
+    both = mine.merge(theirs, on=POINT, suffixes=("", "_reference"))
+    both = both[(both.median_us > 0) & (both.median_us_reference > 0)]
+    columns = {
+        "algorithm": [*map(measured.label, both.backend, both.algorithm)],
+        "buffer": both.bytes.map(format_bytes),
+        "ranks": both.ranks,
+        "where": both["where"],
+        "yours": both.median_us.map(statements.us),
+        "reference": both.median_us_reference.map(statements.us),
+        "yours over reference": (both.median_us / both.median_us_reference).map("{:.2f}".format),
     }
+    return pd.DataFrame(columns).set_index(pd.Index([run.as_posix()] * len(both)))
