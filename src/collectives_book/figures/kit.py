@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from collectives.algorithms import Mark
 from collectives.bench.statistics import covered, percent
@@ -104,6 +104,7 @@ def curves(
     simulated: str | None = None,
     predicted: str = "simulated",
     bound: str | None = None,
+    bounded: str = "lower bound",
     published: Rows | None = None,
     source: str = "published",
     measured: bool = True,
@@ -111,6 +112,8 @@ def curves(
     facet: str | None = None,
     title: Callable[[Any], str] = str,
     columns: int = 1,
+    group: str | None = None,
+    is_x_shared: bool = True,
     height: float = 3.8,
     then: Callable[[Sequence[Axes], Theme], None] | None = None,
 ) -> Picture:
@@ -119,10 +122,10 @@ def curves(
     With ``measured`` (the default) ``y`` has filled markers, with ``interval`` (two columns) as bars; else it is a
     line.
     ``simulated`` is a column that is drawn as a line, which the legend calls ``predicted``; markers without one are
-    joined by dots. ``bound`` is a column drawn as dashes, one line for all series. ``published`` is a table of the same
-    columns, drawn as hollow markers, which the legend calls ``source``. ``looks`` gives the colour and marker of a
-    series. Each value of ``facet`` has a panel, ``columns`` side by side, headed by ``title``. ``then`` may add to the
-    panels of a theme.
+    joined by dots. ``bound`` is a column drawn as dashes, one line for all series, which the legend calls ``bounded``.
+    ``published`` is a table of the same columns, drawn as hollow markers, which the legend calls ``source``. ``looks``
+    gives the colour and marker of a series, of which each value of ``group`` has a line. Each value of ``facet`` has a
+    panel, ``columns`` side by side, headed by ``title``. ``then`` may add to the panels of a theme.
     """
     if rows.empty:
         return nothing()
@@ -133,15 +136,16 @@ def curves(
     known = rows[simulated].notna() if simulated else rows[y].isna()
     kinds: dict[str, dict[str, Any]] = {predicted: {"ls": "-"}} if known.any() else {}
     kinds |= {source: {"ls": "", "marker": "o", "mfc": "none"}} if len(points) else {}
-    kinds |= {"lower bound": {"ls": (0, DASHES), "lw": 0.9}} if bound else {}
+    kinds |= {bounded: {"ls": (0, DASHES), "lw": 0.9}} if bound else {}
 
     def paint(figure: Figure, theme: Theme) -> None:
-        plot = so.Plot(rows, x=x, y=y, color=by, marker=by)
+        plot = so.Plot(rows, x=x, y=y, color=by, marker=by, group=group)
         if facet:
-            plot = plot.facet(col=facet, order=panels, wrap=columns).share(y=columns > 1).label(**UNTITLED)
+            plot = plot.facet(col=facet, order=panels, wrap=columns).label(**UNTITLED)
+            plot = plot.share(x=is_x_shared, y=columns > 1)
         if known.any():
             plot = plot.add(so.Line(linewidth=1.2), data=rows[known], y=simulated or y, marker=None, legend=False)
-        plot = _points(plot, rows[~known], simulated is not None, interval) if measured else _only_lines(plot)
+        plot = _points(plot, rows[~known], y, simulated is not None, interval) if measured else _only_lines(plot)
         if len(points):
             plot = plot.add(so.Dot(pointsize=7, fill=False, stroke=1.5), data=points, legend=False)
         if bound:
@@ -159,10 +163,10 @@ def curves(
     return drawn(paint, about, height, _ends(rows, x, y, by, axes, facet, title))
 
 
-def _points(plot: so.Plot, joined: Rows, dotted: bool, interval: tuple[str, str] | None) -> so.Plot:
+def _points(plot: so.Plot, joined: Rows, y: str, dotted: bool, interval: tuple[str, str] | None) -> so.Plot:
     """Add markers, their intervals, and a line through those that no simulated line passes."""
     line = so.Line(linewidth=1.2, linestyle=":" if dotted else "-", pointsize=0)
-    plot = plot.add(line, data=joined, marker=None, legend=False) if len(joined) else plot
+    plot = plot.add(line, data=joined, y=y, marker=None, legend=False) if len(joined) else plot
     plot = plot.add(so.Dot(pointsize=6), legend=False)
     if interval is None:
         return plot
@@ -388,10 +392,15 @@ def _plot(plot: so.Plot, figure: Figure, theme: Theme, looks: Mapping[str, Mark]
 
 
 def _scale(panel: Axes, which: str, axis: Axis, values: Sequence[float], columns: int = 1) -> None:
-    """Scale and name an axis of a panel: base 2 has a tick at each of these values, with its name where it fits."""
+    """Scale and name an axis of a panel: base 2 has a tick at each of these values, with its name where it fits.
+
+    A linear axis of whole numbers has ticks at whole numbers only.
+    """
     of = panel.xaxis if which == "x" else panel.yaxis
     if of.get_label_text() or which == "x":
         of.set_label_text(axis.name)
+    if not axis.base and values and all(float(value).is_integer() for value in values):
+        of.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
     if axis.base:
         getattr(panel, f"set_{which}scale")("log", base=axis.base)
         of.set_minor_locator(NullLocator())
