@@ -108,6 +108,7 @@ def curves(
     published: Rows | None = None,
     source: str = "published",
     measured: bool = True,
+    joined: bool = True,
     looks: Callable[[str], Mark] = mark,
     facet: str | None = None,
     title: Callable[[Any], str] = str,
@@ -119,8 +120,8 @@ def curves(
 ) -> Picture:
     """Return the curves of a table: column ``y`` against ``x``, a series for each value of ``by``.
 
-    With ``measured`` (the default) ``y`` has filled markers, with ``interval`` (two columns) as bars; else it is a
-    line.
+    With ``measured`` (the default) ``y`` has filled markers, ``joined`` or not, with ``interval`` (two columns) as
+    bars; else it is a line.
     ``simulated`` is a column that is drawn as a line, which the legend calls ``predicted``; markers without one are
     joined by dots. ``bound`` is a column drawn as dashes, one line for all series, which the legend calls ``bounded``.
     ``published`` is a table of the same columns, drawn as hollow markers, which the legend calls ``source``. ``looks``
@@ -145,7 +146,9 @@ def curves(
             plot = plot.share(x=is_x_shared, y=columns > 1)
         if known.any():
             plot = plot.add(so.Line(linewidth=1.2), data=rows[known], y=simulated or y, marker=None, legend=False)
-        plot = _points(plot, rows[~known], y, simulated is not None, interval) if measured else _only_lines(plot)
+        plot = (
+            _points(plot, rows[~known & joined], y, simulated is not None, interval) if measured else _only_lines(plot)
+        )
         if len(points):
             plot = plot.add(so.Dot(pointsize=7, fill=False, stroke=1.5), data=points, legend=False)
         if bound:
@@ -156,7 +159,7 @@ def curves(
             panel.set_title(title(value) if facet else "", **TITLE)
             _scale(panel, "x", axes[0], [*rows[x]], columns)
             _scale(panel, "y", axes[1], [])
-        legend(figure, theme, series, kinds, rows, **_key(measured, simulated is not None))
+        legend(figure, theme, series, kinds, rows, **_key(measured, simulated is not None or not joined))
         if then:
             then(figure.axes, theme)
 
@@ -232,7 +235,8 @@ def dots(
         if then:
             then(figure.axes, theme)
 
-    shown = [f"{' '.join(str(row[y]).split())} {axis.form(row[x])}" for _, row in rows.iterrows()]
+    beside_y = [f", {name}" for name in rows[by]] if by != y else [""] * len(rows)
+    shown = [f"{name}{more} {axis.form(value)}" for name, more, value in zip(rows[y], beside_y, rows[x], strict=True)]
     return drawn(paint, about, height or 1.2 + (0.2 + 0.2 * (len(names) if several else 1)) * len(lines), shown)
 
 
