@@ -1,25 +1,26 @@
-"""The Makefile: what rebuilds the site, and what a first `make book` says."""
+"""The Makefile rebuilds the site if what it is made of has changed, and only then; workflows run what is there."""
 
-import os
+import re
 import shutil
 import subprocess
-import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from places import ROOT
 
 MAKEFILE = ROOT / "Makefile"
 INPUTS = ("_config.yml", "_toc.yml", "requirements.lock", "pyproject.toml")
-RUN = """
-import nbformat
-from nbclient import NotebookClient
-cell = nbformat.v4.new_code_cell("import logging, sys; print('of a cell', file=sys.stderr); print(6 * 7)")
-notebook = nbformat.v4.new_notebook(cells=[cell])
-NotebookClient(notebook, kernel_name="python3").execute()
-print([(output.name, output.text) for output in cell.outputs])
-"""
+CACHES = (
+    "src/__pycache__/kernel.play-12.py311.1.nbc",
+    "experiments/.ipynb_checkpoints/scaling-checkpoint.ipynb",
+    "chapters/.DS_Store",
+    "tests/test_x.py",
+)
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def make(folder: Path, *arguments: str) -> str:
@@ -29,88 +30,62 @@ def make(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name in INPUTS:
+    for name in (*INPUTS, "chapters/file.py", "src/file.py", "experiments/file.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    for name in ("chapters", "src", "experiments"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file.py").write_text(name)
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "src/__pycache__/kernel.play-12.py311.nbi",
-        "src/__pycache__/kernel.play-12.py311.1.nbc",
-        "src/__pycache__/kernel.cpython-311.pyc",
-        "experiments/.ipynb_checkpoints/scaling-checkpoint.ipynb",
-        "chapters/.DS_Store",
-        "tests/test_x.py",
-    ],
-)
-def test_caches_do_not_rebuild_the_site(tree: Path, name: str) -> None:
+def test_what_the_site_is_made_of_rebuilds_it_and_caches_do_not(tree: Path) -> None:
     before = make(tree, "checksum")
-    (tree / name).parent.mkdir(exist_ok=True)
-    (tree / name).write_text("x")
+    for name in CACHES:
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text("x")
     (tree / "src" / "file.py").touch()
     assert make(tree, "checksum") == before
-
-
-@pytest.mark.parametrize(
-    "name", [*INPUTS, "src/file.py", "src/new.py", "chapters/new.md", "experiments/results.parquet"]
-)
-def test_what_the_site_is_made_of_rebuilds_it(tree: Path, name: str) -> None:
-    before = make(tree, "checksum")
-    (tree / name).write_text("x")
-    assert make(tree, "checksum") != before
-
-
-def executed(folder: Path, ipython: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"IPYTHONDIR": str(ipython)}
-    command = [sys.executable, "-c", RUN]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=120)
-
-
-@pytest.mark.integration
-def test_kernels_of_the_pages_do_not_warn_and_cells_still_do(tmp_path: Path) -> None:
-    (tmp_path / "profile_default").mkdir()
-    shutil.copy(MAKEFILE.parent / ".ci" / "ipython_kernel_config.py", tmp_path / "profile_default")
-    quiet = executed(tmp_path, tmp_path)
-    assert "WARNING" not in quiet.stderr
-    assert "('stderr', 'of a cell\\n')" in quiet.stdout
-    assert "without encryption" in executed(tmp_path, tmp_path / "plain").stderr, "the setting is needed no more"
-
-
-def test_the_book_is_built_with_these_settings() -> None:
-    before, build, _ = make(ROOT, "-n", "-o", "experiments", "site").partition("jupyter-book build")
-    assert build
-    assert "cp .ci/ipython_kernel_config.py _build/.ipython/profile_default" in before
-    assert before.splitlines()[-1].strip().startswith('IPYTHONDIR="/')
-
-
-def test_the_first_pages_come_before_horovod_is_built_and_anything_is_measured() -> None:
-    said = make(ROOT, "-n", "-j2", "site")
-    order = [".ci/first_pages.py", ".ci/build_horovod.py", "collectives run", "jupyter-book build"]
-    assert sorted(order, key=said.index) == order
-
-
-def built(folder: Path) -> Path:
-    """The tree with a site that was made of it."""
-    (folder / "_build" / "html").mkdir(parents=True)
-    (folder / "_build" / "html" / "index.html").write_text("the book")
-    shutil.copy(MAKEFILE, folder)  # for the make that the first one starts
-    (folder / "_build" / ".built-from").write_text(make(folder, "checksum"))
-    return folder
+    for name in (*INPUTS, "src/file.py", "chapters/new.md", "experiments/results.parquet"):
+        (tree / name).write_text("x")
+        assert make(tree, "checksum") != before, name
+        before = make(tree, "checksum")
 
 
 @pytest.mark.integration  # seconds
-def test_nothing_is_made_where_nothing_changed(tree: Path) -> None:
-    assert "jupyter-book build" not in make(built(tree), "-n", "book")
-
-
-@pytest.mark.integration  # seconds
-@pytest.mark.parametrize("name", ["src/file.py", "_build/html/index.html", "_build/.built-from"])
-def test_what_is_new_or_gone_is_made(tree: Path, name: str) -> None:
-    path = built(tree) / name
-    path.write_text("x") if name.startswith("src") else path.unlink()
+def test_what_is_new_or_gone_is_made_and_nothing_else(tree: Path) -> None:
+    shutil.copy(MAKEFILE, tree)  # for the make that the first one starts
+    (tree / "_build" / "html").mkdir(parents=True)
+    index, mark = tree / "_build" / "html" / "index.html", tree / "_build" / ".built-from"
+    index.write_text("the book")
+    mark.write_text(make(tree, "checksum"))
+    assert "jupyter-book build" not in make(tree, "-n", "book")
+    for missing in (index, mark):
+        kept = missing.read_text()
+        missing.unlink()
+        assert "jupyter-book build" in make(tree, "-n", "book"), missing
+        missing.write_text(kept)
+    (tree / "src" / "file.py").write_text("x")
     assert "jupyter-book build" in make(tree, "-n", "book")
+
+
+def jobs(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load(path.read_text(encoding="utf8"))["jobs"].values())
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_what_is_there_with_the_least_rights(path: Path) -> None:
+    text, steps = path.read_text(encoding="utf8"), [step for job in jobs(path) for step in job["steps"]]
+    commands = [step["run"] for step in steps if "run" in step]
+    targets = re.findall(r"^([a-z-]+):", MAKEFILE.read_text(encoding="utf8"), re.MULTILINE)
+    assert {name for each in commands for name in re.findall(r"\bmake ([a-z-]+)", each)} <= set(targets)
+    assert [name for name in re.findall(r"\.ci/[\w.]+", text) if not (ROOT / name).is_file()] == []
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert [each for each in used if not re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", each)] == []
+    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
+    # An expression in a command is pasted into the shell; a variable is not.
+    assert [each for each in commands if "${{" in each] == []
+
+
+def test_checks_run_on_every_python_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    promised = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    (checks,) = jobs(ROOT / ".github" / "workflows" / "checks.yml")
+    assert checks["strategy"]["matrix"]["python"] == promised
