@@ -27,16 +27,13 @@ from collectives.backends.p2p.step_messages import in_pieces
 from collectives.contracts import REDUCING
 from collectives.schedule import Schedule, Step, parts
 
-# Of the four, `make unit` takes one.
-NETWORKS = pytest.mark.parametrize(
-    ("eager", "ahead"),
-    [
-        pytest.param(False, True, id="lazy-ahead"),
-        pytest.param(True, True, id="eager-ahead", marks=pytest.mark.extended),
-        pytest.param(True, False, id="eager-in order", marks=pytest.mark.extended),
-        pytest.param(False, False, id="lazy-in order", marks=pytest.mark.extended),
-    ],
-)
+# Of the four, `make test` takes the first; it and its opposite play every algorithm.
+LAZY_AHEAD = pytest.param(False, True, id="lazy-ahead")
+EAGER_IN_ORDER = pytest.param(True, False, id="eager-in order", marks=pytest.mark.extended)
+EAGER_AHEAD = pytest.param(True, True, id="eager-ahead", marks=pytest.mark.extended)
+LAZY_IN_ORDER = pytest.param(False, False, id="lazy-in order", marks=pytest.mark.extended)
+OPPOSITES = [LAZY_AHEAD, EAGER_IN_ORDER]
+NETWORKS = [*OPPOSITES, EAGER_AHEAD, LAZY_IN_ORDER]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -186,7 +183,7 @@ def expected(schedule: Schedule, n: int, rank: int) -> tuple[slice, np.ndarray]:
 
 
 @pytest.mark.integration  # 35 algorithms take 20 seconds
-@NETWORKS
+@pytest.mark.parametrize(("eager", "ahead"), OPPOSITES)
 @pytest.mark.parametrize(("collective", "algorithm"), executable())
 @settings(max_examples=15, deadline=None)
 @given(p=st.integers(1, 13), n=st.integers(0, 60), segments=st.integers(1, 6))
@@ -336,7 +333,7 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
 
 
 @pytest.mark.integration  # seconds
-@NETWORKS
+@pytest.mark.parametrize(("eager", "ahead"), NETWORKS)
 @settings(max_examples=250, deadline=None)
 @given(schedule=any_schedule(), n=st.integers(0, 9))
 def test_any_schedule_is_played_as_the_interpreter_plays_it(
