@@ -1,21 +1,10 @@
-"""Pictures of programs and of pairs of trees: they are drawn, and their alternative texts name what they show."""
+"""Pictures of pairs of trees: they are drawn, and their alternative texts name the ranks that are interior in both."""
 
 import numpy as np
 import pytest
 
 from collectives.algorithms.library_trees import FIRST_TREES, library_trees
 from collectives.figures.trees import side_by_side, x_positions
-from collectives_book.proofs import Panel, waiting
-
-
-def test_panels_are_drawn_and_named() -> None:
-    blocks, steps = ["GPU 0, block 0", "GPU 1, block 0"], [["s i0>1"], ["r i0<0"]]
-    messages = [((0, 0), (1, 0))]
-    plain = Panel("Right", blocks, steps, messages, [], frozenset())
-    wrong = Panel("Wrong", blocks, steps, messages, [], frozenset({(1, 0)}))
-    drawn = waiting([plain, wrong])
-    assert drawn.alt.startswith("Right; Wrong: ")
-    assert b"<svg" in drawn.light
 
 
 @pytest.mark.parametrize("library", FIRST_TREES)
