@@ -7,6 +7,7 @@ from collectives.algorithms import ALGORITHMS, candidates, executable, names
 from collectives.machine import machine
 from collectives.simulator.scaling import Row, column
 from collectives_book import which_all_reduce as which
+from collectives_book.figures import kit
 
 SIZES = (8, 64 << 10, 16 << 20)
 
@@ -82,6 +83,18 @@ def test_a_loss_is_the_measured_time_of_the_picked_algorithm_over_the_least() ->
     assert which.losses("lumi", rows) == [
         {"pick": "recursive_doubling", "times": 1.5, "better": "ring", "ranks": 16, "bytes": 32}
     ]
+
+
+def test_a_different_winner_is_a_different_picture() -> None:
+    field = {"title": "A machine", "ranks": 16, "bytes": 8}
+    axes = kit.RANKS, kit.BYTES
+    one, other, none = (
+        kit.fields(pd.DataFrame([field | {"name": name}]), "ranks", "bytes", "name", axes, "Winners", facet="title")
+        for name in ("ring", "optimal", "")
+    )
+    assert one.light != other.light
+    assert none.light not in (one.light, other.light)
+    assert one.alt == "Winners. A machine: ring in 1 of 1."
 
 
 def test_what_busbw_can_show() -> None:

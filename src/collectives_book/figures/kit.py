@@ -413,7 +413,8 @@ def _scale(panel: Axes, which: str, axis: Axis, values: Sequence[float], columns
     if axis.base == 2 and values:
         ticks = sorted({float(value) for value in values})
         named = dict(zip(ticks, roomy(ticks, [axis.form(tick) for tick in ticks], LENGTH / columns), strict=True))
-        of.set_major_locator(FixedLocator(ticks))
+        few = ticks if len(ticks) <= 10 else [tick for tick in ticks if named[tick]]
+        of.set_major_locator(FixedLocator(few))
         of.set_major_formatter(FuncFormatter(lambda value, _: named.get(value, "")))
         return
     if axis.base == 10:

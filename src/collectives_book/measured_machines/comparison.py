@@ -46,15 +46,11 @@ def ours(machine: str) -> Rows:
     return rows[known].assign(algorithm=rows.algorithm.map(OURS))
 
 
-def winners(rows: Rows) -> dict[int, list[str]]:
-    """By size, the algorithm of the lowest median for each number of ranks; "" for a tie and for a cell without rows.
-
-    A tie: the interval of the lowest median meets another's.
-    """
-    ranks = sorted(rows.ranks.unique())
-    cells = {at: statements.leaders(cell) for at, cell in rows.groupby(["bytes", "ranks"])}
-    found = {at: leading[0].algorithm if len(leading) == 1 else "" for at, leading in cells.items()}
-    return {int(n): [found.get((n, p), "") for p in ranks] for n in sorted(rows.bytes.unique())}
+def winners(rows: Rows) -> Rows:
+    """Return ``ranks``, ``bytes`` and ``algorithm`` of the lowest median in each cell; "" if others tie with it."""
+    leading = {at: statements.leaders(cell) for at, cell in rows.groupby(["ranks", "bytes"])}
+    fields = [(*at, found[0].algorithm if len(found) == 1 else "") for at, found in leading.items()]
+    return pd.DataFrame(fields, columns=["ranks", "bytes", "algorithm"])
 
 
 class Score(NamedTuple):
