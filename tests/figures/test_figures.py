@@ -47,7 +47,7 @@ PICTURES = {
     ),
     "dots": (
         lambda: kit.dots(ROWS, "us", "bytes", kit.US, "Time", by="algorithm", interval=("low", "high")),
-        "1048576 2 ms",
+        "1048576, ring 2 ms",
     ),
     "fields": (
         lambda: kit.fields(WINNERS, "bytes", "ranks", "winner", (kit.BYTES, kit.RANKS), "Who wins", facet="on"),
