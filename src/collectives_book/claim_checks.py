@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial, wraps
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pandas as pd
 from pydantic import BeforeValidator, ValidationError, validate_call
 
 from collectives.algorithms import COSTS, build, names
@@ -35,7 +37,7 @@ RANKS = (2, 3, 4, 8, 9, 64)  # where the file names no others
 ALPHA, RATE = 5e-6, 25e9  # a message's seconds and the bytes per second of a node of the book's sample machine
 UNIT = 1000  # elements of a chunk, where bytes are counted
 TREES = {"tree": 1, "two_tree": 2}  # pipelined in the best number of segments
-MACHINE, MOST_GPUS = "marenostrum5", 256  # of PICO's samples
+MACHINE = "marenostrum5"  # of PICO's samples
 
 # The claims belong to the book's checkout: a wheel has neither the recorded rows nor the list of references.
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -423,12 +425,35 @@ def rows(name: str) -> Any:
     return read(in_checkout("experiments", "results", name))[0]
 
 
+TABLES: dict[str, Callable[[], Any]] = {
+    "weak scaling": lambda: rows("reference/slow-motion/weak-scaling").assign(
+        exposed=lambda found: found.median_us / found.slower / 1e6  # seconds in the time of the original
+    ),
+    "simulated Summit": lambda: rows("quick/massive-scale").loc[lambda found: found.part == "figures"],
+    "MareNostrum 5": lambda: comparison.compared(MACHINE).assign(
+        predicted_over_measured=lambda found: found.us / found.median_us
+    ),
+    "figures 3 and 4": lambda: pd.DataFrame(article.POINTS),
+    "figure 5": lambda: pd.DataFrame(article.IMAGES, index=["ring", "hierarchical ring", "tree"]).T,
+}
+
+
 @check
-def weak_scaling(column: str, ranks: Numbers, buckets: Numbers = (1,)) -> tuple[float, ...]:
-    """Return a column of the recorded weak scaling, or its ``exposed`` seconds in the time of the original."""
-    found = rows("reference/slow-motion/weak-scaling")
-    found = found.assign(exposed=found.median_us / found.slower / 1e6).set_index(["buckets", "ranks"])[column]
-    return tuple(float(found[n, p]) for n in buckets for p in ranks)
+def recorded(
+    table: Literal["weak scaling", "simulated Summit", "MareNostrum 5", "figures 3 and 4", "figure 5"],
+    column: str,
+    where: dict[str, Any] | None = None,
+) -> list[float]:
+    """Return a column of recorded or published rows: all of it, or a value for each combination of ``where``'s values.
+
+    Each combination has one row.
+    """
+    found = TABLES[table]()
+    if where is None:
+        return [float(each) for each in found[column]]
+    wanted = product(*(each if isinstance(each, list) else [each] for each in where.values()))
+    values = [found.loc[(found[list(where)] == list(each)).all(axis=1), column] for each in wanted]
+    return [float(each.item()) for each in values]
 
 
 @check
@@ -440,38 +465,10 @@ def lost_accuracy(batches: list[int]) -> float:
 
 
 @check
-def simulated(algorithm: str, ranks: Numbers) -> tuple[float, ...]:
-    """Return the seconds of 8 bytes on each number of GPUs, as simulated on Summit."""
-    found = rows("quick/massive-scale")
-    wanted = (found.part == "figures") & (found.algorithm == algorithm) & (found.bytes == article.SMALL)
-    times = found[wanted].set_index("ranks").seconds
-    return tuple(float(times[p]) for p in ranks)
-
-
-@check
 def simulation_error(nbytes: int) -> float:
     """Return the largest relative error of that simulation against the article's points of one size."""
-    found = rows("quick/massive-scale")
-    compared = article.compare(found[found.part == "figures"].to_dict("records"))
+    compared = article.compare(TABLES["simulated Summit"]().to_dict("records"))
     return max(abs(float(one["error"])) for one in compared if one["bytes"] == nbytes)
-
-
-@check
-def published(column: Literal["tree_busbw", "ring_busbw"], ranks: Numbers) -> tuple[float, ...]:
-    """Return the GB/s of the article's figure 4 on each number of GPUs."""
-    points = {point.ranks: getattr(point, column) for point in article.POINTS}
-    return tuple(points[p] for p in ranks)
-
-
-SERIES = Literal["ring", "hierarchical ring", "tree"]
-
-
-@check
-def gain(series: SERIES, over: SERIES, share: bool) -> Any:
-    """Return the images a second that a series of figure 5 has more than another: as a share of it, or their number."""
-    order = SERIES.__args__  # type: ignore[attr-defined]
-    more, less = (np.array(list(article.IMAGES.values()), float)[:, order.index(each)] for each in (series, over))
-    return more / less - 1 if share else more - less
 
 
 @check
@@ -490,14 +487,6 @@ def reference(key: str, fields: list[Literal["author", "year"]]) -> tuple[str, .
 
 
 @check
-def labelled(label: str, ranks: Numbers) -> tuple[float, ...]:
-    """Return the microseconds that PICO measured under a label with 256 B, on each number of GPUs."""
-    found = comparison.measured(MACHINE)
-    found = found[(found.algorithm == label) & (found.bytes == 256)].set_index("ranks").median_us
-    return tuple(float(found[p]) for p in ranks)
-
-
-@check
 def behaves(labels: list[str]) -> tuple[str, ...]:
     """Return what each label's times are like: the ring's, or the tree's for small buffers alone."""
     near = comparison.sides(comparison.measured(MACHINE))
@@ -510,12 +499,3 @@ def behaves(labels: list[str]) -> tuple[str, ...]:
         return "tree for small buffers, ring for large ones" if sure and found.ring else "unclear"
 
     return tuple(map(like, labels))
-
-
-@check
-def predicted_over_measured(sizes: Numbers) -> tuple[float, ...]:
-    """Return the predicted ratio of the ring's time to the trees' on the most GPUs, over the measured one, by size."""
-    found = comparison.compared(MACHINE)
-    found = found[found.ranks == MOST_GPUS].set_index(["bytes", "algorithm"])
-    times = found.us / found.median_us
-    return tuple(round(float(times[n, "ring"] / times[n, "tree"]), 3) for n in sizes)
