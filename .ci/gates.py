@@ -75,7 +75,7 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
         given.pop("ranks", None)  # the job's number of tasks decides
     for name, typed in given.items():
         if made := [each[name] for each in settings if name in each]:
-            field = load(path.stem).Parameters.model_fields[name]
+            field = load(path.stem).model_fields[name]
             read = TypeAdapter(Annotated[field.annotation, *field.metadata, None]).validate_python  # "400ms" is 0.4
             if not fits(read(typed), [read(each) for each in made]):
                 yield f"{path}:1: stale: {name}: measured with {made[0]}, preset has {typed}"

@@ -7,10 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from collectives.bench.results import read
-from collectives_book import ExperimentError, checked
+from collectives_book import ExperimentError
 from collectives_book.asynchronous import figures, model
-from collectives_book.asynchronous.experiment import Parameters, run
+from collectives_book.asynchronous.experiment import Asynchronous
 
 GOOD: dict[str, Any] = {
     "ranks": 4,
@@ -52,7 +51,7 @@ CLUSTER = {"where": "cluster:5ms,25MB/s", "ranks": 8, "slow": ["nobody", "comput
 )
 def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        checked(Parameters, GOOD | given)
+        Asynchronous.given(GOOD | given)
     assert message in str(caught.value)
 
 
@@ -61,9 +60,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What real ranks did, all modes in one launch."""
     patch, folder = pytest.MonkeyPatch(), tmp_path_factory.mktemp("rows")
     patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    run(Parameters(**GOOD | {"output": str(folder / "rows")}))
+    rows, _ = Asynchronous(**GOOD | {"output": str(folder / "rows")}).run()
     patch.undo()
-    return read(folder / "rows")[0]
+    return rows
 
 
 @pytest.mark.integration
@@ -116,7 +115,9 @@ def test_tables_have_the_rows_numbers() -> None:
 
 
 def test_the_model_knows_who_waits_for_whom() -> None:
-    asked = Parameters(**GOOD | CLUSTER | {"compute": "40ms", "factor": 4, "link_factor": 16, "bound": 4, "steps": 60})
+    asked = Asynchronous(
+        **GOOD | CLUSTER | {"compute": "40ms", "factor": 4, "link_factor": 16, "bound": 4, "steps": 60}
+    )
     found = model.predictions(asked)
     assert set(found) == {(slow, mode) for slow in ("nobody", "compute", "link") for mode in GOOD["modes"]}
     message = model.message_bytes() / 25e6
@@ -126,4 +127,4 @@ def test_the_model_knows_who_waits_for_whom() -> None:
     assert found["nobody", "synchronous"] == pytest.approx(7 / (0.05 + 14 * message))
     assert found["compute", "synchronous"] == pytest.approx(7 / (0.17 + 8 * message))
     assert found["compute", "stale"] == pytest.approx(420 / ((60 - 6 * 5 / 7) * slow))
-    assert model.predictions(Parameters(**GOOD)) == {}
+    assert model.predictions(Asynchronous(**GOOD)) == {}

@@ -6,10 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from collectives.bench.results import read
-from collectives_book import ExperimentError, checked
+from collectives_book import ExperimentError
 from collectives_book.data_parallel import figures
-from collectives_book.data_parallel.experiment import Parameters, run
+from collectives_book.data_parallel.experiment import DataParallel
 from collectives_book.figures import measured
 
 GOOD: dict[str, Any] = {
@@ -50,7 +49,7 @@ GOOD: dict[str, Any] = {
 )
 def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        checked(Parameters, GOOD | given)
+        DataParallel.given(GOOD | given)
     assert message in str(caught.value)
 
 
@@ -58,20 +57,18 @@ def test_ranks_that_are_started_alike_share_a_launch() -> None:
     many = {"beside": ["gloo", "horovod"], "algorithms": ["ring", "auto"], "fusion": [0, "1M"]}
     ours = [("p2p", "ring"), ("p2p", "auto"), ("gloo", "default")]
     horovod = [("horovod", "default")]
-    assert [tuple(each) for each in checked(Parameters, GOOD | many).launches()] == [
+    assert [tuple(each) for each in DataParallel.given(GOOD | many).launches()] == [
         ("loopback", None, ours),
         ("horovodrun", "0", horovod),
         ("horovodrun", "1048576", horovod),
     ]
-    emulated = checked(Parameters, GOOD | many | {"where": "cluster:5ms,25MB/s"}).launches()
+    emulated = DataParallel.given(GOOD | many | {"where": "cluster:5ms,25MB/s"}).launches()
     assert {each.where for each in emulated} == {"cluster:5ms,25MB/s"}
 
 
 @pytest.mark.extended
 def test_replicas_equal_one_process_and_a_killed_rank_changes_nothing(tmp_path: Path) -> None:
-    output = tmp_path / "rows"
-    run(checked(Parameters, GOOD | {"output": str(output)}))
-    rows, record = read(output)
+    rows, record = DataParallel.given(GOOD | {"output": str(tmp_path / "rows")}).run()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.json", "rows.parquet"], "no checkpoint is left"
     assert rows.part.tolist() == [*["training"] * 3, *["rates"] * 8, "resumed"]
     assert max(figures.differences(rows).values()) < 1e-5

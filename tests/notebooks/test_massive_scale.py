@@ -8,15 +8,13 @@ import pandas as pd
 import pytest
 
 from collectives.algorithms import candidates
-from collectives.bench.results import read
 from collectives.machine import machine
 from collectives.simulator.scaling import Case, fastest, row, rows
 from collectives.simulator.speed import Goal
-from collectives_book import ExperimentError, checked, load
+from collectives_book import ExperimentError, sweeps
 from collectives_book import nccl_formulas as nccl
 from collectives_book.massive_scale import figures, published
-from collectives_book.massive_scale.experiment import Parameters as Scale
-from collectives_book.massive_scale.experiment import run
+from collectives_book.massive_scale.experiment import MassiveScale
 
 GOOD: dict[str, Any] = {
     "machine": "summit",
@@ -151,7 +149,7 @@ def test_nccl_cuts_into_chunks(n: int, nodes: int, expected: int) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rnaks": [96]}, "unknown parameter 'rnaks': did you mean 'ranks'"),
+        ({"rnaks": [96]}, "unknown field 'rnaks': did you mean 'ranks'"),
         ({"ranks": [12, 13]}, "ranks: got 13, expected a multiple of 6, the ranks of a node of summit"),
         ({"ranks": []}, "ranks: List should have at least 1 item"),
         ({"ranks": 96}, "ranks: Input should be a valid list, got 96"),
@@ -159,7 +157,7 @@ def test_nccl_cuts_into_chunks(n: int, nodes: int, expected: int) -> None:
         ({"machine": "mine.yaml"}, "there is no machine file mine.yaml"),
         ({"map_machines": ["dgx"]}, "unknown machine 'dgx'"),
         ({"algorithms": ["rnig"]}, "unknown algorithm 'rnig': did you mean 'ring'"),
-        ({"map_algorithms": ["ring"]}, "unknown parameter 'map_algorithms'"),
+        ({"map_algorithms": ["ring"]}, "unknown field 'map_algorithms'"),
         ({"large": "64Q"}, "invalid size '64Q'"),
         ({"map_sizes": [-8]}, "map_sizes.0: Input should be greater than or equal to 0, got -8"),
         ({"map_nodes": [1]}, "map_nodes.0: Input should be greater than or equal to 2, got 1"),
@@ -167,31 +165,27 @@ def test_nccl_cuts_into_chunks(n: int, nodes: int, expected: int) -> None:
 )
 def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        checked(Scale, GOOD | given)
+        MassiveScale.given(GOOD | given)
     assert message in str(caught.value)
 
 
 @pytest.mark.integration
 def test_the_notebook_simulates_and_writes(tmp_path: Path) -> None:
-    scale = checked(Scale, GOOD | {"output": str(tmp_path / "rows")})
-    assert len(run(scale)) >= 2 * 3 * 2
-    found, record = read(scale.output)
+    found, record = MassiveScale.given(GOOD | {"output": str(tmp_path / "rows")}).run()
     figures, mapped = found[found.part == "figures"], found[found.part == "map"]
     assert len(figures) == 2 * 3 * 2
     assert set(mapped.machine) == {"summit", "dgx-h100"}
     assert set(mapped.algorithm) == {*candidates("all_reduce")}
-    assert set(record["machines"]) == {"summit", "dgx-h100"}
+    assert set(record["settings"][0]["machines"]) == {"summit", "dgx-h100"}
     assert len(fastest(mapped)) == 2 * 2 * 2
-    assert record["parameters"]["ranks"] == [12, 24]
+    assert record["settings"][0]["ranks"] == [12, 24]
 
 
 @pytest.mark.integration
 def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Goal("small", [Case("all_reduce", "ring", 4, 8, machine("textbook"), 1)], 1)
-    speed = load("bench-simulator")
-    monkeypatch.setattr(speed, "goals", lambda: [small])
-    speed.run(speed.Parameters(output=str(tmp_path / "speed"), cases=1))
-    found, record = read(tmp_path / "speed")
+    monkeypatch.setattr(sweeps.speed, "goals", lambda: [small])
+    found, record = sweeps.BenchSimulator(output=str(tmp_path / "speed"), cases=1).run()
     assert found.what.tolist() == ["small"]
     assert found.messages.tolist() == [24]
     assert record["environment"]
@@ -201,7 +195,7 @@ def test_the_benchmark_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_no_candidate_beats_a_winner_of_the_map(tmp_path: Path) -> None:
     """Each winner is, to 1 %, the fastest of all all-reduces that ranks can run, and some simulations are saved."""
     fields = {"map_nodes": [2, 8], "map_sizes": [8, "256K", "32M"], "output": str(tmp_path / "rows")}
-    found = pd.DataFrame(run(checked(Scale, GOOD | fields)))
+    found = MassiveScale.given(GOOD | fields).run()[0]
     mapped, field = found[found.part == "map"], ["machine", "ranks", "bytes"]
     fields_of = [
         (name, machine(of), int(p), int(n))
@@ -235,7 +229,7 @@ def table(nbytes: int, on: str = "summit") -> pd.DataFrame:
 def test_figures_say_what_is_simulated_and_what_is_published() -> None:
     latency, bandwidth = figures.latency(table(8)), figures.bandwidth(table(64 << 20))
     assert latency.alt.startswith("Simulated all-reduce of 8 B on summit, time by GPUs, beside published points. ")
-    assert latency.alt.endswith("ring from 1 s at 96 to 3 s at 192; two_tree from 2 s at 96 to 2.5 s at 192.")
+    assert "ring from 1 s at 96 to 3 s at 192; two_tree from 2 s at 96 to 2.5 s at 192" in latency.alt
     assert "ring from 10 at 96 to 3.33 at 192" in bandwidth.alt
     for picture in (latency, bandwidth):
         assert published.LABEL.encode() in picture.light
@@ -251,7 +245,7 @@ def test_published_points_stand_only_beside_what_was_measured(nbytes: int, on: s
 
 def test_a_map_names_its_winners() -> None:
     best = fastest(pd.concat([table(8), table(64 << 20)]).reset_index(drop=True))
-    assert "summit: ring and two_tree is fastest in 2 of 4 fields" in figures.regime_map(best).alt
+    assert figures.regime_map(best).alt.endswith("summit: ring in 2 of 4.")
     assert figures.regime_map(best) == figures.regime_map(best)
     two = figures.regime_map(fastest(pd.concat([table(8), table(8, "dgx-h100")]).reset_index(drop=True)))
     assert [on for on in ("summit: ", "dgx-h100: ") if two.alt.count(on) != 1] == []

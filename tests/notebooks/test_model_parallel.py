@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from collectives.bench.results import read
-from collectives_book import ExperimentError, checked
+from collectives_book import ExperimentError
 from collectives_book.figures import measured
 from collectives_book.model_parallel import figures, holdings, volume
-from collectives_book.model_parallel.experiment import Parameters, run
+from collectives_book.model_parallel.experiment import ModelParallel
 
 GOOD: dict[str, Any] = {
     "ranks": 3,
@@ -42,20 +41,19 @@ GOOD: dict[str, Any] = {
         ({"batches": []}, "batches: List should have at least 1 item"),
         ({"forward": "soon"}, "invalid time 'soon'"),
         ({"forward": "2000s"}, "forward: Input should be less than or equal to 60"),
-        ({"brances": 3}, "unknown parameter 'brances'"),
+        ({"brances": 3}, "unknown field 'brances'"),
     ],
 )
 def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        checked(Parameters, GOOD | given)
+        ModelParallel.given(GOOD | given)
     assert message in str(caught.value)
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Any:
     stem = tmp_path_factory.mktemp("model_parallel") / "rows"
-    run(checked(Parameters, GOOD | {"output": str(stem)}))
-    table, record = read(stem)
+    table, record = ModelParallel.given(GOOD | {"output": str(stem)}).run()
     assert record["settings"][0]["stages"] == 2
     assert len(record["environment"]) == 3
     return table

@@ -1,6 +1,5 @@
 """Experiments whose ranks die: no row that exists is lost, and the next run measures only what is missing."""
 
-import importlib
 import json
 import os
 import sys
@@ -20,70 +19,74 @@ from collectives.bench.results import read
 from collectives.bench.sweep import Keep
 from collectives.emulator import allowed
 from collectives.launch import RankError
-from collectives_book import checked
-from collectives_book.parameters import Parameters, resume
+from collectives_book import experiment as base
+from collectives_book import load
+from collectives_book.data_parallel import experiment as data_parallel
+from collectives_book.experiment import Experiment
 from places import TASKS
 from sweep import each
 
 Row = dict[str, Any]
+CALLS: list[list[int]] = []  # the cases that each call measured
 
 
-class Counted(Parameters):
-    """The parameters of an experiment without ranks."""
+class Counted(Experiment):
+    """Two rows of each case, on another machine at each call, until so many cases are measured."""
 
     ranks: int
 
+    def wanted(self) -> list[int]:
+        return [5, 6, 7]
 
-class Measuring:
-    """Measures two rows of each case, on another machine at each call, until it has measured some cases."""
+    def measure(self, left: Sequence[int], keep: Keep) -> None:
+        CALLS.append([])
+        keep({"environment": [{"processor": f"number {len(CALLS)}"}] * self.ranks})
+        for case in left:
+            if MOST and len(CALLS[-1]) == MOST[0]:
+                raise RankError("rank 1 of 2 was killed by SIGKILL")
+            keep({"slow": case})
+            keep({"rows": [{"case": case, "turn": turn} for turn in range(2)]})
+            CALLS[-1].append(case)
 
-    def __init__(self) -> None:
-        self.calls: list[list[int]] = []
-
-    def run(self, stem: Path, most: int, ranks: int = 2) -> None:
-        def measure(left: Sequence[int], keep: Keep) -> None:
-            self.calls.append([])
-            keep({"environment": [{"processor": f"number {len(self.calls)}"}] * ranks})
-            for nth, case in enumerate(left):
-                if nth == most:
-                    raise RankError("rank 1 of 2 was killed by SIGKILL")
-                keep({"slow": case})
-                keep({"rows": [{"case": case, "turn": turn} for turn in range(2)]})
-                self.calls[-1].append(case)
-
-        resume(Counted(output=str(stem), ranks=ranks), {"ranks": ranks}, [5, 6, 7], measure, _completed, str)
+    def row(self, row: Row) -> Row:
+        return row | {"complete": True}
 
 
-def _completed(row: Row) -> Row:
-    return row | {"complete": True}
+MOST: list[int] = []
 
 
-def test_a_failure_costs_no_row_and_the_next_call_measures_the_rest(tmp_path: Path) -> None:
-    measuring, stem = Measuring(), tmp_path / "rows"
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    """The file of rows of a run that was cut off after two cases."""
+    CALLS.clear()
+    MOST[:] = [2]
     with pytest.raises(RankError):
-        measuring.run(stem, most=2)
+        counted(tmp_path).run()
+    MOST.clear()
     (path,) = tmp_path.iterdir()
-    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return path
+
+
+def counted(folder: Path, ranks: int = 2) -> Counted:
+    return Counted(output=str(folder / "rows"), ranks=ranks)
+
+
+def test_a_failure_costs_no_row_and_the_next_run_measures_the_rest(cut: Path) -> None:
+    events = [json.loads(line) for line in cut.read_text().splitlines()]
     assert [row["case"] for event in events for row in event.get("rows", [])] == [5, 5, 6, 6]
-    measuring.run(stem, most=9)
-    measuring.run(stem, most=9)
-    assert measuring.calls == [[5, 6], [7]]
-    rows, record = read(stem)
-    assert list(zip(rows.case, rows.turn, strict=True)) == [(case, turn) for case in (5, 6, 7) for turn in (0, 1)]
-    assert rows.complete.all()
-    assert record["settings"] == [{"ranks": 2}]
-    assert [rank["processor"] for rank in record["environment"]] == ["number 1"] * 2 + ["number 2"] * 2
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
+    for _ in range(2):
+        rows, record = counted(cut.parent).run()
+        assert CALLS == [[5, 6], [7]]
+        assert list(zip(rows.case, rows.turn, strict=True)) == [(case, turn) for case in (5, 6, 7) for turn in (0, 1)]
+        assert rows.complete.all()
+        assert record["settings"] == [{"output": str(cut.parent / "rows"), "ranks": 2}]
+        assert [rank["processor"] for rank in record["environment"]] == ["number 1"] * 2 + ["number 2"] * 2
+        assert sorted(each.name for each in cut.parent.iterdir()) == ["rows.json", "rows.parquet"]
 
 
-def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(tmp_path: Path) -> None:
-    measuring, stem = Measuring(), tmp_path / "rows"
-    with pytest.raises(RankError):
-        measuring.run(stem, most=2)
-    (path,) = tmp_path.iterdir()
-    path.write_text(path.read_text() + json.dumps({"case": 7, "rows": [{"case": 7}]}) + "\n")
-    measuring.run(stem, most=0)
-    assert read(stem)[0].case.tolist() == [5, 5, 6, 6, 7]
+def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(cut: Path) -> None:
+    cut.write_text(cut.read_text() + json.dumps({"case": 7, "rows": [{"case": 7}]}) + "\n")
+    assert counted(cut.parent).run()[0].case.tolist() == [5, 5, 6, 6, 7]
 
 
 @pytest.mark.parametrize(
@@ -99,28 +102,22 @@ def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(tmp_p
     ],
 )
 def test_what_a_damaged_line_held_is_measured_again(
-    tmp_path: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
+    cut: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measuring, stem = Measuring(), tmp_path / "rows"
-    with pytest.raises(RankError):
-        measuring.run(stem, most=2)
-    (path,) = tmp_path.iterdir()
-    head, tail = path.read_bytes().split(b'{"case": 6, "rows": [{"case": 6')
-    path.write_bytes(head + damage + tail)
-    measuring.run(stem, most=9)
-    assert f"{path}, line 3: damaged, so skipped" in capsys.readouterr().err
-    assert measuring.calls == [[5, 6], [6, 7]]
-    assert read(stem)[0].case.tolist() == [5, 5, 6, 6, 7, 7]
+    head, tail = cut.read_bytes().split(b'{"case": 6, "rows": [{"case": 6')
+    cut.write_bytes(head + damage + tail)
+    assert counted(cut.parent).run()[0].case.tolist() == [5, 5, 6, 6, 7, 7]
+    assert f"{cut}, line 3: damaged, so skipped" in capsys.readouterr().err
+    assert CALLS == [[5, 6], [6, 7]]
 
 
-def test_other_rows_are_neither_overwritten_nor_taken(tmp_path: Path) -> None:
-    measuring, stem = Measuring(), tmp_path / "rows"
-    with pytest.raises(RankError):
-        measuring.run(stem, most=2)
-    measuring.run(stem, most=9, ranks=3)
-    assert measuring.calls == [[5, 6], [5, 6, 7]]
-    with pytest.raises(FileExistsError, match="got rows of other settings, expected none; name another output"):
-        measuring.run(stem, most=9)
+def test_other_rows_are_neither_overwritten_nor_taken(cut: Path) -> None:
+    other = counted(cut.parent, ranks=3)
+    other.run()
+    assert CALLS == [[5, 6], [5, 6, 7]]
+    assert (other.is_measured(), counted(cut.parent).is_measured()) == (True, False)
+    with pytest.raises(FileExistsError, match="made with other parameters or other code; name another output"):
+        counted(cut.parent).run()
 
 
 LOOPBACK = {"where": "loopback"}
@@ -149,17 +146,15 @@ def test_a_killed_rank_costs_no_row_and_the_next_run_measures_the_rest(
         pytest.skip(reason)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TASKS), *sys.path]))
     given, cases = MEASURED[name]
-    reported = _spied(monkeypatch, name)
-    experiment = importlib.import_module(f"collectives_book.{name.replace('-', '_')}.experiment")
-    asked = checked(experiment.Parameters, given | {"output": str(tmp_path / "rows")})
+    reported = dying_once(monkeypatch, name)
+    asked = load(name).given(given | {"output": str(tmp_path / "rows")})
     with pytest.raises(RankError, match="was killed by SIGKILL"):
-        experiment.run(asked)
+        asked.run()
     (path,) = tmp_path.iterdir()
     kept = [json.loads(line) for line in path.read_text().splitlines()]
     first = [row for event in kept for row in event.get("rows", [])]
     assert len(first) == cases[0]
-    experiment.run(asked)
-    rows, record = read(tmp_path / "rows")
+    rows, record = asked.run()
     assert reported == cases, "each case was measured once"
     assert len(rows) == sum(cases)
     assert list(rows.loc[: len(first) - 1, "samples" if "samples" in rows else "losses"].map(list)) == [
@@ -167,15 +162,15 @@ def test_a_killed_rank_costs_no_row_and_the_next_run_measures_the_rest(
     ]
     assert {"processor", "torch"} <= set(record["environment"][0])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
+    assert read(tmp_path / "rows")[0].equals(asked.run()[0])
 
 
-def _spied(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+def dying_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
     """The numbers of rows that ranks report, case by case; the first rank dies after its first case, once."""
     reported: list[int] = []
-    where = {"weak-scaling": "overlap"}.get(name, name).replace("-", "_")
-    experiment = importlib.import_module(f"collectives_book.{where}.experiment")
+    module = data_parallel if name == "data-parallel" else base
     starting = "launch_on" if name == "straggler" else "launch"
-    start, place = getattr(experiment, starting), 1 if name == "straggler" else 0
+    start, place = getattr(module, starting), 1 if name == "straggler" else 0
 
     def dying(*given: Any, on_event: Callable[[Row], None], **more: Any) -> Any:
         def heard(event: Row) -> None:
@@ -185,5 +180,5 @@ def _spied(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
         job = {"task": given[place], "settings": given[place + 1], "dies": not reported}
         return start(*given[:place], "dying", job, *given[place + 2 :], on_event=heard, **more)
 
-    monkeypatch.setattr(experiment, starting, dying)
+    monkeypatch.setattr(module, starting, dying)
     return reported

@@ -10,16 +10,14 @@ import nbformat
 import pandas as pd
 import pytest
 
-from collectives import emulator as clusters
 from collectives.algorithms import build
-from collectives.bench.results import read
 from collectives.emulator import Cluster
 from collectives.machine import Link
 from collectives.simulator.simulation import simulate
-from collectives_book import ExperimentError, checked
+from collectives_book import ExperimentError
+from collectives_book import experiment as base
 from collectives_book.straggler import figures
-from collectives_book.straggler.experiment import Parameters as Straggler
-from collectives_book.straggler.experiment import run
+from collectives_book.straggler.experiment import Straggler
 from places import ROOT
 
 NOTEBOOK = ROOT / "experiments" / "straggler.ipynb"
@@ -55,7 +53,7 @@ GOOD: dict[str, Any] = {
 )
 def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        checked(Straggler, GOOD | given)
+        Straggler.given(GOOD | given)
     assert message in str(caught.value)
 
 
@@ -75,14 +73,13 @@ def test_each_point_is_measured_while_that_link_alone_is_slow(
 
     monkeypatch.setattr(Cluster, "set", changed)
     asked = Straggler(**GOOD | {"output": str(tmp_path / "rows")})
-    run(asked)
+    rows, record = asked.run()
     slow = "12.5MB/s"
     assert rates_of_points == [
         {0: "100MB/s", 1: "100MB/s"},
         {0: "100MB/s", 1: slow},
         {0: slow, 1: "100MB/s"},
     ]
-    rows, record = read(tmp_path / "rows")
     points = [(1, 1), (1, 8), (0, 8)]
     assert asked.points() == points
     expected = [(*point, algorithm) for point in points for algorithm in GOOD["algorithms"]]
@@ -94,7 +91,7 @@ def test_each_point_is_measured_while_that_link_alone_is_slow(
 def test_where_no_hosts_are_allowed_the_notebook_says_why_and_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(clusters, "allowed", lambda: "only Linux has them")
+    monkeypatch.setattr(base, "no_hosts", lambda: "only Linux has them")
     namespace: dict[str, Any] = {"display": print}
     for cell in nbformat.read(NOTEBOOK, 4).cells:
         if cell.cell_type == "code":
@@ -117,7 +114,7 @@ def rows() -> Any:
 def test_the_alternative_text_and_the_table_have_the_rows_numbers() -> None:
     table = rows()
     ring = table[(table.algorithm == "ring") & (table.slow_host == 1)].median_us.tolist()
-    alt = figures.time(table).alt
+    alt = figures.against_factor(table).alt
     assert f"ring from {ring[0] / 1e3:.3g} ms at 1× to {ring[1] / 1e3:.3g} ms at 8×" in alt
     ratios = figures.as_if_all_were_slow(table, Link(latency=1e-3, rate=100e6))
     assert ratios.index.tolist() == ["1 MiB, 1×", "1 MiB, 8×"]
@@ -126,7 +123,7 @@ def test_the_alternative_text_and_the_table_have_the_rows_numbers() -> None:
 
 
 def test_the_record_can_be_written() -> None:
-    assert json.dumps(Straggler(**GOOD).settings().model_dump())
+    assert json.dumps(Straggler(**GOOD).settings())
 
 
 def test_the_rows_around_a_slow_rank_are_what_their_samples_say() -> None:

@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 
 from collectives import emulator as clusters
-from collectives.bench.results import read
 from collectives.machine import machine
 from collectives.simulator.overlap import BACKWARD, REDUCE, Activity
-from collectives_book import ExperimentError, checked
-from collectives_book.overlap import experiment as overlap
+from collectives_book import ExperimentError
+from collectives_book import experiment as base
 from collectives_book.overlap import figures
-from collectives_book.weak_scaling import experiment as weak_scaling
+from collectives_book.overlap.experiment import Overlap, predicted
 from collectives_book.weak_scaling import figures as scaling_figures
 from collectives_book.weak_scaling import published
+from collectives_book.weak_scaling.experiment import WeakScaling
 from places import ROOT
 
 GOOD: dict[str, Any] = {
@@ -71,7 +71,7 @@ SCALED: dict[str, Any] = {
 )
 def test_wrong_parameters_of_overlap_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        checked(overlap.Parameters, GOOD | given)
+        Overlap.given(GOOD | given)
     assert message in str(caught.value)
 
 
@@ -88,19 +88,17 @@ def test_wrong_parameters_of_overlap_are_refused(given: dict[str, Any], message:
 )
 def test_wrong_parameters_of_weak_scaling_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        checked(weak_scaling.Parameters, SCALED | given)
+        WeakScaling.given(SCALED | given)
     assert message in str(caught.value)
 
 
 def test_a_library_chooses_its_own_algorithm() -> None:
-    assert checked(overlap.Parameters, GOOD | {"backend": "gloo", "algorithms": []}).job([1])["algorithms"] == [
-        "default"
-    ]
-    assert checked(overlap.Parameters, GOOD).job([1])["seconds"] == 0.002
+    assert Overlap.given(GOOD | {"backend": "gloo", "algorithms": []}).job([1])["algorithms"] == ["default"]
+    assert Overlap.given(GOOD).job([1])["seconds"] == 0.002
 
 
 def test_bytes_over_rate_and_its_ratio_to_computing_stay_as_they_were_published() -> None:
-    asked = checked(weak_scaling.Parameters, SCALED | {"ranks": 40, "ranks_per_node": 8})
+    asked = WeakScaling.given(SCALED | {"ranks": 40, "ranks_per_node": 8})
     assert asked.workers() == [1, 2, 4, 8, 16, 32, 40]
     told, on = asked.job([1]), asked.machine(40)
     nbytes = 4 * sum(a * b for a, b in zip(told["widths"], told["widths"][1:], strict=False))
@@ -121,11 +119,11 @@ def test_more_buckets_hide_more_until_their_latencies_add_up() -> None:
     """Eight ranks, links of 5 ms and 25 MB/s: a bucket of n bytes takes 14 · (5 ms + n / 8 / 25 MB/s) by a ring."""
     on, nbytes, waiting = machine("5ms,25MB/s"), 16 << 20, 2.1
     rows = [_row("ring", number, nbytes) for number in (1, 2, 4, 8, 16)]
-    said = [overlap.predicted(row, waiting, on)["predicted_us"] for row in rows]
+    said = [predicted(row, waiting, on)["predicted_us"] for row in rows]
     assert said[0] == pytest.approx(1e6 * 14 * (0.005 + nbytes / 8 / 25e6), abs=1)
     assert said[0] > said[1] > said[2] < said[3] < said[4]
-    assert overlap.predicted(rows[0], waiting, None)["predicted_us"] is None
-    assert overlap.predicted(rows[0], 0.0, on)["predicted_us"] is None
+    assert predicted(rows[0], waiting, None)["predicted_us"] is None
+    assert predicted(rows[0], 0.0, on)["predicted_us"] is None
 
 
 def _row(algorithm: str, buckets: int, nbytes: int = 16 << 20, median: float = 1e6) -> dict[str, Any]:
@@ -177,7 +175,7 @@ def test_the_texts_of_weak_scaling_have_the_rows_numbers() -> None:
 def test_where_no_hosts_are_allowed_the_notebook_says_why_and_ends(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(overlap, "allowed", lambda: "only Linux has them")
+    monkeypatch.setattr(base, "no_hosts", lambda: "only Linux has them")
     namespace: dict[str, Any] = {"display": print}
     for cell in nbformat.read(ROOT / "experiments" / f"{name}.ipynb", 4).cells:
         if cell.cell_type == "code":
@@ -188,8 +186,7 @@ def test_where_no_hosts_are_allowed_the_notebook_says_why_and_ends(
 @pytest.mark.extended
 def test_overlap_is_measured_on_emulated_hosts(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    overlap.run(checked(overlap.Parameters, GOOD | {"output": str(tmp_path / "rows")}))
-    rows, record = read(tmp_path / "rows")
+    rows, record = Overlap.given(GOOD | {"output": str(tmp_path / "rows")}).run()
     assert [(row.algorithm, row.buckets) for row in rows.itertuples()] == [
         (name, number) for number in GOOD["buckets"] for name in GOOD["algorithms"]
     ]
@@ -213,9 +210,8 @@ def test_weak_scaling_is_measured_on_racks(allowed: None, tmp_path: Path, monkey
         racks.append((hosts, rate, more["racks"], more["uplink"]))
         return make(hosts, latency, rate, **more)
 
-    monkeypatch.setattr(weak_scaling, "cluster", made)
-    weak_scaling.run(checked(weak_scaling.Parameters, SCALED | {"output": str(tmp_path / "rows")}))
-    rows, record = read(tmp_path / "rows")
+    monkeypatch.setattr(base, "cluster", made)
+    rows, record = WeakScaling.given(SCALED | {"output": str(tmp_path / "rows")}).run()
     assert racks == [(1, "10MB/s", 1, None), (2, "10MB/s", 2, "6MB/s")]
     assert list(zip(rows.ranks, rows.buckets, strict=True)) == [(1, 1), (1, 4), (2, 1), (2, 4)]
     assert rows.wrong.sum() == 0

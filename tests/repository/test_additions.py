@@ -76,30 +76,30 @@ GATHERED = Gathered("gathered")
 '''
 EXPERIMENT = '''"""How long a ring takes, by the number of ranks."""
 
-from collectives.bench.results import write
-from collectives_book import parameters as base
-from collectives_book.parameters import Latency, Ranks, Some
+from collectives_book.experiment import Experiment, Latency, Ranks, Some
 from collectives.machine import Link, Machine
 from collectives.simulator.scaling import Case, row
 
 
-class Parameters(base.Parameters):
-    """The parameters of ``ring-times``."""
+class RingTimes(Experiment):
+    """Numbers of ranks, and the latency of their links."""
 
     ranks: Some[Ranks]
     latency: Latency
 
+    def wanted(self):
+        """Return the numbers of ranks."""
+        return self.ranks
 
-def run(parameters: Parameters) -> None:
-    """Simulate, and write rows and record under ``parameters.output``."""
-    on = Machine(name="made up", network=Link(latency=parameters.latency, rate=25e9))
-    rows = [row(Case("all_reduce", "ring", p, 8, on)) for p in parameters.ranks]
-    write(parameters.output, rows, {"parameters": parameters.model_dump()})
+    def measure(self, left, keep):
+        """Simulate a ring on each of them."""
+        on = Machine(name="made up", network=Link(latency=self.latency, rate=25e9))
+        for p in left:
+            keep({"rows": [row(Case("all_reduce", "ring", p, 8, on))]})
 '''
 CELLS = (
     'ranks = [2]\nlatency = "1us"\noutput = "results/mine/ring-times"',
-    "from collectives_book import checked\nfrom collectives_book.ring_times import experiment\n\n"
-    "parameters = checked(experiment.Parameters, globals())\nexperiment.run(parameters)",
+    "from collectives_book.ring_times import RingTimes\n\nRingTimes.of(globals()).run()",
 )
 
 
@@ -169,10 +169,10 @@ def test_a_back_end_is_a_file_and_an_entry(copy: Copy) -> None:
     assert "gathered has no 'max'" in refused
 
 
-def test_an_experiment_is_a_folder_a_notebook_and_an_entry(copy: Copy) -> None:
-    (copy.folder / BOOK / "ring_times").mkdir()
-    copy.append(BOOK / "ring_times" / "__init__.py", '"""How long a ring takes."""\n')
-    copy.append(BOOK / "ring_times" / "experiment.py", EXPERIMENT)
+def test_an_experiment_is_a_class_a_notebook_and_two_entries(copy: Copy) -> None:
+    copy.append(BOOK / "ring_times.py", EXPERIMENT)
+    entry = '    "ring-times": "collectives_book.ring_times:RingTimes",'
+    copy.insert(BOOK / "__init__.py", "EXPERIMENTS", entry)
     copy.append(Path("experiments/presets/quick.yaml"), "\nring-times:\n  ranks: [2, 3]\n  latency: 5us\n")
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     cells[0].metadata.tags = ["parameters"]
@@ -184,7 +184,7 @@ def test_an_experiment_is_a_folder_a_notebook_and_an_entry(copy: Copy) -> None:
     copy.collectives("run experiments/ring-times.ipynb --preset quick")
     rows, record = results.read(copy.folder / "experiments" / "results" / "quick" / "ring-times")
     assert rows.ranks.tolist() == [2, 3]
-    assert record["parameters"]["latency"] == 5e-6
+    assert record["settings"][0]["latency"] == 5e-6
 
 
 def test_an_assignment_is_a_folder(copy: Copy) -> None:

@@ -1,4 +1,4 @@
-"""The experiment ``asynchronous``: workers in step and out of step, while somebody is slow; parameters and rows.
+"""The experiment ``asynchronous``: workers in step and out of step, while somebody is slow.
 
 One launch trains in every mode and with every slowness, again and again. On emulated hosts it also slows one link down.
 """
@@ -8,44 +8,37 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import product
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from collectives.algorithms import build
-from collectives.backends import backend, need
-from collectives.bench import Row, needed_here
-from collectives.bench.settings import starter
+from collectives.backends import backend
+from collectives.bench import Row
 from collectives.bench.sweep import Keep
 from collectives.config import Seconds
-from collectives.emulator import Cluster, cluster
-from collectives.launch import launch, links
-from collectives.launch.cluster import launch_on, parse
+from collectives.emulator import Cluster
+from collectives.launch import links
+from collectives.launch.cluster import parse
 from collectives.units import format_rate
-from collectives_book import parameters as base
-from collectives_book.data_parallel.experiment import JOINING
-from collectives_book.parameters import Name, Ranks, Repetitions, Some, need_place, resume
+from collectives_book.data_parallel.experiment import need_joining
+from collectives_book.experiment import Name, RankExperiment, Ranks, Repetitions, Some
 
-TIMEOUT = 1800.0
-# Seconds that a rank waits for another; a slow worker's step takes a fraction of a second.
-LIMIT = 60.0
+LIMIT = 60.0  # seconds that a rank waits for another; a slow worker's step takes a fraction of a second
 
-TASK = "collectives_book.asynchronous.ranks"
 # Parameters that every row has, too.
 COLUMNS = {"ranks", "where", "backend", "slow_worker", "factor", "link_factor", "bound", "compute", "rate"}
 
 Factor = Annotated[int, Field(ge=1, le=1000)]
 
 
-class Parameters(base.Parameters):
-    """The parameters of ``asynchronous``: ranks, who is slow and how much, and how they train.
+class Asynchronous(RankExperiment):
+    """Who is slow and how much, and how they train. One rank is the server, all others are workers."""
 
-    One rank is the server, all others are workers.
-    """
+    TASK: ClassVar[str] = "collectives_book.asynchronous.ranks"
+    SHOWN: ClassVar[tuple[str, ...]] = ("slow", "mode", "updates", "accuracy")
 
     ranks: Annotated[Ranks, Field(ge=3)]
-    where: Name
-    backend: Name
     algorithm: Name
     modes: Some[Literal["all_reduce", "synchronous", "stale", "asynchronous"]]
     bound: Annotated[int, Field(ge=1, le=1000)]
@@ -61,9 +54,7 @@ class Parameters(base.Parameters):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        need_place(self.where, self.ranks)
-        if self.backend not in JOINING:
-            raise ValueError(f"unknown backend: got {self.backend!r}, expected one of {', '.join(JOINING)}")
+        need_joining(self.backend)
         if backend(self.backend).takes_schedules:
             build("all_reduce", self.algorithm, self.ranks)
         if not 0 <= self.slow_worker < self.workers:
@@ -79,60 +70,29 @@ class Parameters(base.Parameters):
         """All ranks but the server."""
         return self.ranks - 1
 
-    def need_here(self) -> None:
-        """Raise ImportError where the back end is absent, if its ranks would be on this machine."""
-        if needed_here(starter(self.backend, self.where), self.backend):
-            need(self.backend)
+    def wanted(self) -> list[tuple[int, str, str]]:
+        """Return every slowness and mode, again in each repetition."""
+        return list(product(range(self.repetitions), self.slow, self.modes))
 
+    def job(self, left: Sequence[Any]) -> Row:
+        """Return the parameters and the cases, for every rank."""
+        return self.model_dump(exclude={"output"}) | {"workers": self.workers, "limit": LIMIT, "cases": left}
 
-def run(parameters: Parameters) -> None:
-    """Train in every mode, and write rows and record (`resume`).
+    def measure(self, left: Sequence[Any], keep: Keep) -> None:
+        """Launch the ranks once, on emulated hosts with links that change."""
+        if not links(self.where, self.ranks):
+            super().measure(left, keep)
+            return
+        options = parse(self.where.partition(":")[2], self.ranks)
+        hosts = {"hosts": self.ranks, "latency": options.latency, "rate": options.rate}
+        self.launch_on_hosts(self.job(left), keep, hosts)
 
-    Raises ImportError where the back end is absent, ClusterError where no hosts can be emulated, RankError where a
-    rank fails: the others have ended by then.
-    """
-    parameters.need_here()
-    common = parameters.model_dump(include=COLUMNS) | {"workers": parameters.workers}
+    def slow_down(self, hosts: Cluster, slow: str) -> None:
+        """Set the slow worker's link, slower by the factor or as all others."""
+        factor = self.link_factor if slow == "link" else 1
+        hosts.set(self.slow_worker + 1, rate=format_rate(hosts.rate / factor))
 
-    def measure(left: Sequence[tuple[int, str, str]], keep: Keep) -> None:
-        job = _job(parameters) | {"cases": left}
-        if links(parameters.where, parameters.ranks):
-            _on_a_cluster(parameters, job, keep)
-        else:
-            where = starter(parameters.backend, parameters.where)
-            launch(TASK, job, parameters.ranks, where=where, timeout=TIMEOUT, on_event=keep)
-
-    def completed(row: Row) -> Row:
+    def row(self, row: Row) -> Row:
+        """Return the row with its parameters, and how busy this machine was."""
+        common = self.model_dump(include=COLUMNS) | {"workers": self.workers}
         return common | row | {"load": os.getloadavg()[0]}
-
-    cases = list(product(range(parameters.repetitions), parameters.slow, parameters.modes))
-    resume(parameters, parameters.model_dump(mode="json"), cases, measure, completed, _line)
-
-
-def _job(parameters: Parameters) -> Row:
-    return parameters.model_dump(exclude={"output"}) | {"workers": parameters.workers, "limit": LIMIT}
-
-
-def _on_a_cluster(parameters: Parameters, job: Row, keep: Keep) -> None:
-    options = parse(parameters.where.partition(":")[2], parameters.ranks)
-    with cluster(parameters.ranks // options.ranks_per_host, options.latency, options.rate) as hosts:
-
-        def heard(event: Row) -> None:
-            if "slow" in event:
-                _set_link(hosts, parameters, event["slow"], options.ranks_per_host)
-            keep(event)
-
-        launch_on(hosts, TASK, job, options.ranks_per_host, timeout=TIMEOUT, on_event=heard)
-
-
-def _set_link(hosts: Cluster, parameters: Parameters, slow: str, ranks_per_host: int) -> None:
-    """The slow worker's link, slower by the factor or as all others."""
-    factor = parameters.link_factor if slow == "link" else 1
-    hosts.set((parameters.slow_worker + 1) // ranks_per_host, rate=format_rate(hosts.rate / factor))
-
-
-def _line(row: Row) -> str:
-    return (
-        f"{row['mode']}, slow: {row['slow']}: {row['updates'] / row['seconds']:.0f} updates per second, "
-        f"loss {row['losses'][-1]:.3f} after {row['seconds']:.1f} s"
-    )

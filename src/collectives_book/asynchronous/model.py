@@ -8,11 +8,11 @@ from collectives.algorithms import build
 from collectives.launch import links
 from collectives.machine import Link, Machine, machine
 from collectives.simulator.simulation import simulate
-from collectives_book.asynchronous.experiment import Parameters
+from collectives_book.asynchronous.experiment import Asynchronous
 from collectives_book.digits import perceptron
 
 
-def predictions(parameters: Parameters) -> dict[tuple[str, str], float]:
+def predictions(parameters: Asynchronous) -> dict[tuple[str, str], float]:
     """Updates per second by slowness and mode, for the model's gradients; none where chance decides who is slow.
 
     Empty where the links are unknown.
@@ -38,7 +38,7 @@ def message_bytes() -> int:
     return 4 * (1 + sum(parameter.numel() for parameter in perceptron().parameters()))
 
 
-def predicted(parameters: Parameters, link: Link, slow: str, mode: str, nbytes: int) -> float:
+def predicted(parameters: Asynchronous, link: Link, slow: str, mode: str, nbytes: int) -> float:
     """Updates per second of one mode.
 
     A worker's cycle is its computing and a message each way. Workers that never wait add up their own rates, which no

@@ -1,26 +1,26 @@
 """The experiment ``massive-scale``: all-reduces simulated on many numbers of ranks, and which algorithm is fastest."""
 
-import sys
-from typing import Annotated, Self
+from collections.abc import Sequence
+from itertools import product
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from collectives.algorithms import ALGORITHMS, candidates, names
-from collectives.bench.environment import record
-from collectives.bench.results import write
+from collectives.bench.sweep import Keep
 from collectives.errors import unknown
-from collectives.machine import Machine, machine
-from collectives.simulator.scaling import Case, Row, line, regimes, rows
-from collectives_book import parameters as base
+from collectives.machine import machine
+from collectives.processes import workers
+from collectives.simulator.scaling import Case, Row, column, line, row
+from collectives_book.experiment import Distinct, Experiment, Name, Ranks, Size, Some
 from collectives_book.nccl_formulas import segments
-from collectives_book.parameters import Distinct, Name, Ranks, Size, Some
 
 # Ranks between which something is sent.
 Several = Annotated[Ranks, Field(ge=2)]
 
 
-class Parameters(base.Parameters):
-    """The parameters of ``massive-scale``: two sizes on many numbers of ranks, and a map of the fastest algorithm."""
+class MassiveScale(Experiment):
+    """Two sizes on many numbers of ranks, and a map of the fastest algorithm."""
 
     machine: str
     ranks: Some[Several]
@@ -33,56 +33,61 @@ class Parameters(base.Parameters):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        self.settings()
-        return self
-
-    def settings(self) -> list[Case]:
-        """What the figures simulate; raises ValueError where the parameters do not fit together."""
         for name in self.algorithms:
             if ("all_reduce", name) not in ALGORITHMS:
                 raise ValueError(unknown("algorithm", name, names("all_reduce")))
-        self.map_settings()
+        for case in self.wanted():
+            if case[0] == "figures":
+                self._case(*case[1:])
+        return self
+
+    def machines(self) -> Row:
+        """Return the machines by the names that they were asked for."""
+        return {name: machine(name).model_dump() for name in (self.machine, *self.map_machines)}
+
+    def settings(self) -> list[Row]:
+        """Return the parameters, and what the machines are: a file may change."""
+        return [self.model_dump() | {"machines": self.machines()}]
+
+    def depends_on(self) -> Any:
+        """Return what rows depend on; so they do on the machines."""
+        return [*super().depends_on(), self.machines()]
+
+    def wanted(self) -> list[tuple[Any, ...]]:
+        """Return each simulation of the figures, and each column of the maps, most ranks first."""
+        figures = product(["figures"], self.ranks, self.algorithms, dict.fromkeys((self.small, self.large)))
+        columns = [(name, nodes * machine(name).ranks_per_node) for name, nodes in self._columns()]
+        return [*figures, *(("map", *each) for each in sorted(columns, key=lambda each: -each[1]))]
+
+    def _columns(self) -> list[tuple[str, int]]:
+        return list(product(self.map_machines, self.map_nodes if self.map_sizes else []))
+
+    def measure(self, left: Sequence[Any], keep: Keep) -> None:
+        """Simulate on all cores."""
+        with workers() as pool:
+            for found in pool.map(self.simulated, left):
+                keep({"rows": found})
+
+    def simulated(self, case: Sequence[Any]) -> list[Row]:
+        """Return the rows of a case; a column has every all-reduce that ranks can run, where it may be the fastest."""
+        part, *what = case
+        if part == "figures":
+            found = [row(self._case(*what))]
+        else:
+            found = column(sorted(self.map_sizes), candidates("all_reduce"), (machine(what[0]), what[1]))
+        return [each | {"part": part} for each in found]
+
+    def _case(self, ranks: int, algorithm: str, size: int) -> Case:
+        """The simulation; the hierarchical tree is cut by NCCL's rule, all others into the fastest segments."""
         on = machine(self.machine)
-        return [
-            Case("all_reduce", name, ranks, size, on, _cut(name, ranks, size, on))
-            for ranks in self.ranks
-            for name in self.algorithms
-            for size in (self.small, self.large)
-        ]
+        if ranks % on.ranks_per_node:
+            raise ValueError(
+                f"ranks: got {ranks}, expected a multiple of {on.ranks_per_node}, the ranks of a node of {on.name}"
+            )
+        is_cut = algorithm == "hierarchical_tree"
+        cut = segments(size, on.ranks_per_node, ranks // on.ranks_per_node) if is_cut else None
+        return Case("all_reduce", algorithm, ranks, size, on, cut)
 
-    def map_settings(self) -> tuple[list[Machine], list[int], list[int], list[str]]:
-        """Return what the map compares: machines, nodes, sizes, and every all-reduce that ranks can run."""
-        machines = [machine(name) for name in self.map_machines]
-        return machines, self.map_nodes, self.map_sizes, candidates("all_reduce")
-
-
-def _cut(algorithm: str, ranks: int, size: int, on: Machine) -> int | None:
-    """Segments by NCCL's rule for the hierarchical tree, else None: the fastest. ValueError for nodes not full."""
-    if ranks % on.ranks_per_node:
-        raise ValueError(
-            f"ranks: got {ranks}, expected a multiple of {on.ranks_per_node}, the ranks of a node of {on.name}"
-        )
-    nodes = ranks // on.ranks_per_node
-    return segments(size, on.ranks_per_node, nodes) if algorithm == "hierarchical_tree" else None
-
-
-def run(parameters: Parameters) -> list[Row]:
-    """Simulate what the figures and the map show, and write rows and record."""
-    cases, mapped = parameters.settings(), parameters.map_settings()
-    print(f"{len(cases)} simulations for the figures", file=sys.stderr, flush=True)
-    found = [row | {"part": "figures"} for row in rows(cases, _say)]
-    print("and for the map", file=sys.stderr, flush=True)
-    found += [row | {"part": "map"} for row in regimes(*mapped, on_row=_say)]
-    machines = {name: machine(name).model_dump() for name in (parameters.machine, *parameters.map_machines)}
-    write(
-        parameters.output,
-        found,
-        {"parameters": parameters.model_dump(), "machines": machines, "environment": [record()]},
-    )
-    return found
-
-
-def _say(row: Row) -> None:
-    """A large simulation takes seconds; say so when it is done."""
-    if row["messages"] > 100_000_000:
-        print(line(row), file=sys.stderr, flush=True)
+    def line(self, row: Row) -> str:
+        """Return the row as the command prints it, where the simulation took seconds."""
+        return line(row) if row["messages"] > 100_000_000 else ""

@@ -1,4 +1,4 @@
-"""The experiment ``straggler``: one host's link is slower than the others'; parameters, measurement and rows.
+"""The experiment ``straggler``: one host's link is slower than the others'.
 
 Every point is a host and a factor. One launch measures all of them: the links change while its ranks wait. Every point
 is measured at each size.
@@ -6,9 +6,8 @@ is measured at each size.
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -16,23 +15,32 @@ from collectives.algorithms import build
 from collectives.bench import Row, Settings
 from collectives.bench.sweep import Keep
 from collectives.config import Rate
-from collectives.emulator import MOST_HOSTS, Cluster, cluster
-from collectives.launch.cluster import launch_on
+from collectives.emulator import MOST_HOSTS, Cluster
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
-from collectives.units import duration, format_bytes, format_rate, format_seconds
-from collectives_book import parameters as base
-from collectives_book.parameters import Distinct, Latency, Name, Repetitions, Size, Some, resume
+from collectives.units import format_rate, format_seconds
+from collectives_book.experiment import (
+    Distinct,
+    Experiment,
+    Latency,
+    Name,
+    Repetitions,
+    Size,
+    Some,
+    measured_by,
+)
 
 SEGMENTS = 1  # trees send their buffer whole, so that measured and simulated are the same schedule
 WARMUPS = 1
-TIMEOUT = 1800.0
 
 Factor = Annotated[int, Field(ge=1, le=1000)]
 
 
-class Parameters(base.Parameters):
-    """The parameters of ``straggler``: a cluster, its slow hosts and factors, and what is measured meanwhile."""
+class Straggler(Experiment):
+    """A cluster, its slow hosts and factors, and what is measured meanwhile."""
+
+    TASK: ClassVar[str] = "collectives_book.straggler.ranks"
+    SHOWN: ClassVar[tuple[str, ...]] = ("slow_host", "factor", "bytes", "algorithm", "simulated_us")
 
     hosts: Annotated[int, Field(ge=2, le=MOST_HOSTS)]
     latency: Latency
@@ -47,7 +55,6 @@ class Parameters(base.Parameters):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        self.settings()
         if "auto" in self.algorithms:
             raise ValueError("algorithms: got 'auto', expected names only: it may choose one of the others")
         for host in (self.slow_host, *self.positions):
@@ -55,9 +62,9 @@ class Parameters(base.Parameters):
                 raise ValueError(f"slow host: got {host}, expected 0 to {self.hosts - 1}")
         return self
 
-    def settings(self) -> Settings:
-        """What is measured at every point; raises ValueError where the parameters do not fit together."""
-        return Settings(
+    def measurements(self) -> list[Settings]:
+        """Return what is measured at every point; raises ValueError where the parameters do not fit together."""
+        once = measured_by(
             algorithms=self.algorithms,
             ranks=self.hosts,
             where=f"cluster:{format_seconds(self.latency)},{format_rate(self.rate)}",
@@ -65,56 +72,45 @@ class Parameters(base.Parameters):
             segments=SEGMENTS,
             repetitions=self.repetitions,
             warmups=WARMUPS,
-            timeout=TIMEOUT,
+            timeout=self.TIMEOUT,
         )
+        return [once]
+
+    def settings(self) -> list[Row]:
+        """Return the settings of the measurement, as the record has them."""
+        return [self.measurements()[0].model_dump()]
 
     def points(self) -> list[tuple[int, int]]:
-        """(host, factor), each once: the one host by all factors, then all positions by one."""
+        """Return (host, factor), each once: the one host by all factors, then all positions by one."""
         by_factor = [(self.slow_host, factor) for factor in self.factors]
         return list(dict.fromkeys([*by_factor, *((host, self.position_factor) for host in self.positions)]))
 
+    def wanted(self) -> list[tuple[tuple[int, int], int]]:
+        """Return every point at each size."""
+        return list(product(self.points(), self.sizes))
+
+    def measure(self, left: Sequence[Any], keep: Keep) -> None:
+        """Launch ranks on emulated hosts, once for all points."""
+        hosts = {"hosts": self.hosts, "latency": format_seconds(self.latency), "rate": format_rate(self.rate)}
+        self.launch_on_hosts({"cases": left, "measure": self.settings()[0]}, keep, hosts)
+
+    def slow_down(self, hosts: Cluster, slow: tuple[int, int]) -> None:
+        """Divide the rate of this host's link by the factor; all others have the full rate."""
+        for host in range(self.hosts):
+            hosts.set(host, rate=format_rate(self.rate / (slow[1] if host == slow[0] else 1)))
+
     def machine(self, host: int, factor: int) -> Machine:
-        """The same cluster for the simulator."""
+        """Return the same cluster for the simulator."""
         link = Link(latency=self.latency, rate=self.rate)
         return Machine(name="cluster", network=link, slower={host: factor})
 
-
-def run(parameters: Parameters) -> None:
-    """Measure all points, and write rows and record (`resume`).
-
-    Raises ClusterError where this system allows no hosts (`emulator.allowed`), RankError where a rank fails.
-    """
-    wanted = parameters.settings().model_dump()
-    latency, rate = format_seconds(parameters.latency), format_rate(parameters.rate)
-
-    def measure(left: Sequence[tuple[tuple[int, int], int]], keep: Keep) -> None:
-        with cluster(parameters.hosts, latency, rate) as hosts:
-
-            def on_event(event: Row) -> None:
-                if "slow" in event:
-                    _slow_down(hosts, parameters, *event["slow"])
-                keep(event)
-
-            job = {"cases": left, "measure": wanted}
-            launch_on(hosts, "collectives_book.straggler.ranks", job, timeout=TIMEOUT, on_event=on_event)
-
-    cases = list(product(parameters.points(), parameters.sizes))
-    resume(parameters, wanted, cases, measure, partial(_row, parameters), _line)
-
-
-def _slow_down(hosts: Cluster, parameters: Parameters, slow: int, factor: int) -> None:
-    """Divide the rate of this host's link by the factor; all others have the full rate."""
-    for host in range(hosts.hosts):
-        hosts.set(host, rate=format_rate(parameters.rate / (factor if host == slow else 1)))
-
-
-def _row(parameters: Parameters, row: Row) -> Row:
-    """A measured row, which host was slow and by how much, the simulated time, and how busy this machine was."""
-    slow, factor = row.pop("point")
-    schedule = build("all_reduce", row["algorithm"], parameters.hosts, segments=SEGMENTS)
-    simulated = simulate(schedule, parameters.machine(slow, factor), row["bytes"], row["algorithm"]).seconds
-    own = {"slow_host": slow, "factor": factor, "simulated_us": round(simulated * 1e6, 3), "load": os.getloadavg()[0]}
-    return row | own
+    def row(self, row: Row) -> Row:
+        """Return the row with its slow host and factor, the simulated time, and how busy this machine was."""
+        slow, factor = row.pop("point")
+        schedule = build("all_reduce", row["algorithm"], self.hosts, segments=SEGMENTS)
+        seconds = simulate(schedule, self.machine(slow, factor), row["bytes"], row["algorithm"]).seconds
+        own = {"slow_host": slow, "factor": factor, "simulated_us": round(seconds * 1e6, 3)}
+        return row | own | {"load": os.getloadavg()[0]}
 
 
 def with_early_partners(p: int, nbytes: int, slow: Link) -> float:
@@ -134,10 +130,3 @@ def with_early_partners(p: int, nbytes: int, slow: Link) -> float:
         sent = max(sent, came) + size
         came = sum(min(size, other) for other in sizes)
     return (halved + max(sent, came)) * slow.beta + 2 * len(sizes) * slow.alpha
-
-
-def _line(row: Row) -> str:
-    return (
-        f"host {row['slow_host']} slower by {row['factor']}, {format_bytes(row['bytes'])} by {row['algorithm']}: "
-        f"{duration(row['median_us'] * 1e-6)} (simulated {duration(row['simulated_us'] * 1e-6)})"
-    )

@@ -1,1 +1,0 @@
-"""The notebook bench-simulator: how fast the simulator is."""
