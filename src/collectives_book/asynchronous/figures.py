@@ -102,13 +102,12 @@ def staleness(rows: Rows) -> Picture:
 
 def lag(rows: Rows) -> Rows:
     """Return a table of the largest staleness of each mode, and of its median and largest delay."""
-    delays = {called: added(runs.delay) for called, runs in modes(rows)}
-    columns = {
-        "largest staleness": [len(added(runs.staleness)) - 1 for _, runs in modes(rows)],
-        "median delay": [np.repeat(range(len(each)), each)[(sum(each) - 1) // 2] for each in delays.values()],
-        "largest delay": [len(each) - 1 for each in delays.values()],
-    }
-    return pd.DataFrame(columns, index=[*delays])
+    lines = {}
+    for called, runs in modes(rows):
+        delays = added(runs.delay)
+        middle = np.searchsorted(np.cumsum(delays), (sum(delays) + 1) // 2)
+        lines[called] = len(added(runs.staleness)) - 1, middle, len(delays) - 1
+    return pd.DataFrame.from_dict(lines, "index", columns=["largest staleness", "median delay", "largest delay"])
 
 
 def added(counts: Rows) -> list[int]:
@@ -146,20 +145,15 @@ def loss(rows: Rows) -> Picture:
 def outcome(rows: Rows) -> Rows:
     """Return a table of each mode's loss and accuracy, and of its way to the lowest loss that every run reaches."""
     goal = max(min(row.losses) for row in rows.itertuples())
-    first = rows.losses.map(lambda losses: int(np.argmax(np.array(losses) <= goal)))
-    found = rows.assign(
-        last=rows.losses.map(lambda losses: losses[-1]),
-        updates_to=first * rows.workers,
-        seconds_to=[at[nth] for at, nth in zip(rows["at"], first, strict=True)],
-    )
+    first = [int(np.argmax(np.array(losses) <= goal)) for losses in rows.losses]
+    last = rows.losses.map(lambda losses: losses[-1])
+    seconds = [at[nth] for at, nth in zip(rows["at"], first, strict=True)]
+    found = rows.assign(last=last, updates_to=first * rows.workers, seconds_to=seconds)
     forms = {
         "loss in the end": ("last", "{:.2f}".format),
         "test images correct": ("accuracy", "{:.0%}".format),
         f"updates to a loss of {goal:.2f}": ("updates_to", "{:.0f}".format),
         f"time to a loss of {goal:.2f}": ("seconds_to", duration),
     }
-    lines = {
-        called: {of: statements.span(runs[each], form) for of, (each, form) in forms.items()}
-        for called, runs in modes(found)
-    }
-    return pd.DataFrame.from_dict(lines, orient="index")
+    each = {called: [statements.span(runs[of], form) for of, form in forms.values()] for called, runs in modes(found)}
+    return pd.DataFrame.from_dict(each, "index", columns=[*forms])
