@@ -271,6 +271,7 @@ def fields(
         for panel, (name, table) in zip(found, panels.items(), strict=False):
             _map(panel, table, names, axes, theme)
             panel.set_title(name, **TITLE)
+            panel.set_ylabel(axes[1].name if panel.get_subplotspec().is_first_col() else "")
             if frame is not None and frame in table.index:
                 at = (0, list(table.index).index(frame))
                 box: dict[str, Any] = {"fill": False, "ec": theme.ink, "lw": 1.6, "ls": (0, (1, 1.5)), "clip_on": False}
@@ -298,7 +299,7 @@ def _map(panel: Axes, table: Rows, names: Sequence[str], axes: tuple[Axis, Axis]
         text.set_color(readable_on(mpl.colors.to_hex(colours[_spelt(text.get_text(), names)])))
     panel.set_xticklabels([axes[0].form(value) for value in table.columns], rotation=0, fontsize=8.5)
     panel.set_yticklabels([axes[1].form(value) for value in table.index], rotation=0, fontsize=8.5)
-    panel.set(xlabel=axes[0].name, ylabel=axes[1].name)
+    panel.set(xlabel=axes[0].name)
     panel.tick_params(length=0)
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from collectives.units import duration, format_bytes
 from collectives_book import nccl_formulas as nccl
 from collectives_book.figures import statements
 from collectives_book.figures.statements import Rows
@@ -167,14 +166,6 @@ def behaviour(found: Rows, label: str) -> Behaviour:
         for ranks in found.index.get_level_values("ranks").unique()
     }
     return Behaviour(label, ring, tree, neither, expected, switches)
-
-
-def headline(nbytes: int = 256) -> str:
-    """A sentence: ring and two trees on the most GPUs that were measured, for a small buffer."""
-    rows = measured("marenostrum5")
-    most = rows[(rows.ranks == rows.ranks.max()) & (rows.bytes == nbytes)].set_index("algorithm").median_us / 1e6
-    times = f"ring {duration(most.ring)}, two trees {duration(most.tree)}"
-    return f"Measured on {rows.ranks.max()} GPUs of MareNostrum 5 (HLC-Lab/pico), {format_bytes(nbytes)}: {times}."
 
 
 def by_default(rows: Rows) -> list[dict[str, Any]]:
