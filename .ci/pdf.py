@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 
 import yaml
 from bs4 import BeautifulSoup, Tag
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
@@ -43,26 +44,25 @@ PLAYERS = "[...document.querySelectorAll('schedule-player')].every(it => it.data
 
 
 def contents(toc: Path = ROOT / "_toc.yml") -> PARTS:
-    """The parts of the book, each with its pages. What comes before the first part has none of its own."""
+    """Return the parts of the book, each with its pages. What comes before the first part has none of its own."""
     given = yaml.safe_load(toc.read_text(encoding="utf8"))
-    parts = given.get("parts", [{"caption": "", "chapters": given.get("chapters", [])}])
-    return ("", [given["root"]]), *((each["caption"], list(below(each["chapters"]))) for each in parts)
+    return ("", [given["root"]]), *((each["caption"], list(below(each["chapters"]))) for each in given["parts"])
 
 
 def below(entries: list[dict[str, Any]]) -> Iterator[str]:
-    """The pages of some entries of the table of contents, each followed by its sections."""
+    """Yield the pages of some entries of the table of contents, each followed by its sections."""
     for each in entries:
         yield each["file"]
         yield from below(each.get("sections", []))
 
 
 def slug(page: str) -> str:
-    """A page's name as the beginning of its anchors."""
+    """Return a page's name as the beginning of its anchors."""
     return re.sub(r"\W+", "-", page)
 
 
 def article(page: str, site: Path) -> Tag:
-    """What a page says, as a piece of the book: anchors, addresses and headings fit the whole."""
+    """Return what a page says, as a piece of the book: anchors, addresses and headings fit the whole."""
     path = site / f"{page}.html"
     (found,) = BeautifulSoup(path.read_text(encoding="utf8"), "html.parser").select("article")
     dropped = "a.headerlink, details.hide, .only-dark, .prev-next-footer, button.copybtn"
@@ -87,7 +87,7 @@ def article(page: str, site: Path) -> Tag:
 
 
 def address(url: str, path: Path, site: Path) -> str:
-    """Where a link or picture of a page leads, seen from the whole book."""
+    """Return where a link or picture of a page leads, seen from the whole book."""
     whole = urlsplit(urljoin(path.as_uri(), url))
     if whole.scheme != "file":
         return url
@@ -99,7 +99,7 @@ def address(url: str, path: Path, site: Path) -> str:
 
 
 def head(pages: list[str], site: Path) -> str:
-    """The style sheets and scripts of all pages, each once, without those of the theme's own bars and menus."""
+    """Return the style sheets and scripts of all pages, each once, without those of the theme's bars and menus."""
     found: dict[str, str] = {}
     for page in pages:
         path = site / f"{page}.html"
@@ -116,48 +116,45 @@ def head(pages: list[str], site: Path) -> str:
 
 
 def book(parts: PARTS, site: Path) -> str:
-    """The whole book as one HTML document."""
-    pages = [page for _, each in parts for page in each]
-    titles = {page: article(page, site) for page in pages}
-    body = [title_page(parts, titles)]
+    """Return the whole book as one HTML document."""
+    pages = {page: article(page, site) for _, each in parts for page in each}
+    given = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))
+    body = [title_page(given["title"], given["author"]), "<nav><p class='name'>Contents</p>"]
+    for caption, each in parts:
+        links = (f'<li><a href="#{slug(page)}">{html.escape(name(pages[page]))}</a></li>' for page in each)
+        body.append(f"<p>{html.escape(caption)}</p><ul>{''.join(links)}</ul>")
+    body.append("</nav>")
     for caption, each in parts:
         body += [f'<h1 class="part">{html.escape(caption)}</h1>'] if caption else []
-        body += [str(titles[page]) for page in each]
+        body += [str(pages[page]) for page in each]
     return (
         f'<!doctype html><html lang="en" data-theme="light" data-mode="light"><head><meta charset="utf-8">'
-        f"<title>{html.escape(settings()['title'])}</title>{head(pages, site)}"
+        f"<title>{html.escape(given['title'])}</title>{head(list(pages), site)}"
         f"<style>{STYLE.read_text(encoding='utf8')}</style></head><body>{''.join(body)}</body></html>"
     )
 
 
-def settings() -> dict[str, str]:
-    """The book's title and authors."""
-    return dict(yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8")))
-
-
-def title_page(parts: PARTS, articles: dict[str, Tag]) -> str:
-    """Title, authors, version, date and licence; then the contents, as links."""
-    given, today = settings(), datetime.date.today()
-    version = re.findall(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf8"), re.MULTILINE)[0]
-    lines = [
-        f'<section class="title"><p class="name">{html.escape(given["title"])}</p><p>{html.escape(given["author"])}</p>'
-        f"<p>Version {version}, {today.day} {today:%B %Y}</p>"
-        "<p>Text and figures: CC BY 4.0. Code: Apache License 2.0.</p></section><nav><p class='name'>Contents</p>"
-    ]
-    for caption, pages in parts:
-        links = (f'<li><a href="#{slug(page)}">{html.escape(name(articles[page]))}</a></li>' for page in pages)
-        lines.append(f"<p>{html.escape(caption)}</p><ul>{''.join(links)}</ul>")
-    return "".join([*lines, "</nav>"])
+def title_page(title: str, author: str) -> str:
+    """Return title, authors, version, date and licence."""
+    today, project = (
+        datetime.date.today(),
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"],
+    )
+    return (
+        f'<section class="title"><p class="name">{html.escape(title)}</p><p>{html.escape(author)}</p>'
+        f"<p>Version {project['version']}, {today.day} {today:%B %Y}</p>"
+        "<p>Text and figures: CC BY 4.0. Code: Apache License 2.0.</p></section>"
+    )
 
 
 def name(found: Tag) -> str:
-    """A page's title."""
+    """Return a page's title."""
     heading = found.find("h2")
     return heading.get_text().strip() if heading else str(found["id"])
 
 
 def write(to: Path, site: Path = SITE, parts: PARTS | None = None) -> None:
-    """Print the site's pages into one PDF."""
+    """Print the site's pages into one PDF, once players and formulas are there."""
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         whole = Path(folder) / "book.html"
@@ -165,7 +162,11 @@ def write(to: Path, site: Path = SITE, parts: PARTS | None = None) -> None:
         path = next(filter(None, map(shutil.which, NAMES)), None)  # else the one that playwright has installed
         browser = playwright.chromium.launch(executable_path=path, args=["--disable-gpu"])
         page = browser.new_page(color_scheme="light")
-        show(page, whole)
+        page.set_default_timeout(PATIENCE)
+        page.emulate_media(media="print", color_scheme="light")
+        page.goto(whole.as_uri())
+        page.wait_for_function(PLAYERS)
+        page.evaluate(READY)
         page.pdf(path=to, outline=True, tagged=True, prefer_css_page_size=True, print_background=True)
         browser.close()
 
@@ -176,15 +177,6 @@ def offer(pdf: Path, site: Path = SITE) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf8")
         page.write_text(HIDDEN.sub(r"\1", text), encoding="utf8")
-
-
-def show(page: Page, whole: Path) -> None:
-    """Open the book and wait until players and formulas are there."""
-    page.set_default_timeout(PATIENCE)
-    page.emulate_media(media="print", color_scheme="light")
-    page.goto(whole.as_uri())
-    page.wait_for_function(PLAYERS)
-    page.evaluate(READY)
 
 
 if __name__ == "__main__":
