@@ -279,11 +279,3 @@ def placed(where: str, ranks: int, libraries: list[str]) -> Settings:
     """Return a measurement of which only place and back ends are known; raises ValueError for no such place."""
     need_where(where, ranks)
     return Settings.model_construct(where=where, ranks=ranks, backends=libraries)
-
-
-def measured_by(**settings: Any) -> Settings:
-    """Return these settings of one measurement; ValueError says in one line what does not fit together."""
-    try:
-        return Settings(**settings)
-    except ValidationError as error:
-        raise ValueError(explain(error)) from None

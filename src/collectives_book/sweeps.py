@@ -23,7 +23,6 @@ from collectives_book.experiment import (
     Size,
     Some,
     SweepExperiment,
-    measured_by,
     placed,
 )
 
@@ -52,7 +51,7 @@ class Sweep(SweepExperiment):
 
     def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
         same = self.model_dump(include={"ranks", "where", "dtype", "in_place", "repetitions", "timeout"})
-        return measured_by(collective=collective, algorithms=algorithms, backends=backends, bytes=self.sizes, **same)
+        return Settings(collective=collective, algorithms=algorithms, backends=backends, bytes=self.sizes, **same)
 
 
 def _need_sizes(one: Settings) -> None:

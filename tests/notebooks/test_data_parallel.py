@@ -55,15 +55,15 @@ def test_wrong_parameters_are_refused(given: dict[str, Any], message: str) -> No
 
 def test_ranks_that_are_started_alike_share_a_launch() -> None:
     many = {"beside": ["gloo", "horovod"], "algorithms": ["ring", "auto"], "fusion": [0, "1M"]}
-    ours = [("p2p", "ring"), ("p2p", "auto"), ("gloo", "default")]
-    horovod = [("horovod", "default")]
-    assert [tuple(each) for each in DataParallel.given(GOOD | many).launches()] == [
-        ("loopback", None, ours),
-        ("horovodrun", "0", horovod),
-        ("horovodrun", "1048576", horovod),
+    names = [("one process", ""), ("p2p", "ring"), ("p2p", "auto"), ("gloo", "default"), ("rates", "")]
+    assert DataParallel.given(GOOD | many).wanted() == [
+        *(("loopback", None, *name) for name in names),
+        ("horovodrun", "0", "horovod", "default"),
+        ("horovodrun", "1048576", "horovod", "default"),
+        ("killed", None, "p2p", "ring"),
     ]
-    emulated = DataParallel.given(GOOD | many | {"where": "cluster:5ms,25MB/s"}).launches()
-    assert {each.where for each in emulated} == {"cluster:5ms,25MB/s"}
+    emulated = DataParallel.given(GOOD | many | {"where": "cluster:5ms,25MB/s"}).wanted()
+    assert {case[0] for case in emulated} == {"cluster:5ms,25MB/s", "killed"}
 
 
 @pytest.mark.extended

@@ -8,12 +8,12 @@ rates.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,7 @@ from collectives_book.experiment import Distinct, Name, RankExperiment, Some
 
 JOINING = ("p2p", "gloo", "horovod", "nccl", "p2p_nccl")
 FUSION = "HOROVOD_FUSION_THRESHOLD"
+KILLED = "killed"  # in place of what starts ranks
 # The killed training has to end within this time, whatever the others wait for.
 KILLED_SECONDS = 120.0
 
@@ -42,14 +43,6 @@ def need_joining(name: str) -> None:
     """Raise ValueError for a back end that joins no replicas here."""
     if name not in JOINING:
         raise ValueError(f"unknown backend: got {name!r}, expected one of {', '.join(JOINING)}")
-
-
-class Launch(NamedTuple):
-    """Ranks that are started together: by what, with which fusion threshold, and what joins them in turn."""
-
-    where: str
-    fusion: str | None
-    joined: list[tuple[str, str]]
 
 
 class DataParallel(RankExperiment):
@@ -94,61 +87,56 @@ class DataParallel(RankExperiment):
         """Return the back end and those beside it."""
         return [self.backend, *self.beside]
 
-    def launches(self) -> list[Launch]:
-        """Return what the ranks of each launch do in turn: they are started alike, in the same environment."""
-        together: dict[tuple[str, str | None], list[tuple[str, str]]] = {}
-        for name in self.libraries():
-            for variant, algorithm in self._variants(name):
-                together.setdefault((starter(name, self.where), variant), []).append((name, algorithm))
-        return [Launch(where, fusion, joined) for (where, fusion), joined in together.items()]
+    def wanted(self) -> list[tuple[str, str | None, str, str]]:
+        """Return the cases: what starts ranks, Horovod's threshold, a back end and its algorithm.
 
-    def _variants(self, name: str) -> Iterator[tuple[str | None, str]]:
+        Those that are started alike stand together: one launch measures them. The killed rank comes last.
+        """
+        joined = [
+            (starter(name, self.where), *variant) for name in self.libraries() for variant in self._variants(name)
+        ]
+        first = joined[0]
+        one, tried = (*first[:2], ONE_PROCESS, ""), (*first[:2], RATES, "")
+        cases = [one, *joined, *([tried] if self.batches else [])]
+        together = [case[:2] for case in cases]
+        cases.sort(key=lambda case: together.index(case[:2]))
+        return [*cases, *([(KILLED, *first[1:])] if self.killed_at else [])]
+
+    def _variants(self, name: str) -> list[tuple[str | None, str, str]]:
         if name == "horovod":
-            yield from ((str(threshold), "default") for threshold in self.fusion)
-        else:
-            yield from ((None, algorithm) for algorithm in (self.algorithms if name in OURS else ["default"]))
-
-    def wanted(self) -> list[tuple[int, tuple[str, str]]]:
-        """Return the cases, each with the number of its launch; the killed rank comes last, by its own launches."""
-        first, *others = (each.joined for each in self.launches())
-        tried = [(RATES, "")] if self.batches else []
-        joined = [[(ONE_PROCESS, ""), *first, *tried], *others, [("killed", "")] if self.killed_at else []]
-        return [(nth, case) for nth, cases in enumerate(joined) for case in cases]
+            return [(str(threshold), name, "default") for threshold in self.fusion]
+        return [(None, name, algorithm) for algorithm in (self.algorithms if name in OURS else ["default"])]
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
-        """Launch the ranks of each number, and at last those of which one is killed."""
-        launches = self.launches()
-        for nth, cases in groupby(left, itemgetter(0)):
-            if nth == len(launches):
-                keep({"rows": [self._killed_and_resumed()]})
+        """Launch the ranks that are started alike, and at last those of which one is killed."""
+        for (where, fusion), cases in groupby(left, itemgetter(0, 1)):
+            joined = [case[2:] for case in cases]
+            if where == KILLED:
+                keep({"rows": [self._killed_and_resumed(fusion, joined)]})
             else:
-                self._train(launches[nth], [case for _, case in cases], keep)
+                self._launched(where, fusion, self.job(joined), keep, self.TIMEOUT)
 
     def job(self, left: Sequence[Any]) -> Row:
-        """Return what ranks are told that one launch starts, to train with these."""
+        """Return what the ranks of one launch are told, to train with these."""
         tried = {"batches": self.batches, "rate": self.base_rate, "epochs": self.epochs, "seeds": self.seeds}
         return {"training": asdict(Training(self.steps, self.batch, self.rate)), "joined": left, "rates": tried}
 
-    def _launched(self, each: Launch, job: Row, on_event: Callable[[Row], None], timeout: float) -> list[Row]:
-        names = list(dict.fromkeys(name for name, _ in each.joined))
-        fusion = {FUSION: each.fusion} if each.fusion is not None else {}
-        return launch(
-            self.TASK,
-            job | {"where": each.where, "backends": names},
-            self.ranks,
-            where=each.where,
-            timeout=timeout,
-            environment=self.variables() | fusion,
-            on_event=on_event,
-        )
-
-    def _train(self, each: Launch, joined: list[tuple[str, str]], keep: Keep) -> None:
-        fusion = {"fusion": int(each.fusion)} if each.fusion is not None else {}
+    def _launched(self, where: str, fusion: str | None, job: Row, keep: Keep, timeout: float) -> list[Row]:
+        own = {} if fusion is None else {"fusion": int(fusion)}
 
         def on_event(event: Row) -> None:
-            keep({"rows": [row | fusion for row in event["rows"]]} if "rows" in event else event)
+            keep({"rows": [row | own for row in event["rows"]]} if "rows" in event else event)
 
-        self._launched(each, self.job(joined), on_event, self.TIMEOUT)
+        return launch(
+            self.TASK,
+            job
+            | {"where": where, "backends": [each for each in self.libraries() if starter(each, self.where) == where]},
+            self.ranks,
+            where=where,
+            timeout=timeout,
+            environment=self.variables() | ({} if fusion is None else {FUSION: fusion}),
+            on_event=on_event,
+        )
 
     def row(self, row: Row) -> Row:
         """Return the row, on known links with what the simulator says of our all-reduce."""
@@ -161,22 +149,21 @@ class DataParallel(RankExperiment):
         seconds = simulate(schedule, on, row["bytes"], chosen.algorithm).seconds
         return row | {"simulated_us": round(seconds * 1e6, 3), "chosen": chosen.algorithm}
 
-    def _killed_and_resumed(self) -> Row:
+    def _killed_and_resumed(self, fusion: str | None, joined: list[tuple[str, str]]) -> Row:
         """Kill a rank, then start all ranks again, which go on from the checkpoint; one row about both."""
-        first = self.launches()[0]
         file = Path(f"{self.output}.checkpoint.pt")
         file.unlink(missing_ok=True)
-        again = self.job(first.joined[:1]) | {"file": str(file.absolute()), "every": self.every}
+        again = self.job(joined) | {"file": str(file.absolute()), "every": self.every}
         try:
-            death = self._killed(first, again | {"killed_at": self.killed_at})
-            events = self._launched(first, again, lambda _: None, KILLED_SECONDS)
+            death = self._killed(fusion, again | {"killed_at": self.killed_at})
+            events = self._launched(starter(self.backend, self.where), fusion, again, lambda _: None, KILLED_SECONDS)
         finally:
             file.unlink(missing_ok=True)
         row: Row = next(event["rows"][0] for event in events if "rows" in event)
         kept = (self.killed_at - 1) // self.every * self.every
         return row | death | {"part": "resumed", "killed_at": self.killed_at, "resumed_after": kept}
 
-    def _killed(self, each: Launch, job: Row) -> Row:
+    def _killed(self, fusion: str | None, job: Row) -> Row:
         """The losses of a run until its last rank is killed, what the launcher says then, and how long after that."""
         last: list[tuple[float, list[float]]] = []
 
@@ -185,7 +172,7 @@ class DataParallel(RankExperiment):
                 last.append((time.monotonic(), event["losses"]))
 
         try:
-            self._launched(each, job, on_event, KILLED_SECONDS)
+            self._launched(starter(self.backend, self.where), fusion, job, on_event, KILLED_SECONDS)
         except RankError as error:
             if not last:
                 raise

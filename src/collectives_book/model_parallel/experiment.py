@@ -15,7 +15,7 @@ from collectives.backends import named
 from collectives.bench import Row, Settings
 from collectives.bench.settings import starter
 from collectives.config import Seconds
-from collectives_book.experiment import Name, RankExperiment, Repetitions, Some, measured_by
+from collectives_book.experiment import Name, RankExperiment, Repetitions, Some
 from collectives_book.model_parallel.volume import ELEMENT, parameters
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
@@ -57,7 +57,7 @@ class ModelParallel(RankExperiment):
 
     def measurements(self) -> list[Settings]:
         """Return the all-reduces that are measured; raises ValueError where the parameters do not fit together."""
-        once = measured_by(
+        once = Settings(
             algorithms=self.algorithms,
             backends=[self.backend],
             ranks=self.ranks,

@@ -31,7 +31,6 @@ from collectives_book.experiment import (
     Some,
     SweepExperiment,
     distinct,
-    measured_by,
 )
 
 # Messages from whose times links are calibrated: of these rates larger ones would take seconds.
@@ -78,7 +77,7 @@ class Scaling(SweepExperiment):
         return [*plain, full, *slow]
 
     def _on(self, ranks: int, where: str, backends: list[str], algorithms: list[str] | None = None) -> Settings:
-        once = measured_by(
+        once = Settings(
             ranks=ranks,
             where=where,
             bytes=self.sizes,

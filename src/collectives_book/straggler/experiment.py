@@ -27,7 +27,6 @@ from collectives_book.experiment import (
     Repetitions,
     Size,
     Some,
-    measured_by,
 )
 
 SEGMENTS = 1  # trees send their buffer whole, so that measured and simulated are the same schedule
@@ -64,7 +63,7 @@ class Straggler(Experiment):
 
     def measurements(self) -> list[Settings]:
         """Return what is measured at every point; raises ValueError where the parameters do not fit together."""
-        once = measured_by(
+        once = Settings(
             algorithms=self.algorithms,
             ranks=self.hosts,
             where=f"cluster:{format_seconds(self.latency)},{format_rate(self.rate)}",
