@@ -27,10 +27,10 @@ def objects(name: str) -> str:
 def fields(of: Schema, whole: Schema | None = None) -> str:
     """Return the properties of an object's schema, a row each; ``whole`` has the ``$defs`` that it refers to.
 
-    >>> print(fields({"properties": {"p": {"type": "integer", "minimum": 1}, "q": {"default": 2}}, "required": ["p"]}))
+    >>> print(fields({"properties": {"p": {"type": "integer"}, "q": {"default": 2}}, "required": ["p"]}))
     | field | takes | needed |
     |---|---|---|
-    | `p` | whole number ≥ 1 | yes |
+    | `p` | whole number | yes |
     | `q` | any value | default `2` |
     """
     defs, needed = (whole or of).get("$defs", {}), of.get("required", ())
@@ -56,12 +56,12 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def takes(field: Schema, defs: Schema) -> str:
-    """Return the values that a field takes.
+    r"""Return the values that a field takes.
 
     >>> takes({"anyOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": "null"}]}, {})
     'list of `a`, `b`; or null'
     >>> takes({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 1024}}, {})
-    'list of whole number ≥ 1, ≤ 1,024'
+    'list of whole number ≥\xa01, ≤\xa01,024'
     """
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
@@ -77,5 +77,7 @@ def takes(field: Schema, defs: Schema) -> str:
     if kind == "string" and "pattern" in field:
         typed = [each for each in TYPED if re.fullmatch(field["pattern"], each)]
         return f"text such as `{typed[0]}`" if typed else f"text that matches `{field['pattern']}`"
-    limits = [f"{sign} {field[name]:,}" for name, sign in LIMITS.items() if field.get(name, WIDEST) < WIDEST]
+    limits = [
+        f"{sign}\N{NO-BREAK SPACE}{field[name]:,}" for name, sign in LIMITS.items() if field.get(name, WIDEST) < WIDEST
+    ]
     return f"{WORDS.get(str(kind), kind)} {', '.join(limits)}".rstrip()
