@@ -11,7 +11,7 @@ from collectives.bench import sweep as module
 from collectives.bench.results import read
 from collectives.bench.sweep import measure_missing, sweep, sweep_path
 from collectives.launch import RankError
-from collectives_book.figures.measured import outcome
+from collectives_book.figures.measured import failed
 
 SETTINGS = Settings(algorithms=["ring", "tree"], backends=["p2p", "gloo"], bytes=[4, 64, 1024], repetitions=1)
 
@@ -93,14 +93,13 @@ def test_what_fails_becomes_rows_and_is_tried_again(ranks: Ranks, tmp_path: Path
     sweep([SETTINGS], tmp_path / "rows")
     assert ranks.launches == [[4, 64, 1024], [1024]]
     assert series(tmp_path / "rows") == [*all_of(4), *all_of(64, failed=True), *all_of(1024)]
-    assert outcome(read(tmp_path / "rows")[0]) == (
-        "Wrong elements: 0. 64 B failed (rank 2 of 4 was killed by SIGKILL)."
-    )
+    lost = failed(read(tmp_path / "rows")[0])
+    assert lost.to_dict() == {"why": {"64 B": "rank 2 of 4 was killed by SIGKILL"}}
     ranks.failures = {}
     sweep([SETTINGS], tmp_path / "rows")
     assert ranks.launches[2:] == [[64]]
     assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
-    assert outcome(read(tmp_path / "rows")[0]) == "Wrong elements: 0."
+    assert failed(read(tmp_path / "rows")[0]) is None
 
 
 def test_what_one_launch_has_measured_is_not_taken_for_the_next_one_s(ranks: Ranks, tmp_path: Path) -> None:

@@ -29,14 +29,8 @@ def rows(**times: tuple[float, ...]) -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
-def test_neighbouring_sizes_are_one_range() -> None:
-    two_ranges = rows(two_tree=(1, 1, 2, 1), chain=(2, 4, 1, 3))
-    assert figures.two_trees_headline(two_ranges) == "two trees win at 4 B to 8 B and 32 B"
-
-
 def test_a_tie_is_no_win() -> None:
-    tied = rows(two_tree=(1.0,), chain=(1.1,))
-    assert figures.two_trees_headline(tied) == "two trees win nowhere"
+    assert [size for size, _, _ in figures.two_trees_won(rows(two_tree=(1, 1, 2, 1), chain=(2, 4, 1, 1.1)))] == [4, 8]
 
 
 @pytest.mark.integration

@@ -1,8 +1,8 @@
-"""What measured rows are called and look like, where they come from by their record, and libraries beside auto."""
+"""Measured rows: names, looks, figures and tables of them, their record in a line, and libraries beside auto."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ import pandas as pd
 
 from collectives.algorithms import Mark
 from collectives.figures.style import Picture, mark
-from collectives.units import format_bytes, many, parse_bytes
-from collectives_book.figures import by_hand as kit
-from collectives_book.figures import statements
+from collectives.units import format_bytes, parse_bytes
+from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Rows
 
 # Our own back ends, and what they add to an algorithm's name.
 OURS = {"p2p": "", "p2p_nccl": " over NCCL"}
+AUTO = {"p2p": Mark("#56B4E9", "*"), "p2p_nccl": Mark("#332288", "X")}
 
 # Columns of whole numbers, which pandas reads as floats where another part of a table has none.
 COUNTS = (
@@ -24,60 +24,110 @@ COUNTS = (
     *("calls", "stages", "stage", "micro_batches", "micro_batch", "kept"),
 )
 
+# More series than these cannot be told apart in a figure.
+MOST_SERIES = 10
+
 # What a table calls a library.
 LIBRARIES = {"gloo": "gloo", "mpi": "Open MPI", "horovod": "Horovod"}
 
 
 def label(backend: str, algorithm: str) -> str:
-    """The name of a series: our algorithms by their own name, a library by the library's.
+    """Return the name of a series: our algorithms by their own name, a library's own choice by the library's.
 
     >>> label("p2p", "two_tree"), label("gloo", "default"), label("mpi", "ring")
-    ('two_tree', 'gloo (its own choice)', 'mpi (ring)')
+    ('two_tree', 'gloo', 'mpi (ring)')
     """
     if backend in OURS:
         return f"{algorithm}{OURS[backend]}"
-    return f"{backend} (its own choice)" if algorithm == "default" else f"{backend} ({algorithm})"
+    return backend if algorithm == "default" else f"{backend} ({algorithm})"
 
 
 def look(backend: str, algorithm: str) -> Mark:
-    """The look of a series: its algorithm's; its back end's where a library or ``auto`` chose the algorithm."""
-    return mark(backend if algorithm in ("default", "auto") else algorithm)
+    """Return the look of a series: its algorithm's; its back end's where a library chose the algorithm."""
+    return AUTO[backend] if algorithm == "auto" else mark(backend if algorithm == "default" else algorithm)
 
 
 def asked(rows: Rows) -> list[str]:
-    """Each row's algorithm as it was asked for: "auto" is a series of its own, whatever it chose."""
+    """Return each row's algorithm as it was asked for: "auto" is a series of its own, whatever it chose."""
     chosen = rows.auto if "auto" in rows else [False] * len(rows)
     return ["auto" if auto else name for name, auto in zip(rows.algorithm, chosen, strict=True)]
 
 
 def names(rows: Rows) -> list[str]:
-    """The name of each row's series."""
+    """Return the name of each row's series."""
     return [label(*pair) for pair in zip(rows.backend, asked(rows), strict=True)]
 
 
-def prominent(rows: Rows, names: Sequence[str]) -> list[str]:
-    """Of the names in the column ``series`` those that a figure can tell apart: libraries, and the rows in front.
+def times(rows: Rows, along: str = "bytes", **more: Any) -> Picture:
+    """Return the figure of each series' median time, by the size of the buffer or by the number of ranks.
 
-    All, if they are few enough; otherwise a library's own choice, what is ahead at the largest size or has the highest
-    bandwidth, because a figure's message names it, and then whatever has the lowest median at the most places.
+    Simulated times and bounds are drawn where rows have them. ``more`` are arguments of `kit.curves`.
     """
-    rows = rows.reset_index(drop=True)
-    lowest = rows.groupby("bytes").median_us.idxmin()
-    ahead, libraries = Counter(rows.series[lowest]), set(rows.series[rows.algorithm == "default"])
-    in_message = {rows.series[lowest.iloc[-1]], rows.series[rows.busbw.idxmax()]}
-    ordered = sorted(names, key=lambda name: (name not in libraries, name not in in_message, -ahead[name]))
-    return ordered[: kit.MOST_SERIES]
+    if rows.empty:
+        return kit.nothing()
+    computed = {name: rows[f"{name}_us"].astype(float) for name in ("simulated", "bound") if f"{name}_us" in rows}
+    values = rows.assign(y=rows.median_us, low=rows.low_us, high=rows.high_us, **computed)
+    return _curves(values, along, kit.US, "time", **more)
+
+
+def bandwidths(rows: Rows, unit: str = "GB/s") -> Picture:
+    """Return the figure of each series' bus bandwidth by the size of the buffer, in GB/s or MB/s."""
+    if rows.empty:
+        return kit.nothing()
+    moved = rows.busbw * rows.median_us * {"GB/s": 1, "MB/s": 1e3}[unit]
+    columns = {"y": "median_us", "low": "high_us", "high": "low_us", "simulated": "simulated_us"}
+    values = rows.assign(**{name: moved / rows[column] for name, column in columns.items() if column in rows})
+    return _curves(values, "bytes", kit.Axis("bus bandwidth", f"{{:.3g}} {unit}".format), unit)
+
+
+def collectives(rows: Rows) -> Picture:
+    """Return `times` of several collectives, a small panel for each, all to one scale."""
+    lines = -(-rows.collective.nunique() // 2)
+    return times(rows, facet="collective", title=_plain, columns=2, height=1.2 + 1.8 * lines)
+
+
+def _curves(rows: Rows, along: str, axis: kit.Axis, what: str, **more: Any) -> Picture:
+    rows = rows.reset_index(drop=True).assign(series=names(rows), asked=asked(rows))
+    best = rows.groupby(["collective", "ranks", "bytes"]).median_us.rank().groupby(rows.series, sort=False).min()
+    left = [*best.sort_values(kind="stable").index[MOST_SERIES:]]
+    looks = {row.series: look(row.backend, row.asked) for row in rows.itertuples()}
+    by = {"bytes": kit.BYTES, "ranks": kit.RANKS}[along]
+    of = ", ".join(map(_plain, dict.fromkeys(rows.collective)))
+    about = f"{of} on {statements.span(rows.ranks, '{:.0f}'.format)} ranks, {what} by {by.name}"
+    more |= {name: name for name in ("simulated", "bound") if name in rows and rows[name].notna().any()}
+    more |= {"interval": ("low", "high"), "looks": looks.__getitem__}
+    drawn = kit.curves(rows[~rows.series.isin(left)], along, "y", "series", (by, axis), about, **more)
+    return replace(drawn, caption=f"Not drawn, because others are faster: {', '.join(left)}." if left else "")
+
+
+def table(rows: Rows, lines: str = "bytes") -> Rows:
+    """Return median times in microseconds: a column for each series, a line for each size or "collective"."""
+    if rows.empty:
+        return rows[[]]
+    rows = rows.sort_values("bytes", kind="stable")
+    written = [format_bytes(each) if lines == "bytes" else _plain(each) for each in rows[lines]]
+    named = rows.assign(series=names(rows), line=written)
+    wide = named.pivot(index="line", columns="series", values="median_us")
+    wide = wide.map("{:,.0f}".format, na_action="ignore").fillna("none").rename_axis(index=None, columns=None)
+    return wide.loc[[*dict.fromkeys(named.line)], [*dict.fromkeys(named.series)]]
+
+
+def failed(rows: Rows) -> Rows | None:
+    """Return sizes that failed or have wrong elements, and why, as a table; None if there is none."""
+    wrong = rows.wrong.fillna(0) if "wrong" in rows else pd.Series(0, rows.index)
+    why = rows.error.str.partition("\n")[0].fillna(wrong.map("{:.0f} wrong elements".format))
+    lost = rows.assign(size=rows.bytes.map(format_bytes), why=why)[rows.error.notna() | (wrong > 0)]
+    return lost.drop_duplicates("bytes").set_index("size")[["why"]] if len(lost) else None
 
 
 def part(rows: Rows, name: str) -> Rows:
-    """The rows of one part, with the columns that it has; counts are whole numbers again."""
+    """Return the rows of one part, with the columns that it has; counts are whole numbers again."""
     found = rows[rows.part == name].dropna(axis="columns", how="all").reset_index(drop=True)
     return found.astype({column: int for column in COUNTS if column in found and found[column].notna().all()})
 
 
-def plain(rows: Rows) -> str:
-    """The rows' collective as a sentence has it: ``all-reduce``."""
-    return str(rows.collective.iloc[0]).replace("_", "-")
+def _plain(collective: str) -> str:
+    return collective.replace("_", "-")
 
 
 # Where ranks were, as a sentence goes on; whatever starts them on a cluster, these are its own words.
@@ -91,61 +141,35 @@ WHERE = {
 }
 
 
-def machine(record: dict[str, Any]) -> str:
-    """One sentence about where the rows come from, out of their record."""
-    settings, first = record["settings"][0], record["environment"][0]
-    ranks = statements.listed([str(ranks) for ranks in dict.fromkeys(each["ranks"] for each in record["settings"])])
-    confidence = statements.intervals(each["repetitions"] for each in record["settings"])
-    return (
-        f"Measured on {ranks} ranks ({WHERE[settings['where'].partition(':')[0]]}; {first['processor']}, "
-        f"{first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}), with torch {first['torch']}, "
-        f"{settings['dtype']}: medians of {settings['repetitions']} calls after "
-        f"{many(settings['warmups'], 'warm-up')}, {_interleaved(record['environment'])}, each sample "
-        f"the slowest rank's time, with {confidence}."
-    )
-
-
 def sourced(drawn: Picture, record: dict[str, Any], stem: str | Path) -> Picture:
-    """The figure with a caption: where, when, on what, how surely and by which command its rows were measured."""
-    return replace(drawn, caption=provenance(record, stem))
+    """Return the figure with `provenance` in its caption."""
+    return replace(drawn, caption=f"{drawn.caption} {provenance(record, stem)}".strip())
 
 
 def provenance(record: dict[str, Any], stem: str | Path) -> str:
-    """One line about where the rows at ``stem`` come from, out of their record."""
+    """Return a line about the rows at ``stem``: where, when, on what, how surely and by which command measured."""
     settings = record["settings"][0]
     ranks = statements.span([each["ranks"] for each in record["settings"]], "{:.0f}".format)
     place = WHERE[settings.get("where", "loopback").partition(":")[0]]
-    said = [
-        f"Measured on {ranks} ranks, {place}",
-        record.get("date", ""),
-        computer(record),
-        versions(record),
-        sureness(record),
-        command(record, stem),
-    ]
-    return f"{' · '.join(part for part in said if part)}."
-
-
-def source(record: dict[str, Any], stem: str | Path) -> str:
-    """Sentences of a page about rows without a figure: the machine, how surely, and their command as code."""
-    return f"Measured on {computer(record)}: {sureness(record)}. `{command(record, stem)}` measures it again."
+    said = [record.get("date"), computer(record), versions(record), sureness(record), command(record, stem)]
+    return " · ".join([f"Measured on {ranks} ranks, {place}", *filter(None, said)]) + "."
 
 
 def computer(record: dict[str, Any]) -> str:
-    """The machine: processor, cores, memory and system."""
+    """Return the machine: processor, cores, memory and system."""
     first = record["environment"][0]
     return f"{first['processor']}, {first['usable_cores']} cores, {first['memory_gib']:g} GiB, {first['system']}"
 
 
 def versions(record: dict[str, Any]) -> str:
-    """Python, torch and the commit of the code that measured."""
+    """Return Python, torch and the commit of the code that measured."""
     first = record["environment"][0]
     known = {"Python": first["python"], "torch": first.get("torch"), "commit": first["commit"]}
     return ", ".join(f"{name} {version}" for name, version in known.items() if version)
 
 
 def sureness(record: dict[str, Any]) -> str:
-    """How often each point was measured, and the true confidence of its interval; empty if the record says neither."""
+    """Return how often each point was measured, and its interval's true confidence; empty where no record says it."""
     counts = [each["repetitions"] for each in record.get("settings", []) if each.get("repetitions")]
     if not counts:
         return ""
@@ -154,40 +178,30 @@ def sureness(record: dict[str, Any]) -> str:
 
 
 def command(record: dict[str, Any], stem: str | Path) -> str:
-    """What measures the rows again: a notebook with its preset, or `collectives bench` for rows without a notebook."""
+    """Return what measures the rows again: a notebook with its preset, or `collectives bench` without a notebook."""
     name, folder = Path(stem).name, Path(stem).parent.name
-    if not (home := _notebooks(stem, name)):
-        return _bench(record["settings"], record.get("variables", {}))
-    if (home / "presets" / f"{folder}.yaml").exists():
-        return f"collectives run experiments/{name}.ipynb --preset {folder}"
-    return f"collectives run experiments/{name}.ipynb  # with the settings of its record"
-
-
-def _notebooks(stem: str | Path, name: str) -> Path | None:
-    """The folder of the notebook that wrote rows to ``stem``; None if there is none."""
-    above = [folder for folder in Path(stem).resolve().parents if folder.name == "experiments"]
-    return next((folder for folder in above if (folder / f"{name}.ipynb").exists()), None)
+    above = [each for each in Path(stem).resolve().parents if each.name == "experiments"]
+    if not (home := next((each for each in above if (each / f"{name}.ipynb").exists()), None)):
+        variables, by_dtype = record.get("variables", {}), groupby(record["settings"], lambda each: each["dtype"])
+        return " && ".join(_bench([*each], variables) for _, each in by_dtype)
+    known = (home / "presets" / f"{folder}.yaml").exists()
+    preset = f"--preset {folder}" if known else " # with the settings of its record"
+    return f"collectives run experiments/{name}.ipynb {preset}"
 
 
 def _bench(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
-    """A command for all settings that differ in their number of ranks only, and another for each other dtype."""
-    dtypes = dict.fromkeys(each["dtype"] for each in wanted)
-    return " && ".join(_bench_once([each for each in wanted if each["dtype"] == dtype], variables) for dtype in dtypes)
-
-
-def _bench_once(wanted: list[dict[str, Any]], variables: dict[str, str]) -> str:
+    """Return a command for settings that differ in their number of ranks only."""
     several = {"algorithm": "algorithms", "backend": "backends", "bytes": "bytes"}
     ranks = " ".join(str(each["ranks"]) for each in wanted)
     settings = wanted[0] | {"ranks": ranks, "bytes": [_typed(nbytes) for nbytes in wanted[0]["bytes"]]}
-    lists = [f"--{option} {' '.join(settings[name])}" for option, name in several.items()]
-    single = ("collective", "ranks", "where", "repetitions", "warmups")
-    begin = [f"{name}={value}" for name, value in variables.items()]
-    dtype = [] if settings["dtype"] == "float32" else [f"--dtype {settings['dtype']}"]
-    return " ".join([*begin, "collectives bench", *(f"--{each} {settings[each]}" for each in single), *dtype, *lists])
+    single = ["collective", "ranks", "where", "repetitions", "warmups", *["dtype"][: settings["dtype"] != "float32"]]
+    options = [f"--{each} {settings[each]}" for each in single]
+    options += [f"--{option} {' '.join(settings[name])}" for option, name in several.items()]
+    return " ".join([*(f"{name}={value}" for name, value in variables.items()), "collectives bench", *options])
 
 
 def _typed(nbytes: int) -> str:
-    """A size as one types it.
+    """Return a size as one types it.
 
     >>> _typed(65536), _typed(4), _typed(1000)
     ('64K', '4', '1000')
@@ -196,45 +210,28 @@ def _typed(nbytes: int) -> str:
     return short if parse_bytes(short) == nbytes else str(nbytes)
 
 
-def _interleaved(ranks: list[dict[str, Any]]) -> str:
-    """Which series were measured in turn: those of one launch."""
-    launches = dict.fromkeys((rank.get("where", ""), ", ".join(rank.get("backends", []))) for rank in ranks)
-    if len(launches) == 1:
-        return "all series interleaved"
-    each = "; ".join(f"{backends} by {where}" for where, backends in launches)
-    return f"series of one launch interleaved, but not the launches ({each})"
+def over_auto(rows: Rows, named: bool = False) -> Rows:
+    """Return libraries' rows with their time over auto's, ``low``, ``ratio`` and ``high`` as intervals allow.
 
-
-def outcome(rows: Rows) -> str:
-    """Sentences about what came out: how many elements were wrong, and which sizes failed, each with its reason."""
-    failed = rows[rows.error.notna()].drop_duplicates("bytes")
-    reasons = [f"{format_bytes(row.bytes)} failed ({row.error.splitlines()[0]})." for row in failed.itertuples()]
-    wrong = int(rows.wrong.sum()) if "wrong" in rows else 0
-    return " ".join([f"Wrong elements: {wrong}.", *reasons])
-
-
-def over_auto(rows: Rows) -> Rows:
-    """For each number of ranks, size and library: its time over auto's, ``low`` and ``high`` as intervals allow.
-
-    ``chosen`` is what auto took. Of a library only its own choice counts; sizes that failed are left out.
+    ``chosen`` is what auto took. Of a library its own choice counts; with ``named`` so does what was asked for by name.
+    Sizes that failed are left out.
     """
-    found = []
-    for (ranks, nbytes), group in rows[rows.error.isna()].groupby(["ranks", "bytes"]):
-        (auto,) = group[group.backend.isin(OURS) & group.auto].itertuples()
-        for library in group[~group.backend.isin(OURS) & (group.algorithm == "default")].itertuples():
-            low, middle, high = statements.ratio(library, auto)
-            point = {"ranks": ranks, "bytes": nbytes, "library": LIBRARIES[library.backend], "chosen": auto.algorithm}
-            found.append(point | {"low": low, "ratio": middle, "high": high})
-    return pd.DataFrame(found)
+    rows = rows[rows.error.isna()].sort_values(["ranks", "bytes"], kind="stable")
+    own = rows.backend.isin(OURS)
+    others = rows[~own & (named | (rows.algorithm == "default"))]
+    auto = rows[own & rows.auto].set_index(["ranks", "bytes"])
+    auto = auto.loc[[*zip(others.ranks, others.bytes, strict=True)]].set_index(others.index)
+    ratios = zip(("low", "ratio", "high"), statements.ratio(others, auto), strict=True)
+    return others.assign(library=others.backend.map(LIBRARIES), chosen=auto.algorithm, **dict(ratios))
 
 
 def quickest_library(beside: Rows) -> Rows:
-    """Of `over_auto` the quickest one at each point."""
+    """Return of `over_auto` the quickest library at each point."""
     return beside.loc[beside.groupby(["ranks", "bytes"]).ratio.idxmin()]
 
 
 def ratio_table(beside: Mapping[str, Rows]) -> Rows:
-    """The ratios of several `over_auto` by their name, number of ranks and library; a column for each size."""
+    """Return the ratios of several `over_auto` by their name, number of ranks and library; a column for each size."""
     rows = pd.concat([each.assign(over=name, ranks=each.ranks.map("{} ranks".format)) for name, each in beside.items()])
     wide = rows.pivot_table(index=["over", "ranks", "library"], columns="bytes", values="ratio", sort=False)
     return wide.map("{:.2f}".format).rename(columns=format_bytes).rename_axis(index=[None] * 3, columns=None)

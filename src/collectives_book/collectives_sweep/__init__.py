@@ -1,1 +1,0 @@
-"""The notebook collectives-sweep: every collective by every back end."""
