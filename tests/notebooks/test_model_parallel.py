@@ -94,7 +94,7 @@ def test_every_pipeline_equals_one_process_and_idles_at_least_as_the_formula_say
 
 @pytest.mark.integration
 def test_alternative_texts_have_the_rows_numbers(rows: Any) -> None:
-    assert "tensor parallel from" in figures.sent(figures.steps(rows, 5)).alt
+    assert "tensor from" in figures.sent(figures.steps(rows, 5)).alt
     assert "of 3 micro-batches, measured. gpipe: stages idle" in figures.timeline(rows, 3).alt
     assert "gpipe from " in figures.idle(rows, 1e-3).alt
 

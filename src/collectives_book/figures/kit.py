@@ -197,6 +197,7 @@ def dots(
     predicted: str | None = None,
     looks: Callable[[str], Mark] = mark,
     facet: str | None = None,
+    is_x_shared: bool = True,
     height: float | None = None,
     then: Callable[[Sequence[Axes], Theme], None] | None = None,
 ) -> Picture:
@@ -216,7 +217,7 @@ def dots(
     def paint(figure: Figure, theme: Theme) -> None:
         beside = [so.Dodge(by=["color"], gap=0.2)] if several else []
         plot = so.Plot(rows.astype({by: str}), x=x, y=y, color=by, marker=by)
-        plot = plot.facet(col=facet, order=panels).label(**UNTITLED) if facet else plot
+        plot = plot.facet(col=facet, order=panels).share(x=is_x_shared).label(**UNTITLED) if facet else plot
         plot = plot.add(so.Dot(pointsize=6), *beside, orient="y", legend=False)
         if interval:
             bars = so.Range(linewidth=1.2)
@@ -231,12 +232,14 @@ def dots(
             panel.set_ylabel("")
             panel.grid(visible=False, axis="y")
         kinds = {"predicted": {"ls": "", "marker": "|", "ms": 9}} if predicted else {}
-        legend(figure, theme, {name: looks(name) for name in names} if by != y else {}, kinds, rows, ls="")
+        series = {name: looks(name) for name in names} if by != y else {}
+        legend(figure, theme, series, kinds, rows if interval else (), ls="")
         if then:
             then(figure.axes, theme)
 
-    beside_y = [f", {name}" for name in rows[by]] if by != y else [""] * len(rows)
-    shown = [f"{name}{more} {axis.form(value)}" for name, more, value in zip(rows[y], beside_y, rows[x], strict=True)]
+    told = [*([facet] if facet else []), y, *([by] if by != y else [])]
+    names_of = rows[told].astype(str).agg(", ".join, axis="columns")
+    shown = [f"{name} {axis.form(value)}" for name, value in zip(names_of, rows[x], strict=True)]
     return drawn(paint, about, height or 1.2 + (0.2 + 0.2 * (len(names) if several else 1)) * len(lines), shown)
 
 

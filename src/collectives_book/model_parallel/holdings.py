@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from collectives.figures.style import Picture, Theme, picture
-from collectives_book.figures import by_hand as kit
+from collectives_book.figures import kit
 
 # A part of a matrix: from and to which share of its rows, from and to which of its columns.
 Part = tuple[float, float, float, float]
