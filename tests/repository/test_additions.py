@@ -12,13 +12,12 @@ import nbformat
 import pytest
 
 from collectives.bench import results
-from course import tiny
 from places import ROOT
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 PACKAGE = Path("src/collectives")
 BOOK = Path("src/collectives_book")
-COPIED = ("src", "experiments", "assignments")
+COPIED = ("src", "experiments")
 
 ALGORITHM = '''
 
@@ -138,23 +137,19 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return Copy(tmp_path_factory.mktemp("copy"))
 
 
-def test_an_algorithm_is_a_function_and_an_entry(copy: Copy) -> None:
+def test_an_algorithm_is_a_function_and_an_entry_and_a_machine_is_a_file(copy: Copy) -> None:
     copy.append(PACKAGE / "algorithms" / "ring.py", ALGORITHM)
     entry = '    ("all_reduce", "mirrored"): Algorithm(ring.mirrored),'
     copy.insert(PACKAGE / "algorithms" / "__init__.py", "        hierarchical.hierarchical_tree", entry)
+    copy.append(PACKAGE / "machines" / "two-rooms.yaml", MACHINE)
     assert "mirrored" in [row["algorithm"] for row in copy.rows("list -p 4")]
     assert "+0<1" in copy.collectives("show all_reduce mirrored -p 4")
     assert "counted" in copy.collectives("verify all_reduce mirrored -p 5")
-    there, back = (copy.rows(f"simulate all_reduce {name} -p 6 --bytes 64K")[0] for name in ("ring", "mirrored"))
-    assert there["seconds"] == back["seconds"]
+    simulate = "simulate all_reduce {} -p 6 --bytes 64K --machine two-rooms"
+    there, back = (copy.rows(simulate.format(name))[0] for name in ("ring", "mirrored"))
+    assert (there["machine"], there["seconds"]) == ("two-rooms", back["seconds"])
     (row,) = copy.rows("bench --algorithm mirrored --ranks 3 --bytes 64 --repetitions 2")
     assert (row["algorithm"], row["wrong"]) == ("mirrored", 0)
-
-
-def test_a_machine_is_a_file(copy: Copy) -> None:
-    copy.append(PACKAGE / "machines" / "two-rooms.yaml", MACHINE)
-    (row,) = copy.rows("simulate all_reduce ring -p 4 --machine two-rooms --bytes 8")
-    assert row["machine"] == "two-rooms"
 
 
 def test_a_back_end_is_a_file_and_an_entry(copy: Copy) -> None:
@@ -185,12 +180,3 @@ def test_an_experiment_is_a_class_a_notebook_and_two_entries(copy: Copy) -> None
     rows, record = results.read(copy.folder / "experiments" / "results" / "quick" / "ring-times")
     assert rows.ranks.tolist() == [2, 3]
     assert record["settings"][0]["latency"] == 5e-6
-
-
-def test_an_assignment_is_a_folder(copy: Copy) -> None:
-    folder = tiny.write(copy.folder / "assignments")
-    copy.collectives("handout assignments/tiny --output mine")
-    (grade,) = copy.rows(f"grade assignments/tiny {folder / 'reference'} --unsafe")
-    assert (grade["points"], grade["of"]) == (8, 8)
-    (grade,) = copy.rows("grade assignments/tiny mine --unsafe")
-    assert grade["points"] == 0
