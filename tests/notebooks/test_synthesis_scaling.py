@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from collectives_book.synthesis.scaling import COLUMNS, LIMIT, TABLE, asked, row
+from collectives_book.synthesis import COLUMNS, LIMIT, TABLE, asked, row
 
 with TABLE.open(newline="") as file:
     ROWS = list(csv.DictReader(file))

@@ -70,14 +70,16 @@ def times(rows: Rows, along: str = "bytes", **more: Any) -> Picture:
     return _curves(values, along, kit.US, "time", **more)
 
 
-def bandwidths(rows: Rows, unit: str = "GB/s") -> Picture:
-    """Return the figure of each series' bus bandwidth by the size of the buffer, in GB/s or MB/s."""
+def bandwidths(rows: Rows, unit: str = "GB/s", **more: Any) -> Picture:
+    """Return the figure of each series' bus bandwidth by the size of the buffer, in GB/s or MB/s, as `times` has it."""
     if rows.empty:
         return kit.nothing()
     moved = rows.busbw * rows.median_us * {"GB/s": 1, "MB/s": 1e3}[unit]
-    columns = {"y": "median_us", "low": "high_us", "high": "low_us", "simulated": "simulated_us"}
-    values = rows.assign(**{name: moved / rows[column] for name, column in columns.items() if column in rows})
-    return _curves(values, "bytes", kit.Axis("bus bandwidth", f"{{:.3g}} {unit}".format), unit)
+    columns = {"y": "median_us", "low": "high_us", "high": "low_us", "simulated": "simulated_us", "bound": "bound_us"}
+    known = {name: rows[column].astype(float) for name, column in columns.items() if column in rows}
+    values = rows.assign(**{name: moved / us for name, us in known.items()})
+    axis = kit.Axis("bus bandwidth", f"{{:.3g}} {unit}".format)
+    return _curves(values, "bytes", axis, unit, **{"bounded": "bound"} | more)
 
 
 def collectives(rows: Rows) -> Picture:
@@ -94,9 +96,9 @@ def _curves(rows: Rows, along: str, axis: kit.Axis, what: str, **more: Any) -> P
     by = {"bytes": kit.BYTES, "ranks": kit.RANKS}[along]
     of = ", ".join(map(_plain, dict.fromkeys(rows.collective)))
     about = f"{of} on {statements.span(rows.ranks, '{:.0f}'.format)} ranks, {what} by {by.name}"
-    more |= {name: name for name in ("simulated", "bound") if name in rows and rows[name].notna().any()}
-    more |= {"interval": ("low", "high"), "looks": looks.__getitem__}
-    drawn = kit.curves(rows[~rows.series.isin(left)], along, "y", "series", (by, axis), about, **more)
+    own: dict[str, Any] = {"interval": ("low", "high"), "looks": looks.__getitem__}
+    own |= {name: name for name in ("simulated", "bound") if name in rows and rows[name].notna().any()}
+    drawn = kit.curves(rows[~rows.series.isin(left)], along, "y", "series", (by, axis), about, **own | more)
     return replace(drawn, caption=f"Not drawn, because others are faster: {', '.join(left)}." if left else "")
 
 

@@ -1,6 +1,6 @@
 """The table of how long synthesis takes: all-gathers on growing topologies, asked one after the other.
 
-``python -m collectives_book.synthesis.scaling`` asks again and writes the table, within ten minutes.
+``python -m collectives_book.synthesis`` asks again and writes the table, within ten minutes.
 
 Each question has as few steps as the diameter allows, DGX-1's one more. It has as few rounds as these steps, or as the
 bound: what a rank receives over what enters in a round.
@@ -17,7 +17,7 @@ from collectives.schedule import Ints
 from collectives.synthesis.few_steps import diameter, least_rounds, synthesize
 from collectives.topology.graph import graph, rank_links
 
-TABLE = Path(__file__).resolve().parents[3] / "experiments" / "results" / "reference" / "synthesis" / "scaling.csv"
+TABLE = Path(__file__).resolve().parents[2] / "experiments" / "results" / "reference" / "synthesis" / "scaling.csv"
 LIMIT = 60.0
 COLUMNS = ("topology", "ranks", "chunks", "steps", "rounds", "verdict", "why", "seconds")
 
