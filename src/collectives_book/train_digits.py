@@ -18,7 +18,18 @@ from datetime import timedelta
 
 import torch
 
-from collectives_book.data_parallel.training import Replicas, State, Step, Training, alone, descend, over, step, train
+from collectives_book.data_parallel.training import (
+    Optimize,
+    Replicas,
+    State,
+    Step,
+    Training,
+    alone,
+    descend,
+    joined,
+    step,
+    train,
+)
 from collectives_book.digits import Samples, accuracy, digits
 
 # Steps from one printed loss to the next.
@@ -30,12 +41,7 @@ def main(arguments: list[str]) -> None:
     asked = options(arguments)
     torch.set_num_threads(1)
     training = Training(asked.steps, asked.batch, asked.rate, seed=asked.seed)
-    replicas = join(asked.backend, asked.algorithm, asked.timeout)
-    take_step, optimize = step, descend
-    if asked.backend == "horovod":
-        from collectives_book.data_parallel import horovod_training
-
-        take_step, optimize = horovod_training.step, horovod_training.optimize
+    replicas, take_step, optimize = join(asked.backend, asked.algorithm, asked.timeout)
     state = train(training, replicas, shown(take_step), optimize=optimize, file=asked.checkpoint, every=asked.every)
     if replicas.rank == 0:
         tested = digits()[1].to(replicas.device)
@@ -66,16 +72,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def join(name: str, algorithm: str, timeout: float) -> Replicas:
-    """The replicas that torchrun or horovodrun started; one alone where neither did."""
-    if name == "horovod" and "HOROVOD_RANK" in os.environ:
-        from collectives_book.data_parallel import horovod_training
-
-        return horovod_training.replicas()
-    if "RANK" not in os.environ:
-        return alone()
-    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    return over(name, algorithm)
+def join(name: str, algorithm: str, timeout: float) -> tuple[Replicas, Step, Optimize]:
+    """Return the replicas that torchrun or horovodrun started, how they take a step, and their optimizer."""
+    if name != "horovod" or "HOROVOD_RANK" not in os.environ:
+        if "RANK" not in os.environ:
+            return alone(), step, descend
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    return joined(name, algorithm)
 
 
 def shown(take_step: Step) -> Step:

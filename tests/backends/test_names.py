@@ -16,7 +16,7 @@ MAY_NAME = {"collectives_book/scaling/targets.py"}
 # NCCL's tuner reads what NCCL itself took, where that was measured.
 MAY_NAME |= {"collectives/cli/export.py"}
 # Data-parallel training by Horovod's own optimizer, which no other library has.
-MAY_NAME |= {f"collectives_book/data_parallel/{name}.py" for name in ("ranks", "experiment", "figures")}
+MAY_NAME |= {f"collectives_book/data_parallel/{name}.py" for name in ("training", "experiment", "figures")}
 MAY_NAME |= {"collectives_book/train_digits.py"}
 # In PyTorch's dumps gloo's calls, whoever made them, have states of their own.
 MAY_NAME |= {"collectives/logs/flight/dump.py"}

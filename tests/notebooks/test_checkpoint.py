@@ -14,8 +14,7 @@ import psutil
 import pytest
 import torch
 
-from collectives_book.data_parallel import checkpoint
-from collectives_book.data_parallel.training import State, Training, alone, step, train
+from collectives_book.data_parallel.training import State, Training, alone, broadcast, load, step, train, write
 
 TRAINING = Training(steps=30, batch=256, width=16)
 
@@ -63,7 +62,7 @@ def test_a_write_that_is_interrupted_leaves_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "run.pt"
-    checkpoint.save(file, {"losses": [1.0]})
+    write(file, {"losses": [1.0]})
 
     def interrupted(content: Any, stream: Any) -> None:
         stream.write(b"half")
@@ -71,8 +70,8 @@ def test_a_write_that_is_interrupted_leaves_the_last_checkpoint(
 
     monkeypatch.setattr(torch, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(file, {"losses": [2.0]})
-    assert checkpoint.load(file, alone()) == {"losses": [1.0]}
+        write(file, {"losses": [2.0]})
+    assert load(file, alone()) == {"losses": [1.0]}
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
 
 
@@ -85,7 +84,7 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     torch.save({"losses": Attack()}, "run.pt")
     with pytest.raises(ValueError, match=r"invalid checkpoint run\.pt: "):
-        checkpoint.load("run.pt", alone())
+        load("run.pt", alone())
     assert not Path("attacked").exists()
 
 
@@ -111,7 +110,7 @@ def test_bytes_travel_in_whole_words(size: int) -> None:
     data = bytes(number % 251 for number in range(size))
     sent: list[int] = []
     replicas = alone()._replace(broadcast=lambda tensor: sent.append(tensor.numel()))
-    assert checkpoint.broadcast(data, replicas) == data
+    assert broadcast(data, replicas) == data
     assert sent == ([1, -(-size // 8)] if size else [1])
 
 
@@ -170,7 +169,7 @@ def test_torchrun_starts_all_ranks_again_and_they_resume(tmp_path: Path) -> None
     assert len(begun) == 2, f"the ranks were to begin twice:\n{said}"
     assert begun[0] == 1
     assert begun[1] % 20 == 1
-    one, other = (checkpoint.load(tmp_path / f"{name}.pt", alone()) or {} for name in ("undisturbed", "disturbed"))
+    one, other = (load(tmp_path / f"{name}.pt", alone()) or {} for name in ("undisturbed", "disturbed"))
     assert len(one["losses"]) == 600
     assert one["losses"] == other["losses"]
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])

@@ -16,18 +16,7 @@ from collectives.backends import backend
 from collectives.bench.settings import Row
 from collectives.bench.statistics import interval_us, microseconds
 from collectives.bench.task import gathered, report_rows
-from collectives_book.data_parallel.training import (
-    Optimize,
-    Replicas,
-    State,
-    Step,
-    Training,
-    alone,
-    descend,
-    over,
-    step,
-    train,
-)
+from collectives_book.data_parallel.training import Replicas, State, Step, Training, alone, joined, step, train
 from collectives_book.digits import Samples, accuracy, digits
 
 P = ParamSpec("P")
@@ -81,15 +70,6 @@ def replicated(training: Training, name: str, algorithm: str, settings: Row, rep
     if sums and replicas.device.type == "cpu":  # on a GPU a call returns before it is done
         row["reduce_us"] = interval_us(slowest(sums)[WARMUPS:])["median_us"]
     return row | {"backend": name, "ranks": replicas.ranks, "where": settings["where"]}
-
-
-def joined(name: str, algorithm: str) -> tuple[Replicas, Step, Optimize]:
-    """The replicas of a back end, how they take a step, and their optimizer."""
-    if name == "horovod":
-        from collectives_book.data_parallel import horovod_training
-
-        return horovod_training.replicas(), horovod_training.step, horovod_training.optimize
-    return over(name, algorithm), step, descend
 
 
 def timed(act: Callable[P, T], seconds: list[float]) -> Callable[P, T]:

@@ -2,14 +2,22 @@
 
 Each replica computes the gradient of its shard of the batch. The sum over all replicas is the gradient of the whole
 batch, so every replica takes the step that one process with the whole batch would take.
+
+A checkpoint is all that a run needs to resume, in one file that is complete or absent. Rank 0 writes it under another
+name and moves it to its place, so a rank that dies while it writes leaves the last checkpoint as it was. Rank 0 reads
+it and sends its bytes to the others, which need no common file system. They are loaded with torch's ``weights_only``,
+which builds tensors and plain values and runs no code.
 """
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed as dist
@@ -18,8 +26,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
 
 from collectives.backends import Call, backend
-from collectives_book.data_parallel import checkpoint
+from collectives.backends.horovod import started
+from collectives.bench.results import replace
 from collectives_book.digits import WIDTH, Samples, batches, digits, perceptron, shard
+
+# A checkpoint's bytes travel as integers of this dtype, which every back end sends.
+WORD = torch.int64
 
 
 class Replicas(NamedTuple):
@@ -49,6 +61,26 @@ def over(name: str, algorithm: str = "auto") -> Replicas:
         one.perform(Call("broadcast", tensor, tensor, None, 0, group))
 
     return Replicas(dist.get_rank(), dist.get_world_size(), one.device(), add, copy)
+
+
+def over_horovod() -> Replicas:
+    """Return a replica on every rank that horovodrun has started, or that meets in torch's default group."""
+    hvd = started()
+
+    def add(tensor: torch.Tensor) -> None:
+        hvd.allreduce_(tensor, op=hvd.Sum)
+
+    def copy(tensor: torch.Tensor) -> None:
+        hvd.broadcast_(tensor, 0)
+
+    return Replicas(hvd.rank(), hvd.size(), torch.device("cpu"), add, copy)
+
+
+def joined(name: str, algorithm: str) -> tuple[Replicas, Step, Optimize]:
+    """Return the replicas of a back end, how they take a step, and their optimizer."""
+    if name == "horovod":
+        return over_horovod(), horovod_step, horovod_optimizer
+    return over(name, algorithm), step, descend
 
 
 @dataclass(frozen=True)
@@ -115,6 +147,27 @@ def descend(model: nn.Module, training: Training) -> Optimizer:
     return SGD(model.parameters(), lr=training.rate, momentum=training.momentum)
 
 
+def horovod_optimizer(model: nn.Module, training: Training) -> Optimizer:
+    """Return Horovod's optimizer around torch's.
+
+    By default it averages, which is right for equal shards only: so it sums.
+    """
+    sgd, named = descend(model, training), model.named_parameters()
+    wrapped: Optimizer = started().DistributedOptimizer(sgd, named, op=started().Sum)
+    return wrapped
+
+
+def horovod_step(state: State, batch: Samples, replicas: Replicas) -> float:
+    """Take one step; the backward pass starts the sums of the gradients, and the optimizer waits for them."""
+    hvd = started()
+    state.optimizer.zero_grad()
+    loss = part_of_loss(state.model, batch, replicas)
+    loss.backward()  # type: ignore[no-untyped-call]
+    total = hvd.allreduce_async(loss.detach(), op=hvd.Sum, name="loss")
+    state.optimizer.step()
+    return float(hvd.synchronize(total))
+
+
 def train(
     training: Training,
     replicas: Replicas,
@@ -158,16 +211,63 @@ def begin(training: Training, replicas: Replicas, optimize: Optimize) -> State:
 def save(state: State, training: Training, file: str) -> None:
     """Write all that the next steps depend on: parameters, momentum, the steps so far and what is trained."""
     content = {"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()}
-    checkpoint.save(file, content | {"losses": state.losses, "training": asdict(training)})
+    write(file, content | {"losses": state.losses, "training": asdict(training)})
+
+
+def write(path: str | Path, content: dict[str, Any]) -> None:
+    """Write tensors and plain values to ``path``, over what was there; a reader sees the old file or the new one."""
+
+    def put(partial: Path) -> None:
+        with partial.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())  # the bytes are on the disk before the name is
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    replace(Path(path), put)
 
 
 def resume(state: State, training: Training, replicas: Replicas, file: str) -> None:
     """Resume from the file's checkpoint, if there is one; only the number of steps may differ from its parameters."""
-    found = checkpoint.load(file, replicas)
+    found = load(file, replicas)
     if found is None:
         return
-    same = {name: value for name, value in asdict(training).items() if name != "steps"}
-    checkpoint.need_same(file, found["training"], same)
+    for name, value in asdict(training).items():
+        if name != "steps" and found["training"].get(name) != value:
+            got = f"got {name}={found['training'].get(name)}, expected {name}={value}"
+            raise ValueError(f"checkpoint {file} has other parameters: {got}")
     state.model.load_state_dict(found["model"])
     state.optimizer.load_state_dict(found["optimizer"])
     state.losses.extend(found["losses"])
+
+
+def load(path: str | Path, replicas: Replicas) -> dict[str, Any] | None:
+    """Return what rank 0 finds at ``path``, on every rank; None where there is no file. Every rank calls it.
+
+    Raises ValueError, on every rank, for a file that is not a checkpoint.
+    """
+    is_here = replicas.rank == 0 and Path(path).exists()
+    data = broadcast(Path(path).read_bytes() if is_here else b"", replicas)
+    if not data:
+        return None
+    try:
+        content: dict[str, Any] = torch.load(io.BytesIO(data), map_location=replicas.device, weights_only=True)
+    except Exception as error:  # a damaged file fails in many ways
+        raise ValueError(f"invalid checkpoint {path}: {' '.join(str(error).split())[:200]}") from None
+    return content
+
+
+def broadcast(data: bytes, replicas: Replicas) -> bytes:
+    """Return the bytes of rank 0, on every rank: their number travels first, then the bytes, filled up to words."""
+    size = torch.tensor([len(data)], dtype=WORD, device=replicas.device)
+    replicas.broadcast(size)
+    count = int(size)
+    if not count:
+        return b""
+    words = -(-count // WORD.itemsize)
+    buffer = torch.zeros(words, dtype=WORD)
+    if replicas.rank == 0:
+        buffer = torch.frombuffer(bytearray(data.ljust(words * WORD.itemsize, b"\0")), dtype=WORD)
+    there = buffer.to(replicas.device)
+    replicas.broadcast(there)
+    return there.cpu().numpy().tobytes()[:count]
