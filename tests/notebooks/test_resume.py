@@ -31,18 +31,16 @@ CALLS: list[list[int]] = []  # the cases that each call measured
 
 
 class Counted(Experiment):
-    """Two rows of each case, on another machine at each call, until so many cases are measured."""
-
-    ranks: int
+    """Two rows of each case, on another machine at each call, until a rank dies."""
 
     def wanted(self) -> list[int]:
         return [5, 6, 7]
 
     def measure(self, left: Sequence[int], keep: Keep) -> None:
         CALLS.append([])
-        keep({"environment": [{"processor": f"number {len(CALLS)}"}] * self.ranks})
+        keep({"environment": [{"processor": f"number {len(CALLS)}"}] * 2})
         for case in left:
-            if MOST and len(CALLS[-1]) == MOST[0]:
+            if CALLS == [[5, 6]]:
                 raise RankError("rank 1 of 2 was killed by SIGKILL")
             keep({"slow": case})
             keep({"rows": [{"case": case, "turn": turn} for turn in range(2)]})
@@ -52,72 +50,38 @@ class Counted(Experiment):
         return row | {"complete": True}
 
 
-MOST: list[int] = []
-
-
-@pytest.fixture
-def cut(tmp_path: Path) -> Path:
-    """The file of rows of a run that was cut off after two cases."""
+def test_a_failure_costs_no_row_and_the_next_run_measures_the_rest(tmp_path: Path) -> None:
     CALLS.clear()
-    MOST[:] = [2]
+    counted = Counted(output=str(tmp_path / "rows"))
     with pytest.raises(RankError):
-        counted(tmp_path).run()
-    MOST.clear()
+        counted.run()
     (path,) = tmp_path.iterdir()
-    return path
-
-
-def counted(folder: Path, ranks: int = 2) -> Counted:
-    return Counted(output=str(folder / "rows"), ranks=ranks)
-
-
-def test_a_failure_costs_no_row_and_the_next_run_measures_the_rest(cut: Path) -> None:
-    events = [json.loads(line) for line in cut.read_text().splitlines()]
+    events = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["case"] for event in events for row in event.get("rows", [])] == [5, 5, 6, 6]
     for _ in range(2):
-        rows, record = counted(cut.parent).run()
+        rows, record = counted.run()
         assert CALLS == [[5, 6], [7]]
         assert list(zip(rows.case, rows.turn, strict=True)) == [(case, turn) for case in (5, 6, 7) for turn in (0, 1)]
         assert rows.complete.all()
-        assert record["settings"] == [{"output": str(cut.parent / "rows"), "ranks": 2}]
+        assert record["settings"] == [{"output": counted.output}]
         assert [rank["processor"] for rank in record["environment"]] == ["number 1"] * 2 + ["number 2"] * 2
-        assert sorted(each.name for each in cut.parent.iterdir()) == ["rows.json", "rows.parquet"]
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.json", "rows.parquet"]
 
 
-def test_ranks_that_fail_after_their_last_row_are_an_error_and_lose_no_row(cut: Path) -> None:
-    cut.write_text(cut.read_text() + json.dumps({"case": 7, "rows": [{"case": 7}]}) + "\n")
-    assert counted(cut.parent).run()[0].case.tolist() == [5, 5, 6, 6, 7]
+def test_rows_of_another_experiment_are_neither_overwritten_nor_taken(tmp_path: Path) -> None:
+    CALLS[:] = [[]]
+    Counted(output=str(tmp_path / "rows")).run()
 
+    class Other(Counted):
+        """Other parameters."""
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b'{"case": 6, "rows": [{"ca',
-        b"\xff\xfe\n",
-        b'{"case": 6, "rows": 5}\n',
-        b'{"rows": [{"case": 6}]}\n',
-        b"[]\n",
-        b"[" * 100_000,
-        b"\n",
-    ],
-)
-def test_what_a_damaged_line_held_is_measured_again(
-    cut: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    head, tail = cut.read_bytes().split(b'{"case": 6, "rows": [{"case": 6')
-    cut.write_bytes(head + damage + tail)
-    assert counted(cut.parent).run()[0].case.tolist() == [5, 5, 6, 6, 7, 7]
-    assert f"{cut}, line 3: damaged, so skipped" in capsys.readouterr().err
-    assert CALLS == [[5, 6], [6, 7]]
+        ranks: int
 
-
-def test_other_rows_are_neither_overwritten_nor_taken(cut: Path) -> None:
-    other = counted(cut.parent, ranks=3)
-    other.run()
-    assert CALLS == [[5, 6], [5, 6, 7]]
-    assert (other.is_measured(), counted(cut.parent).is_measured()) == (True, False)
+    other = Other(output=str(tmp_path / "rows"), ranks=3)
+    assert not other.is_measured()
     with pytest.raises(FileExistsError, match="made with other parameters or other code; name another output"):
-        counted(cut.parent).run()
+        other.run()
+    assert CALLS == [[], [5, 6, 7]]
 
 
 LOOPBACK = {"where": "loopback"}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import product
+from operator import itemgetter
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -56,11 +57,9 @@ class MassiveScale(Experiment):
     def wanted(self) -> list[tuple[Any, ...]]:
         """Return each simulation of the figures, and each column of the maps, most ranks first."""
         figures = product(["figures"], self.ranks, self.algorithms, dict.fromkeys((self.small, self.large)))
-        columns = [(name, nodes * machine(name).ranks_per_node) for name, nodes in self._columns()]
-        return [*figures, *(("map", *each) for each in sorted(columns, key=lambda each: -each[1]))]
-
-    def _columns(self) -> list[tuple[str, int]]:
-        return list(product(self.map_machines, self.map_nodes if self.map_sizes else []))
+        nodes = product(self.map_machines, self.map_nodes)
+        columns = [("map", name, count * machine(name).ranks_per_node) for name, count in nodes]
+        return [*figures, *sorted(columns, key=itemgetter(2), reverse=True)]
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
         """Simulate on all cores."""
