@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 from torch import distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from collectives.emulator import Cluster, cluster
 from collectives.files import replace
@@ -139,9 +140,11 @@ STEP: dict[str, Step] = {
 
 def run_rank(fault: str, culprit: int) -> None:
     """Run all steps, then write the dump that an operator would ask for."""
-    dist.init_process_group("collectives", timeout=timedelta(seconds=TIMEOUT))
-    rank = dist.get_rank()
-    one, other = (dist.new_group(timeout=timedelta(seconds=TIMEOUT)) for _ in range(2))
+    patience = timedelta(seconds=TIMEOUT)
+    store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=MOST_SECONDS)))  # ranks start apart
+    store.set_timeout(patience)
+    dist.init_process_group("collectives", timeout=patience, world_size=size, rank=rank, store=store)
+    one, other = (dist.new_group(timeout=patience) for _ in range(2))
     sends_first = rank == culprit ^ 1 or (rank != culprit and rank % 2 == 0)
     job = Job(torch.full((SIZE.get(fault, ELEMENTS),), float(rank)), one, other, sends_first)
     for step in range(STEPS):
