@@ -29,6 +29,10 @@ UNTYPESET = """
     [...document.querySelectorAll("article .math")].filter(it => !it.querySelector("mjx-container"))
         .concat([...document.querySelectorAll("mjx-merror")]).map(it => it.outerHTML.slice(0, 200))
 """
+READY = """
+    [...document.querySelectorAll("schedule-player, schedule-race, schedule-playground, cost-explorer")]
+        .every(it => it.dataset.ready)
+"""
 DESK = {"width": 1280, "height": 720}
 PAPER = {"width": 794, "height": 1123}  # A4 in CSS pixels
 SHOWN = "all => all.filter(it => it.checkVisibility()).map(it => it.outerHTML.slice(0, 120))"
@@ -66,8 +70,8 @@ def test_a_page_is_typeset_fits_a_telephone_and_has_no_fault_for_axe(
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     page.set_viewport_size(TELEPHONE)
     page.goto(f"{document}.html")
-    page.wait_for_load_state("networkidle")
     page.evaluate("window.MathJax?.startup?.promise")
+    page.wait_for_function(READY)
     page.evaluate(base.AXE_SCRIPT)
     for scheme, rules in (("light", None), ("dark", ["color-contrast"])):
         page.emulate_media(color_scheme=scheme)
@@ -129,7 +133,7 @@ def first_found(page: Page, query: str) -> str:
 
 
 def test_search_finds_the_chapter_that_explains_a_term_or_has_it_as_title(page: Page, complaints: list[str]) -> None:
-    titles = {article(each).select("h1")[0].get_text().rstrip("#"): each for each in DOCUMENTS if "results" not in each}
+    titles = {article(each).select("h1")[0].get_text().rstrip("#"): each for each in DOCUMENTS[::5]}
     asked = titles | EXPLAINED | {"parameter server": "chapters/parameter-server"}
     assert {term: first_found(page, term) for term in asked} == asked
     page.wait_for_load_state("networkidle")
