@@ -4,18 +4,27 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch.optim import SGD
 
-from collectives_book.rounded_training import comparison, figures, rows
-from collectives_book.rounded_training.comparison import difference, differences
+from collectives_book.rounded_training import rows
+from collectives_book.rounded_training.comparison import (
+    BASELINE,
+    COLUMNS,
+    KEY,
+    REORDERED,
+    VARIANTS,
+    Rows,
+    Variant,
+    differences,
+    read,
+)
 from collectives_book.rounded_training.models import CONTEXT, TASKS, TOKENS, Batch, Task, loss, transformer
-from collectives_book.rounded_training.table import Trained, read
 from collectives_book.rounded_training.training import averaging, fed_back, of_shards, train
-from collectives_book.rounded_training.variants import BASELINE, REORDERED, VARIANTS, Variant
 
-RING, FED = Variant("ring", "bfloat16"), Variant("parameter_server/mxfp4", feedback=True)
+RING, FED = Variant("ring", "bfloat16"), Variant("parameter_server/mxfp4", feedback=1)
 
 
 @pytest.fixture(autouse=True)
@@ -132,9 +141,8 @@ def test_scores_do_not_depend_on_later_symbols() -> None:
 
 def test_the_committed_table_has_every_training_once() -> None:
     table = read()
-    assert rows.missing(table) == []
-    assert len(table) == len([*rows.cases()]) == len({row[:6] for row in table})
-    for row in table:
+    assert [*table[KEY].itertuples(index=False, name=None)] == [case.key for case in rows.cases()]
+    for row in table.itertuples():
         assert len(row.curve.split()) == TASKS[row.model].steps / rows.EVERY
         last = [float(value) for value in row.curve.split()[-rows.LAST // rows.EVERY :]]
         assert row.loss == pytest.approx(sum(last) / len(last), abs=1e-5)
@@ -143,20 +151,21 @@ def test_the_committed_table_has_every_training_once() -> None:
 @pytest.mark.integration  # seconds
 def test_the_committed_table_begins_as_training_does_here() -> None:
     """Another processor may round otherwise: ten steps are few enough for that not to matter."""
-    for row in read():
-        if row.model == "perceptron" and row.seed == 7:
-            case = rows.Case(row.model, row.workers, Variant(row.algorithm, row.dtype, bool(row.feedback)), row.seed)
-            assert float(rows.trained(case, steps=10).curve) == pytest.approx(float(row.curve.split()[0]), rel=1e-3)
+    curves = read().set_index(KEY).curve
+    for case in rows.cases():
+        if case.model == "perceptron" and case.seed == 7:
+            first = float(curves[case.key].split()[0])
+            assert float(rows.trained(case, steps=10)[-1]) == pytest.approx(first, rel=1e-3)
 
 
 def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[rows.Case] = []
 
-    def quick(case: rows.Case) -> Trained:
+    def quick(case: rows.Case) -> tuple[object, ...]:
         made.append(case)
         if len(made) == 3:
             raise KeyboardInterrupt
-        return Trained(case.model, case.workers, *case.variant.columns, case.seed, 0.5, 0.9, "0.5")
+        return *case.key, 0.5, 0.9, "0.5"
 
     monkeypatch.setattr(rows, "SEEDS", {"perceptron": 1})
     monkeypatch.setattr(rows, "trained", quick)
@@ -165,16 +174,18 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         rows.main(table)
     assert not table.exists()
     rows.main(table)
-    assert made[:2] + made[3:] == [*rows.cases()]
+    assert made[:2] + made[3:] == rows.cases()
     assert [path.name for path in table.parent.iterdir()] == ["trainings.csv"]
-    assert rows.missing(read(table)) == []
+    assert [*read(table)[KEY].itertuples(index=False, name=None)] == [case.key for case in rows.cases()]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("a,b\n", "heading of odd.csv: got a,b, expected model,workers"),
-        (",".join(Trained._fields) + "\nperceptron,8\n", "line 2 of odd.csv: got 'perceptron,8', expected model"),
+        (",".join(COLUMNS) + "\nperceptron,8\n", "line 2 of odd.csv: got 'perceptron,8', expected model"),
+        (",".join(COLUMNS) + "\nperceptron,eight,ring,float32,0,0,0.5,0.9,0.5\n", "got 'perceptron,eight,ring"),
+        (",".join(COLUMNS) + "\nperceptron,8,ring,float32,0,0,0.5,0.9,0.5,0\n", "got 'perceptron,8,ring"),
     ],
 )
 def test_an_odd_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -183,43 +194,47 @@ def test_an_odd_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
         read(tmp_path / "odd.csv")
 
 
-def invented(change: Callable[[Variant, int], float]) -> list[Trained]:
+def invented(change: Callable[[Variant, int], float]) -> Rows:
     """A table of five seeds, in which a variant adds this to the loss of a seed."""
-    return [
-        Trained(model, workers, *variant.columns, seed, 2.0 + 0.1 * seed + change(variant, seed), 0.9, "")
+    trainings = [
+        (model, workers, *variant, seed, 2.0 + 0.1 * seed + change(variant, seed), 0.9, "")
         for model in TASKS
         for workers in rows.WORKERS
         for variant in VARIANTS
         for seed in range(5)
     ]
+    return pd.DataFrame(trainings, columns=[*COLUMNS])
 
 
 def test_a_tie_is_called_a_tie() -> None:
     for change in (lambda *_: 0.0, lambda variant, seed: 0.01 * (-1) ** seed if variant != BASELINE else 0.0):
-        table = invented(change)
-        found = differences(table)
-        assert not any(one.is_seen for one in found)
-        assert comparison.changed(found) == []
-        assert figures.message(found) == "The final loss of no model changes with the summation variant"
-        assert "perceptron, 8 workers: " in figures.changes(found).alt
+        found = differences(invented(change))
+        assert len(found) == 2 * 2 * (len(VARIANTS) - 1)
+        assert ((found.low <= 0) & (found.high >= 0)).all()
 
 
-def test_a_way_that_changes_the_loss_is_named_with_its_change() -> None:
-    table = invented(
-        lambda variant, seed: 0.22 + 0.001 * seed if variant.wire == "mxfp4" and not variant.feedback else 0.0
-    )
-    found = differences(table)
-    assert "two-shot mxfp4" in figures.message(found)
-    changed = comparison.changed(found)
-    assert [(group[0].model, group[0].variant.wire) for group in changed] == [(model, "mxfp4") for model in TASKS]
-    assert changed[0][0].share == pytest.approx(0.101, abs=1e-3)
+def test_a_variant_that_changes_the_loss_is_found_with_its_change() -> None:
+    found = differences(invented(lambda variant, seed: 0.22 + 0.001 * seed if variant == FED else 0.0))
+    seen = found[(found.low > 0) | (found.high < 0)]
+    assert seen[["variant", "model"]].value_counts().to_dict() == {(FED.name, model): 2 for model in TASKS}
+    assert seen["mean"].tolist() == pytest.approx([0.222 / 2.2] * 4)
 
 
-def test_a_difference_is_paired_by_seed() -> None:
-    table = invented(lambda variant, _: 0.001 if variant == RING else 0.0)
-    found = difference(table, "perceptron", 8, RING)
-    assert (found.low, found.mean, found.high) == pytest.approx((0.001, 0.001, 0.001))
-    with pytest.raises(ValueError, match=r"seeds of ring bf16: got \[0, 1, 2, 3\], expected \[0, 1, 2, 3, 4\]"):
-        difference([row for row in table if row[2:6] != ("ring", "bfloat16", 0, 4)], "perceptron", 8, RING)
-    with pytest.raises(ValueError, match="column"):
-        difference(table, "perceptron", 8, RING, of="speed")
+def test_an_interval_is_student_s_of_the_paired_differences() -> None:
+    """By hand: 1, 2, 3 have the mean 2, and 2.4841 either way; seeds themselves differ by more."""
+    table = invented(lambda variant, seed: seed + 1.0 if variant == RING else 0.0)
+    found = differences(table[table.seed < 3])
+    (one,) = found[(found.variant == RING.name) & (found.model == "perceptron") & (found.workers == 8)].itertuples()
+    assert [end * 2.1 for end in (one.low, one.mean, one.high)] == pytest.approx([-0.4841, 2, 4.4841], abs=1e-4)
+    assert (found[found.variant != RING.name]["mean"] == 0).all()
+    against = differences(table, other=RING)
+    assert ((against["mean"] < 0) == (against.variant != RING.name)).all()
+
+
+def test_trainings_without_their_pair_are_refused() -> None:
+    table = invented(lambda *_: 0.0)
+    alone = (table.algorithm == "ring") & (table.dtype == "bfloat16") & (table.seed == 4)
+    with pytest.raises(ValueError, match=r"trainings of ring bf16: got none of \('perceptron', 8, 4\), expected each"):
+        differences(table[~alone])
+    with pytest.raises(ValueError, match="seeds for an interval: got 1, expected at least 2"):
+        differences(table[table.seed == 0])

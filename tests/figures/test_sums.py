@@ -1,4 +1,4 @@
-"""Pictures of sums: the trees have every rank, and the message names the extremes."""
+"""Pictures of sums: the trees have every rank, and a line for each operand."""
 
 from matplotlib.figure import Figure
 
@@ -24,9 +24,3 @@ def test_a_picture_has_the_terms_of_one_chunk_only() -> None:
     sums._tree(figure.subplots(), found, LIGHT)
     (axes,) = figure.axes
     assert len(axes.lines) == 2 * 6 + 1
-
-
-def test_the_error_s_message_compares_the_most_with_the_least() -> None:
-    drawn = sums.errors([2, 4], {"ring": [0.01, 0.08], "exchange": [0.01, 0.02]})
-    assert b"On 4 ranks the error of ring is 4 times that of exchange" in drawn.light
-    assert "exchange from 1.0% at 2 to 2.0% at 4" in drawn.alt

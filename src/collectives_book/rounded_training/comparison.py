@@ -1,88 +1,109 @@
-"""What a summation variant changes: paired differences to the baseline with their intervals.
+"""The committed trainings by how gradients are summed, and what a way of summing changes, with its interval.
 
-Two trainings with one seed begin with the same weights and see the same batches. So their difference is not blurred by
+Two trainings with one seed begin with the same weights and see the same batches, so their difference is not blurred by
 what differs between seeds. The interval of its mean is Student's (95%), over seeds. One interval in twenty excludes 0
-by chance.
+by chance. This module needs no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import csv
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
+import pandas as pd
 from scipy.special import stdtrit
 
-from collectives.errors import unknown
-from collectives_book.rounded_training.table import Trained
-from collectives_book.rounded_training.variants import BASELINE, VARIANTS, Variant, name
+# A pandas.DataFrame; the types cannot say what it holds.
+Rows = Any
 
 CONFIDENCE = 0.95
+TABLE = (
+    Path(__file__).resolve().parents[3] / "experiments" / "results" / "reference" / "rounded-training" / "trainings.csv"
+)
+# What names a training; `loss` is the mean of the last steps, `quality` the perceptron's share of test images read
+# right or the transformer's held-out loss, `curve` the mean loss of every ten steps, with spaces between.
+KEY = ["model", "workers", "algorithm", "dtype", "feedback", "seed"]
+COLUMNS = dict(zip([*KEY, "loss", "quality", "curve"], (str, int, str, str, int, int, float, float, str), strict=True))
+
+NAMES = {"ring": "ring", "two_tree": "two trees", "parameter_server": "two-shot"}
+SHORT = {"bfloat16": "bf16", "float32": "fp32"}
 
 
-class Difference(NamedTuple):
-    """By how much one variant differs from another for a model and a number of workers: the mean and its interval."""
+class Variant(NamedTuple):
+    """How gradients are summed: the algorithm, after a slash the wire, the dtype that adds, and feedback of errors."""
 
-    model: str
-    workers: int
-    variant: Variant
-    seeds: int
-    mean: float
-    low: float
-    high: float
-    of: float  # the mean of the other variant
+    algorithm: str
+    dtype: str = "float32"
+    feedback: int = 0  # 1 where errors are fed back
 
     @property
-    def is_seen(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
+    def wire(self) -> str:
+        """The format of messages; the dtype itself where none is named.
+
+        >>> Variant("ring/mxint8").wire, Variant("ring", "bfloat16").wire
+        ('mxint8', 'bfloat16')
+        """
+        return self.algorithm.partition("/")[2] or self.dtype
 
     @property
-    def share(self) -> float:
-        """The mean difference as a share of the other variant's mean."""
-        return self.mean / self.of
+    def name(self) -> str:
+        """The name in figures.
+
+        >>> Variant("ring", "bfloat16").name, Variant("parameter_server/mxfp4", feedback=1).name
+        ('ring bf16', 'two-shot mxfp4 + feedback')
+        """
+        said = f"{NAMES[self.algorithm.partition('/')[0]]} {SHORT.get(self.wire, self.wire)}"
+        return f"{said} + feedback" if self.feedback else said
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """(low, mean, high): Student's interval of the mean, at 95%. Raises ValueError for fewer than two values.
+# One rank adds all contributions to a chunk at once in float32: as good as exact.
+BASELINE = Variant("parameter_server")
+# In the same dtype in another order: what the last bits alone change.
+REORDERED = Variant("ring")
+VARIANTS = (
+    BASELINE,
+    REORDERED,
+    *(Variant(algorithm, "bfloat16") for algorithm in ("ring", "two_tree", "parameter_server")),
+    *(Variant(f"parameter_server/{wire}", feedback=fed) for wire in ("mxint8", "mxfp4") for fed in (0, 1)),
+)
 
-    >>> interval([1.0, 2.0, 3.0])
-    (-0.484138, 2.0, 4.484138)
+
+def read(path: Path = TABLE) -> Rows:
+    """Return the rows of a table. Raises ValueError for an unexpected header or an invalid line, with its number."""
+    with path.open(encoding="utf8", newline="") as file:
+        heading, *lines = csv.reader(file)
+    if heading != [*COLUMNS]:
+        raise ValueError(f"heading of {path.name}: got {','.join(heading)[:60]}, expected {','.join(COLUMNS)}")
+    rows = []
+    for at, line in enumerate(lines, 2):
+        try:
+            rows.append([kind(value) for kind, value in zip(COLUMNS.values(), line, strict=True)])
+        except ValueError:
+            got = ",".join(line)[:60]
+            raise ValueError(f"line {at} of {path.name}: got {got!r}, expected {','.join(COLUMNS)}") from None
+    return pd.DataFrame(rows, columns=[*COLUMNS])
+
+
+def differences(rows: Rows, of: str = "loss", other: Variant = BASELINE) -> Rows:
+    """Return by how much each variant's ``loss`` or ``quality`` differs from another's, seed by seed.
+
+    The columns are ``model``, ``workers``, ``variant``, ``mean``, and the interval's ends ``low`` and ``high``, as
+    shares of the other's mean. Raises ValueError where a variant lacks a seed, or a model has one seed alone.
     """
-    if len(values) < 2:
-        raise ValueError(f"values for an interval: got {len(values)}, expected at least 2")
-    mean = float(np.mean(values))
-    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return round(mean - half, 6), round(mean, 6), round(mean + half, 6)
-
-
-def difference(
-    rows: Iterable[Trained], model: str, workers: int, variant: Variant, other: Variant = BASELINE, of: str = "loss"
-) -> Difference:
-    """By how much a variant's ``loss`` or ``quality`` differs from another's, seed by seed.
-
-    Raises ValueError for another column, and where the two have different seeds.
-    """
-    if of not in ("loss", "quality"):
-        raise ValueError(unknown("column", of, ["loss", "quality"]))
-    mine, theirs = (
-        {row.seed: float(getattr(row, of)) for row in rows if row[:5] == (model, workers, *each.columns)}
-        for each in (variant, other)
-    )
-    if mine.keys() != theirs.keys():
-        raise ValueError(f"seeds of {name(variant)}: got {sorted(mine)}, expected {sorted(theirs)} as of {name(other)}")
-    low, mean, high = interval([mine[seed] - theirs[seed] for seed in mine])
-    return Difference(model, workers, variant, len(mine), mean, low, high, float(np.mean([*theirs.values()])))
-
-
-def differences(rows: Sequence[Trained], of: str = "loss") -> list[Difference]:
-    """Every variant against the baseline, for each model and number of workers."""
-    places = dict.fromkeys((row.model, row.workers) for row in rows)
-    return [difference(rows, *place, variant, of=of) for place in places for variant in VARIANTS if variant != BASELINE]
-
-
-def changed(found: Sequence[Difference]) -> list[list[Difference]]:
-    """The differences of a model and a variant whose intervals are all above 0, or all below."""
-    places = dict.fromkeys((one.model, one.variant) for one in found)
-    groups = [[one for one in found if (one.model, one.variant) == place] for place in places]
-    return [group for group in groups if {(one.low > 0) - (one.high < 0) for one in group} in ({1}, {-1})]
+    wide = rows.pivot(index=["model", "workers", "seed"], columns=KEY[2:5], values=of)
+    for variant in wide:
+        if lacking := [*wide.index[wide[variant].isna()]]:
+            raise ValueError(f"trainings of {Variant(*variant).name}: got none of {lacking[0]}, expected each seed")
+    groups = wide.sub(wide[other], axis="index").groupby(level=["model", "workers"], sort=False)
+    if min(groups.size()) < 2:
+        raise ValueError("seeds for an interval: got 1, expected at least 2")
+    base = wide[other].groupby(level=["model", "workers"], sort=False).mean()
+    mean, half = groups.mean(), groups.sem().mul(stdtrit(groups.size() - 1, (1 + CONFIDENCE) / 2), axis="index")
+    found = {"mean": mean, "low": mean - half, "high": mean + half}
+    parts = [
+        pd.DataFrame({name: part[variant] / base for name, part in found.items()}).assign(variant=variant.name)
+        for variant in VARIANTS
+        if variant != other and variant in wide
+    ]
+    return pd.concat(parts).reset_index()

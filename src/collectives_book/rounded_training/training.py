@@ -23,8 +23,8 @@ from collectives.algorithms import build
 from collectives.backends.coding import rounded
 from collectives.bench.rounding import total
 from collectives_book.digits import shard
+from collectives_book.rounded_training.comparison import Variant
 from collectives_book.rounded_training.models import Batch, Task, loss
-from collectives_book.rounded_training.variants import Variant
 
 # Elements that share a scale on a wire. Buffers are padded so that each chunk is a number of whole blocks.
 BLOCK = 32
