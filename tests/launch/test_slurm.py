@@ -53,15 +53,6 @@ def experiment(folder: Path, name: str, where: str, ranks: int) -> None:
     assert all(rank["set"]["SLURM_JOB_ID"] for rank in record["environment"]), "a slow node can be found"
 
 
-def test_papermill_on_one_node_runs_ranks_on_all(inside: Inside, folder: Path) -> None:
-    script = ["--nodes=4", "--ntasks-per-node=1", "experiments/slurm/papermill.sbatch"]
-    notebook = "experiments/all-reduce-sweep.ipynb"
-    job, state, log = submit(inside, folder, *script, notebook, "slurm-cpu", *SMALL)
-    assert state == "COMPLETED 0:0", log
-    assert "4 ranks by slurm: 64 KiB measured, 2 of 2" in log
-    experiment(folder, f"slurm-cpu-{job}", "slurm", 4)
-
-
 SITE = """
 # A site's file: not written for `set -u`.
 [ -z "$NO_SUCH_VARIABLE" ]
@@ -92,6 +83,7 @@ def test_a_rank_for_each_gpu_with_the_site_s_variables_srun_s_arguments_and_an_i
     notebook = "experiments/all-reduce-sweep.ipynb"
     job, state, log = submit(inside, folder, *script, notebook, "slurm-cpu", *SMALL, **variables)
     assert state == "COMPLETED 0:0", log
+    assert "4 ranks by slurm: 64 KiB measured, 2 of 2" in log
     experiment(folder, f"slurm-cpu-{job}", "slurm", 4)
     tasks = {path.name: path.read_text() for path in folder.glob("prolog-*")}
     assert tasks == {f"prolog-n{node}-{task}": "modules 0,1 4\n" for node in (1, 2) for task in (0, 1)}
