@@ -7,7 +7,6 @@ overwritten.
 """
 
 import ast
-import itertools
 import os
 import re
 import shutil
@@ -67,7 +66,7 @@ def run(
             _need(each, replace=replace, queued=check)
             if check:
                 print(f"{each.notebook.stem}: ready; its results go to {each.executed.parent}", file=sys.stderr)
-        return 0 if check else _run(runs)
+        return 0 if check else _run(runs, replace=replace)
     except OSError as error:
         raise ExperimentError(f"{error.filename}: {error.strerror}" if error.filename else _line(error)) from None
 
@@ -91,13 +90,13 @@ def _need(run: Run, *, replace: bool, queued: bool) -> None:
         raise ExperimentError(f"{run.notebook.stem}: {error}") from None
 
 
-def _run(runs: list[Run]) -> int:
+def _run(runs: list[Run], *, replace: bool) -> int:
     for nth, each in enumerate(runs, start=1):
         name = f"[{nth}/{len(runs)}] {each.notebook.stem} ({each.executed.parent.name})"
         print(f"{name}: running", file=sys.stderr, flush=True)
         began = time.monotonic()
-        if each.experiment.others(each.stem):
-            _remove(each)
+        if replace and each.experiment.others(each.stem):
+            _remove(each.executed)
         _execute(each)
         rows = each.executed.with_suffix(".parquet")
         print(f"{name}: took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
@@ -105,11 +104,11 @@ def _run(runs: list[Run]) -> int:
     return sum(failed_rows(each.stem) for each in runs)
 
 
-def _remove(run: Run) -> None:
+def _remove(executed: Path) -> None:
     """Remove rows, their record, and calibrated machines."""
-    found = (run.executed.parent.glob(f"{run.executed.stem}{end}") for end in (".parquet", ".json", ".*yaml"))
-    for path in itertools.chain(*found):
-        path.unlink()
+    for end in (".parquet", ".json", ".*yaml"):
+        for path in executed.parent.glob(f"{executed.stem}{end}"):
+            path.unlink()
 
 
 def planned(notebooks: list[Path], preset: str, overrides: dict[str, Any], folder: str | None = None) -> list[Run]:

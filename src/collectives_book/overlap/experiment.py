@@ -6,7 +6,9 @@ One launch measures all numbers of buckets and all algorithms. Beside each row i
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import product
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -24,7 +26,6 @@ from collectives_book.experiment import Distinct, Name, RankExperiment, Repetiti
 from collectives_book.overlap.layers import BACKWARD, widths_of
 
 HOOKED = tuple(name for name in BACKENDS if backend(name).launcher is None)
-DEFAULT = "default"  # the algorithm of a library that chooses it itself
 
 Count = Annotated[int, Field(ge=1, le=1000)]
 
@@ -41,32 +42,32 @@ class LayersExperiment(RankExperiment):
     buckets: Some[Count]
     repetitions: Repetitions
 
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the algorithms of ours; a library chooses its own."""
+
     @model_validator(mode="after")
-    def _divides(self) -> Self:
+    def _fits_layers(self) -> Self:
         for number in self.buckets:
             if self.layers % number:
                 raise ValueError(f"buckets: got {number} for {self.layers} layers, expected a divisor")
-        return self
-
-    def need_names(self, algorithms: list[str], ranks: int) -> None:
-        """Raise ValueError for a back end that has no communication hook, and for an unknown algorithm."""
         if self.backend not in HOOKED:
             raise ValueError(
                 f"backend: got {self.backend!r}, expected one of {', '.join(HOOKED)}: "
                 "DistributedDataParallel's hook works in a process group of torch"
             )
-        if self.backend in OURS and not algorithms:
+        if self.backend in OURS and not self.names():
             raise ValueError(f"algorithms: got none, expected one or more for {self.backend}")
-        for name in algorithms:
+        for name, one in product(self.names(), self.measurements()):
             if name != "auto":
-                build("all_reduce", name, ranks)
+                build("all_reduce", name, one.ranks)
+        return self
 
-    def told(self, buckets: Sequence[int], algorithms: list[str], gradients: int, waiting: float, batch: int) -> Row:
+    def told(self, buckets: Sequence[int], gradients: int, waiting: float, batch: int) -> Row:
         """Return what ranks are told; ``waiting`` is that of all layers together."""
-        same = self.model_dump(include={"where", "backend", "repetitions"}) | {"buckets": buckets}
-        widths = widths_of(self.layers, gradients)
-        own = {"algorithms": algorithms, "widths": widths, "seconds": waiting / self.layers, "batch": batch}
-        return same | own
+        names = self.names() if self.backend in OURS else ["default"]
+        same = self.model_dump(include={"where", "backend", "repetitions"}) | {"algorithms": names, "buckets": buckets}
+        return same | {"widths": widths_of(self.layers, gradients), "seconds": waiting / self.layers, "batch": batch}
 
 
 class Overlap(LayersExperiment):
@@ -78,10 +79,9 @@ class Overlap(LayersExperiment):
     algorithms: Distinct[Name]
     waiting: Seconds
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> Self:
-        self.need_names(self.algorithms, self.ranks)
-        return self
+    def names(self) -> list[str]:
+        """Return the algorithms that were asked for."""
+        return self.algorithms
 
     def wanted(self) -> list[int]:
         """Return the numbers of buckets."""
@@ -89,8 +89,7 @@ class Overlap(LayersExperiment):
 
     def job(self, left: Sequence[int]) -> Row:
         """Return what each rank is told, to measure these numbers of buckets."""
-        names = self.algorithms if self.backend in OURS else [DEFAULT]
-        return self.told(left, names, self.gradients, self.waiting, self.batch)
+        return self.told(left, self.gradients, self.waiting, self.batch)
 
     def row(self, row: Row) -> Row:
         """Return the row with the model's prediction."""

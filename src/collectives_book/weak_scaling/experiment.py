@@ -48,12 +48,15 @@ class WeakScaling(LayersExperiment):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         for ranks in self.workers():
-            self.need_names([self.algorithm], ranks)
             if ranks > self.ranks_per_node and ranks % self.ranks_per_node:
                 raise ValueError(f"ranks: got {ranks}, expected a multiple of {self.ranks_per_node}, whole nodes")
         if self.where.startswith(f"{EMULATED}:"):
             raise ValueError(f"where: got {self.where!r}, expected {EMULATED!r}: latency and rates are parameters")
         return self
+
+    def names(self) -> list[str]:
+        """Return the one algorithm."""
+        return [self.algorithm]
 
     def measurements(self) -> list[Settings]:
         """Return what ranks need, of each number of workers."""
@@ -75,7 +78,7 @@ class WeakScaling(LayersExperiment):
         """Return what each rank is told, to measure these numbers of buckets."""
         batch = 1 if self.computing else self.batch  # layers that only wait need no work beside it
         gradients, waiting = self.gradients // self.shrink, self.computing * self.slower
-        return self.told(left, [self.algorithm], gradients, waiting, batch)
+        return self.told(left, gradients, waiting, batch)
 
     def machine(self, ranks: int) -> Machine:
         """Return the emulated machine for the simulator; leaving a rack takes the latency once more."""
