@@ -60,56 +60,15 @@ def test_an_executed_notebook_has_no_source_to_edit() -> None:
         assert context == {"header_buttons": [full, {"type": "group", "buttons": left}]}
 
 
-MYST = """---
-kernelspec: x
----
-(label)=
-# Trees
-
-See {doc}`/chapters/ring`, {doc}`the ring <ring>`, {ref}`label` and {term}`trees <tree>` {cite:p}`one2011`.
-
-````{dropdown} Answer 1
-```{glue:md} tree-1
-:format: commonmark
-```
-````
-
-```{literalinclude} code.py
-:language: python
-:pyobject: two
-```
-
-```{literalinclude} link.yaml
-:language: yaml
-:start-at: "rate: \\x32"
-```
-"""
-PLAIN = """# Trees
-
-See Ring, the ring, Labelled and trees (one2011).
-
-**Answer 1**
-
-Twice as fast.
-
-```python
-def two():
-    return 2
-```
-
-```yaml
-rate: 25 GB/s
-```"""
-
-
-def test_a_page_in_plain_markdown(tmp_path: Path) -> None:
+def test_plain_markdown_has_the_part_of_a_file_that_a_page_includes(tmp_path: Path) -> None:
     from book_site.plain import Page
 
     (tmp_path / "code.py").write_text("def one():\n    return 1\n\n\ndef two():\n    return 2\n")
     (tmp_path / "link.yaml").write_text("name: link\nrate: 25 GB/s\n")
-    titles = {"chapters/ring": "Ring", "ring": "Ring", "label": "Labelled"}
-    page = Page(tmp_path, titles, {"tree-1": "Twice as fast."}, SimpleNamespace(source_encoding="utf8"))
-    assert page.plain(MYST) == PLAIN
+    page = Page(tmp_path, {}, {}, SimpleNamespace(source_encoding="utf8"))
+    include = "```{{literalinclude}} {}\n:language: {}\n:{}\n```\n".format
+    assert page.plain(include("code.py", "python", "pyobject: two")) == "```python\ndef two():\n    return 2\n```"
+    assert page.plain(include("link.yaml", "yaml", 'start-at: "rate: \\x32"')) == "```yaml\nrate: 25 GB/s\n```"
 
 
 def test_a_notebook_as_markdown_has_what_its_page_shows() -> None:
