@@ -183,10 +183,10 @@ class Experiment(StrictModel):
             raise FileExistsError(f"{others}; name another output")
         if not self.is_measured():
             self.need_here()
-            self.measure_missing()
+            self.measure_rest()
         return read(self.output)
 
-    def measure_missing(self) -> None:
+    def measure_rest(self) -> None:
         """Measure the cases that have no rows yet, and write all rows and their record."""
 
         def measure(left: Sequence[Any], keep: Keep) -> None:
@@ -235,14 +235,14 @@ class RankExperiment(Experiment):
 
     def measure(self, left: Sequence[Any], keep: Keep) -> None:
         """Launch the ranks once, for all cases that are left."""
-        self.launch(self.job(left), self.ranks, keep)
+        self.launch_ranks(self.job(left), self.ranks, keep)
 
     def variables(self) -> dict[str, str]:
         """Return what is set for the ranks: the links that "auto" goes by, and the library's algorithm."""
         network = links(self.where, self.ranks)
         return variables_for(self.backend, "all_reduce") | ({VARIABLE: network} if network else {})
 
-    def launch(self, job: Row, ranks: int, keep: Keep) -> None:
+    def launch_ranks(self, job: Row, ranks: int, keep: Keep) -> None:
         """Launch so many ranks, whose events go to ``keep``."""
         where = starter(named(self.backend)[0], self.where)
         environment, timeout = self.variables(), self.TIMEOUT
@@ -256,7 +256,7 @@ class SweepExperiment(Experiment):
         """Return the settings of the sweep, which its rows depend on."""
         return [one.model_dump() for one in self.here()]
 
-    def measure_missing(self) -> None:
+    def measure_rest(self) -> None:
         """Measure the sizes that have no rows yet, and write all rows and their record."""
         sweep(self.here(), self.output)
 

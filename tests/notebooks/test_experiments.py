@@ -200,42 +200,42 @@ def test_plain_papermill_refuses_too(folder: Path, wrong: list[str], message: st
     assert not (folder / "results").exists()
 
 
+TEXTS = [
+    (b"all-reduce-sweep: {rnaks: 2}", "with preset tiny: unknown field 'rnaks': did you mean 'ranks'"),
+    (b"all-reduce-swep: {ranks: 2}", "preset tiny: unknown experiment 'all-reduce-swep': did you mean"),
+    (b"", "preset tiny has nothing for any of these notebooks"),
+    (b"all-reduce-sweep: {ranks: [}", r"tiny\.yaml: invalid YAML: line 1"),
+    (b"\xff", r"tiny\.yaml: invalid YAML: 'utf-8' codec"),
+    (b"[all-reduce-sweep]", r"got \['all-reduce-sweep'\], expected the experiments' names"),
+    (b"3: {ranks: 2}", "unknown experiment '3'"),
+    (b"all-reduce-sweep: 3", "all-reduce-sweep: got 3, expected its parameters"),
+    (b"all-reduce-sweep: {3: 2}", "unknown field '3'"),
+    (b"all-reduce-sweep: {where: 2020-01-01}", "unknown where '2020-01-01'"),
+    (b"all-reduce-sweep: {__name__: x}", "unknown field '__name__'"),
+    (b"all-reduce-sweep: {'ranks;x': 2}", "unknown field 'ranks;x'"),
+    (b"all-reduce-sweep: {output: ../../x}", "invalid parameter 'output': expected --output NAME instead"),
+    (b"a: &a [x]\nb: *a", r"tiny\.yaml: line 2, column 4: got an alias, expected the value itself"),
+    (b"#" * 100_000, r"tiny\.yaml: got more than 64 KiB"),
+]
+NAMES = ["tinny", "../presets/tiny", "..", "/etc/passwd", "", "x" * 101, "tiny\n", ".hidden"]
+FOLDERS = ["..", "x" * 101, "a b", "tiny\n", ".hidden"]
+NO_NOTEBOOKS = [b"", *b'{ [] {} null {"cells":3} \xff {"cells":[],"metadata":{},"nbformat":99}'.split()]
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("what", "value", "message"),
     [
-        (b"all-reduce-sweep: {rnaks: 2}", "with preset tiny: unknown field 'rnaks': did you mean 'ranks'"),
-        (b"all-reduce-swep: {ranks: 2}", "preset tiny: unknown experiment 'all-reduce-swep': did you mean"),
-        (b"", "preset tiny has nothing for any of these notebooks"),
-        (b"all-reduce-sweep: {ranks: [}", r"tiny\.yaml: invalid YAML: line 1"),
-        (b"\xff", r"tiny\.yaml: invalid YAML: 'utf-8' codec"),
-        (b"[all-reduce-sweep]", r"got \['all-reduce-sweep'\], expected the experiments' names"),
-        (b"3: {ranks: 2}", "unknown experiment '3'"),
-        (b"all-reduce-sweep: 3", "all-reduce-sweep: got 3, expected its parameters"),
-        (b"all-reduce-sweep: {3: 2}", "unknown field '3'"),
-        (b"all-reduce-sweep: {where: 2020-01-01}", "unknown where '2020-01-01'"),
-        (b"all-reduce-sweep: {__name__: x}", "unknown field '__name__'"),
-        (b"all-reduce-sweep: {'ranks;x': 2}", "unknown field 'ranks;x'"),
-        (b"all-reduce-sweep: {output: ../../x}", "invalid parameter 'output': expected --output NAME instead"),
-        (b"a: &a [x]\nb: *a", r"tiny\.yaml: line 2, column 4: got an alias, expected the value itself"),
-        (b"#" * 100_000, r"tiny\.yaml: got more than 64 KiB"),
+        *(("presets/tiny.yaml", *each) for each in TEXTS),
+        *((NOTEBOOK.name, text, "all-reduce-sweep") for text in NO_NOTEBOOKS),
+        *(("preset", name, "unknown preset") for name in NAMES),
+        *(("output", name, "--output .*expected a path, or up to 100") for name in FOLDERS),
     ],
 )
-def test_a_broken_preset_is_one_line(folder: Path, text: bytes, message: str) -> None:
-    (folder / "presets" / "tiny.yaml").write_bytes(text)
-    assert_refused(message, folder)
-
-
-@pytest.mark.parametrize("name", ["tinny", "../presets/tiny", "..", "/etc/passwd", "", "x" * 101, "tiny\n", ".hidden"])
-def test_an_unknown_preset_is_one_line(folder: Path, name: str) -> None:
-    assert_refused("unknown preset", folder, name)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", "null", '{"cells": 3}', "\xff", '{"cells": [], "metadata": {}, "nbformat": 99}']
-)
-def test_a_broken_notebook_is_one_line(folder: Path, text: str) -> None:
-    (folder / NOTEBOOK.name).write_text(text, encoding="latin1")
-    assert_refused(r"all-reduce-sweep", folder)
+def test_what_cannot_be_run_is_one_line(folder: Path, what: str, value: Any, message: str) -> None:
+    if isinstance(value, bytes):
+        (folder / what).write_bytes(value)
+    named = {"preset": value} if what == "preset" else {"folder": value} if what == "output" else {}
+    assert_refused(message, folder, **named)
 
 
 def test_a_notebook_that_is_absent_or_has_a_default_that_is_no_value_is_one_line(folder: Path) -> None:
@@ -243,11 +243,6 @@ def test_a_notebook_that_is_absent_or_has_a_default_that_is_no_value_is_one_line
     assert_refused("all-reduce-sweep.ipynb cannot be read as a notebook", folder)
     (folder / NOTEBOOK.name).unlink()
     assert_refused(r"notebook: got .*all-reduce-sweep\.ipynb, expected an existing file", folder)
-
-
-@pytest.mark.parametrize("name", ["..", "x" * 101, "a b", "tiny\n", ".hidden"])
-def test_an_output_is_a_plain_name_or_a_path(folder: Path, name: str) -> None:
-    assert_refused("--output .*expected a path, or up to 100", folder, folder=name)
 
 
 @pytest.mark.integration  # seconds

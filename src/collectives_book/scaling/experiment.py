@@ -89,7 +89,7 @@ class Scaling(SweepExperiment):
         )
         return once.model_copy(update={"machine": self.machine_file(where)})
 
-    def measure_missing(self) -> None:
+    def measure_rest(self) -> None:
         """Calibrate links without a machine file, then measure the rest."""
         for where in self.networks():
             path = Path(self.machine_file(where))
@@ -97,7 +97,7 @@ class Scaling(SweepExperiment):
                 rows = measured(where, 2, MESSAGES, MESSAGE_REPETITIONS, self.TIMEOUT)
                 save(fitted := machine_of(rows, where, where), path)
                 print(text(fitted), file=sys.stderr)
-        super().measure_missing()
+        super().measure_rest()
 
     def run(self) -> tuple[Any, Record]:
         """Measure what is missing; returns `results`."""

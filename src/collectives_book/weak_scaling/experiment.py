@@ -95,7 +95,7 @@ class WeakScaling(LayersExperiment):
             if self.where == EMULATED:
                 self._launch_on_racks(job, ranks, keep)
             else:
-                self.launch(job, ranks, keep)
+                self.launch_ranks(job, ranks, keep)
 
     def _launch_on_racks(self, job: Row, ranks: int, keep: Keep) -> None:
         on, racks = self.machine(ranks), -(-ranks // self.ranks_per_node)
