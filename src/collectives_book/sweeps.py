@@ -85,7 +85,7 @@ class CollectivesSweep(Sweep):
         return [self._of(collective, ["auto"], self._having(collective)) for collective in self.collectives]
 
     def presence(self) -> list[Presence]:
-        """What this machine has of each back end; for ranks started elsewhere, only the back end's name is known."""
+        """Return what this machine has of each back end; of ranks that are started elsewhere only the name is known."""
         names = [named(typed)[0] for typed in self.backends]
         return [
             presence(name) if needed_here(self.where, name) else Presence(name, devices=f"started by {self.where}")

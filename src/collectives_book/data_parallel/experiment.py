@@ -150,7 +150,7 @@ class DataParallel(RankExperiment):
         return row | {"simulated_us": round(seconds * 1e6, 3), "chosen": chosen.algorithm}
 
     def _killed_and_resumed(self, fusion: str | None, joined: list[tuple[str, str]]) -> Row:
-        """Kill a rank, then start all ranks again, which go on from the checkpoint; one row about both."""
+        """Kill a rank, then start all again, which go on from the checkpoint; returns one row about both."""
         file = Path(f"{self.output}.checkpoint.pt")
         file.unlink(missing_ok=True)
         again = self.job(joined) | {"file": str(file.absolute()), "every": self.every}
@@ -164,7 +164,7 @@ class DataParallel(RankExperiment):
         return row | death | {"part": "resumed", "killed_at": self.killed_at, "resumed_after": kept}
 
     def _killed(self, fusion: str | None, job: Row) -> Row:
-        """The losses of a run until its last rank is killed, what the launcher says then, and how long after that."""
+        """Return the losses until the last rank is killed, what the launcher says then, and how long after that."""
         last: list[tuple[float, list[float]]] = []
 
         def on_event(event: Row) -> None:

@@ -47,11 +47,11 @@ class MassiveScale(Experiment):
         return {name: machine(name).model_dump() for name in (self.machine, *self.map_machines)}
 
     def settings(self) -> list[Row]:
-        """Return the parameters, and what the machines are: a file may change."""
+        """Return the parameters, and what the machines are."""
         return [self.model_dump() | {"machines": self.machines()}]
 
     def depends_on(self) -> Any:
-        """Return what rows depend on; so they do on the machines."""
+        """Return what rows depend on, the machines, too: a file may change."""
         return [*super().depends_on(), self.machines()]
 
     def wanted(self) -> list[tuple[Any, ...]]:
@@ -77,7 +77,7 @@ class MassiveScale(Experiment):
         return [each | {"part": part} for each in found]
 
     def _case(self, ranks: int, algorithm: str, size: int) -> Case:
-        """The simulation; the hierarchical tree is cut by NCCL's rule, all others into the fastest segments."""
+        """Return the simulation; the hierarchical tree is cut by NCCL's rule, all others into the fastest segments."""
         on = machine(self.machine)
         if ranks % on.ranks_per_node:
             raise ValueError(

@@ -98,7 +98,7 @@ class Overlap(LayersExperiment):
 
 
 def predicted(row: Row, waiting: float, on: Machine | None) -> Row:
-    """What the model says: which algorithm "auto" takes, seconds of a bucket's all-reduce, and the exposed time.
+    """Return what the model says: the algorithm that "auto" takes, a bucket's all-reduce, and the exposed time.
 
     None where the links are not known, where computing does not only wait, and for a library's own choice.
     """

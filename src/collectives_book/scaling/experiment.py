@@ -106,7 +106,7 @@ class Scaling(SweepExperiment):
 
 
 def _typed(latency: float, rate: float) -> str:
-    """A link as LATENCY,RATE, to six digits.
+    """Return a link as LATENCY,RATE, to six digits.
 
     >>> _typed(4 * 0.005, 25e6 / 4)
     '20ms,6.25MB/s'
@@ -115,12 +115,12 @@ def _typed(latency: float, rate: float) -> str:
 
 
 def calibrated(stem: str | Path) -> dict[str, Machine]:
-    """The machines that rows were measured by, by their network."""
+    """Return the machines that rows were measured by, by their network."""
     return {machine(str(path)).name: machine(str(path)) for path in Path(stem).parent.glob(f"{Path(stem).name}.*.yaml")}
 
 
 def results(stem: str | Path) -> tuple[Any, Record]:
-    """Rows and record of an output; by the calibrated machine each has its bound, and ours what the simulator says.
+    """Return rows and record of an output; each has its bound by the calibrated machine, ours the simulated time, too.
 
     Both in microseconds, and as today's code has them, whatever the bound was when the rows were measured.
     """
@@ -135,7 +135,7 @@ def results(stem: str | Path) -> tuple[Any, Record]:
 
 
 def _simulated(row: Any, on: Machine) -> float | None:
-    """Microseconds; None for what has no schedule of ours."""
+    """Return microseconds; None for what has no schedule of ours."""
     if row.backend not in OURS:
         return None
     schedule = build(row.collective, row.algorithm, row.ranks, segments=int(row.segments))
