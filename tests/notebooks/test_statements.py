@@ -108,13 +108,6 @@ def test_the_confidence_is_that_of_so_many_samples(counts: list[int], expected: 
     assert statements.intervals(counts) == expected
 
 
-def test_wins_and_ties_are_counted_apart() -> None:
-    groups = [rows(ring=A, tree=B), rows(ring=A, tree=C), rows(ring=A, tree=LATE)]
-    assert statements.wins(groups, lambda each: each.name) == "ring is fastest in 2 and several tie for first in 1"
-    assert statements.wins(groups[:1], lambda each: each.name) == "ring is fastest in 1"
-    assert statements.wins(groups[2:], lambda each: each.name) == "several tie for first in 1"
-
-
 def test_a_ratio_lies_as_far_out_as_its_intervals_allow() -> None:
     one, other = rows(ring=A, tree=B).itertuples()
     least, middle, most = statements.ratio(one, other)

@@ -20,12 +20,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from collectives.algorithms import Mark
-from collectives.bench.statistics import covered, percent
 from collectives.figures.style import LIGHT, Picture, Theme, mark, on_page, picture
 from collectives.units import duration, format_bytes
-
-# A pandas.DataFrame; the types cannot say what it holds.
-Rows = Any
+from collectives_book.figures.statements import Rows as Rows
+from collectives_book.figures.statements import intervals, us
 
 # Inches. Text in a figure of this width can still be read on a phone.
 WIDTH = 5.6
@@ -52,18 +50,9 @@ class Axis(NamedTuple):
     base: int = 0
 
 
-def microseconds(value: float) -> str:
-    """Return a time in microseconds as people read it.
-
-    >>> microseconds(1500.0)
-    '1.5 ms'
-    """
-    return duration(value * 1e-6)
-
-
 BYTES = Axis("buffer", format_bytes, 2)
 RANKS = Axis("ranks", "{:,.0f}".format, 2)
-US = Axis("time", microseconds, 10)
+US = Axis("time", us, 10)
 SECONDS = Axis("time", duration, 10)
 SHARE = Axis("share", "{:.0%}".format)
 
@@ -467,10 +456,7 @@ def confidence(rows: Rows) -> str | None:
     'bars: 97.33% intervals of the median'
     """
     counts = [len(samples) for samples in getattr(rows, "samples", ()) if len(samples)]
-    if not counts or min(counts) < 2:
-        return None
-    ends = dict.fromkeys(percent(covered(count)) for count in (min(counts), max(counts)))
-    return f"bars: {' to '.join(ends)} intervals of the median"
+    return f"bars: {intervals(counts)} of the median" if counts and min(counts) > 1 else None
 
 
 def readable_on(colour: str) -> str:

@@ -5,10 +5,7 @@ Two rows tie where their intervals overlap and their samples, round by round, do
 than `FEWEST` samples always tie.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
-from math import isclose
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from collectives.bench.statistics import covered, median_interval, percent
@@ -103,64 +100,6 @@ def leaders(rows: Rows) -> list[Row]:
     """The row of the lowest median, and all that tie with it, by their medians: one row if there is a winner."""
     first, *others = rows.sort_values("median_us", kind="stable").itertuples()
     return [first, *(row for row in others if not apart(first, row))]
-
-
-def least(values: Mapping[str, float]) -> str:
-    """The name of the least value, or the names of several that are equal.
-
-    >>> least({"ring": 6, "tree": 2, "two_tree": 2}), least({"ring": 1.5, "tree": 2.0})
-    ('tree and two_tree', 'ring')
-    """
-    lowest = min(values.values())
-    return listed([name for name, value in values.items() if isclose(value, lowest)])
-
-
-def wins(groups: Iterable[Rows], name: Callable[[Row], str]) -> str:
-    """In how many of the groups which row is fastest, and how many are ties.
-
-    A group of a single row has nobody to be faster than, and counts as that row's.
-    """
-    ahead = [leaders(rows) for rows in groups]
-    won = Counter(name(rows[0]) for rows in ahead if len(rows) == 1)
-    ties = sum(len(rows) > 1 for rows in ahead)
-    said = [f"{each} is fastest in {count}" for each, count in won.most_common()]
-    return listed([*said, f"several tie for first in {ties}"] if ties else said)
-
-
-def takeover(
-    leading: Sequence[tuple[float, Sequence[str]]], form: Callable[[float], str], best: str = "fastest"
-) -> tuple[str, float | None]:
-    """Which name leads at the last place, and from which place on; ``leading`` has the names in front at each place.
-
-    More than one name is a tie; with three or more, the text names the last one that led alone. The place is None for a
-    tie, and for a name that leads everywhere.
-
-    >>> takeover([(1, ["tree"]), (2, ["ring", "tree"]), (4, ["ring"]), (8, ["ring"])], "{} B".format)
-    ('ring is fastest from 4 B', 4)
-    >>> takeover([(1, ["ring"]), (2, ["ring"])], "{} B".format)
-    ('ring is fastest throughout', None)
-    >>> takeover([(1, ["ring"]), (2, ["ring", "tree"])], "{} B".format)
-    ('ring and tree tie at 2 B', None)
-    >>> takeover([(1, ["ring"]), (2, ["ring", "tree", "root"])], "{} B".format)
-    ('ring is fastest at 1 B, several tie at 2 B', None)
-    """
-    if not leading:
-        return "", None
-    last, names = leading[-1]
-    if len(names) == 2:
-        return f"{listed(names)} tie at {form(last)}", None
-    if len(names) > 2:
-        alone = [f"{first[0]} is {best} at {form(at)}, " for at, first in leading if len(first) == 1]
-        return f"{alone[-1] if alone else ''}several tie at {form(last)}", None
-    *before, (name, at) = [(tuple(names), [at for at, _ in run]) for names, run in groupby(leading, lambda one: one[1])]
-    if not before:
-        return f"{name[0]} is {best} throughout", None
-    return f"{name[0]} is {best} {'at' if len(at) == 1 else 'from'} {form(at[0])}", at[0]
-
-
-def in_front(rows: Rows, along: str, name: Callable[[Row], str]) -> list[tuple[float, list[str]]]:
-    """At each place the names of the rows that cannot be told from the fastest one, for `takeover`."""
-    return [(at, [name(row) for row in leaders(group)]) for at, group in rows.groupby(along)]
 
 
 def ratio(one: Row, other: Row) -> tuple[float, float, float]:
