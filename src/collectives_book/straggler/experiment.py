@@ -113,7 +113,7 @@ class Straggler(Experiment):
 
 
 def with_early_partners(p: int, nbytes: int, slow: Link) -> float:
-    """Return seconds of an all-reduce by halving and doubling, for a rank with so slow a link that all others are early.
+    """Return seconds of an all-reduce by halving and doubling for a rank so slow that all its partners are early.
 
     In either half, what they send to it comes at the same time and shares its port evenly: the longest message, which
     it needs first while halving, is there last. ``p`` is a power of two. With messages in a queue it would be
