@@ -49,6 +49,7 @@ def test_without_aggregation_a_logarithm_of_parts_waits() -> None:
     for p in (8, 32, 128):
         assert hops_and_waiting(all_gather(p, 1))[1] == height(p) - 1
         assert hops_and_waiting(all_gather(p))[1] == p // 2 - 1
+    assert (hops_and_waiting(all_gather(128, 4)), all_gather(128, 4).nsteps) == ((7, 19), 33)
 
 
 def test_the_large_messages_stay_near() -> None:
