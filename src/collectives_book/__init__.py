@@ -24,7 +24,7 @@ EXPERIMENTS = {
     "overlap": "collectives_book.overlap.experiment:Overlap",
     "scaling": "collectives_book.scaling.experiment:Scaling",
     "straggler": "collectives_book.straggler.experiment:Straggler",
-    "weak-scaling": "collectives_book.weak_scaling.experiment:WeakScaling",
+    "weak-scaling": "collectives_book.overlap.experiment:WeakScaling",
 }
 
 

@@ -31,7 +31,7 @@ from collectives_book.massive_scale import published as article
 from collectives_book.measured_machines import comparison
 from collectives_book.needs import H100, MODELS, state_bytes
 from collectives_book.overlap.layers import BACKWARD
-from collectives_book.weak_scaling.published import COMPUTING, ring_seconds
+from collectives_book.overlap.published import COMPUTING, ring_seconds
 
 RANKS = (2, 3, 4, 8, 9, 64)  # where the file names no others
 ALPHA, RATE = 5e-6, 25e9  # a message's seconds and the bytes per second of a node of the book's sample machine

@@ -18,7 +18,6 @@ from collectives_book.overlap import figures as overlap
 from collectives_book.scaling import experiment as scaling_experiment
 from collectives_book.scaling import figures as scaling
 from collectives_book.straggler import figures as straggler
-from collectives_book.weak_scaling import figures as weak_scaling
 from places import ROOT
 
 pytestmark = pytest.mark.integration  # draws every figure of recorded rows: twenty seconds
@@ -49,8 +48,8 @@ DRAWN: dict[str, tuple[str, Callable[[Any], Picture]]] = {
     "a slow host": ("straggler", lambda table: straggler.against_position(table[table.bytes == table.bytes.max()])),
     "a step": ("overlap", lambda table: overlap.timeline(*overlap.extremes(table))),
     "exposed time": ("overlap", overlap.exposed),
-    "speed": ("weak-scaling", weak_scaling.speed),
-    "efficiency": ("weak-scaling", weak_scaling.efficiency),
+    "speed": ("weak-scaling", overlap.speed),
+    "efficiency": ("weak-scaling", overlap.efficiency),
     "losses": ("data-parallel", data_parallel.losses),
     "times": ("data-parallel", data_parallel.times),
     "resumed": ("data-parallel", data_parallel.resumed),

@@ -14,11 +14,8 @@ from collectives.machine import machine
 from collectives.simulator.overlap import BACKWARD, REDUCE, Activity
 from collectives_book import ExperimentError
 from collectives_book import experiment as base
-from collectives_book.overlap import figures
-from collectives_book.overlap.experiment import Overlap, predicted
-from collectives_book.weak_scaling import figures as scaling_figures
-from collectives_book.weak_scaling import published
-from collectives_book.weak_scaling.experiment import WeakScaling
+from collectives_book.overlap import figures, published
+from collectives_book.overlap.experiment import Overlap, WeakScaling, predicted
 from places import ROOT
 
 GOOD: dict[str, Any] = {
@@ -166,8 +163,8 @@ def test_the_texts_of_weak_scaling_have_the_rows_numbers() -> None:
         each = {"ranks": ranks, "buckets": buckets, "per_second": speed, "slower": 2.0, "step_median_us": step}
         made.append(each | dict.fromkeys(("low_per_second", "high_per_second", "predicted_per_second"), speed))
     table = pd.DataFrame(made)
-    assert "without overlap from 80 at 1 to 1,600 at 40" in scaling_figures.speed(table).alt
-    assert "with overlap from 100% at 1 to 62% at 40" in scaling_figures.efficiency(table).alt
+    assert "without overlap from 80 at 1 to 1,600 at 40" in figures.speed(table).alt
+    assert "with overlap from 100% at 1 to 62% at 40" in figures.efficiency(table).alt
 
 
 @pytest.mark.parametrize("name", ["overlap", "weak-scaling"])

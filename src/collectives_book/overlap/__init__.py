@@ -1,1 +1,1 @@
-"""The notebook overlap: how much of the gradients' all-reduces a backward pass hides, by the size of buckets."""
+"""The notebooks overlap and weak-scaling: how much of the gradients' all-reduces a backward pass hides."""
