@@ -1,4 +1,4 @@
-"""Libraries beside auto: ratios, the quickest and the table."""
+"""Measured rows: libraries beside auto, the quickest and the table, and the series that a figure can show."""
 
 import pandas as pd
 import pytest
@@ -46,3 +46,11 @@ def test_the_table_has_a_column_for_each_size() -> None:
     assert list(wide.columns) == ["4 B", "8 B"]
     assert wide.loc[("first", "2 ranks", "gloo")].tolist() == ["3.00", "3.00"]
     assert wide.loc[("second", "3 ranks", "Open MPI")].tolist() == ["2.00", "2.00"]
+
+
+@pytest.mark.integration  # draws
+def test_of_too_many_series_the_caption_names_those_that_are_not_drawn() -> None:
+    rows = pd.DataFrame({"algorithm": [f"a{nth}" for nth in range(12)], "median_us": range(1, 13)})
+    rows = rows.assign(backend="p2p", collective="all_reduce", ranks=4, bytes=8, low_us=1.0, high_us=12.0)
+    assert measured.times(rows[::-1]).caption == "Not drawn, because others are faster: a10, a11."
+    assert measured.times(rows[:10]).caption == ""
