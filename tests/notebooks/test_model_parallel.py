@@ -1,13 +1,126 @@
-"""The experiment about divided models: its parameters, rows of real ranks, and figures."""
+"""Divided models equal one process and send what they should; schedules end; the experiment's parameters and rows."""
 
+import os
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+from math import isclose
 from typing import Any
 
 import pytest
+import torch
 
+from collectives.backends import Performed
+from collectives.launch import RankError, launch
 from collectives_book import ExperimentError
 from collectives_book.figures import measured
-from collectives_book.model_parallel import figures, holdings, volume
+from collectives_book.model_parallel import figures, volume
 from collectives_book.model_parallel.experiment import ModelParallel
+from collectives_book.model_parallel.pipeline import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    Action,
+    bubble,
+    gpipe,
+    kept,
+    timetable,
+)
+from collectives_book.model_parallel.split_steps import MeteredAllReduce, model
+from places import TASKS
+from sweep import each
+
+SIZES = list(product((1, 2, 3, 4, 7), (1, 2, 3, 4, 8, 13)))
+EVEN = {FORWARD: 1.0, BACKWARD: 2.0}
+
+
+@pytest.fixture
+def on_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+    """Do the checks of a kind on p real ranks."""
+    monkeypatch.setenv("PYTHONPATH", str(TASKS), prepend=os.pathsep)
+    return lambda what, p, timeout: launch("split_cases", {"what": what}, p, timeout=timeout)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("p", each([1, 2, 3, 4, 5], few=[1, 2, 3, 4]))
+@pytest.mark.parametrize(("what", "checks", "faults"), [("tensor", 27, 5), ("pipeline", 9, 2)])
+def test_divided_models_equal_one_process_bit_for_bit(
+    what: str, checks: int, faults: int, p: int, on_ranks: Callable[..., Any]
+) -> None:
+    events = on_ranks(what, p, 60)
+    assert [event["case"] for event in events if not event["ok"]] == []
+    assert len(events) == checks + faults * (p > 1)
+
+
+@pytest.mark.integration
+def test_a_stage_that_goes_away_ends_the_others(on_ranks: Callable[..., Any]) -> None:
+    with pytest.raises(RankError, match=r"rank \d of 2 .*(ended|timed out)"):
+        on_ranks("silent", 2, 2)
+
+
+def orders(name: str, stages: int, count: int) -> list[list[Action]]:
+    return [SCHEDULES[name](stage, stages, count) for stage in range(stages)]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_ends_idles_as_the_formula_says_and_keeps_what_it_says(name: str) -> None:
+    for stages, count in SIZES:
+        for stage, order in enumerate(orders(name, stages, count)):
+            assert Counter(order) == Counter(Action(kind, i) for kind in EVEN for i in range(count))
+            assert kept(order) == (count if name == "gpipe" else min(count, stages - stage))
+        table = timetable(orders(name, stages, count), EVEN)
+        end = max(spans[-1].end for spans in table)
+        assert end == 3 * (count + stages - 1)
+        assert 1 - 3 * count / end == pytest.approx(bubble(stages, count))
+
+
+def test_a_message_makes_the_way_there_and_back_longer() -> None:
+    """GPipe's first micro-batch crosses s - 1 links, and its last gradient crosses them back."""
+    for stages, count in SIZES:
+        table = timetable(orders("gpipe", stages, count), EVEN, message=0.25)
+        assert max(spans[-1].end for spans in table) == 3 * (count + stages - 1) + 2 * 0.25 * (stages - 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda order: order[::-1], r"stage 1 waits for ever to run backward 1"),
+        (lambda order: order[:2], r"stage 0 waits for ever to run backward 0, expected"),
+        (lambda order: [*order[1:], order[0]], r"stage 1 waits for ever to run backward 0"),
+    ],
+    ids=["backward first", "no backward", "a forward too late"],
+)
+def test_stages_that_would_wait_for_ever_are_named_before_anything_runs(
+    change: Callable[[list[Action]], list[Action]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        timetable([gpipe(0, 2, 2), change(gpipe(1, 2, 2))], EVEN)
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+def test_the_closed_forms_are_what_the_ring_sends(p: int) -> None:
+    width, batch, blocks = 16, 24, 2
+    assert volume.parameters(width, blocks) == sum(
+        weight.numel() for part in model(width, blocks, torch.device("cpu")) for weight in part
+    )
+    meter = MeteredAllReduce("p2p", "ring")
+    meter.calls = [(Performed("ring", 1), volume.parameters(width))] * blocks
+    assert isclose(meter.bytes_sent(p) or 0, volume.data_parallel(p, width, blocks))
+    meter.calls = [(Performed("ring", 1), batch * width)] * 2 * blocks
+    assert isclose(meter.bytes_sent(p) or 0, volume.tensor_parallel(p, width, batch, blocks))
+    of_a_library = MeteredAllReduce("gloo", "default")
+    of_a_library.calls = [(Performed("default"), 100)]
+    assert of_a_library.bytes_sent(p) is None
+
+
+@pytest.mark.parametrize("width", [1, 16, 1000])
+def test_at_the_crossing_both_send_the_same(width: int) -> None:
+    batch = volume.crossing(width)
+    for p, blocks in ((2, 1), (5, 3)):
+        data = volume.data_parallel(p, width, blocks)
+        assert volume.tensor_parallel(p, width, int(batch), blocks) <= data
+        assert volume.tensor_parallel(p, width, int(batch) + 1, blocks) > data
+
 
 GOOD: dict[str, Any] = {
     "ranks": 3,
@@ -90,14 +203,3 @@ def test_every_pipeline_equals_one_process_and_idles_at_least_as_the_formula_say
     assert len(actions) == 2 * 2 * 2 * (1 + 3)
     waited = actions.end_us - actions.start_us
     assert (waited >= 0.99 * 3000 / actions.micro_batches * (1 + (actions.action == "backward"))).all()
-
-
-@pytest.mark.integration
-def test_alternative_texts_have_the_rows_numbers(rows: Any) -> None:
-    assert "tensor from" in figures.sent(figures.steps(rows, 5)).alt
-    assert "of 3 micro-batches, measured. gpipe: stages idle" in figures.timeline(rows, 3).alt
-    assert "gpipe from " in figures.idle(rows, 1e-3).alt
-
-
-def test_the_picture_of_holdings_is_drawn() -> None:
-    assert b"tensor parallel" in holdings.holdings().light

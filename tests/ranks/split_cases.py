@@ -20,16 +20,7 @@ from collectives.schedule import cut
 from collectives_book.model_parallel import pipeline
 from collectives_book.model_parallel.pipeline import SCHEDULES, Action
 from collectives_book.model_parallel.split_steps import gradients, through
-from collectives_book.model_parallel.tensor_parallel import (
-    AllReduce,
-    Block,
-    block,
-    by_columns,
-    by_rows,
-    copied,
-    shard,
-    summed,
-)
+from collectives_book.model_parallel.tensor_parallel import AllReduce, Block, block, copied, shard, summed
 
 Event = dict[str, Any]
 Check = tuple[str, bool]
@@ -113,23 +104,9 @@ def tensor() -> Iterator[Check]:
     for name, all_reduce in sums().items():
         for hidden in (1, 2, 4, 7, 12):  # fewer than ranks, as many, ragged, equal
             yield f"{name}, {hidden} hidden units", divided([weights(hidden), weights(hidden, 10)], all_reduce)
-    yield "columns and rows alone", columns_and_rows()
     yield "all-reduces of two blocks", asked([weights(7), weights(7, 10)]) == [X.numel()] * 4
     yield "the same bits on all ranks", same_bits()
     yield from faults()
-
-
-def columns_and_rows() -> bool:
-    """Each half: the columns of x·W + b beside each other, and x·W + b as a sum over rows."""
-    rank, p, all_reduce = dist.get_rank(), dist.get_world_size(), sums()["ring"]
-    weight, bias, x = integers(WIDTH, 5, seed=1), integers(5, seed=2), integers(BATCH, WIDTH, seed=3)
-    edges = cut(5, p).tolist()
-    own = slice(edges[rank], edges[rank + 1])
-    y = by_columns(x, weight[:, own], bias[own], all_reduce)
-    right = torch.equal(y, (x @ weight + bias)[:, own])
-    edges = cut(WIDTH, p).tolist()
-    own = slice(edges[rank], edges[rank + 1])
-    return right and torch.equal(by_rows(x[:, own], weight[own], bias, all_reduce), x @ weight + bias)
 
 
 def asked(blocks: list[Block]) -> list[int]:
@@ -165,12 +142,12 @@ def faults() -> Iterator[Check]:
         return summed(torch.relu(x @ part.into + part.into_bias) @ part.out, all_reduce) + part.out_bias
 
     def bias_in_the_sum(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
-        hidden = torch.relu(by_columns(x, part.into, part.into_bias, all_reduce))
+        hidden = torch.relu(copied(x, all_reduce) @ part.into + part.into_bias)
         return summed(hidden @ part.out + part.out_bias, all_reduce)
 
     def sum_of_a_copy(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
         hidden = torch.relu(copied(copied(x, all_reduce), all_reduce) @ part.into + part.into_bias)
-        return by_rows(hidden, part.out, part.out_bias, all_reduce)
+        return summed(hidden @ part.out, all_reduce) + part.out_bias
 
     calls = iter(range(100))
     yield "fault: no all-reduce", not divided(blocks, lambda _: None)

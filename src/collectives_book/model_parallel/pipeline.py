@@ -39,7 +39,7 @@ class TimedAction(NamedTuple):
 
 
 def gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """All forward passes, then all backward passes: a stage keeps the activations of every micro-batch.
+    """Return all forward passes, then all backward passes: a stage keeps the activations of every micro-batch.
 
     >>> [f"{action.kind[0]}{action.micro_batch}" for action in gpipe(0, 2, 3)]
     ['f0', 'f1', 'f2', 'b0', 'b1', 'b2']
@@ -49,7 +49,7 @@ def gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """As soon as a stage can go backward it does: it keeps the activations of ``stages - stage`` micro-batches at most.
+    """Return a backward pass as soon as a stage can go backward: it keeps ``stages - stage`` micro-batches at most.
 
     >>> [f"{action.kind[0]}{action.micro_batch}" for action in one_forward_one_backward(0, 2, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
@@ -71,7 +71,7 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], list[Action]]] = {
 
 
 def bubble(stages: int, micro_batches: int) -> float:
-    """The share of a step in which a stage idles: (s - 1) / (m + s - 1), for equal stages and messages without cost.
+    """Return the share of a step that a stage idles: (s - 1) / (m + s - 1), for equal stages and messages without cost.
 
     A pass through one stage takes a unit of time; the last stage begins s - 1 units late, and the first ends late.
 
@@ -82,7 +82,7 @@ def bubble(stages: int, micro_batches: int) -> float:
 
 
 def kept(order: Sequence[Action]) -> int:
-    """The most micro-batches that have gone forward and not yet backward, whose activations a stage has to keep.
+    """Return the most micro-batches that are forward and not yet backward, whose activations a stage has to keep.
 
     >>> kept(gpipe(0, 2, 8)), kept(one_forward_one_backward(0, 2, 8))
     (8, 2)
@@ -93,7 +93,7 @@ def kept(order: Sequence[Action]) -> int:
 def timetable(
     orders: Sequence[Sequence[Action]], seconds: Mapping[str, float], message: float = 0.0
 ) -> list[list[TimedAction]]:
-    """When each stage runs each action: as soon as the one before it has ended and what it needs has arrived.
+    """Return when each stage runs each action: as soon as the one before has ended and what it needs has arrived.
 
     ``orders`` are the actions of each stage, ``seconds`` the time of a forward and of a backward pass, ``message`` the
     time of a message. Raises ValueError, before anything runs, for stages that would wait for each other for ever.
@@ -120,7 +120,7 @@ def timetable(
 
 
 def _needed(stage: int, stages: int, action: Action) -> list[tuple[int, Action]]:
-    """What has to end before an action can start, beside the action before it on its stage."""
+    """Return what has to end before an action can start, beside the action before it on its stage."""
     if action.kind == FORWARD:
         return [(stage - 1, action)] if stage > 0 else []
     own = (stage, Action(FORWARD, action.micro_batch))
@@ -135,7 +135,7 @@ def _stuck(orders: Sequence[Sequence[Action]], table: Sequence[Sequence[TimedAct
 
 
 class Line(NamedTuple):
-    """Which stage this rank is, of how many, and the groups that carry activations and gradients.
+    """The number of this rank's stage, of how many, and the groups that carry activations and gradients.
 
     Stage i is rank i of both groups; None is torch's default group. Over NCCL the two directions need a group each,
     because NCCL performs what a group is asked for in one order.
@@ -145,6 +145,18 @@ class Line(NamedTuple):
     stages: int
     activations: dist.ProcessGroup | None = None
     gradients: dist.ProcessGroup | None = None
+
+    def way(self, kind: str) -> tuple[int | None, int | None, dist.ProcessGroup | None]:
+        """Return the stage that sends to this one in a pass, the stage that this one sends to, and the group.
+
+        None is no stage, because the line ends here.
+
+        >>> Line(0, 3).way("forward"), Line(1, 3).way("backward")
+        ((None, 1, None), (2, 0, None))
+        """
+        before = self.stage - 1 if self.stage > 0 else None
+        after = self.stage + 1 if self.stage + 1 < self.stages else None
+        return (before, after, self.activations) if kind == FORWARD else (after, before, self.gradients)
 
 
 class Part(NamedTuple):
@@ -172,7 +184,7 @@ class Done(NamedTuple):
 
 
 def step(part: Part, order: Sequence[Action], line: Line, micro_batches: Sequence[torch.Tensor]) -> Done:
-    """One training step of this stage.
+    """Take one training step of this stage.
 
     ``micro_batches`` are the samples; only the first stage uses them. With the layers of all stages together it adds
     to the gradients of the weights what ``sum(loss(layers(x), i) for i, x in enumerate(micro_batches)).backward()``
@@ -194,14 +206,19 @@ def step(part: Part, order: Sequence[Action], line: Line, micro_batches: Sequenc
 def connect(line: Line, device: torch.device) -> None:
     """Send a number down the line and one back: NCCL connects two ranks when the first message passes between them."""
     number = torch.zeros(1, device=device)
-    for group, before, after in (
-        (line.activations, line.stage - 1, line.stage + 1),
-        (line.gradients, line.stage + 1, line.stage - 1),
-    ):
-        if 0 <= before < line.stages:
-            dist.recv(number, group=group, group_src=before)
-        if 0 <= after < line.stages:
-            dist.send(number, group=group, group_dst=after)
+    for kind in (FORWARD, BACKWARD):
+        source, target, group = line.way(kind)
+        if source is not None:
+            dist.recv(number, group=group, group_src=source)
+        if target is not None:
+            dist.send(number, group=group, group_dst=target)
+
+
+def now() -> float:
+    """Return the seconds of a clock that the processes of a machine share, when the GPU has done what it was asked."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+    return time.monotonic()
 
 
 class _Stage:
@@ -209,61 +226,44 @@ class _Stage:
 
     def __init__(self, part: Part, line: Line, micro_batches: Sequence[torch.Tensor]) -> None:
         self.part, self.line, self.micro_batches = part, line, micro_batches
-        self.is_first, self.is_last = line.stage == 0, line.stage == line.stages - 1
-        self.inputs: dict[int, torch.Tensor] = {}
+        self.received: dict[Action, torch.Tensor] = {}  # the stage's inputs, and the gradients of its outputs
         self.outputs: dict[int, torch.Tensor] = {}
-        self.gradients: dict[int, torch.Tensor] = {}  # of the outputs
         self.sent: list[tuple[dist.Work, torch.Tensor]] = []  # a message, and what must not change until it is sent
         self.spans: list[TimedAction] = []
         self.losses: list[float] = []
 
     def receive(self, action: Action) -> dist.Work | None:
-        """Begin to receive what the action needs; None if this stage has it."""
-        kind, i = action
-        if kind == FORWARD:
-            self.inputs[i] = self.micro_batches[i] if self.is_first else self.part.empty(i)
-            return None if self.is_first else self._receive(self.inputs[i], -1, self.line.activations, i)
-        if self.is_last:
+        """Begin to receive what the action needs; return None if no other stage has it."""
+        source, _, group = self.line.way(action.kind)
+        if source is None:
             return None
-        self.gradients[i] = self.part.empty(i)
-        return self._receive(self.gradients[i], 1, self.line.gradients, i)
-
-    def _receive(self, into: torch.Tensor, towards: int, group: dist.ProcessGroup | None, i: int) -> dist.Work | None:
-        return dist.irecv(into, group=group, tag=i, group_src=self.line.stage + towards)
+        self.received[action] = self.part.empty(action.micro_batch)
+        return dist.irecv(self.received[action], group=group, tag=action.micro_batch, group_src=source)
 
     def compute(self, action: Action) -> None:
         """Compute, keep the time, and send the result on."""
-        start = self._now()
-        (self._forward if action.kind == FORWARD else self._backward)(action.micro_batch)
-        time.sleep(max(0.0, start + self.part.at_least.get(action.kind, 0.0) - self._now()))
-        self.spans.append(TimedAction(action, start, self._now()))
+        start = now()
+        (self._forward if action.kind == FORWARD else self._backward)(action)
+        time.sleep(max(0.0, start + self.part.at_least.get(action.kind, 0.0) - now()))
+        self.spans.append(TimedAction(action, start, now()))
         self._send(action)
 
-    def _forward(self, i: int) -> None:
-        if not self.is_first:
-            self.inputs[i].requires_grad_()
-        self.outputs[i] = self.part.layers(self.inputs[i])
-        if self.is_last:
+    def _forward(self, action: Action) -> None:
+        i = action.micro_batch
+        x = self.received[action].requires_grad_() if action in self.received else self.micro_batches[i]
+        self.outputs[i] = self.part.layers(x)
+        if self.line.stage == self.line.stages - 1:
             self.outputs[i] = self.part.loss(self.outputs[i], i)
             self.losses.append(float(self.outputs[i].detach()))
 
-    def _backward(self, i: int) -> None:
-        self.outputs.pop(i).backward(self.gradients.pop(i, None))  # type: ignore[no-untyped-call]
+    def _backward(self, action: Action) -> None:
+        gradient = self.received.pop(action, None)
+        self.outputs.pop(action.micro_batch).backward(gradient)  # type: ignore[no-untyped-call]
 
     def _send(self, action: Action) -> None:
-        kind, i = action
-        if kind == FORWARD and not self.is_last:
-            self._send_to(1, self.outputs[i].detach(), self.line.activations, i)
-        if kind != FORWARD and not self.is_first:
-            self._send_to(-1, cast(torch.Tensor, self.inputs.pop(i).grad), self.line.gradients, i)
-
-    def _send_to(self, towards: int, x: torch.Tensor, group: dist.ProcessGroup | None, i: int) -> None:
-        whole = x.contiguous()
-        message = dist.isend(whole, group=group, tag=i, group_dst=self.line.stage + towards)
-        self.sent.append((cast(dist.Work, message), whole))
-
-    def _now(self) -> float:
-        """The clock that all processes of a machine share; a GPU has done by then what it was asked for."""
-        if any(x.is_cuda for x in self.micro_batches[:1]):
-            torch.cuda.synchronize()
-        return time.monotonic()
+        (kind, i), (_, target, group) = action, self.line.way(action.kind)
+        if target is not None:
+            x = self.outputs[i].detach() if kind == FORWARD else self.received.pop(Action(FORWARD, i)).grad
+            whole = cast(torch.Tensor, x).contiguous()
+            message = dist.isend(whole, group=group, tag=i, group_dst=target)
+            self.sent.append((cast(dist.Work, message), whole))

@@ -7,9 +7,9 @@ batch; "pipeline" is a step of a pipeline with a number of micro-batches, and "a
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
-from itertools import chain, product
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise, product
+from statistics import mean
 
 import torch
 from torch import distributed as dist
@@ -17,22 +17,29 @@ from torch import distributed as dist
 from collectives.backends import backend, named
 from collectives.bench.settings import Row
 from collectives.bench.statistics import interval_us, median_interval, microseconds
-from collectives.bench.task import report_rows, sent_bytes
-from collectives_book.model_parallel import volume
-from collectives_book.model_parallel.pipeline_rows import pipelines
+from collectives.bench.task import gathered, report_rows, sent_bytes
+from collectives.schedule import cut
+from collectives_book.model_parallel import pipeline
+from collectives_book.model_parallel.pipeline import BACKWARD, FORWARD, SCHEDULES, bubble, kept, now
 from collectives_book.model_parallel.split_steps import (
     MeteredAllReduce,
     Tensors,
     data_step,
     difference,
-    forget,
+    gradients,
+    loss,
     model,
     samples,
     tensor_step,
+    through,
 )
 from collectives_book.model_parallel.tensor_parallel import Block, shard
 
 WARMUPS = 1
+# Launchers whose ranks are on one machine and read the same clock. Elsewhere each begins to count after a barrier.
+ONE_CLOCK = ("loopback", "cluster")
+# A backward pass has two products, for the gradients of inputs and of weights, where the forward pass has one.
+BACKWARD_TIMES = 2
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
@@ -40,95 +47,155 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
     device = backend(named(settings["backend"])[0]).device()
     steps = (_steps(settings, width, batch, device) for width, batch in settings["steps"])
     launched = {"where": settings["where"], "backends": [settings["backend"]], "set": settings["set"]}
-    report_rows(launched, report, chain(steps, pipelines(settings, device)))
+    report_rows(launched, report, chain(steps, _pipelines(settings, device)))
 
 
 def _steps(settings: Row, width: int, batch: int, device: torch.device) -> list[Row]:
-    """A row for each algorithm and each way to divide; all take turns, so that a disturbance meets all."""
+    """Return a row for each algorithm and way to divide; all take turns, so that a disturbance meets all."""
     p, rank, blocks = dist.get_world_size(), dist.get_rank(), settings["blocks"]
     whole, (x, target) = model(width, blocks, device), samples(width, batch, device)
     parts = [shard(each, rank, p) for each in whole]
-    expected = _expected(x, target, whole, rank, p)
-    ways: dict[str, Callable[[MeteredAllReduce], list[Tensors]]] = {
-        "data": lambda meter: data_step(x, target, whole, meter),
-        "tensor": lambda meter: tensor_step(x, target, parts, meter),
+    *alone, of_x = tensor_step(x, target, whole, lambda _: None)
+    own = [list(shard(Block(*each), rank, p)) for each in alone]
+    ways: dict[str, tuple[Callable[[MeteredAllReduce], list[Tensors]], list[Tensors]]] = {
+        "data": (lambda meter: data_step(x, target, whole, meter), alone),
+        "tensor": (lambda meter: tensor_step(x, target, parts, meter), [*own, of_x]),
     }
     name, library = named(settings["backend"])
     algorithms = settings["algorithms"] if backend(name).takes_schedules else [library]
     seen: dict[tuple[str, str], list[Row]] = {each: [] for each in product(algorithms, ways)}
     for turn in range(WARMUPS + settings["repetitions"]):
         for algorithm, way in seen:
-            forget(parts)
-            once = _once(settings["where"], MeteredAllReduce(name, algorithm), ways[way], expected[way])
+            once = _step(settings["where"], MeteredAllReduce(name, algorithm), *ways[way])
             if turn >= WARMUPS:
                 seen[algorithm, way].append(once)
     same = {"part": "step", "backend": name, "where": settings["where"], "ranks": p, "blocks": blocks}
-    return [same | {"way": way, "width": width, "batch": batch} | _summary(rows) for (_, way), rows in seen.items()]
+    return [
+        same | {"way": way, "width": width, "batch": batch} | _summary(steps) | _calls(steps)
+        for (_, way), steps in seen.items()
+    ]
 
 
-def _expected(
-    x: torch.Tensor, target: torch.Tensor, whole: Sequence[Block], rank: int, p: int
-) -> dict[str, list[Tensors]]:
-    """What one process computes alone: all gradients of the weights, and those of this rank's parts."""
-    alone = [shard(each, 0, 1) for each in whole]
-    *gradients, last = tensor_step(x, target, alone, lambda _: None)
-    parts = [[weight.detach() for weight in shard(Block(*block), rank, p)] for block in gradients]
-    return {"data": gradients, "tensor": [*parts, last]}
-
-
-def _once(
+def _step(
     where: str, meter: MeteredAllReduce, act: Callable[[MeteredAllReduce], list[Tensors]], expected: list[Tensors]
 ) -> Row:
-    """One step of all ranks: the seconds of the slowest, how long it spent in all-reduces, and what was sent."""
-    p = dist.get_world_size()
+    """Return one step of all ranks: the seconds of the slowest, how long it spent in all-reduces, and what was sent."""
     dist.barrier()
-    before, began = _sent_by_host(where), _now()
-    gradients = act(meter)
-    seconds, on_wire = _now() - began, _sent_by_host(where) - before
-    slowest = torch.tensor([seconds, meter.seconds, difference(gradients, expected)], dtype=torch.float64)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    wire = torch.tensor([on_wire], dtype=torch.float64)
-    dist.all_reduce(wire)
-    sent = meter.elements_sent(p)
-    step, communicating, off = slowest.tolist()
-    return {
-        "algorithm": meter.calls[0][0].algorithm,
-        "seconds": step,
-        "communicating": communicating,
-        "difference": off,
-        "calls": len(meter.calls),
-        "sent": None if sent is None else sent * volume.ELEMENT,
-        "wire": wire.item() / p or None,
-    }
+    before, began = _sent_by_host(where), now()
+    found = act(meter)
+    seconds, wire = now() - began, _sent_by_host(where) - before
+    own = {"seconds": seconds, "communicating": meter.seconds, "difference": difference(found, expected), "wire": wire}
+    ranks = gathered(own)
+    slowest = {name: max(each[name] for each in ranks) for name in ("seconds", "communicating", "difference")}
+    counted = {"sent": meter.bytes_sent(len(ranks)), "wire": mean(each["wire"] for each in ranks) or None}
+    return slowest | counted | {"algorithm": meter.calls[0][0].algorithm, "calls": len(meter.calls)}
 
 
-def _summary(rows: Sequence[Row]) -> Row:
-    """A row out of the steps of one kind: medians with their intervals, and the worst difference."""
-    algorithm, calls, sent = (rows[-1][name] for name in ("algorithm", "calls", "sent"))
-    seconds = [row["seconds"] for row in rows]
-    wire = [row["wire"] for row in rows if row["wire"] is not None]
+def _calls(steps: Sequence[Row]) -> Row:
+    """Return what the row of a step says of its all-reduces."""
+    wire = [step["wire"] for step in steps if step["wire"] is not None]
     return {
-        "algorithm": algorithm,
-        "samples": microseconds(seconds),
-        **interval_us(seconds),
-        "communicating_us": microseconds([row["communicating"] for row in rows]),
-        "difference": max(row["difference"] for row in rows),
-        "calls": calls,
-        "sent": sent,
+        "algorithm": steps[-1]["algorithm"],
+        "calls": steps[-1]["calls"],
+        "communicating_us": microseconds([step["communicating"] for step in steps]),
         "wire": median_interval(wire)[1] if wire else None,
     }
 
 
-def _now() -> float:
-    """A clock that the processes of a machine share; a GPU has done by then what it was asked for."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-    return time.monotonic()
+def _summary(steps: Sequence[Row]) -> Row:
+    """Return what the row of a step of any kind has: its times with their interval, and the worst difference."""
+    seconds = [step["seconds"] for step in steps]
+    checked = {"sent": steps[-1]["sent"], "difference": max(step["difference"] for step in steps)}
+    return {"samples": microseconds(seconds)} | interval_us(seconds) | checked
 
 
 def _sent_by_host(where: str) -> int:
-    """Bytes that this emulated host has sent, headers included, as its kernel counts them; 0 elsewhere.
+    """Return the bytes that this emulated host has sent, headers included, as its kernel counts them; 0 elsewhere.
 
     A host's first rank speaks for all of its ranks. On other machines not all that is sent is our ranks'.
     """
     return sent_bytes() if where.startswith("cluster") and os.environ["LOCAL_RANK"] == "0" else 0
+
+
+def _pipelines(settings: Row, device: torch.device) -> Iterator[list[Row]]:
+    """Rows of each schedule and number of micro-batches under "pipelines"; ranks beyond the last stage do nothing."""
+    job = _Pipelines(settings, device)
+    for schedule, count in settings["pipelines"]:
+        yield job.rows(schedule, count)
+
+
+class _Pipelines:
+    """A model with a block for each stage, the samples, this rank's place, and the gradients of one process."""
+
+    def __init__(self, settings: Row, device: torch.device) -> None:
+        self.settings, self.stages = settings, settings["stages"]
+        self.line = _line(self.stages, device)
+        self.blocks = model(settings["stage_width"], self.stages, device)
+        self.x, self.target = samples(settings["stage_width"], settings["stage_batch"], device)
+        self.expected = tensor_step(self.x, self.target, self.blocks, lambda _: None)
+
+    def rows(self, schedule: str, count: int) -> list[Row]:
+        """Return the row of a pipeline, and those of the passes in the step with the median time."""
+        steps = [self._step(schedule, count) for _ in range(WARMUPS + self.settings["repetitions"])][WARMUPS:]
+        batch, width = self.x.shape
+        which = {"schedule": schedule, "micro_batches": count}
+        same = {"part": "pipeline", "way": "pipeline", "ranks": dist.get_world_size(), "stages": self.stages}
+        same |= {"backend": self.settings["backend"], "where": self.settings["where"], "width": width, "batch": batch}
+        idle: Row = {
+            "waiting_us": self.settings["forward"] * 1e6,
+            "bubble": [step["idle"] for step in steps],
+            "formula": bubble(self.stages, count),
+            "kept": max(kept(SCHEDULES[schedule](stage, self.stages, count)) for stage in range(self.stages)),
+        }
+        middle = sorted(steps, key=lambda step: step["seconds"])[len(steps) // 2]
+        return [which | same | _summary(steps) | idle, *(which | action for action in middle["actions"])]
+
+    def _step(self, schedule: str, count: int) -> Row:
+        """Return one step of all stages, on fresh copies of the weights: when each stage computed what."""
+        dist.barrier()
+        stages = gathered(self._stage(self.line, schedule, count) if self.line else {})[: self.stages]
+        spans = [(stage, *span) for stage, each in enumerate(stages) for span in each["spans"]]
+        first, last = min(start for *_, start, _ in spans), max(end for *_, end in spans)
+        computing = sum(end - start for *_, start, end in spans)
+        return {
+            "seconds": last - first,
+            "idle": 1 - computing / (self.stages * (last - first)),
+            "sent": mean(each["sent"] for each in stages),
+            "difference": max(each["difference"] for each in stages),
+            "actions": [
+                {"part": "action", "stage": stage, "action": kind, "micro_batch": i}
+                | dict(zip(("start_us", "end_us"), microseconds([start - first, end - first]), strict=True))
+                for stage, kind, i, start, end in spans
+            ],
+        }
+
+    def _stage(self, line: pipeline.Line, schedule: str, count: int) -> Row:
+        """Return this stage's passes on a clock that all stages share, the bytes it sent, and its gradients' error."""
+        block = shard(self.blocks[line.stage], 0, 1)
+        sizes = [int(last - first) for first, last in pairwise(cut(len(self.x), count))]
+        targets, forward = torch.split(self.target, sizes), self.settings["forward"] / count
+        part = pipeline.Part(
+            layers=lambda x: through(x, [block]),
+            loss=lambda y, i: loss(y, targets[i], self.target.numel()),
+            empty=lambda i: self.x.new_empty(sizes[i], self.x.shape[1]),
+            at_least={FORWARD: forward, BACKWARD: BACKWARD_TIMES * forward},
+        )
+        done = pipeline.step(part, SCHEDULES[schedule](*line[:2], count), line, torch.split(self.x, sizes))
+        zero = 0.0 if self.settings["where"].partition(":")[0] in ONE_CLOCK else done.began
+        spans = [(*span.action, span.start - zero, span.end - zero) for span in done.spans]
+        wrong = difference([gradients(block)], [self.expected[line.stage]])
+        return {"spans": spans, "sent": done.sent, "difference": wrong}
+
+
+def _line(stages: int, device: torch.device) -> pipeline.Line | None:
+    """Return the place of this rank in the pipeline, connected; None if it is beyond the last stage."""
+    rank = dist.get_rank()
+    groups = []
+    if device.type == "cuda":
+        groups = [dist.new_group(list(range(stages)), backend="nccl") for _ in range(2)]
+    if rank >= stages:
+        return None
+    line = pipeline.Line(rank, stages, *groups)
+    if groups:
+        pipeline.connect(line, device)
+    return line

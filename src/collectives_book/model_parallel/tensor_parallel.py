@@ -40,7 +40,7 @@ class Block(NamedTuple):
 
 
 def shard(whole: Block, rank: int, p: int) -> Block:
-    """One rank's part: a share of the hidden units, near-equal, the larger shares first. The parts are leaves.
+    """Return one rank's part: a share of the hidden units, near-equal, the larger shares first. The parts are leaves.
 
     >>> whole = Block(torch.ones(2, 5), torch.ones(5), torch.ones(5, 2), torch.ones(2))
     >>> [tuple(shard(whole, rank, 3).into.shape) for rank in range(3)]
@@ -53,39 +53,27 @@ def shard(whole: Block, rank: int, p: int) -> Block:
 
 
 def block(x: torch.Tensor, part: Block, all_reduce: AllReduce) -> torch.Tensor:
-    """relu(x·W₁ + b₁)·W₂ + b₂, of which this rank has a part; every rank has all of ``x``, and gets all of the result.
+    """Return relu(x·W₁ + b₁)·W₂ + b₂, of which this rank has a part; every rank has all of ``x`` and of the result.
 
     It equals ``torch.relu(x @ W1 + b1) @ W2 + b2``, and so do the gradients of ``x``, of b₂ and of the rank's part.
+    b₂ is added after the sum, once: inside it every rank would add its own.
     Cost: an all-reduce of the result, and one of the gradient of ``x`` if that is asked for.
 
     >>> whole = Block(torch.eye(2), torch.zeros(2), torch.eye(2), torch.ones(2))
     >>> block(torch.tensor([[3.0, -4.0]]), shard(whole, 0, 1), lambda _: None).tolist()
     [[4.0, 1.0]]
     """
-    hidden = torch.relu(by_columns(x, part.into, part.into_bias, all_reduce))
-    return by_rows(hidden, part.out, part.out_bias, all_reduce)
-
-
-def by_columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, all_reduce: AllReduce) -> torch.Tensor:
-    """x·W + b in the columns of this rank, which has these columns of W and b: ``(x @ W + b)[:, own]``."""
-    return copied(x, all_reduce) @ weight + bias
-
-
-def by_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, all_reduce: AllReduce) -> torch.Tensor:
-    """x·W + b with this rank's columns of x and rows of W: ``sum(x[:, own] @ W[own] for all ranks) + b``.
-
-    The bias is added after the sum, once: inside it every rank would add its own.
-    """
-    return summed(x @ weight, all_reduce) + bias
+    hidden = torch.relu(copied(x, all_reduce) @ part.into + part.into_bias)
+    return summed(hidden @ part.out, all_reduce) + part.out_bias
 
 
 def copied(x: torch.Tensor, all_reduce: AllReduce) -> torch.Tensor:
-    """``x``; backward, its gradient is the sum of the ranks' gradients, because every rank has used ``x``."""
+    """Return ``x``; backward, its gradient is the sum of the ranks' gradients, because every rank has used ``x``."""
     return cast(torch.Tensor, _Copied.apply(x, all_reduce))  # type: ignore[no-untyped-call]
 
 
 def summed(x: torch.Tensor, all_reduce: AllReduce) -> torch.Tensor:
-    """The sum of the ranks' ``x``; backward, each rank's ``x`` has the gradient of the sum, which all ranks know."""
+    """Return the sum of the ranks' ``x``; backward, each has the gradient of the sum, which all ranks know."""
     return cast(torch.Tensor, _Summed.apply(x, all_reduce))  # type: ignore[no-untyped-call]
 
 
@@ -113,7 +101,7 @@ class _Summed(torch.autograd.Function):
 
 
 def _total(x: torch.Tensor, all_reduce: AllReduce) -> torch.Tensor:
-    """The sum in a tensor of its own, because others may still need ``x``."""
+    """Return the sum in a tensor of its own, because others may still need ``x``."""
     total = x.detach().clone(memory_format=torch.contiguous_format)
     all_reduce(total)
     return total
