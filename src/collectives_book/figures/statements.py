@@ -21,7 +21,7 @@ Row = Any
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a sentence lists them.
+    """Return words as a sentence lists them.
 
     >>> listed(["ring"]), listed(["ring", "tree"]), listed(["ring", "tree", "root"])
     ('ring', 'ring and tree', 'ring, tree and root')
@@ -31,7 +31,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def span(values: Iterable[float], form: Callable[[float], str]) -> str:
-    """From the least to the most; a single value where both are written alike.
+    """Return the least to the most value as text; a single one where both are written alike.
 
     >>> span([3.04, 1.0, 2.0], "{:.1f}".format), span([1.01, 0.99], "{:.1f}".format)
     ('1.0 to 3.0', '1.0')
@@ -41,7 +41,7 @@ def span(values: Iterable[float], form: Callable[[float], str]) -> str:
 
 
 def us(microseconds: float) -> str:
-    """A time of a row as people read it.
+    """Return a time in microseconds as people read it.
 
     >>> us(1500.0)
     '1.5 ms'
@@ -50,7 +50,7 @@ def us(microseconds: float) -> str:
 
 
 def signed(share: float) -> str:
-    """A relative error in whole per cent, with its sign.
+    """Return a relative error in whole per cent, with its sign.
 
     >>> signed(0.496), signed(-0.004), signed(-0.12)
     ('+50%', '0%', '−12%')
@@ -60,7 +60,7 @@ def signed(share: float) -> str:
 
 
 def intervals(counts: Iterable[int]) -> str:
-    """The confidence of intervals around medians, from their numbers of samples.
+    """Return the confidence of intervals around medians, from their numbers of samples.
 
     >>> intervals([5, 5]), intervals([15, 3]), intervals([1])
     ('93.75% intervals', '75% to 96.48% intervals', 'single samples, without intervals')
@@ -79,7 +79,7 @@ def apart(one: Row, other: Row) -> bool:
 
 
 def _is_faster_by_rounds(one: Row, other: Row) -> bool:
-    """Whether the row of the lower median is faster in so many rounds that the median ratio is not 1, at 95%.
+    """Return True if the row of the lower median is faster in so many rounds that their ratio is not 1, at 95%.
 
     Samples of one launch are interleaved: what disturbs a round disturbs both rows, and widens the interval of each,
     but not that of their ratios. A ratio is above 1 where the difference is above 0, which needs no division.
@@ -97,18 +97,18 @@ def few(row: Row) -> bool:
 
 
 def leaders(rows: Rows) -> list[Row]:
-    """The row of the lowest median, and all that tie with it, by their medians: one row if there is a winner."""
+    """Return the row of the lowest median, and all that tie with it, by their medians: one row if there is a winner."""
     first, *others = rows.sort_values("median_us", kind="stable").itertuples()
     return [first, *(row for row in others if not apart(first, row))]
 
 
 def ratio(one: Row, other: Row) -> tuple[float, float, float]:
-    """(least, of the medians, most): the first row's time over the second's, as far as their intervals allow."""
+    """Return (least, of medians, most) of one row's time over the other's, for one row each or columns of them."""
     return one.low_us / other.high_us, one.median_us / other.median_us, one.high_us / other.low_us
 
 
 def verdict(least: float, most: float, goal: float, *, at_least: bool) -> str:
-    """Whether a value that lies between two others reached a goal: "undecided" where the goal lies between them, too.
+    """Return the verdict on a value between two others: "undecided" where the goal lies between them, too.
 
     >>> [verdict(*value, 1.5, at_least=True) for value in ((1.5, 2.0), (1.0, 1.4), (1.4, 1.6))]
     ['reached', 'missed', 'undecided']
