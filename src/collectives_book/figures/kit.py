@@ -136,7 +136,9 @@ def curves(
         if known.any():
             plot = plot.add(so.Line(linewidth=1.2), data=rows[known], y=simulated or y, marker=None, legend=False)
         plot = (
-            _points(plot, rows[~known & joined], y, simulated is not None, interval) if measured else _only_lines(plot)
+            _points(plot, rows[~known & joined], y, simulated is not None, interval)
+            if measured
+            else _only_lines(plot, 1.0 if group else 1.8)
         )
         if len(points):
             plot = plot.add(so.Dot(pointsize=7, fill=False, stroke=1.5), data=points, legend=False)
@@ -165,8 +167,8 @@ def _points(plot: so.Plot, joined: Rows, y: str, dotted: bool, interval: tuple[s
     return plot.add(so.Range(linewidth=1.2), ymin=interval[0], ymax=interval[1], marker=None, legend=False)
 
 
-def _only_lines(plot: so.Plot) -> so.Plot:
-    return plot.add(so.Line(linewidth=1.8), marker=None, legend=False)
+def _only_lines(plot: so.Plot, width: float) -> so.Plot:
+    return plot.add(so.Line(linewidth=width), marker=None, legend=False)
 
 
 def _key(measured: bool, simulated: bool) -> dict[str, Any]:
