@@ -11,10 +11,6 @@ from typing import Any, NamedTuple
 # How a legend names these points; simulated and published values never share a mark.
 LABEL = "published (Jeaugey 2019)"
 
-# How well the points could be read: a share of the value in figure 3, GB/s in figure 4.
-LATENCY_READ_TO = 0.02
-BANDWIDTH_READ_TO = 0.15
-
 # From the article's text: the ratio "up to" which trees are faster than rings at 24,576 GPUs.
 IMPROVEMENT = 180
 
