@@ -110,12 +110,13 @@ def curves(
     """Return the curves of a table: column ``y`` against ``x``, a series for each value of ``by``.
 
     With ``measured`` (the default) ``y`` has filled markers, ``joined`` or not, with ``interval`` (two columns) as
-    bars; else it is a line.
-    ``simulated`` is a column that is drawn as a line, which the legend calls ``predicted``; markers without one are
-    joined by dots. ``bound`` is a column drawn as dashes, one line for all series, which the legend calls ``bounded``.
-    ``published`` is a table of the same columns, drawn as hollow markers, which the legend calls ``source``. ``looks``
-    gives the colour and marker of a series, of which each value of ``group`` has a line. Each value of ``facet`` has a
-    panel, ``columns`` side by side, headed by ``title``. ``then`` may add to the panels of a theme.
+    bars; else it is a line. Beside it may stand
+    ``simulated``, a column drawn as a line, which the legend calls ``predicted`` (markers without one are dotted);
+    ``bound``, a column drawn as dashes, one line for all series, which the legend calls ``bounded``; and
+    ``published``, a table of the same columns drawn as hollow markers, which the legend calls ``source``.
+
+    ``looks`` gives the colour and marker of a series, of which each value of ``group`` has a line. Each value of
+    ``facet`` has a panel, ``columns`` side by side, headed by ``title``. ``then`` may add to the panels of a theme.
     """
     if rows.empty:
         return nothing()
@@ -150,7 +151,14 @@ def curves(
             panel.set_title(title(value) if facet else "", **TITLE)
             _scale(panel, "x", axes[0], [*rows[x]], columns)
             _scale(panel, "y", axes[1], [])
-        legend(figure, theme, series, kinds, rows, **_key(measured, simulated is not None or not joined))
+        legend(
+            figure,
+            theme,
+            series,
+            kinds,
+            rows if interval else (),
+            **_key(measured, simulated is not None or not joined),
+        )
         if then:
             then(figure.axes, theme)
 
