@@ -1,4 +1,4 @@
-"""What the training chapters learn from, 1,797 images of digits, in batches; and with: a small perceptron.
+"""The data of the training chapters, 1,797 images of digits, in batches; and their model, a small perceptron.
 
 The images come with scikit-learn: handwritten digits of 8 x 8 pixels, a test set of the UCI Machine Learning Repository
 (Alpaydin and Kaynak, 1998). Nothing is downloaded. The file is read as it is, because ``import sklearn.datasets`` would
@@ -32,16 +32,16 @@ class Samples(NamedTuple):
     labels: torch.Tensor
 
     def take(self, which: torch.Tensor) -> Samples:
-        """The samples with these numbers."""
+        """Return the samples with these numbers."""
         return Samples(self.images[which], self.labels[which])
 
     def to(self, device: torch.device) -> Samples:
-        """The samples on a device."""
+        """Return the samples on a device."""
         return Samples(self.images.to(device), self.labels.to(device))
 
 
 def digits() -> tuple[Samples, Samples]:
-    """The samples to learn from and those to test with, in an order that is mixed and always the same.
+    """Return the samples to learn from and those to test with, in an order that is mixed and always the same.
 
     Raises ImportError, with what to install, where scikit-learn is absent.
 
@@ -60,7 +60,7 @@ def digits() -> tuple[Samples, Samples]:
 
 
 def batches(count: int, size: int, seed: int = 0, first: int = 0) -> Iterator[torch.Tensor]:
-    """The numbers of the samples of every batch, without end, from batch ``first`` on; each epoch in another order.
+    """Return the numbers of the samples of every batch, without end, from batch ``first``; each epoch has its order.
 
     Every rank computes the same batches, so no rank has to send them. The last batch of an epoch may be smaller.
 
@@ -76,7 +76,7 @@ def batches(count: int, size: int, seed: int = 0, first: int = 0) -> Iterator[to
 
 
 def shard(batch: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
-    """A rank's part of a batch; parts differ by at most one sample, and the first ones are larger.
+    """Return a rank's part of a batch; parts differ by at most one sample, and the first ones are larger.
 
     >>> [shard(torch.arange(7), rank, 3).tolist() for rank in range(3)]
     [[0, 1, 2], [3, 4], [5, 6]]
@@ -85,7 +85,7 @@ def shard(batch: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
 
 
 def perceptron(width: int = WIDTH, seed: int = 0) -> nn.Sequential:
-    """A new model, 64 pixels -> width -> width -> 10 digits; the same numbers for the same seed.
+    """Return a new model, 64 pixels -> width -> width -> 10 digits; the same numbers for the same seed.
 
     >>> sum(parameter.numel() for parameter in perceptron().parameters())
     26122
@@ -100,6 +100,6 @@ def perceptron(width: int = WIDTH, seed: int = 0) -> nn.Sequential:
 
 
 def accuracy(model: nn.Module, samples: Samples) -> float:
-    """Share of the samples whose digit the model reads right."""
+    """Return the share of the samples whose digit the model reads right."""
     with torch.no_grad():
         return float((model(samples.images).argmax(dim=1) == samples.labels).float().mean())

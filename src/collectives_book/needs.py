@@ -1,4 +1,4 @@
-"""What a training run needs: bytes of memory, operations, and how long GPUs take for them. Plain numbers, no tensor."""
+"""Needs of a training run: bytes of memory, operations, and how long GPUs take for them. Plain numbers, no tensor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ H100 = Gpu("H100", 80e9, 989e12, 400e12)
 
 
 def state_bytes(parameters: float) -> float:
-    """Memory for parameters, gradients and the optimizer, whatever the batch.
+    """Return the bytes of parameters, gradients and the optimizer, whatever the batch.
 
     >>> state_bytes(1.5e9) / 1e9
     24.0
@@ -57,7 +57,7 @@ def state_bytes(parameters: float) -> float:
 
 
 def activation_bytes(model: Transformer, samples: int = 1, kept: str = "all but attention") -> float:
-    """Memory for what forward keeps for backward, in 16 bits (Korthikanti et al., 2022, equations 1 and 4 and table 2).
+    """Return the bytes that forward keeps for backward, in 16 bits (Korthikanti et al., 2022, equations 1, 4, table 2).
 
     Per layer ``sequence * samples * width`` times 34, and ``5 * heads * sequence / width`` more for the attention
     matrices. Those are computed again where ``kept`` is "all but attention", all but a layer's input where it is
@@ -72,7 +72,7 @@ def activation_bytes(model: Transformer, samples: int = 1, kept: str = "all but 
 
 
 def operations(model: Transformer) -> float:
-    """Floating-point operations of the whole training run.
+    """Return the floating-point operations of the whole training run.
 
     >>> f"{operations(MODELS[-1]):.1e}"
     '3.8e+25'
@@ -81,7 +81,7 @@ def operations(model: Transformer) -> float:
 
 
 def days(model: Transformer, gpus: int, gpu: Gpu = H100) -> float:
-    """How long that takes where nothing is lost between GPUs, at the rate that one achieves.
+    """Return the days that takes where nothing is lost between GPUs, at the rate that one achieves.
 
     >>> round(days(MODELS[-1], 16_384))
     67
@@ -90,5 +90,5 @@ def days(model: Transformer, gpus: int, gpu: Gpu = H100) -> float:
 
 
 def gradient_bytes(parameters: float) -> float:
-    """What replicas sum in every step: a 16-bit gradient for each parameter."""
+    """Return the bytes that replicas sum in every step: a 16-bit gradient for each parameter."""
     return parameters * STATE["gradients"]

@@ -18,6 +18,7 @@ from datetime import timedelta
 
 import torch
 
+from collectives.cli.options import seconds, whole
 from collectives_book.data_parallel.training import (
     Optimize,
     Replicas,
@@ -52,24 +53,18 @@ def main(arguments: list[str]) -> None:
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
-    """The command's options, checked."""
+    """Return the command's options, checked."""
     parser = argparse.ArgumentParser(prog="train_digits", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--backend", default="p2p", help="what sums gradients: p2p (ours), gloo, nccl, horovod …")
     parser.add_argument("--algorithm", default="auto", help="of ours: ring, two_tree, … (`collectives list`)")
-    parser.add_argument("--steps", type=_positive, default=50)
-    parser.add_argument("--batch", type=_positive, default=128, help="samples of all replicas together")
+    parser.add_argument("--steps", type=whole(), default=50)
+    parser.add_argument("--batch", type=whole(), default=128, help="samples of all replicas together")
     parser.add_argument("--rate", type=float, default=0.1, help="the learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", metavar="FILE", help="go on from it, and write it")
-    parser.add_argument("--every", type=_positive, default=10, help="steps from one checkpoint to the next")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a rank waits for the others")
+    parser.add_argument("--every", type=whole(), default=10, help="steps from one checkpoint to the next")
+    parser.add_argument("--timeout", type=seconds, default=60.0, help="seconds that a rank waits for the others")
     return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of 1 or more")
-    return int(text)
 
 
 def join(name: str, algorithm: str, timeout: float) -> tuple[Replicas, Step, Optimize]:
@@ -82,7 +77,7 @@ def join(name: str, algorithm: str, timeout: float) -> tuple[Replicas, Step, Opt
 
 
 def shown(take_step: Step) -> Step:
-    """The same step, of which rank 0 prints the loss now and then, and where it goes on."""
+    """Return the same step, of which rank 0 prints the loss now and then, and where it goes on."""
     begun = False
 
     def one(state: State, batch: Samples, replicas: Replicas) -> float:

@@ -1,4 +1,4 @@
-"""The digits are scikit-learn's, batches are the same on every rank, and shards make up the batch."""
+"""The digits are scikit-learn's, and batches have every sample once and can be resumed."""
 
 from importlib.metadata import PackageNotFoundError
 from itertools import islice
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from collectives_book import digits as data
-from collectives_book.digits import batches, digits, shard
+from collectives_book.digits import batches, digits
 
 
 @pytest.mark.integration  # importing scikit-learn takes a second
@@ -36,14 +36,6 @@ def test_batches_go_on_where_they_were(done: int) -> None:
     whole = list(islice(batches(1500, 128, seed=3), done + 3))
     resumed = list(islice(batches(1500, 128, seed=3, first=done), 3))
     assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in whole[done:]]
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 8, 100])
-def test_shards_make_up_the_batch_and_differ_by_one_at_most(ranks: int) -> None:
-    batch = torch.randperm(92)
-    shards = [shard(batch, rank, ranks) for rank in range(ranks)]
-    assert torch.cat(shards).tolist() == batch.tolist()
-    assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
 def test_an_absent_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from collectives_book.digits import perceptron
 
 
 def predictions(parameters: Asynchronous) -> dict[tuple[str, str], float]:
-    """Updates per second by slowness and mode, for the model's gradients; none where chance decides who is slow.
+    """Return the updates per second by slowness and mode; none where chance decides who is slow.
 
     Empty where the links are unknown.
     """
@@ -30,7 +30,7 @@ def predictions(parameters: Asynchronous) -> dict[tuple[str, str], float]:
 
 
 def message_bytes() -> int:
-    """Of the model's parameters, and of its gradient, in float32; the message's step is another number.
+    """Return the bytes of a message: the model's parameters, or its gradient, in float32, and the step.
 
     >>> message_bytes()
     104492
@@ -39,7 +39,7 @@ def message_bytes() -> int:
 
 
 def predicted(parameters: Asynchronous, link: Link, slow: str, mode: str, nbytes: int) -> float:
-    """Updates per second of one mode.
+    """Return the updates per second of one mode.
 
     A worker's cycle is its computing and a message each way. Workers that never wait add up their own rates, which no
     more than fill the server's port. Synchronous ones wait for the slowest, and all parameters leave the server's port
@@ -69,7 +69,7 @@ def predicted(parameters: Asynchronous, link: Link, slow: str, mode: str, nbytes
 
 
 def _with_a_lead(alone: Sequence[float], steps: int, bound: int) -> float:
-    """Updates per second of stale workers: all others end ``bound + 1`` steps ahead of the slowest, if they can.
+    """Return the updates per second of stale workers: all others end ``bound + 1`` steps ahead, if they can.
 
     >>> _with_a_lead([1.0, 1.0], steps=10, bound=4), round(_with_a_lead([1.0, 10.0], steps=10, bound=4), 3)
     (2.0, 0.267)

@@ -62,11 +62,11 @@ class Server:
         self._arrived: dict[int, torch.Tensor] = {}
 
     def may_read(self, worker: int) -> bool:
-        """Whether the worker may go on: it is near the slowest, or no step is left."""
+        """Return True if the worker may go on: it is near the slowest, or no step is left."""
         return not self._left or self.bound is None or self._ahead(worker) <= self.bound
 
     def read(self, worker: int) -> int:
-        """The worker is sent the parameters as they are now; returns the step to compute with them, or STOP."""
+        """Return the step to compute with the parameters, which the worker is sent now; STOP if none is left."""
         if not self._left:
             return STOP
         self._left -= 1
@@ -80,7 +80,8 @@ class Server:
         result is the same to the bit however the messages arrive.
         """
         if worker not in self._seen or step != self._next[worker]:
-            raise ValueError(f"step of worker {worker}: got {step}, expected {self._expected(worker)}")
+            expected = self._next[worker] if worker in self._seen else "none, because it was given none"
+            raise ValueError(f"step of worker {worker}: got {step}, expected {expected}")
         self._next[worker] += 1
         self._arrived[worker] = gradient
         if self.bound == 0 and len(self._arrived) < len(self._next):
@@ -97,6 +98,3 @@ class Server:
 
     def _ahead(self, worker: int) -> int:
         return self._next[worker] - min(self._next)
-
-    def _expected(self, worker: int) -> str:
-        return str(self._next[worker]) if worker in self._seen else "none, because it was given none"

@@ -30,7 +30,7 @@ NAP_SECONDS = 0.1
 
 
 class _Shared(NamedTuple):
-    """What the threads of `serve` have in common."""
+    """Everything that the threads of `serve` have in common."""
 
     server: Server
     seconds: float
@@ -41,7 +41,7 @@ class _Shared(NamedTuple):
 
 
 def serve(server: Server, seconds: float, on_update: Callable[[], None] = lambda: None) -> None:
-    """Rank 0: serve all other ranks, worker w as rank w + 1, until no step is left; a thread for each of them.
+    """Serve, as rank 0, all other ranks until no step is left; worker w is rank w + 1, and has a thread.
 
     ``on_update`` is called after each gradient, while the parameters stay as they are. Raises RuntimeError, naming the
     worker, if one dies or sends nothing for ``seconds``, and ValueError if one sends a wrong step. The other workers
@@ -59,7 +59,10 @@ def serve(server: Server, seconds: float, on_update: Callable[[], None] = lambda
 
 
 def _outcome(shared: _Shared) -> tuple[int, Exception | None]:
-    """The next worker that is done, failed or late. gloo would close all connections when a wait of its own is over."""
+    """Return the next worker that is done, failed or late.
+
+    A wait of gloo's own would close all connections when it is over.
+    """
     while True:
         with suppress(Empty):
             return shared.outcomes.get(timeout=NAP_SECONDS)
@@ -71,13 +74,13 @@ def _outcome(shared: _Shared) -> tuple[int, Exception | None]:
 
 
 def _serve_one(shared: _Shared, worker: int) -> None:
+    outcome = None
     try:
         while _serve_step(shared, worker):
             pass
     except Exception as error:
-        shared.outcomes.put((worker, error))
-    else:
-        shared.outcomes.put((worker, None))
+        outcome = error
+    shared.outcomes.put((worker, outcome))
 
 
 def _serve_step(shared: _Shared, worker: int) -> bool:
@@ -114,7 +117,7 @@ def _give_up(server: Server, failed: int) -> None:
 
 
 def work(gradient: Callable[[torch.Tensor, int], torch.Tensor], count: int, seconds: float) -> int:
-    """Any other rank: compute ``gradient(parameters, step)`` of ``count`` numbers until the server says stop.
+    """Compute, as any other rank, ``gradient(parameters, step)`` of ``count`` numbers until the server says stop.
 
     Returns the number of steps. Raises RuntimeError if the server or another worker fails, or if the server sends
     nothing for twice ``seconds``, because the server may wait for a slower worker.
@@ -136,7 +139,7 @@ def work(gradient: Callable[[torch.Tensor, int], torch.Tensor], count: int, seco
 
 
 def _message(numbers: torch.Tensor, step: int) -> torch.Tensor:
-    """The numbers and the step; a float counts exactly to 2^24."""
+    """Return the numbers and the step; a float counts exactly to 2^24."""
     return torch.cat([numbers, torch.tensor([float(step)])])
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,12 +25,7 @@ from collectives_book.asynchronous.parameter_server import Server, Update
 from collectives_book.asynchronous.push_pull import SERVER, serve, work
 from collectives_book.digits import Samples, accuracy, batches, digits, perceptron, shard
 
-ALL_REDUCE, STALE = "all_reduce", "stale"
-# How far ahead of the slowest worker one may be; None: as far as it likes. A stale one has the bound that is asked for.
-BOUNDS = {"synchronous": 0, "asynchronous": None}
-MODES = (ALL_REDUCE, "synchronous", STALE, "asynchronous")
-# Who is slow: nobody; one worker, in computing; one worker's link, as the launcher does it; each worker now and then.
-SLOW = ("nobody", "compute", "link", "turns")
+ALL_REDUCE = "all_reduce"
 
 
 class TrainingRun(NamedTuple):
@@ -53,7 +46,7 @@ def run(settings: Row, report: Callable[[Row], None]) -> None:
 
 
 def _rows(settings: Row, report: Callable[[Row], None]) -> Iterator[list[Row]]:
-    """One case's row; none on ranks other than the server's."""
+    """Train each case, and return its row; none on ranks other than the server's."""
     learned, tested = digits()
     for repetition, slow, mode in settings["cases"]:
         report({"slow": slow})
@@ -64,7 +57,7 @@ def _rows(settings: Row, report: Callable[[Row], None]) -> Iterator[list[Row]]:
 
 
 def _train(settings: Row, mode: str, slow: str, learned: Samples) -> TrainingRun | None:
-    """One run; None on ranks other than the server's."""
+    """Train once; return None on ranks other than the server's."""
     start = parameters_to_vector(perceptron().parameters()).detach()
     worker = dist.get_rank() - 1
     gradient = Gradient(settings, worker, slow, learned)
@@ -73,7 +66,7 @@ def _train(settings: Row, mode: str, slow: str, learned: Samples) -> TrainingRun
     if worker >= 0:
         work(gradient, start.numel(), settings["limit"])
         return None
-    bound = settings["bound"] if mode == STALE else BOUNDS[mode]
+    bound = {"synchronous": 0, "stale": settings["bound"], "asynchronous": None}[mode]
     server = Server(start, settings["workers"], settings["workers"] * settings["steps"], bound, settings["rate"])
     snapshots = [start.clone()]
 
@@ -95,10 +88,9 @@ class Gradient:
         self.settings, self.worker, self.slow = settings, worker, slow
         self.device = backend(settings["backend"]).device()
         self.model, self.learned = perceptron().to(self.device), learned.to(self.device)
-        self.batches: list[torch.Tensor] = []
 
     def __call__(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
-        """The worker's part of the gradient at these parameters, on the CPU, when its time is over."""
+        """Return the worker's part of the gradient at these parameters, on the CPU, when its time is over."""
         for _ in range(times(self.settings, self.worker, self.slow, step)):
             until = time.monotonic() + self.settings["compute"]
             gradient = self._compute(parameters.to(self.device), step).cpu()
@@ -106,22 +98,15 @@ class Gradient:
         return gradient
 
     def _compute(self, parameters: torch.Tensor, step: int) -> torch.Tensor:
-        batch = self._batch(step)
+        batch = next(batches(len(self.learned.labels), self.settings["batch"], first=step))
         mine = self.learned.take(shard(batch, self.worker, self.settings["workers"]))
         vector_to_parameters(parameters, self.model.parameters())
         loss = cross_entropy(self.model(mine.images), mine.labels, reduction="sum") / len(batch)
         return parameters_to_vector(torch.autograd.grad(loss, list(self.model.parameters())))
 
-    def _batch(self, step: int) -> torch.Tensor:
-        """The batch that all workers share in a step; made once, since a step may be far ahead of the last one."""
-        missing = step + 1 - len(self.batches)
-        more = batches(len(self.learned.labels), self.settings["batch"], first=len(self.batches))
-        self.batches.extend(islice(more, max(0, missing)))
-        return self.batches[step]
-
 
 def times(settings: Row, worker: int, slow: str, step: int) -> int:
-    """How many times a worker computes a step: more than once if it is slow.
+    """Return the number of times that a worker computes a step: more than once if it is slow.
 
     With "compute" one worker is always slow. With "turns" each is slow in one of ``workers`` steps on average, by
     chance, but in the same steps in every run: as many slow steps as with "compute", spread over all.
@@ -132,7 +117,7 @@ def times(settings: Row, worker: int, slow: str, step: int) -> int:
 
 
 def _by_all_reduce(settings: Row, gradient: Gradient, parameters: torch.Tensor) -> TrainingRun | None:
-    """Every worker has the parameters, and an all-reduce sums the gradients; rank 0 adds zeros to it, and watches."""
+    """Train with the parameters on every worker: an all-reduce sums the gradients; rank 0 adds zeros, and watches."""
     one, worker = backend(settings["backend"]), gradient.worker
     began, trained = time.monotonic(), TrainingRun([], [parameters.clone()])
     for step in range(settings["steps"]):
@@ -149,32 +134,22 @@ def _by_all_reduce(settings: Row, gradient: Gradient, parameters: torch.Tensor) 
 
 
 def _row(trained: TrainingRun, learned: Samples, tested: Samples) -> Row:
-    """What is written of a run. Losses are those of all samples to learn from, after each round of updates."""
-    updates, model = trained.updates, perceptron()
-    workers = 1 + max(update.worker for update in updates)
-    losses = []
+    """Return the row of a run. Losses are those of all samples to learn from, after each round of updates."""
+    updates, model, losses = trained.updates, perceptron(), []
     for parameters in trained.snapshots:
         vector_to_parameters(parameters, model.parameters())
         with torch.no_grad():
             losses.append(round(cross_entropy(model(learned.images), learned.labels).item(), 6))
+    by_worker = np.bincount([update.worker for update in updates]).tolist()
     return {
         "updates": len(updates),
         "seconds": round(updates[-1].seconds, 6),
-        "staleness": _counts(update.staleness for update in updates),
-        "delay": _counts(update.delay for update in updates),
-        "by_worker": [sum(update.worker == each for update in updates) for each in range(workers)],
-        "at": [0.0, *(round(update.seconds, 6) for update in updates[workers - 1 :: workers])],
+        # How often each value occurs, from 0 to the largest.
+        "staleness": np.bincount([update.staleness for update in updates]).tolist(),
+        "delay": np.bincount([update.delay for update in updates]).tolist(),
+        "by_worker": by_worker,
+        "at": [0.0, *(round(update.seconds, 6) for update in updates[len(by_worker) - 1 :: len(by_worker)])],
         "losses": losses,
         "accuracy": accuracy(model, tested),
         "digest": hashlib.sha256(trained.snapshots[-1].numpy().tobytes()).hexdigest()[:16],
     }
-
-
-def _counts(values: Any) -> list[int]:
-    """How often each value occurs, from 0 to the largest.
-
-    >>> _counts([0, 2, 2])
-    [1, 0, 2]
-    """
-    counted = Counter(values)
-    return [counted[value] for value in range(max(counted) + 1)]
