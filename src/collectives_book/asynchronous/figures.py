@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 
 import numpy as np
 import pandas as pd
@@ -116,7 +117,7 @@ def added(counts: Rows) -> list[int]:
     >>> added([[1, 2], [1, 0, 5]])
     [2, 2, 5]
     """
-    return [int(each) for each in pd.DataFrame([*counts]).sum()]
+    return [int(sum(each)) for each in zip_longest(*counts, fillvalue=0)]
 
 
 def loss(rows: Rows) -> Picture:
