@@ -2,18 +2,18 @@
 
 import random
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 
 from collectives.launch import RankError, launch
 from collectives_book.asynchronous.parameter_server import STOP, Server
 from collectives_book.asynchronous.ranks import Gradient
-from collectives_book.digits import batches, digits, perceptron
+from collectives_book.data_parallel.training import Training, alone
+from collectives_book.data_parallel.training import train as descent
+from collectives_book.digits import digits, perceptron
 from places import TASKS
 
 Compute = Callable[[int, torch.Tensor, int], torch.Tensor]
@@ -111,12 +111,7 @@ def test_a_step_that_was_not_given_is_refused() -> None:
 
 def one_process(batch: int, steps: int, rate: float) -> torch.Tensor:
     """The parameters after as many steps of plain gradient descent with whole batches."""
-    model, (learned, _) = perceptron(), digits()
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for which in islice(batches(len(learned.labels), batch), steps):
-        optimizer.zero_grad()
-        cross_entropy(model(learned.images[which]), learned.labels[which]).backward()
-        optimizer.step()
+    model = descent(Training(steps, batch, rate, momentum=0.0), alone()).model
     return parameters_to_vector(model.parameters()).detach()
 
 

@@ -81,7 +81,7 @@ def sums() -> dict[str, AllReduce]:
 
 
 def divided(blocks: list[Block], all_reduce: AllReduce, forward: Any = None) -> bool:
-    """Whether output and gradients of the divided blocks equal those of one process, in every bit."""
+    """Return True if output and gradients of the divided blocks equal those of one process, in every bit."""
     rank, p = dist.get_rank(), dist.get_world_size()
     whole, x, y = alone(blocks)
     parts, own_x = [shard(each, rank, p) for each in blocks], X.clone().requires_grad_()
@@ -186,7 +186,7 @@ def one_stage(schedule: str, count: int, swap: bool = False, order: Any = list) 
 
 
 def piped(schedule: str, count: int, **fault: Any) -> bool:
-    """Whether this stage's gradients, and the last one's losses, are those of one process."""
+    """Return True if this stage's gradients, and the last one's losses, are those of one process."""
     stage, stages = dist.get_rank(), dist.get_world_size()
     own, done = one_stage(schedule, count, **fault)
     whole, _, y = alone([weights(5, 10 * each) for each in range(stages)])

@@ -1,4 +1,4 @@
-"""How many updates a second the cost model predicts for each mode, on links that are known."""
+"""Updates per second of each mode as the cost model predicts them, on links that are known."""
 
 from __future__ import annotations
 

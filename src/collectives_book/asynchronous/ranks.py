@@ -1,4 +1,4 @@
-"""What every rank does to train in step and out of step: a parameter server with three bounds, and an all-reduce.
+"""The task of every rank that trains in step and out of step: a parameter server with three bounds, and an all-reduce.
 
 Rank 0 is the server, rank w + 1 is worker w. Every run begins with the same model and takes the same batches. A worker
 computes its gradient for real and then waits until ``compute`` seconds are over, as for a larger model. One that is
@@ -29,7 +29,7 @@ ALL_REDUCE = "all_reduce"
 
 
 class TrainingRun(NamedTuple):
-    """What one run leaves on rank 0: its updates, and the parameters after each round, an update for each worker."""
+    """The result of a run, on rank 0: its updates, and the parameters after each round, an update for each worker."""
 
     updates: list[Update]
     snapshots: list[torch.Tensor]

@@ -24,7 +24,7 @@ FORWARD, BACKWARD = "forward", "backward"
 
 
 class Action(NamedTuple):
-    """What a stage does with one micro-batch: the forward or the backward pass."""
+    """A stage's work on one micro-batch: the forward or the backward pass."""
 
     kind: str
     micro_batch: int
@@ -160,7 +160,7 @@ class Line(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one stage computes, and the shapes in which micro-batches pass from stage to stage.
+    """The computing of one stage, and the shapes in which micro-batches pass from stage to stage.
 
     ``layers`` takes the stage's input to its output, ``loss`` the last stage's output of micro-batch i to its loss.
     ``empty(i)`` makes a tensor for the activations of micro-batch i, which have one shape between all stages.
@@ -222,7 +222,7 @@ def now() -> float:
 
 
 class _Stage:
-    """What a stage holds during a step, by micro-batch."""
+    """The tensors that a stage holds during a step, by micro-batch."""
 
     def __init__(self, part: Part, line: Line, micro_batches: Sequence[torch.Tensor]) -> None:
         self.part, self.line, self.micro_batches = part, line, micro_batches

@@ -1,4 +1,4 @@
-"""What every rank does for the experiment ``model-parallel``: steps divided in three ways, timed, counted, checked.
+"""The task of every rank in the experiment ``model-parallel``: steps divided in three ways, timed, counted, checked.
 
 `run` reports rows. A row of ``part`` "step" is a training step, data parallel or tensor parallel, of one width and
 batch; "pipeline" is a step of a pipeline with a number of micro-batches, and "action" one pass of one stage in it.
