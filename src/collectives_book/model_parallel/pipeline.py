@@ -115,7 +115,9 @@ def timetable(
                 ended[stage, action] = start + seconds[action.kind]
                 table[stage].append(TimedAction(action, start, ended[stage, action]))
         if len(ended) == before:
-            raise ValueError(f"pipeline: {_stuck(orders, table)}, expected an order in which every stage ends")
+            waiting = ((stage, *orders[stage][len(table[stage])]) for stage in left)
+            stuck = ", ".join(f"stage {stage} waits for ever to run {kind} {i}" for stage, kind, i in waiting)
+            raise ValueError(f"pipeline: {stuck}, expected an order in which every stage ends")
     return table
 
 
@@ -125,13 +127,6 @@ def _needed(stage: int, stages: int, action: Action) -> list[tuple[int, Action]]
         return [(stage - 1, action)] if stage > 0 else []
     own = (stage, Action(FORWARD, action.micro_batch))
     return [own, (stage + 1, action)] if stage + 1 < stages else [own]
-
-
-def _stuck(orders: Sequence[Sequence[Action]], table: Sequence[Sequence[TimedAction]]) -> str:
-    waiting = [
-        (stage, order[len(table[stage])]) for stage, order in enumerate(orders) if len(table[stage]) < len(order)
-    ]
-    return ", ".join(f"stage {stage} waits for ever to run {kind} {i}" for stage, (kind, i) in waiting)
 
 
 class Line(NamedTuple):
@@ -175,9 +170,8 @@ class Part(NamedTuple):
 
 
 class Done(NamedTuple):
-    """When a stage began and computed what, the losses in the order of the last stage's schedule, the bytes it sent."""
+    """When a stage computed what, the losses in the order of the last stage's schedule, and the bytes it sent."""
 
-    began: float
     spans: list[TimedAction]
     losses: list[float]
     sent: int
@@ -190,7 +184,7 @@ def step(part: Part, order: Sequence[Action], line: Line, micro_batches: Sequenc
     to the gradients of the weights what ``sum(loss(layers(x), i) for i, x in enumerate(micro_batches)).backward()``
     adds. Each micro-batch costs a message from stage to stage in each direction.
     """
-    stage, began = _Stage(part, line, micro_batches), time.monotonic()
+    stage = _Stage(part, line, micro_batches)
     receipt = stage.receive(order[0])
     for action, following in zip(order, [*order[1:], None], strict=True):
         if receipt is not None:
@@ -200,7 +194,7 @@ def step(part: Part, order: Sequence[Action], line: Line, micro_batches: Sequenc
         stage.compute(action)
     for message, _ in stage.sent:
         message.wait()
-    return Done(began, stage.spans, stage.losses, sum(x.nbytes for _, x in stage.sent))
+    return Done(stage.spans, stage.losses, sum(x.nbytes for _, x in stage.sent))
 
 
 def connect(line: Line, device: torch.device) -> None:

@@ -180,8 +180,8 @@ class _Pipelines:
             empty=lambda i: self.x.new_empty(sizes[i], self.x.shape[1]),
             at_least={FORWARD: forward, BACKWARD: BACKWARD_TIMES * forward},
         )
+        zero = 0.0 if self.settings["where"].partition(":")[0] in ONE_CLOCK else now()
         done = pipeline.step(part, SCHEDULES[schedule](*line[:2], count), line, torch.split(self.x, sizes))
-        zero = 0.0 if self.settings["where"].partition(":")[0] in ONE_CLOCK else done.began
         spans = [(*span.action, span.start - zero, span.end - zero) for span in done.spans]
         wrong = difference([gradients(block)], [self.expected[line.stage]])
         return {"spans": spans, "sent": done.sent, "difference": wrong}
