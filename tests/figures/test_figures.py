@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 from collectives.algorithms import ALGORITHMS, build, names
+from collectives.algorithms.library_trees import library_trees
 from collectives.bench import Settings
 from collectives.bench.results import read
 from collectives.figures.layout import SHAPES
 from collectives.figures.schedules import space_time, steps, two_trees, walk
 from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
+from collectives.figures.trees import side_by_side
 from collectives_book.figures import kit, measured
 from places import ROOT
 
@@ -39,6 +41,7 @@ PICTURES = {
     "nodes": (lambda: steps(build("all_reduce", "hierarchical_ring", 8), "hierarchical_ring"), "8 steps, 8 chunks"),
     "a switch": (lambda: steps(build("all_reduce", "in_network", 6, segments=2), "in_network"), "3 steps"),
     "two trees": (lambda: two_trees(9), "ranks 0, 2, 4, 6, 8; in the second: ranks 0, 1, 3, 5, 7; rank 0 is interior"),
+    "a library's trees": (lambda: side_by_side(library_trees("torchcomms", 9), "its trees"), "in both: 1, 2, 3."),
     "curves": (
         lambda: kit.curves(
             ROWS, "bytes", "us", "algorithm", (kit.BYTES, kit.US), "Time", interval=("low", "high"), facet="algorithm"

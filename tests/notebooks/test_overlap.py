@@ -2,7 +2,7 @@
 
 import json
 import os
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,9 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from collectives.algorithms import build
 from collectives.launch import launch
 from collectives.simulator import overlap
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity, computing
-from collectives.traffic import traffic
 from collectives_book.overlap.layers import Stack, widths_of
 from places import TASKS
 from ranks import overlap_cases
@@ -37,36 +35,28 @@ def seen() -> dict[tuple[str, int], dict[str, Any]]:
 def test_each_gradient_is_reduced_once_and_the_last_layers_first(seen: Any, algorithm: str, buckets: int) -> None:
     case = seen[algorithm, buckets]
     sizes = [4 * a * b for a, b in pairwise(overlap_cases.WIDTHS)]
-    assert case["called"] == [size for _, size in case["reduced"]]
-    assert [nth for nth, _ in case["reduced"]] == list(range(len(case["reduced"])))
+    assert [*map(tuple, case["reduced"])] == [*enumerate(case["called"])]
     assert sum(case["called"]) == case["bytes"] == sum(sizes)
-    ends = [sum(case["called"][: nth + 1]) for nth in range(len(case["called"]))]
     borders = [sum(sizes[layer:]) for layer in range(len(sizes))]
-    assert set(ends) <= set(borders), "buckets hold whole layers, from the last to the first"
+    assert {*accumulate(case["called"])} <= {*borders}, "buckets hold whole layers, from the last to the first"
     assert (len(case["called"]) == 1) == (buckets == 1)
+    assert case["wrong"] == 0
+    torch.testing.assert_close(torch.tensor(case["gradients"]), torch.tensor(seen["ring", 1]["gradients"]))
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("algorithm", ["ring", "two_tree"])
-def test_the_first_all_reduce_begins_before_the_backward_pass_ends(seen: Any, algorithm: str) -> None:
-    for buckets in BUCKETS:
-        case = seen[algorithm, buckets]
-        assert case["marks"] == 2 * len(overlap_cases.WIDTHS)
-        assert (case["first"] < case["first_layer"]) == (buckets > 1)
-        spans = [Activity(*span) for span in case["spans"]]
-        assert [span.nth for span in spans if span.what == BACKWARD] == [4, 3, 2, 1, 0]
-        reduced = [span for span in spans if span.what == REDUCE]
-        assert all(one.end <= other.begin for one, other in pairwise(reduced))
-        assert sum(span.bytes for span in reduced) == case["bytes"]
-
-
-@pytest.mark.integration
-def test_gradients_do_not_depend_on_buckets_and_algorithm(seen: Any) -> None:
-    first = torch.tensor(seen["ring", 1]["gradients"])
-    for name in ("ring", "two_tree"):
-        for buckets in BUCKETS:
-            assert seen[name, buckets]["wrong"] == 0
-            torch.testing.assert_close(torch.tensor(seen[name, buckets]["gradients"]), first)
+def test_the_first_all_reduce_begins_before_the_backward_pass_ends(seen: Any, algorithm: str, buckets: int) -> None:
+    case = seen[algorithm, buckets]
+    assert case["marks"] == 2 * len(overlap_cases.WIDTHS)
+    assert (case["first"] < case["first_layer"]) == (buckets > 1)
+    spans = [Activity(*span) for span in case["spans"]]
+    passes = [(FORWARD, nth) for nth in range(5)] + [(BACKWARD, nth) for nth in reversed(range(5))]
+    assert [(span.what, span.nth) for span in spans if span.what != REDUCE] == passes
+    reduced = [span for span in spans if span.what == REDUCE]
+    assert all(one.end <= other.begin for one, other in pairwise(reduced))
+    assert sum(span.bytes for span in reduced) == case["bytes"]
 
 
 @pytest.mark.integration
@@ -80,14 +70,6 @@ def test_planted_faults_are_caught(seen: Any, buckets: int) -> None:
     assert sum(twice["called"]) == 2 * twice["bytes"]
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
-def test_a_ring_sends_the_same_bytes_however_they_are_cut_into_buckets(p: int) -> None:
-    whole, cuts = 840 * 4, ([3360], [1680, 1680], [840, 840, 1680])
-    for buckets in cuts:
-        sent = sum(traffic(build("all_reduce", "ring", p), nbytes).sent for nbytes in buckets)
-        assert sent.tolist() == [2 * (p - 1) * whole // p] * p
-
-
 def test_one_rank_has_nothing_to_average() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -96,17 +78,6 @@ def test_one_rank_has_nothing_to_average() -> None:
         dist.destroy_process_group()
     assert case["wrong"] == 0
     assert sum(size for _, size in case["reduced"]) == case["bytes"]
-
-
-def test_a_stack_marks_its_layers_forward_and_back() -> None:
-    times = iter(range(100))
-    stack = Stack([4, 3, 2], clock=lambda: next(times))
-    for _ in range(2):
-        stack(torch.ones(1, 4).requires_grad_()).sum().backward()
-    assert stack.marks == [6, 7, 8, 9, 10, 11]
-    spans = computing(5, stack.marks)
-    assert [(span.what, span.nth) for span in spans] == [(FORWARD, 0), (FORWARD, 1), (BACKWARD, 1), (BACKWARD, 0)]
-    assert {span.rank for span in spans} == {5}
 
 
 def test_a_backward_pass_waits_before_its_gradient_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,35 +90,18 @@ def test_a_backward_pass_waits_before_its_gradient_is_there(monkeypatch: pytest.
     assert waited == [1.0, 1.0, 2.0, "gradient 1", 2.0, "gradient 0"]
 
 
-def test_widths_make_gradients_of_about_the_size() -> None:
-    for layers, nbytes in ((1, 4), (16, 16 << 20), (8, 1_200_000)):
-        widths = widths_of(layers, nbytes)
-        assert len(widths) == layers + 1
-        assert 4 * sum(a * b for a, b in pairwise(widths)) == pytest.approx(nbytes, rel=0.01)
-
-
-def test_what_one_lane_hides() -> None:
-    assert overlap.exposed([4.0], [3.0]) == 3.0
-    assert overlap.exposed(overlap.ready_times(4, 4.0), [0.5] * 4) == 0.5, "hidden but for the last"
-    assert overlap.exposed(overlap.ready_times(4, 4.0), [2.0] * 4) == 5.0, "the first waits, then the lane is busy"
-    sent = overlap.sendings([1.0, 1.0, 5.0], [2.0, 1.0, 1.0])
-    assert [tuple(each) for each in sent] == [(1.0, 3.0), (3.0, 4.0), (5.0, 6.0)]
-    with pytest.raises(ValueError, match="zip"):
-        overlap.sendings([1.0], [])
+@pytest.mark.parametrize(("layers", "nbytes"), [(1, 4), (16, 16 << 20), (8, 1_200_000)])
+def test_widths_make_gradients_of_about_the_size(layers: int, nbytes: int) -> None:
+    widths = widths_of(layers, nbytes)
+    assert len(widths) == layers + 1
+    assert 4 * sum(a * b for a, b in pairwise(widths)) == pytest.approx(nbytes, rel=0.01)
 
 
 def test_a_timeline_is_a_trace_with_two_lines_for_each_rank(tmp_path: Path) -> None:
-    spans = [*computing(0, [0.0, 1.0, 1.0, 3.0]), *computing(1, [0.0, 1.5, 1.5, 3.5])]
-    spans.append(Activity(1, REDUCE, 0, 3.5, 4.0, 128))
+    spans = [*computing(0, [0.0, 1.0, 1.0, 3.0]), Activity(1, REDUCE, 0, 3.5, 4.0, 128)]
     overlap.write(tmp_path / "trace.json", spans)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["args"]["name"] for event in events if event["ph"] == "M"} == {"rank 0", "rank 1"}
     shown = [(event["pid"], event["tid"], event["name"]) for event in events if event["ph"] == "X"]
-    assert shown == [
-        *((0, 0, "forward layer 0"), (0, 0, "backward layer 0")),
-        *((1, 0, "forward layer 0"), (1, 0, "backward layer 0")),
-        (1, 1, "all-reduce bucket 0"),
-    ]
-    assert events[-1]["ts"] == 3.5e6
-    assert events[-1]["dur"] == 0.5e6
-    assert events[-1]["args"] == {"bytes": 128}
+    assert shown == [(0, 0, "forward layer 0"), (0, 0, "backward layer 0"), (1, 1, "all-reduce bucket 0")]
+    assert (events[-1]["ts"], events[-1]["dur"], events[-1]["args"]) == (3.5e6, 0.5e6, {"bytes": 128})

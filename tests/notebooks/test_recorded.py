@@ -1,16 +1,21 @@
-"""The table of recorded runs, and a reader's rows beside the reference."""
+"""Recorded rows: where and when each is from, the table of runs, and a reader's rows beside the reference."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from collectives.bench.results import read
+from collectives.machine import machine
 from collectives_book import recorded
+from collectives_book.measured_machines.predictions import node
 from places import ROOT
 
 pytestmark = pytest.mark.integration  # reads every recorded run: two seconds
 RESULTS = ROOT / "experiments" / "results"
+FITTED_ON = "waynehacking8/nccl-collectives-bench"
 
 
 def test_every_reference_run_is_listed_with_its_pages() -> None:
@@ -49,3 +54,20 @@ def test_own_rows_are_beside_those_of_the_same_points(tmp_path: Path) -> None:
     table = recorded.beside(tmp_path)
     assert set(table.index) == {"mine/all-reduce-sweep", "mine/straggler"}
     assert set(table["yours over reference"][["mine/all-reduce-sweep"]]) == {"1.00"}
+
+
+def test_every_recorded_run_says_when_it_was_measured() -> None:
+    stems = [path.with_suffix("") for path in (RESULTS / "reference").rglob("*.parquet")]
+    assert stems
+    assert all("date" in read(stem)[1] for stem in stems)
+
+
+def test_every_row_of_an_h100_node_says_where_it_is_from_and_what_it_is_for() -> None:
+    rows = node(machine("dgx-h100"))
+    fit, held = ([row for row in rows if row["use"] == use] for use in ("fit", "held out"))
+    assert len(fit) + len(held) == len(rows)
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}:\S+", row["source"]) for row in rows)
+    assert {(row["gpus"], row["source"].partition("@")[0]) for row in fit} == {("4", FITTED_ON)}
+    assert {row["gpus"] for row in held if row["source"].startswith(FITTED_ON)} == {"2", "6"}
+    cells = [(row["source"], row["collective"], row["gpus"], row["bytes"]) for row in rows]
+    assert len(set(cells)) == len(cells)
