@@ -10,7 +10,7 @@ from collectives.cli.options import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed."""
+    """Add the command's options."""
     parser.add_argument("notebooks", nargs="+", type=Path, help="experiments, such as experiments/scaling.ipynb")
     parser.add_argument("--preset", default="quick", help="a file in the notebooks' folder presets/ (default quick)")
     parser.add_argument(

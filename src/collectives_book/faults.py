@@ -49,7 +49,7 @@ OTHER_VERSION = "0.0.1"
 
 
 class Job(NamedTuple):
-    """What a rank has: a tensor, and two more groups of all ranks."""
+    """The tensor and groups of a rank: a tensor, and two more groups of all ranks."""
 
     tensor: torch.Tensor
     one: dist.ProcessGroup

@@ -43,7 +43,7 @@ class JudgedFile(NamedTuple):
 
     @property
     def link(self) -> str:
-        """Where a browser shows the file."""
+        """Return the address at which a browser shows the file."""
         return f"https://github.com/{self.repository}/blob/{self.commit}/{self.path}"
 
 

@@ -30,7 +30,7 @@ OP = Settings.model_construct().op  # of the collectives that reduce
 
 
 class Sweep(SweepExperiment):
-    """What is measured on which ranks; a subclass says of which collectives, in `measurements`."""
+    """Parameters of a sweep over sizes; a subclass names the collectives in `measurements`."""
 
     ranks: Ranks
     sizes: Some[Size]
@@ -139,7 +139,7 @@ class Calibration(Experiment):
 
 
 class BenchSimulator(Experiment):
-    """How fast the simulator is on this machine: the first so many cases of `collectives.simulator.speed.goals`."""
+    """The speed of the simulator on this machine: the first so many cases of `collectives.simulator.speed.goals`."""
 
     cases: Annotated[int, Field(ge=1, le=len(speed.goals()))]
 

@@ -50,7 +50,7 @@ def asked() -> Iterator[Asked]:
 
 
 def row(of: Asked, limit: float = LIMIT) -> dict[str, object]:
-    """What one answer took."""
+    """Return the row of one answer: its verdict and what it took."""
     steps = diameter(of.links) + of.more
     rounds = max(steps, least_rounds(of.links, of.chunks))
     answer = synthesize(of.links, "all_gather", steps, rounds, of.chunks, limit)

@@ -33,7 +33,10 @@ Factor = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Asynchronous(RankExperiment):
-    """Who is slow and how much, and how they train. One rank is the server, all others are workers."""
+    """Workers that are slow, by how much, and the modes in which they train.
+
+    One rank is the server, all others are workers.
+    """
 
     TASK: ClassVar[str] = "collectives_book.asynchronous.ranks"
     SHOWN: ClassVar[tuple[str, ...]] = ("slow", "mode", "updates", "accuracy")

@@ -98,7 +98,7 @@ def with_injected_kill(take_step: Step, at: int, report: Callable[[Row], None]) 
 
 
 def slowest(seconds: list[float]) -> list[float]:
-    """Of every step, the time of the rank that took longest."""
+    """Return the seconds of the slowest rank in every step."""
     times = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(times, op=dist.ReduceOp.MAX)
     return [float(each) for each in times]

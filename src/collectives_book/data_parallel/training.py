@@ -85,7 +85,7 @@ def joined(name: str, algorithm: str) -> tuple[Replicas, Step, Optimize]:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, on how large batches, at which learning rate, and how far."""
+    """The length of a training, its batches and its learning rate."""
 
     steps: int = 50
     batch: int = 128
@@ -119,7 +119,7 @@ def step(state: State, batch: Samples, replicas: Replicas) -> float:
 
 
 def part_of_loss(model: nn.Module, batch: Samples, replicas: Replicas) -> torch.Tensor:
-    """What this replica's shard adds to the mean loss of the batch.
+    """Return the share of the batch's mean loss that this replica's shard has.
 
     A mean over the shard would give a sample of a small shard more weight.
     """

@@ -180,7 +180,7 @@ def _only_lines(plot: so.Plot, width: float) -> so.Plot:
 
 
 def _key(measured: bool, simulated: bool) -> dict[str, Any]:
-    """How the legend shows a series."""
+    """Return the line and marker by which the legend shows a series."""
     return {"ls": "" if simulated else "-"} if measured else {"ls": "-", "marker": None}
 
 

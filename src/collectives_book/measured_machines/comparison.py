@@ -53,7 +53,7 @@ def winners(rows: Rows) -> Rows:
 
 
 class Score(NamedTuple):
-    """How good predictions are: cells, errors without their sign, and winners where measured intervals are apart."""
+    """The quality of predictions: cells, errors without their sign, and winners where measured intervals are apart."""
 
     cells: int
     median_error: float
@@ -125,7 +125,7 @@ def _says(rows: Rows, us: Callable[[Any], float]) -> Rows:
 
 
 class Behaviour(NamedTuple):
-    """Which of two algorithms a label's times are near, counted in cells where the two are far apart."""
+    """The algorithm of two that a label's times are near, counted in cells where the two are far apart."""
 
     label: str
     ring: int
@@ -169,7 +169,7 @@ def behaviour(found: Rows, label: str) -> Behaviour:
 
 
 def by_default(rows: Rows) -> list[dict[str, Any]]:
-    """Where NCCL's own choice is slower than the better of ring and tree, and by how much; the largest loss first.
+    """Return the cells in which NCCL's own choice is slower than the better of ring and tree, the largest loss first.
 
     Its own choice is the fastest of the labels in `IGNORED`, five measurements of one thing, so that a disturbed one
     does not count. Only cells where its interval begins after that of the better one ends.

@@ -26,7 +26,7 @@ class Series(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What is predicted for a machine: ranks that its file was fitted on, ranks held out, sizes, series."""
+    """The predictions for a machine: ranks that its file was fitted on, ranks held out, sizes, series."""
 
     fitted: tuple[int, ...]
     held_out: tuple[int, ...]

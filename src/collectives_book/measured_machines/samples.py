@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where the archive is in the repository."""
+        """Return the path of the archive in the repository."""
         return f"results/{self.folder}/{self.stamp}.tar.gz"
 
 

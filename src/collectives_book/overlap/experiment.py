@@ -81,7 +81,7 @@ class LayersExperiment(RankExperiment):
 
 
 class Overlap(LayersExperiment):
-    """How the layers compute, and how their gradients are averaged.
+    """Layers that compute, buckets of their gradients, and the algorithms that average them.
 
     ``waiting`` is how long the computing of a step waits in all; 0s on GPUs, which compute for real.
     """

@@ -92,11 +92,14 @@ class Trial:
         return [torch.zeros(weight.shape) if grad is None else grad.cpu().clone() for weight, grad in found]
 
     def _wrong(self) -> int:
-        """How many gradients are not the average."""
+        """Count the gradients that are not the average."""
         return sum(_different(*pair) for pair in zip(self._gradients(), self.expected, strict=True))
 
     def _spans(self, begin: float) -> list[Activity]:
-        """Of a step on a CPU, from its begin; a lane's next all-reduce begins when the one before is done."""
+        """Return the spans of a step on a CPU, in seconds from its begin.
+
+        A lane's next all-reduce begins when the one before is done.
+        """
         if self.device.type != "cpu":
             return []
         rank, spans, free = dist.get_rank(), computing(dist.get_rank(), [at - begin for at in self.stack.marks]), 0.0
@@ -128,7 +131,7 @@ class Trial:
     def _row(
         self, name: str, steps: list[TrainingStep], seconds: Mapping[str, list[float]], counted: list[float]
     ) -> Row:
-        """What was measured of one algorithm; times are exposed ones in microseconds, unless their name says more."""
+        """Return the row of one algorithm; times are exposed ones in microseconds, unless their name says more."""
         exposed = [step - without for step, without in zip(seconds[name], seconds[NOTHING], strict=True)]
         wrong = torch.tensor(sum(step.wrong for step in steps))
         dist.all_reduce(wrong)

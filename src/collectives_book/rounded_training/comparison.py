@@ -31,7 +31,7 @@ SHORT = {"bfloat16": "bf16", "float32": "fp32"}
 
 
 class Variant(NamedTuple):
-    """How gradients are summed: the algorithm, after a slash the wire, the dtype that adds, and feedback of errors."""
+    """A way to sum gradients: the algorithm, after a slash the wire, the dtype that adds, and feedback of errors."""
 
     algorithm: str
     dtype: str = "float32"

@@ -28,7 +28,7 @@ EVERY, LAST = 10, 20
 
 
 class Case(NamedTuple):
-    """What a row says before its training."""
+    """The columns of a row that are known before its training."""
 
     model: str
     workers: int
