@@ -81,7 +81,7 @@ def operations(model: Transformer) -> float:
 
 
 def days(model: Transformer, gpus: int, gpu: Gpu = H100) -> float:
-    """Return the days that takes where nothing is lost between GPUs, at the rate that one achieves.
+    """Return the days of training where nothing is lost between GPUs, at the rate that one achieves.
 
     >>> round(days(MODELS[-1], 16_384))
     67
