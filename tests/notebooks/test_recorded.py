@@ -22,11 +22,11 @@ def test_every_reference_run_is_listed_with_its_pages() -> None:
     table = recorded.table(RESULTS, ROOT / "chapters")
     lines = {name.partition("<b>")[2].partition("</b>")[0]: row for name, *row in table.itertuples(index=False)}
     assert {stem.relative_to(RESULTS).as_posix() for stem in recorded.stems(RESULTS / "reference")} <= set(lines)
-    when, machine, pages = lines["reference/slow-motion/scaling"]
+    when, on, pages = lines["reference/slow-motion/scaling"]
     date = json.loads((RESULTS / "reference" / "slow-motion" / "scaling.json").read_text())["date"]
     assert when.startswith(f"{date}, ")
     assert when.endswith(" ranks, 5 repetitions, 93.75% intervals")
-    assert " cores, " in machine
+    assert " cores, " in on
     assert "cluster-in-slow-motion.html" in pages
     assert "data-parallel-training.html" in lines["reference/slow-motion/data-parallel"][-1]
     assert "data-parallel-training.html" not in lines["reference/slow-motion/model-parallel"][-1]

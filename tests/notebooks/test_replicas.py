@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from collectives.launch import launch
-from collectives_book.data_parallel.training import Training, alone, part_of_loss, step, train
+from collectives_book.data_parallel.training import Training, alone, begin, descend, part_of_loss, step, train
 from collectives_book.digits import digits, perceptron, shard
 from sweep import each
 
@@ -49,14 +49,9 @@ def test_a_sum_that_forgets_a_rank_is_noticed() -> None:
 
 
 def test_the_loss_that_a_step_returns_is_that_of_the_batch_before_it() -> None:
-    batch = digits()[0].take(torch.arange(10))
-    found: list[float] = []
-    state = train(
-        Training(steps=1), alone(), lambda state, _, replicas: found.append(step(state, batch, replicas)) or 0.0
-    )
-    model = perceptron()
-    assert found == [pytest.approx(cross_entropy(model(batch.images), batch.labels).item(), rel=1e-6)]
-    assert state.losses == [0.0]
+    batch, model = digits()[0].take(torch.arange(10)), perceptron()
+    loss = step(begin(Training(), alone(), descend), batch, alone())
+    assert loss == pytest.approx(cross_entropy(model(batch.images), batch.labels).item(), rel=1e-6)
 
 
 JOINED = [
@@ -87,14 +82,9 @@ def test_every_algorithm_has_the_losses_of_one_process(ranks: int) -> None:
 def test_horovod_s_optimizer_has_the_losses_of_one_process(threshold: str) -> None:
     """Under horovodrun itself; 3 ranks have uneven shards of every batch."""
     settings = {"training": asdict(TRAINING), "joined": [["horovod", "default"]], "where": "horovodrun"}
-    events = launch(
-        TASK,
-        settings | {"backends": ["horovod"], "rates": None},
-        3,
-        where="horovodrun",
-        timeout=200,
-        environment={"HOROVOD_FUSION_THRESHOLD": threshold},
-    )
+    settings |= {"backends": ["horovod"], "rates": None}
+    environment = {"HOROVOD_FUSION_THRESHOLD": threshold}
+    events = launch(TASK, settings, 3, where="horovodrun", timeout=200, environment=environment)
     (row,) = [row for event in events for row in event.get("rows", [])]
     right = train(TRAINING, alone()).losses
     assert 0 < max(abs(a - b) / b for a, b in zip(row["losses"], right, strict=True)) < ROUNDING
