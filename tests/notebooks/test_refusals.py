@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from test_asynchronous import GOOD as ASYNCHRONOUS
 from test_data_parallel import GOOD as DATA_PARALLEL
+from test_model_parallel import GOOD as MODEL_PARALLEL
 from test_scaling import GOOD as SCALING
 from test_straggler import GOOD as STRAGGLER
 from test_training_overlap import GOOD as OVERLAP
@@ -18,6 +19,7 @@ from places import ROOT
 GOOD = {
     "asynchronous": ASYNCHRONOUS,
     "data-parallel": DATA_PARALLEL,
+    "model-parallel": MODEL_PARALLEL,
     "overlap": OVERLAP,
     "scaling": SCALING,
     "straggler": STRAGGLER,
@@ -38,6 +40,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("data-parallel", {"killed_at": 12}, "killed_at: got 12 on 2 ranks, expected 0, or less than 12 on 2 ranks or"),
     ("data-parallel", {"ranks": 1}, "killed_at: got 8 on 1 ranks"),
     ("data-parallel", {"beside": ["horovod"]}, "fusion: got none, expected a threshold or more for horovod"),
+    ("model-parallel", {"stages": 4}, "stages: got 4, expected at most one for each of the 3 ranks"),
+    ("model-parallel", {"micro_batches": [1, 6]}, "micro_batches: got 6, expected at most the 5 samples"),
+    ("model-parallel", {"schedules": ["zigzag"]}, "schedules.0: Input should be 'gpipe' or '1f1b', got 'zigzag'"),
+    ("model-parallel", {"backend": "nccl2"}, "unknown backend 'nccl2'"),
+    ("model-parallel", {"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'"),
+    ("model-parallel", {"widths": [0]}, "widths.0: Input should be greater than or equal to 1, got 0"),
+    ("model-parallel", {"batches": []}, "batches: List should have at least 1 item"),
+    ("model-parallel", {"forward": "2000s"}, "forward: Input should be less than or equal to 60"),
+    ("model-parallel", {"brances": 3}, "unknown field 'brances'"),
     ("overlap", {"buckets": [3]}, "buckets: got 3 for 4 layers, expected a divisor"),
     ("overlap", {"backend": "horovod"}, "backend: got 'horovod', expected one of p2p, gloo"),
     ("overlap", {"algorithms": []}, "algorithms: got none, expected one or more for p2p"),
