@@ -93,6 +93,7 @@ def test_rows_are_held_against_the_simulator_and_the_libraries(stem: str) -> Non
     buffer = (1 << 20) / 25e3  # ms on a link; at least one latency of 5 ms, at least 1.75 buffers through each port
     assert table.bound.tolist() == pytest.approx([2 * 3 * 5 / 5, 2 * 3 * (5 + buffer) / (1.75 * buffer)], rel=1e-3)
     assert {*targets.deviations(found).off.round(9)} == {1.0}
+    assert targets.deviations(found[found.ranks == 4]).empty, "many hosts only"
 
 
 def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,20 +109,14 @@ def test_a_goal_is_undecided_where_intervals_do_not_tell(stem: str, monkeypatch:
     assert verdicts[verdicts.goal.str.startswith("our best")].verdict.tolist() == ["missed", "missed"]
 
 
-@pytest.mark.parametrize("rival", [(2.0, 4.0, 1.0, 1.1), (9.0, 9.0, 2.2, 1.2)])
-def test_where_two_trees_win_a_tie_is_none(rival: tuple[float, ...]) -> None:
+def test_where_two_trees_win_a_tie_is_none() -> None:
     """Milliseconds at 4, 8, 16 and 32 B, with intervals of a tenth on either side."""
     made = [
         {"algorithm": name, "bytes": 4 << nth, "low_us": 900 * ms, "median_us": 1000 * ms, "high_us": 1100 * ms}
-        for name, times in {"two_tree": (1, 1, 2, 1), "chain": rival}.items()
+        for name, times in {"two_tree": (1, 1, 2, 1), "chain": (2, 4, 1, 1.1)}.items()
         for nth, ms in enumerate(times)
     ]
     assert [size for size, _, _ in figures.two_trees_won(pd.DataFrame(made))] == [4, 8]
-
-
-def test_without_many_hosts_there_is_no_comparison(stem: str) -> None:
-    found, _ = experiment.results(stem)
-    assert targets.deviations(found[found.ranks == 4]).empty
 
 
 def test_auto_goes_by_the_machine_and_by_nothing_else() -> None:
