@@ -16,6 +16,7 @@ def test_most_agree_with_what_their_authors_say_and_no_row_has_a_path() -> None:
     blind, known = now.iloc[[0, 2]].sum(), now.iloc[3:].sum()
     assert known["right now"] >= 0.9 * known.logs
     assert blind["right now"] >= 0.75 * blind.logs
+    assert (blind.logs, blind["right at first"]) == (75, 45), "what was found at first stays"
     assert LOGS.sha256.is_unique
     assert not LOGS["first"].str.contains("Traceback|/tmp").any()
 
