@@ -49,7 +49,7 @@ def _name(run: Path, results: Path) -> str:
 
 
 def _ranks(record: dict[str, Any]) -> str:
-    counts = [each["ranks"] for each in record.get("settings", []) if "ranks" in each]
+    counts = [each["ranks"] for each in record.get("settings", []) if isinstance(each.get("ranks"), int)]
     return f"{statements.span(counts, '{:.0f}'.format)} ranks" if counts else "simulated"
 
 

@@ -38,7 +38,13 @@ def test_a_run_of_this_build_leads_to_its_notebook(tmp_path: Path) -> None:
         for suffix in ("json", "parquet"):
             shutil.copy(RESULTS / "reference" / "slow-motion" / f"straggler.{suffix}", tmp_path / folder)
     (tmp_path / "quick" / "straggler.ipynb").touch()
-    quick, reference = recorded.table(tmp_path, ROOT / "chapters")["run and command"]
+    shutil.copy(tmp_path / "quick" / "straggler.parquet", tmp_path / "quick" / "massive-scale.parquet")
+    record = json.loads((tmp_path / "quick" / "straggler.json").read_text())
+    record["settings"][0]["ranks"] = [96, 24576]  # several numbers of ranks are simulated ones
+    (tmp_path / "quick" / "massive-scale.json").write_text(json.dumps(record))
+    simulated, *measured = recorded.table(tmp_path, ROOT / "chapters").itertuples(index=False)
+    assert ", simulated" in simulated.measured
+    (quick, *_), (reference, *_) = measured
     assert quick.startswith('<a href="../experiments/results/quick/straggler.html"><b>quick/straggler</b></a><br>')
     assert reference.startswith("<b>reference/straggler</b><br><code>")
     assert '<span class="command-word">--ranks</span> ' in reference
