@@ -271,7 +271,7 @@ def fields(
     def paint(figure: Figure, theme: Theme) -> None:
         found = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flat
         for panel, (name, table) in zip(found, panels.items(), strict=False):
-            _map(panel, table, names, axes, theme)
+            _map(panel, table, names, axes, theme, columns)
             panel.set_title(name, **TITLE)
             panel.set_ylabel(axes[1].name if panel.get_subplotspec().is_first_col() else "")
             if frame is not None and frame in table.index:
@@ -291,7 +291,7 @@ def fields(
     return drawn(paint, about, height, shown)
 
 
-def _map(panel: Axes, table: Rows, names: Sequence[str], axes: tuple[Axis, Axis], theme: Theme) -> None:
+def _map(panel: Axes, table: Rows, names: Sequence[str], axes: tuple[Axis, Axis], theme: Theme, columns: int) -> None:
     colours = {name: on_page(mark(name).colour, theme) for name in names}
     numbers = table.map(lambda name: names.index(name) if name else np.nan).astype(float)
     look: dict[str, Any] = {"cmap": mpl.colors.ListedColormap([*colours.values()]), "vmin": -0.5, "cbar": False}
@@ -299,7 +299,8 @@ def _map(panel: Axes, table: Rows, names: Sequence[str], axes: tuple[Axis, Axis]
     sns.heatmap(numbers, ax=panel, fmt="", annot_kws={"fontsize": 7.5}, mask=numbers.isna(), **look)
     for text in panel.texts:  # seaborn chooses white or a dark grey; a dark page needs black
         text.set_color(readable_on(mpl.colors.to_hex(colours[_spelt(text.get_text(), names)])))
-    panel.set_xticklabels([axes[0].form(value) for value in table.columns], rotation=0, fontsize=8.5)
+    turned = 40 if len(table.columns) * columns > 10 else 0
+    panel.set_xticklabels([axes[0].form(value) for value in table.columns], rotation=turned, fontsize=8.5)
     panel.set_yticklabels([axes[1].form(value) for value in table.index], rotation=0, fontsize=8.5)
     panel.set(xlabel=axes[0].name)
     panel.tick_params(length=0)
