@@ -1,4 +1,4 @@
-"""What the book's pages and notebooks call; each notebook in ``experiments/`` has a class with its parameters.
+"""The code that the book's pages and notebooks call; each notebook in ``experiments/`` has a class with its parameters.
 
 `collectives_book.experiment` has what the classes share, and `collectives_book.execute` runs notebooks with presets.
 """

@@ -63,7 +63,7 @@ Step = Callable[[Job, bool], object]
 
 
 def train(job: Job, _: bool) -> None:
-    """Nothing is wrong in the program: the fault is outside, or there is none."""
+    """Run a program without a fault: the fault is outside, or there is none."""
     dist.all_reduce(job.tensor)
 
 
@@ -82,7 +82,7 @@ def read_file(job: Job, is_guilty: bool) -> None:
 
 
 def pass_on(job: Job, _: bool) -> None:
-    """Each rank sends to the next."""
+    """Send from each rank to the next."""
     rank, size, received = dist.get_rank(), dist.get_world_size(), torch.empty_like(job.tensor)
     sent = dist.isend(job.tensor, (rank + 1) % size)
     dist.recv(received, (rank - 1) % size)
@@ -112,7 +112,7 @@ def two_groups(job: Job, is_guilty: bool) -> None:
 
 
 def exchange(job: Job, is_guilty: bool) -> None:
-    """Two ranks exchange tensors, the culprit's partner sends first; then both do, and no buffer holds so much."""
+    """Exchange tensors in pairs; the culprit sends first, as its partner does, and no buffer holds what they send."""
     partner, received = dist.get_rank() ^ 1, torch.empty_like(job.tensor)
     sends_first = is_guilty or job.sends_first
     if sends_first:

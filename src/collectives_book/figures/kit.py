@@ -141,12 +141,7 @@ def curves(
             if measured
             else _only_lines(plot, 1.0 if group else 1.8)
         )
-        if len(points):
-            plot = plot.add(so.Dot(pointsize=7, fill=False, stroke=1.5), data=points, legend=False)
-        if bound:
-            dashed: Any = {"color": theme.ink, "linewidth": 0.9, "linestyle": DASHES}
-            plot = plot.add(so.Line(**dashed), y=bound, color=None, marker=None, legend=False)
-        _plot(plot, figure, theme, series)
+        _plot(_with_others(plot, points, bound, theme), figure, theme, series)
         for panel, value in zip(figure.axes, panels, strict=True):
             panel.set_title(title(value) if facet else "", **TITLE)
             _scale(panel, "x", axes[0], [*rows[x]], columns)
@@ -173,6 +168,16 @@ def _points(plot: so.Plot, joined: Rows, y: str, dotted: bool, interval: tuple[s
     if interval is None:
         return plot
     return plot.add(so.Range(linewidth=1.2), ymin=interval[0], ymax=interval[1], marker=None, legend=False)
+
+
+def _with_others(plot: so.Plot, points: Rows, bound: str | None, theme: Theme) -> so.Plot:
+    """Add hollow markers for published points, and dashes for a bound."""
+    if len(points):
+        plot = plot.add(so.Dot(pointsize=7, fill=False, stroke=1.5), data=points, legend=False)
+    if bound is None:
+        return plot
+    dashed: Any = {"color": theme.ink, "linewidth": 0.9, "linestyle": DASHES}
+    return plot.add(so.Line(**dashed), y=bound, color=None, marker=None, legend=False)
 
 
 def _only_lines(plot: so.Plot, width: float) -> so.Plot:

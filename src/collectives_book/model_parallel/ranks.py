@@ -118,7 +118,7 @@ def _sent_by_host(where: str) -> int:
 
 
 def _pipelines(settings: Row, device: torch.device) -> Iterator[list[Row]]:
-    """Rows of each schedule and number of micro-batches under "pipelines"; ranks beyond the last stage do nothing."""
+    """Yield the rows of each schedule and number of micro-batches; ranks beyond the last stage do nothing."""
     job = _Pipelines(settings, device)
     for schedule, count in settings["pipelines"]:
         yield job.rows(schedule, count)
