@@ -4,7 +4,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -208,6 +208,25 @@ def test_a_missing_package_names_the_extra_that_brings_it(
         f"collectives: {verb} needs {module}, which is not installed: pip install 'collective-communication[{extra}]'"
     )
     assert run(capsys, verb) == (2, "", f"{said}\n")
+
+
+def test_another_package_adds_a_verb_by_a_module_or_an_attribute_of_it(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "others.py").write_text(
+        '"""The verb ``probe``: do nothing."""\n'
+        "def add_arguments(parser): parser.add_argument('--code', type=int)\n"
+        "def run(arguments): return arguments.code\n"
+        "class Fail:\n"
+        '    """Fail in two: always."""\n'
+        "    add_arguments = staticmethod(add_arguments)\n"
+        "    run = staticmethod(lambda arguments: 4)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [EntryPoint("probe", "others", cli.GROUP), EntryPoint("fail", "others:Fail", cli.GROUP)]
+    monkeypatch.setattr(cli, "_added", lambda: {each.name: each for each in points})
+    assert (run(capsys, "probe", "--code", "3")[0], run(capsys, "fail")[0]) == (3, 4)
+    assert (cli.verbs()["probe"], cli.verbs()["fail"]) == ("do nothing", "fail in two: always")
 
 
 def test_every_verb_is_in_the_table_of_extras() -> None:

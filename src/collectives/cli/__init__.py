@@ -1,8 +1,9 @@
 """The command line: see ``collectives --help``. Data go to standard output, all else to standard error.
 
-A verb is a module, imported when it is asked for: ``add_arguments`` says what can be typed, ``run`` does it and returns
-the exit code, None for 0. Other packages add verbs: an entry point of the group ``collectives.verbs`` names the module,
-whose first line says what the verb does.
+A verb is an object with two functions, imported when it is asked for: ``add_arguments`` adds its options to a parser,
+``run`` takes the parsed arguments and returns the exit code, None for 0. Other packages add verbs: an entry point of
+the group ``collectives.verbs`` names a module, or ``module:attribute`` for one of several in it. The first line of its
+docstring is the help, without "The verb ``NAME``: " in front.
 """
 
 import argparse
@@ -87,8 +88,9 @@ def _added() -> dict[str, EntryPoint]:
 
 
 def _first_line(verb: str) -> str:
-    """What follows the colon in the first line of the module's docstring."""
-    return str(_module(verb).__doc__).splitlines()[0].partition(": ")[2].rstrip(".")
+    """Return the help of another package's verb, from its docstring."""
+    text = str(_module(verb).__doc__).splitlines()[0].rpartition("``: ")[2].rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def _missing(verb: str, module: str) -> str:
