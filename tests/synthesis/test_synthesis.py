@@ -10,9 +10,19 @@ import pytest
 
 from collectives.machine import machine
 from collectives.schedule import Ints, Schedule, ScheduleError, Step
-from collectives.synthesis import encoding
-from collectives.synthesis.encoding import Deadline, Question, check, splits
-from collectives.synthesis.few_steps import diameter, least_rounds, rounds_of, search, synthesize
+from collectives.synthesis import few_steps
+from collectives.synthesis.few_steps import (
+    Deadline,
+    Question,
+    check,
+    chunks_of,
+    diameter,
+    least_rounds,
+    rounds_of,
+    search,
+    splits,
+    synthesize,
+)
 from collectives.topology.graph import graph, rank_links
 from collectives.verify import verify
 
@@ -59,7 +69,7 @@ def plain(links: Ints, steps: int, rounds: int, chunks: int) -> bool:
     """By the chunks alone: no bound and no counts before, and every split."""
     of = Question(links, steps, rounds, chunks)
     deadline = Deadline(time.monotonic() + 60, threading.Event())
-    answers = {check(encoding.chunks(of, split)[0], deadline) for split in splits(rounds, steps)}
+    answers = {check(chunks_of(of, split)[0], deadline) for split in splits(rounds, steps)}
     assert answers <= {"sat", "unsat"}
     return "sat" in answers
 
@@ -126,21 +136,21 @@ def test_a_lost_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rounds_that_a_solver_overlooks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As z3's option pb.solver=sorting did."""
-    real = encoding.chunks
-    monkeypatch.setattr(encoding, "chunks", lambda of, split, seed: real(of, [each + 9 for each in split], seed))
+    real = few_steps.chunks_of
+    monkeypatch.setattr(few_steps, "chunks_of", lambda of, split, seed: real(of, [each + 9 for each in split], seed))
     with pytest.raises(ScheduleError, match=r"rounds of the schedule: got [4-9], expected 3"):
         synthesize(DGX1, "all_gather", 2, 3, 2)
 
 
 def faulty(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    real = encoding.schedule
+    real = few_steps.schedule_of
 
     def broken(*arguments: Any) -> Schedule:
         made = real(*arguments)
         steps = [Step(*map(change, (step.src, step.dst, step.chunk))) for step in made.steps()]
         return Schedule(made.collective, made.p, made.k, made.nsteps, steps.__getitem__, one_port=False)
 
-    monkeypatch.setattr(encoding, "schedule", broken)
+    monkeypatch.setattr(few_steps, "schedule_of", broken)
 
 
 def test_a_message_without_a_link_is_found() -> None:

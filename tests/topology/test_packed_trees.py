@@ -13,8 +13,7 @@ from collectives.machine import Machine, machine, text
 from collectives.schedule import ScheduleError
 from collectives.topology.bound import bound, seconds
 from collectives.topology.graph import Graph, graph, ways
-from collectives.topology.packing import packed
-from collectives.topology.trees import COLLECTIVES, packed_trees
+from collectives.topology.trees import COLLECTIVES, packed, packed_trees
 from topology.test_bound import some
 
 LARGE = pytest.mark.extended

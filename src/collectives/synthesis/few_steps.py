@@ -1,4 +1,4 @@
-"""Schedules with few steps for a topology: a solver finds one, or proves that none exists.
+"""Find schedules with few steps for a topology by a solver, or prove that none exists.
 
 The question is SCCL's (Cai et al., "Synthesizing Optimal Collective Algorithms", PPoPP 2021, section 3). A topology is
 a matrix: ``links[a, b]`` chunks go from rank a to rank b in one round. A schedule has S steps. Step t lasts r_t >= 1
@@ -13,23 +13,30 @@ Three answers are tried, the cheap ones first:
 3. Chunks. One Boolean for each chunk, link and step: does the chunk travel there? This is asked for one split of the
    rounds after another. Each gets a second; then each that is left gets two, and another seed; and so on. A solver
    often ends at once or not for minutes: DGX-1's six chunks take 0.3 s in (1, 3, 3) rounds with five seeds of six.
+
+SCCL asks for the time of each chunk, an integer. Here the time is an index of a Boolean, and the rounds of each step
+are given, so that a link's limit is a plain cardinality. z3 5.4 with ``pb.solver=sorting`` returned models that broke
+the weighted limits of an encoding with open rounds: no such option is set here, and every schedule is proved.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
-from itertools import count
-from typing import Literal, NamedTuple
+from itertools import count, permutations
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from collectives.schedule import Ints, Schedule, ScheduleError, reverse, then
-from collectives.synthesis import encoding
-from collectives.synthesis.encoding import Deadline, Question, apart, check
-from collectives.topology.graph import distances, need_links
+from collectives.schedule import Ints, Schedule, ScheduleError, Step, reverse, then
+from collectives.topology.graph import check_links, distances
 from collectives.verify import verify
+
+T = TypeVar("T")
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 LIMIT = 60.0
@@ -37,7 +44,22 @@ LIMIT = 60.0
 # The share of the time that is left which the counts may take. If they do not end, the chunks are asked nevertheless.
 COUNTS_SHARE = 0.25
 
+# How long Ctrl-C waits at most while the solver runs, in seconds.
+NAP = 0.1
+
 Verdict = Literal["satisfiable", "unsatisfiable", "limit"]
+
+# A chunk or a source; the rank that sends, the rank that receives; the step.
+Move = tuple[int, int, int, int]
+
+
+class Question(NamedTuple):
+    """A question of existence: an all-gather of ``chunks`` per rank, in this many steps and rounds."""
+
+    links: Ints
+    steps: int
+    rounds: int
+    chunks: int
 
 
 class Answer(NamedTuple):
@@ -52,7 +74,7 @@ class Answer(NamedTuple):
 
 
 def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: int, limit: float = LIMIT) -> Answer:
-    """A schedule of this many steps and rounds, a proof that none exists, or "limit" after ``limit`` seconds.
+    """Return a schedule of this many steps and rounds, a proof that none exists, or "limit" after ``limit`` seconds.
 
     ``chunks`` are those of one rank, so the schedule has ``k = p * chunks``. It is proved by `verify`, and fits the
     links: `rounds_of`. A reduce-scatter is a reversed all-gather on reversed links. An all-reduce is a reduce-scatter,
@@ -69,7 +91,7 @@ def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: in
     'rank 0 lacks 6 chunks and 2 enter in a round, so it needs 3 rounds'
     """
     begin = time.monotonic()
-    _need_question(links, collective, steps, rounds, chunks)
+    _check_question(links, collective, steps, rounds, chunks)
     found: list[Schedule] = []
     verdict: Verdict = "satisfiable"
     why = ""
@@ -84,7 +106,7 @@ def synthesize(links: Ints, collective: str, steps: int, rounds: int, chunks: in
 
 
 def search(links: Ints, collective: str, steps: int, chunks: int, limit: float = LIMIT) -> Iterator[Answer]:
-    """One answer for each number of rounds, from the bound upward, until there is a schedule or no time is left.
+    """Yield an answer for each number of rounds, from the bound upward, until there is a schedule or no time is left.
 
     Ends after one answer if the steps are too few for any number of rounds. ``limit`` is for all answers together.
     Raises what `synthesize` raises.
@@ -93,7 +115,7 @@ def search(links: Ints, collective: str, steps: int, chunks: int, limit: float =
     >>> [(answer.rounds, answer.verdict) for answer in search(ring, "all_gather", steps=3, chunks=2)]
     [(3, 'satisfiable')]
     """
-    _need_question(links, collective, steps, steps, chunks)
+    _check_question(links, collective, steps, steps, chunks)
     halves, parts = _gathers(links, collective, steps, steps, chunks), _parts(collective)
     least = max(max(half.steps, least_rounds(half.links, chunks)) for half in halves)
     deadline = time.monotonic() + limit
@@ -105,7 +127,7 @@ def search(links: Ints, collective: str, steps: int, chunks: int, limit: float =
 
 
 def diameter(links: Ints) -> int:
-    """The most links that a chunk has to pass: the least number of steps of an all-gather.
+    """Return the most links that a chunk has to pass: the least number of steps of an all-gather.
 
     >>> diameter(np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]]))
     2
@@ -114,7 +136,7 @@ def diameter(links: Ints) -> int:
 
 
 def least_rounds(links: Ints, chunks: int) -> int:
-    """The rounds that an all-gather needs at least: a rank receives all chunks of the others by its links.
+    """Return the least rounds of an all-gather: a rank receives all chunks of the others by its links.
 
     >>> least_rounds(np.array([[0, 2, 0], [0, 0, 2], [1, 0, 0]]), chunks=3)
     6
@@ -123,7 +145,7 @@ def least_rounds(links: Ints, chunks: int) -> int:
 
 
 def rounds_of(schedule: Schedule, links: Ints) -> list[int]:
-    """The rounds that each step lasts: those of its busiest link.
+    """Return the rounds that each step lasts: those of its busiest link.
 
     Raises ScheduleError for a message between two ranks that no link joins.
 
@@ -143,12 +165,12 @@ def rounds_of(schedule: Schedule, links: Ints) -> list[int]:
 
 
 def _parts(collective: str) -> int:
-    """How many all-gathers follow each other in the collective, reversed or not."""
+    """Return the number of all-gathers that follow each other in the collective, reversed or not."""
     return 2 if collective == "all_reduce" else 1
 
 
 def _gathers(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> list[Question]:
-    """The all-gathers that are asked for, in the order of the collective; one alone where both would be the same."""
+    """Return the all-gathers of the collective in their order, one alone if both would be the same."""
     asked = Question(links, steps // _parts(collective), rounds // _parts(collective), chunks)
     to_reverse = asked._replace(links=links.T)
     if collective == "all_gather":
@@ -156,9 +178,9 @@ def _gathers(links: Ints, collective: str, steps: int, rounds: int, chunks: int)
     return [to_reverse] if collective == "reduce_scatter" or (links == links.T).all() else [to_reverse, asked]
 
 
-def _need_question(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> None:
+def _check_question(links: Ints, collective: str, steps: int, rounds: int, chunks: int) -> None:
     """Raise ValueError for a question that has no sense."""
-    need_links(links)
+    check_links(links)
     if collective not in COLLECTIVES:
         raise ValueError(f"collective: got {collective}, expected one of {', '.join(COLLECTIVES)}")
     for name, value in (("steps", steps), ("rounds", rounds), ("chunks", chunks)):
@@ -169,7 +191,7 @@ def _need_question(links: Ints, collective: str, steps: int, rounds: int, chunks
 
 
 def _composed(found: list[Schedule], collective: str, links: Ints, rounds: int) -> Schedule:
-    """The collective, made of its all-gathers and proved."""
+    """Return the collective, made of its all-gathers and proved."""
     made = found[-1]
     if collective != "all_gather":
         made = reverse(found[0], "reduce_scatter", add=True)
@@ -182,12 +204,12 @@ def _composed(found: list[Schedule], collective: str, links: Ints, rounds: int) 
 
 
 def _all_gather(of: Question, deadline: Deadline) -> tuple[Verdict, str, Schedule | None]:
-    """The verdict, why, and the schedule."""
+    """Return the verdict, why, and the schedule."""
     if why := _bounded(of):
         return "unsatisfiable", why, None
-    if check(encoding.counts(of), _share(deadline)) == "unsat":
+    if check(counts(of), deadline.share(COUNTS_SHARE)) == "unsat":
         return "unsatisfiable", "no counts of chunks fit the links, not even fractions", None
-    left: Iterator[tuple[int, ...]] = encoding.splits(of.rounds, of.steps)
+    left: Iterator[tuple[int, ...]] = splits(of.rounds, of.steps)
     for seed in count():
         unknown = []
         for split in left:
@@ -203,21 +225,17 @@ def _all_gather(of: Question, deadline: Deadline) -> tuple[Verdict, str, Schedul
     raise AssertionError("count() has no end")
 
 
-def _share(deadline: Deadline) -> Deadline:
-    return deadline.within(COUNTS_SHARE * deadline.left())
-
-
 def _with_split(of: Question, split: tuple[int, ...], seed: int, deadline: Deadline) -> tuple[str, Schedule | None]:
-    """The solver's answer for these rounds of each step, and the schedule."""
-    if check(encoding.counts(of, split), _share(deadline)) == "unsat":
+    """Return the solver's answer for these rounds of each step, and the schedule."""
+    if check(counts(of, split), deadline.share(COUNTS_SHARE)) == "unsat":
         return "unsat", None
-    solver, sends = encoding.chunks(of, split, seed)
+    solver, sends = chunks_of(of, split, seed)
     verdict = check(solver, deadline)
-    return verdict, encoding.schedule(of, solver.model(), sends) if verdict == "sat" else None
+    return verdict, schedule_of(of, solver.model(), sends) if verdict == "sat" else None
 
 
 def _bounded(of: Question) -> str:
-    """Why steps or rounds are too few, at once; empty if they may suffice."""
+    """Return why steps or rounds are too few, at once; empty if they may suffice."""
     if of.steps < diameter(of.links):
         a, b = map(int, np.argwhere(distances(of.links) == diameter(of.links))[0])
         return f"rank {b} is {diameter(of.links)} links from rank {a}, so it needs as many steps"
@@ -228,3 +246,179 @@ def _bounded(of: Question) -> str:
         rank = int(enter.argmin())
         return f"rank {rank} lacks {lacks} chunks and {enter[rank]} enter in a round, so it needs {least} rounds"
     return ""
+
+
+def splits(rounds: int, steps: int) -> Iterator[tuple[int, ...]]:
+    """Yield every way to give each step a round or more: steps of even length first.
+
+    >>> list(splits(5, 3))
+    [(1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 3), (1, 3, 1), (3, 1, 1)]
+    """
+    for most in range(-(-rounds // steps), rounds - steps + 2):
+        yield from (each for each in _up_to(most, rounds, steps) if max(each) == most)
+
+
+def _up_to(most: int, rounds: int, steps: int) -> Iterator[tuple[int, ...]]:
+    """Yield every way in which no step has more than ``most`` rounds."""
+    if steps == 0:
+        yield ()
+        return
+    for first in range(max(1, rounds - most * (steps - 1)), min(most, rounds - steps + 1) + 1):
+        yield from ((first, *rest) for rest in _up_to(most, rounds - first, steps - 1))
+
+
+def moves(of: Question) -> list[Move]:
+    """List (source, a, b, step) where a chunk of the source may go from a to b: it can be at a, and b lacks it."""
+    far, pairs = distances(of.links), np.argwhere(of.links).tolist()
+    return [
+        (source, a, b, t)
+        for source in range(len(of.links))
+        for t in range(of.steps)
+        for a, b in pairs
+        if b != source and far[source, a] <= t
+    ]
+
+
+def counts(of: Question, split: Sequence[int] | None = None) -> Any:
+    """Return a solver that is asked how many chunks of each source each link carries in each step, as real numbers.
+
+    Without a split, the rounds of each step are asked, too.
+    """
+    import z3
+
+    solver = z3.Solver()
+    lasts = z3.Ints([f"rounds {t}" for t in range(of.steps)]) if split is None else split
+    solver.add(z3.Sum(lasts) == of.rounds, *(each >= 1 for each in lasts))
+    into, through, carried = defaultdict(list), defaultdict(list), defaultdict(list)
+    for source, a, b, t in moves(of):
+        number = z3.Real(f"{source} {a} {b} {t}")
+        solver.add(number >= 0)
+        into[source, b].append((t, number))
+        through[source, a, b].append((t, number))
+        carried[a, b, t].append(number)
+    for source, rank in permutations(range(len(of.links)), 2):
+        solver.add(z3.Sum([number for _, number in into[source, rank]]) == of.chunks)
+    for (source, a, _), sent in through.items():
+        for last in (t for t, _ in sent if a != source):  # a rank sends what it has received before
+            had = [number for t, number in into[source, a] if t < last]
+            solver.add(z3.Sum([number for t, number in sent if t <= last]) <= z3.Sum(had))
+    for (a, b, t), numbers in carried.items():
+        solver.add(z3.Sum(numbers) <= int(of.links[a, b]) * lasts[t])
+    return solver
+
+
+def chunks_of(of: Question, split: Sequence[int], seed: int = 0) -> tuple[Any, dict[Move, Any]]:
+    """Return a solver that is asked which chunks each link carries in each step, and its Booleans.
+
+    Its time has a heavy tail, so a caller asks again with another seed.
+    """
+    import z3
+
+    solver = z3.SolverFor("QF_FD")
+    solver.set("random_seed", seed)
+    solver.set("branching.heuristic", "chb")  # faster than the default, VSIDS, in most runs
+    sends = {
+        (source * of.chunks + i, a, b, t): z3.Bool(f"{source} {i} {a} {b} {t}")
+        for source, a, b, t in moves(of)
+        for i in range(of.chunks)
+    }
+    into, carried = defaultdict(list), defaultdict(list)
+    for (chunk, a, b, t), send in sends.items():
+        into[chunk, b].append((t, send))
+        carried[a, b, t].append(send)
+    for (chunk, a, _, t), send in sends.items():
+        if a != chunk // of.chunks:
+            solver.add(z3.Implies(send, z3.Or([earlier for u, earlier in into[chunk, a] if u < t])))
+    for source, rank in permutations(range(len(of.links)), 2):
+        for chunk in range(source * of.chunks, (source + 1) * of.chunks):
+            received = [send for _, send in into[chunk, rank]]
+            solver.add(z3.PbEq([(send, 1) for send in received], 1) if received else z3.BoolVal(False))
+    for (a, b, t), each in carried.items():
+        if len(each) > (most := int(of.links[a, b]) * split[t]):
+            solver.add(z3.AtMost(*each, most))
+    _order(of, solver, sends)
+    return solver, sends
+
+
+def _order(of: Question, solver: Any, sends: dict[Move, Any]) -> None:
+    """Put the chunks of a source, which are equal, in order of the links that they leave by in step 0."""
+    import z3
+
+    leaves = defaultdict(list)
+    for (chunk, *_, t), send in sends.items():
+        if t == 0:
+            leaves[chunk].append(send)
+    for chunk in leaves:
+        if (chunk + 1) % of.chunks:
+            ordered: Any = z3.BoolVal(True)
+            for one, other in reversed([*zip(leaves[chunk], leaves[chunk + 1], strict=True)]):
+                ordered = z3.Or(z3.And(one, z3.Not(other)), z3.And(one == other, ordered))
+            solver.add(ordered)
+
+
+class Deadline(NamedTuple):
+    """The time of `time.monotonic` at which time is up; at once if ``ended`` is set."""
+
+    at: float
+    ended: threading.Event
+
+    def left(self) -> float:
+        """Return the seconds until then, 0 afterwards."""
+        return 0.0 if self.ended.is_set() else max(0.0, self.at - time.monotonic())
+
+    def within(self, seconds: float) -> Deadline:
+        """Return the earlier of this deadline and one ``seconds`` from now."""
+        return self._replace(at=min(self.at, time.monotonic() + seconds))
+
+    def share(self, part: float) -> Deadline:
+        """Return a deadline after this part of the time that is left."""
+        return self.within(part * self.left())
+
+
+def check(solver: Any, deadline: Deadline) -> str:
+    """Return the solver's answer: sat, unsat, or unknown if time is up."""
+    if not deadline.left():
+        return "unknown"
+    solver.set("timeout", int(deadline.left() * 1000) + 1)
+    solver.set("ctrl_c", False)  # it would end one question, and the next would begin
+    return str(solver.check())
+
+
+def apart(work: Callable[[Deadline], T], seconds: float) -> T:
+    """Run ``work`` in a thread, so that Ctrl-C ends it, and return its result.
+
+    In the main thread Ctrl-C could come while z3 destroys a formula, where Python drops the exception.
+    """
+    import z3
+
+    deadline = Deadline(time.monotonic() + seconds, threading.Event())
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work(deadline))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    working = threading.Thread(target=run, daemon=True)
+    working.start()
+    try:
+        while working.is_alive():
+            working.join(NAP)
+    finally:
+        deadline.ended.set()
+        while working.is_alive():
+            z3.main_ctx().interrupt()
+            working.join(NAP)
+    return outcome.result()
+
+
+def schedule_of(of: Question, model: Any, sends: dict[Move, Any]) -> Schedule:
+    """Return the schedule that a model of `chunks_of` stands for; not proved."""
+    rows: list[list[tuple[int, int, int]]] = [[] for _ in range(of.steps)]
+    for (chunk, a, b, t), send in sends.items():
+        if model[send]:
+            rows[t].append((a, b, chunk))
+    steps = [Step(*np.array(sorted(each), dtype=np.int64).reshape(-1, 3).T) for each in rows]
+    p = len(of.links)
+    return Schedule("all_gather", p, p * of.chunks, of.steps, steps.__getitem__, one_port=False)

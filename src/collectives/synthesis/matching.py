@@ -1,4 +1,4 @@
-"""Schedules by greedy matching: each free link takes a chunk that its receiver lacks, in random order.
+"""Make schedules by greedy matching: each free link takes a chunk that its receiver lacks, in random order.
 
 The method is TACOS's (Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine
 Learning", MICRO 2024). Time is expanded: at each moment when a link becomes free, every rank looks at the
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from collectives.schedule import Ints, Schedule, Step, reverse, then
-from collectives.topology.graph import need_links
+from collectives.topology.graph import check_links
 from collectives.verify import verify
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
@@ -49,7 +49,7 @@ def match(
     rate: ArrayLike,
     seed: int = 0,
 ) -> Matched:
-    """A schedule for this topology by greedy matching, and how long it takes.
+    """Return a schedule for this topology by greedy matching, and the seconds that it takes.
 
     ``links[a, b]`` links lead from rank a to rank b. ``latency`` (seconds) and ``rate`` (bytes a second, of one link)
     are numbers, or matrices like ``links``. ``nbytes`` is the size of the whole buffer, which has ``chunks`` chunks per
@@ -64,7 +64,7 @@ def match(
     >>> matched.schedule.nsteps, round(matched.seconds * 1e6, 3)
     (2, 4.0)
     """
-    _need_topology(links, collective, nbytes, chunks, latency, rate)
+    _check_topology(links, collective, nbytes, chunks, latency, rate)
     later = _network(links, nbytes, chunks, latency, rate)
     made, seconds = _all_gather(later, chunks, np.random.default_rng(seed))
     if collective != "all_gather":
@@ -77,8 +77,10 @@ def match(
     return Matched(made, seconds)
 
 
-def _need_topology(links: Ints, collective: str, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike) -> None:
-    need_links(links)
+def _check_topology(
+    links: Ints, collective: str, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike
+) -> None:
+    check_links(links)
     if collective not in COLLECTIVES:
         raise ValueError(f"collective: got {collective}, expected one of {', '.join(COLLECTIVES)}")
     if nbytes < 1 or chunks < 1:
@@ -91,7 +93,7 @@ def _need_topology(links: Ints, collective: str, nbytes: int, chunks: int, laten
 
 
 def _network(links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: ArrayLike) -> _Network:
-    """One entry for each link; parallel links between two ranks have one each."""
+    """Return an entry for each link; parallel links between two ranks have one each."""
     times, each = links.ravel(), nbytes / (len(links) * chunks)
     late, fast = (np.broadcast_to(np.asarray(values, dtype=float), links.shape) for values in (latency, rate))
     src, dst = np.divmod(np.repeat(np.arange(links.size), times), len(links))
@@ -99,7 +101,7 @@ def _network(links: Ints, nbytes: int, chunks: int, latency: ArrayLike, rate: Ar
 
 
 def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple[Schedule, float]:
-    """The matching: steps, and when the last chunk arrives."""
+    """Return the steps of a matching, and the seconds at which the last chunk arrives."""
     k = on.p * chunks
     has = np.repeat(np.eye(on.p, dtype=bool), chunks, axis=1)
     lacks = ~has  # and nothing on its way
@@ -127,7 +129,7 @@ def _all_gather(on: _Network, chunks: int, random: np.random.Generator) -> tuple
 def _taken(
     on: _Network, free: Ints, has: NDArray[np.bool_], lacks: NDArray[np.bool_], random: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """What the free links into one rank take now: (link, chunk). Of equally fast links one is drawn."""
+    """Return what the free links into one rank take now: (link, chunk). Of equally fast links one is drawn."""
     found = []
     senders = has[on.src[free]]
     for chunk in random.permutation(np.flatnonzero(lacks & senders.any(axis=0))).tolist():

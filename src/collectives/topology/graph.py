@@ -1,4 +1,4 @@
-"""A machine's links as a directed graph of ranks and switches, the shortest ways in it, and its cuts."""
+"""Describe a machine's links as a directed graph of ranks and switches; find its shortest ways and its cuts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
+from scipy.sparse.csgraph import maximum_flow, shortest_path
 
 from collectives.link_table import MOST_VERTICES
 from collectives.machine import Machine
@@ -17,7 +17,7 @@ from collectives.schedule import Ints
 NO_LINKS: Ints = np.zeros((0, 2), dtype=np.int64)
 
 # scipy's flows count in 32 bits.
-MOST_FLOW = (1 << 31) - 1
+MAX_FLOW = (1 << 31) - 1
 
 
 class Graph(NamedTuple):
@@ -31,22 +31,22 @@ class Graph(NamedTuple):
 
     @property
     def vertices(self) -> int:
-        """Ranks and switches."""
+        """Return the number of ranks and switches."""
         return len(self.capacity)
 
     def transposed(self) -> Graph:
-        """Every link in the other direction."""
+        """Return the graph with every link in the other direction."""
         return self._replace(capacity=self.capacity.T.copy(), network=self.network[:, ::-1])
 
     def leaving(self, cut: Ints) -> int:
-        """The units of all links that leave a set of vertices."""
+        """Return the units of all links that leave a set of vertices."""
         inside = np.zeros(self.vertices, dtype=bool)
         inside[cut] = True
         return int(self.capacity[inside][:, ~inside].sum())
 
 
 def graph(machine: Machine, p: int | None = None) -> Graph:
-    """The graph of a machine with ``links`` for p ranks, those of one node if p is left out.
+    """Return the graph of a machine with ``links`` for p ranks, those of one node if p is left out.
 
     Fewer ranks than a node has are its first ones, with the links among them and the node's switches.
 
@@ -123,11 +123,11 @@ def _graph(name: str, p: int, n: int, links: dict[tuple[int, int], Fraction], be
     for ends, rate in whole.items():
         capacity[ends] = rate // common
     made = Graph(name, p, capacity, Fraction(common, scale), np.array(between, dtype=np.int64).reshape(-1, 2))
-    need_connected(made)
+    check_connected(made)
     return made
 
 
-def need_connected(of: Graph) -> None:
+def check_connected(of: Graph) -> None:
     """Raise ValueError if one rank cannot reach another."""
     apart = distances(of.capacity)[: of.p, : of.p] >= of.vertices
     if apart.any():
@@ -136,7 +136,7 @@ def need_connected(of: Graph) -> None:
 
 
 def rank_links(of: Graph) -> Ints:
-    """The links between ranks as a matrix of whole numbers. Raises ValueError for a graph with switches.
+    """Return the links between ranks as a matrix of whole numbers. Raises ValueError for a graph with switches.
 
     >>> from collectives.machine import machine
     >>> rank_links(graph(machine("dgx1"))).sum(axis=0).tolist()
@@ -147,27 +147,23 @@ def rank_links(of: Graph) -> Ints:
     return of.capacity
 
 
-def need_links(links: Ints) -> None:
+def check_links(links: Ints) -> None:
     """Raise ValueError unless ``links[a, b]`` may be the number of links from rank a to rank b, with ways to all."""
     p = len(links)
     if links.shape != (p, p) or p < 2 or links.dtype.kind not in "iu" or (links < 0).any() or links.diagonal().any():
         what = "a square matrix of whole numbers from 0, with zeros on the diagonal, for two ranks or more"
         raise ValueError(f"links: got {links.dtype} of shape {links.shape}, expected {what}")
-    need_connected(Graph("a matrix", p, links, Fraction(1), NO_LINKS))
+    check_connected(Graph("a matrix", p, links, Fraction(1), NO_LINKS))
 
 
 def distances(links: Ints) -> Ints:
-    """How many links lead from each rank to each other; p where none do.
+    """Return the number of links from each rank to each other; p if there is no way.
 
     >>> distances(np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])).tolist()
     [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
     """
-    p = len(links)
-    far = np.where(links > 0, 1, p)
-    np.fill_diagonal(far, 0)
-    for via in range(p):
-        far = np.minimum(far, far[:, via, None] + far[via])
-    return np.minimum(far, p)
+    found: Ints = np.minimum(shortest_path(csr_array(links), unweighted=True), len(links)).astype(np.int64)
+    return found
 
 
 class Flow(NamedTuple):
@@ -178,12 +174,12 @@ class Flow(NamedTuple):
 
 
 def flow(capacity: Ints, source: int, sink: int) -> Flow:
-    """The maximum flow between two vertices of a matrix of capacities. Raises ValueError above 31 bits.
+    """Return the maximum flow between two vertices of a matrix of capacities. Raises ValueError above 31 bits.
 
     >>> flow(np.array([[0, 2, 1], [0, 0, 1], [0, 0, 0]]), 0, 2)
     Flow(value=2, side=array([0, 1]))
     """
-    if capacity.sum(axis=1).max() > MOST_FLOW:
+    if capacity.sum(axis=1).max() > MAX_FLOW:
         raise ValueError(
             "rates of links: got too many digits for exact flows, expected rates with few, such as 12.5GB/s"
         )
@@ -197,7 +193,7 @@ def flow(capacity: Ints, source: int, sink: int) -> Flow:
 
 
 def with_source(capacity: Ints, give: Ints) -> Ints:
-    """The matrix with a source as its last vertex, which sends ``give[v]`` units to each vertex v.
+    """Return the matrix with a source as its last vertex, which sends ``give[v]`` units to each vertex v.
 
     >>> with_source(np.array([[0, 2], [1, 0]]), np.array([3, 0])).tolist()
     [[0, 2, 0], [1, 0, 0], [3, 0, 0]]
@@ -212,51 +208,27 @@ class Ways(NamedTuple):
     link: Ints
 
     def between(self, a: int, b: int, n: int) -> Ints:
-        """The vertices between a and b on their way."""
+        """Return the vertices between a and b on their way."""
         return self.link[self.first[a * n + b] : self.first[a * n + b + 1]][1:] // n
 
 
 def ways(of: Graph) -> Ways:
-    """For every pair of ranks the shortest way, and of equally short ones one whose slowest link is the fastest.
+    """Return the shortest way of every pair of ranks; of equally short ones, one whose slowest link is the fastest.
 
     Of those that are equal in both, pairs take different ones, chosen by their ranks. Cost: vertices**2 * links.
     """
-    n = of.vertices
-    before = np.full((n, n), -1)
+    n, far = of.vertices, distances(of.capacity)
+    into = [np.flatnonzero(of.capacity[:, b]) for b in range(n)]
+    found: list[list[int]] = [[] for _ in range(n * n)]
     for s in range(of.p):
-        before[s] = _before(of, s)
-    found: list[list[int]] = []
-    for s in range(n):
-        for d in range(n):
-            path: list[int] = []
-            at = d
-            while s < of.p and at != s:
-                path.append(int(before[s, at]) * n + at)
-                at = int(before[s, at])
-            found.append(path[::-1])
-    lengths = [len(path) for path in found]
-    return Ways(
-        np.concatenate([[0], np.cumsum(lengths)]), np.array([link for path in found for link in path], np.int64)
-    )
-
-
-def _before(of: Graph, s: int) -> Ints:
-    """The vertex before each one on the way from rank s, level by level."""
-    n = of.vertices
-    before, width = np.full(n, -1), np.zeros(n, dtype=np.int64)
-    width[s] = np.iinfo(np.int64).max
-    level = [s]
-    done = {s}
-    while level:
-        candidates: dict[int, list[tuple[int, int]]] = {}
-        for a in level:
-            for b in np.flatnonzero(of.capacity[a]).tolist():
-                if b not in done:
-                    candidates.setdefault(b, []).append((min(int(width[a]), int(of.capacity[a, b])), a))
-        for b, ends in candidates.items():
-            widest = max(ends)[0]
-            among = sorted(a for wide, a in ends if wide == widest)
-            before[b], width[b] = among[(s + b) % len(among)], widest
-        level = sorted(candidates)
-        done.update(level)
-    return before
+        width = np.zeros(n, dtype=np.int64)  # units of the slowest link on the way
+        width[s] = np.iinfo(np.int64).max
+        for b in sorted(np.flatnonzero(far[s] < n).tolist(), key=far[s].__getitem__)[1:]:
+            ends = into[b][far[s, into[b]] == far[s, b] - 1]
+            wide = np.minimum(width[ends], of.capacity[ends, b])
+            width[b] = wide.max()
+            among = ends[wide == width[b]]
+            before = int(among[(s + b) % len(among)])
+            found[s * n + b] = [*found[s * n + before], before * n + b]
+    first = np.cumsum([0, *map(len, found)])
+    return Ways(first, np.array([link for path in found for link in path], dtype=np.int64))
