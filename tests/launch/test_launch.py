@@ -15,7 +15,7 @@ import pytest
 from collectives.emulator import allowed
 from collectives.launch import RankError, launch
 from collectives.launch import command as by_command
-from collectives.processes import end, last_lines, parent_death, start, supervise
+from collectives.processes import end, last_lines, start, supervise
 from command import started
 from places import TASKS
 from sweep import each
@@ -128,30 +128,6 @@ def test_a_process_that_has_ended_keeps_its_number_until_its_group_is_ended() ->
         end([process])
     assert process.returncode == 3
     assert is_gone(child)
-
-
-def test_another_process_with_the_number_of_one_that_ended_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with started(["sleep", "60"]) as process, monkeypatch.context() as patch:
-        watched = parent_death.watched(process.pid)
-        assert parent_death.is_alive(watched)
-        process.kill()
-        process.wait()
-        patch.setattr(os, "kill", lambda *_: None)  # the number is in use again
-        assert not parent_death.is_alive(watched)
-
-
-def test_a_process_that_was_started_at_another_time_is_not_taken_for_one_that_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on macOS, which has no descriptors of processes."""
-    monkeypatch.delattr(os, "pidfd_open")
-    with started(["sleep", "60"]) as process:
-        watched = parent_death.watched(process.pid)
-        assert parent_death.is_alive(watched)
-        watched._ident = (process.pid, 0.0)  # what is alive under this number is not what was watched
-        assert not parent_death.is_alive(watched)
-    assert parent_death.watched(process.pid) is None
-    assert not parent_death.is_alive(None)
 
 
 def test_a_stopped_rank_is_named_when_time_is_up() -> None:

@@ -83,7 +83,7 @@ def one_rank(name: str, rank: int, folder: str, pipe: int) -> None:
     """Tell what happened, and stay: connections that close would tell the others something, too."""
     from torch import distributed as dist
 
-    from collectives.processes.parent_death import die_with
+    from collectives.processes import die_with
 
     die_with(os.getppid())
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "COLLECTIVES_ALGORITHM": "ring"}

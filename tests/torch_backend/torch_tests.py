@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collectives.processes.parent_death import die_with
+from collectives.processes import die_with
 
 TABLE = Path(__file__).with_suffix(".csv")
 

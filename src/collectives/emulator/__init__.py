@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 from collectives.emulator import limits
@@ -66,7 +66,6 @@ class Cluster:
             stdout=stdout,
             stderr=stderr,
             pass_fds=pass_fds,
-            start_new_session=True,
         )
 
     def enter(self, host: int) -> list[str]:
@@ -183,7 +182,6 @@ def cluster(
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=single,
-            start_new_session=True,  # Ctrl-C is for the launcher alone
         ) as fabric:
             theirs.close()
             pids: list[int] = []
@@ -229,10 +227,9 @@ def _answer(control: socket.socket) -> dict[str, Any]:
 
 def _end(fabric: ChildProcess, seconds: float) -> None:
     """Wait for the fabric, which ends with its socket, and every host with it; kill it after ``seconds``."""
-    try:
+    with suppress(subprocess.TimeoutExpired):
         fabric.wait(seconds)
-    except subprocess.TimeoutExpired:
-        fabric.kill()
+    end([fabric])
 
 
 def _foreign_user(pid: int) -> bool:

@@ -24,7 +24,7 @@ from collectives.emulator import hosts as namespaces
 from collectives.emulator.forwarding import advance, change, free_packet, next_event, release, send
 from collectives.emulator.hosts import OFFLOAD_HEADER, Host
 from collectives.emulator.network import NONE, EmulatedLink, EmulatedNetwork, Ints, network
-from collectives.processes.parent_death import die_with
+from collectives.processes import die_with
 
 MOST = 1 << 16  # bytes of a request
 PR_SET_TIMERSLACK = 29

@@ -29,8 +29,8 @@ from collectives.processes import (
     Log,
     RankError,
     end,
+    guarded,
     indented,
-    parent_death,
     start,
     supervise,
     text,
@@ -80,8 +80,12 @@ def launch_by(
         log: Log = stack.enter_context(tempfile.TemporaryFile())
         python = os.environ.get(PYTHON_VARIABLE, sys.executable)
         rank = [python, "-m", "collectives.launch.rank", launcher, host, str(listener.address[1])]
-        guarded = [sys.executable, parent_death.__file__, str(os.getpid()), secret_file, *command, *rank]
-        process = start(guarded, log, {**wanted.environment, **secret.variables(shared, secret_file)}, [])
+        process = start(
+            guarded([*command, *rank], secret_file),
+            log,
+            {**wanted.environment, **secret.variables(shared, secret_file)},
+            [],
+        )
         stack.callback(end, [process], GRACE_SECONDS)
         stack.callback(_dismiss, listener, process)
         failures: list[Heard] = []

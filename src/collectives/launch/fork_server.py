@@ -34,8 +34,7 @@ from typing import IO, Any, NamedTuple
 
 from collectives.launch import fork_client
 from collectives.launch.request import job_file, read_job
-from collectives.processes import ChildProcess, Event, RankError, end, is_ours, last_lines, start
-from collectives.processes.parent_death import die_with
+from collectives.processes import ChildProcess, Event, RankError, die_with, end, is_ours, last_lines, start
 
 IS_SUPPORTED = sys.platform == "linux"  # abstract sockets, and children that the kernel kills with their parent
 PRELOADED = "collectives.bench.measure"

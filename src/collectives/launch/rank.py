@@ -27,7 +27,7 @@ from collectives.launch.address import LOOPBACK, loopback_interface
 from collectives.launch.channel import AuthenticatedConnection, Event, connect
 from collectives.launch.request import module_of, read_job
 from collectives.launch.secret import FILE_VARIABLE, VARIABLE, given
-from collectives.processes.parent_death import die_with
+from collectives.processes import die_with
 
 JOIN_SECONDS = 60.0
 # The longest that a failed rank waits for its launcher to receive the report.

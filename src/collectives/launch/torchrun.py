@@ -17,7 +17,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from contextlib import closing, suppress
@@ -32,7 +31,7 @@ from collectives.launch.address import reachable
 from collectives.launch.channel import AuthenticatedConnection, Listener, connect
 from collectives.launch.command import launch_by
 from collectives.launch.request import Event, Request
-from collectives.processes import RankError, parent_death
+from collectives.processes import ChildProcess, RankError, die_with, guarded
 
 NO_COMMAND = "command: got none, expected one after `-m collectives.launch.torchrun`, such as `collectives bench`"
 OUTSIDE = "not within torchrun; start this command by `torchrun … -m collectives.launch.torchrun COMMAND`"
@@ -109,7 +108,7 @@ def serve(command: list[str]) -> int:
     """Run ranks as one of torchrun's processes until rank 0's command has ended; rank 0 returns its exit code."""
     from torch import distributed as dist
 
-    parent_death.die_with(os.getppid())
+    die_with(os.getppid())
     shared = _secret()
     limit = timedelta(seconds=join_seconds())
     store, rank, size = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
@@ -224,8 +223,7 @@ def _run_rank(order: Event, shared: str) -> str | None:
 
 def _run_guarded(command: list[str], environment: dict[str, str]) -> int:
     """Run a command in a session of its own, killed when this process exits; returns its exit code."""
-    guarded = [sys.executable, parent_death.__file__, str(os.getpid()), "", *command]
-    return subprocess.run(guarded, env=os.environ | environment, start_new_session=True, check=False).returncode
+    return ChildProcess(guarded(command), env=os.environ | environment).wait()
 
 
 def _parsed(address: str) -> tuple[str, int]:

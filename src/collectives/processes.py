@@ -1,20 +1,31 @@
-"""Processes that we start: supervised until all have ended well or one fails, and then none of them is left."""
+"""Supervisor: starts processes, watches them, and ends them and everything that they have started.
 
-import multiprocessing
+A process that we start has a session, and so a process group, of its own. There are three ways to its end:
+
+* `end` kills the whole group, by default at once. Call it when the block that started the process is left.
+* `die_with`, called by the process itself, has the kernel kill it with its parent, even if that gets SIGKILL.
+* `guarded` is for a command of others, which calls nothing of ours: a small process of ours starts it, and ends it and
+  its group when this process has ended. That process runs this file as a script, which imports Python's own modules.
+
+No other module sends a signal to a group, or asks the kernel to do so.
+"""
+
 import os
 import re
 import signal
 import socket
 import struct
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from collectives.processes.parent_death import die_with
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 Event = dict[str, Any]
 Log = IO[bytes]
@@ -29,11 +40,11 @@ LINGER_SECONDS = 2.0
 # How long a rank that is being killed may take until it has ended: its peers notice before we can.
 DYING_SECONDS = 1.0
 
-# How long a process that starts ranks may take to end them before we kill it.
+# How long a command that starts ranks may take to end them before its group is killed.
 GRACE_SECONDS = 5.0
 
 STDERR = 2
-
+PR_SET_PDEATHSIG = 1
 PEER_CREDENTIALS = struct.Struct("3i")  # process, user, group; Linux
 
 # How a rank names the peer that it waited for, and the one that answered nobody; how gloo says that a peer has gone.
@@ -47,13 +58,17 @@ class RankError(RuntimeError):
 
 
 class ChildProcess(subprocess.Popen[bytes]):
-    """A process that `poll` does not reap: its number, which is also its group's, stays reserved until `wait`.
+    """A process in a session of its own, so that `end` reaches all that it has started.
 
-    So `end` can kill the group of a process that has ended. macOS has `os.waitid` from Python 3.13 on.
+    `poll` does not reap it: its number, which is also its group's, stays reserved until `wait`. So `end` can kill the
+    group of a process that has ended. macOS has `os.waitid` from Python 3.13 on.
     """
 
+    def __init__(self, command: list[str], **options: Any) -> None:
+        super().__init__(command, start_new_session=True, **options)
+
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         if self.returncode is not None or not hasattr(os, "waitid"):
             return super().poll()
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -63,7 +78,7 @@ class ChildProcess(subprocess.Popen[bytes]):
 
 
 def start(command: list[str], log: Log, environment: dict[str, str], pass_fds: list[int]) -> ChildProcess:
-    """Start a process in a session of its own, so that `end` reaches all its children; it prints into ``log``."""
+    """Start a process that prints into ``log`` and has ``environment`` besides this process's own."""
     return ChildProcess(
         command,
         stdin=subprocess.DEVNULL,
@@ -71,7 +86,6 @@ def start(command: list[str], log: Log, environment: dict[str, str], pass_fds: l
         stderr=log,
         env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
         pass_fds=pass_fds,
-        start_new_session=True,
     )
 
 
@@ -84,7 +98,7 @@ def supervise(
     on_event: Callable[[Event], None],
     since: float | None = None,
 ) -> list[Event]:
-    """Wait until every process has ended with exit code 0; returns all events, which ``on_event`` sees as they arrive.
+    """Wait until every process has ended with exit code 0; return all events, which ``on_event`` sees as they arrive.
 
     ``events(seconds)`` waits at most so long and returns the events that have arrived, or None after the last one.
     Raises RankError if a process fails, or ``timeout`` seconds after ``since`` (a time of the monotonic clock, by
@@ -111,7 +125,7 @@ def supervise(
 
 
 def _need_time(names: list[str], processes: list[ChildProcess], logs: list[Log], timeout: float, since: float) -> None:
-    """Name a stopped rank, because it holds up all others; otherwise the first one, and how many more there are."""
+    """Raise RankError after ``timeout`` seconds; name a stopped rank, which holds up the others, or the first one."""
     late = [which for which, process in enumerate(processes) if process.poll() is None]
     if not late or time.monotonic() < since + timeout:
         return
@@ -123,7 +137,7 @@ def _need_time(names: list[str], processes: list[ChildProcess], logs: list[Log],
 
 
 def _first_failure(names: list[str], processes: list[ChildProcess], logs: list[Log]) -> str:
-    """The first to fail is the rank that printed its last line first, because its failure makes the others fail.
+    """Return which rank failed first and how: the one that printed its last line first, as its failure caused the rest.
 
     Before it come the ranks that name no peer as the reason: a kernel may close a rank's connections before it has
     ended, and it notes times of files by the tick only. If it failed because a running rank did not answer, the message
@@ -141,9 +155,9 @@ def _first_failure(names: list[str], processes: list[ChildProcess], logs: list[L
 
 
 def _silent(processes: list[ChildProcess], logs: list[Log]) -> list[int]:
-    """The running ranks that all failed ranks waited for; none if a rank failed by itself.
+    """Return the running ranks that all failed ranks waited for; none if a rank failed by itself.
 
-    A rank that has printed such a failure is no longer silent, although its process may still be on its way out.
+    A rank that has printed such a failure is no longer silent, although its process may not have ended yet.
     """
     waited_for = [WAITED.findall(text(log)) for log in logs]
     no_sign = [peer for log in logs for peer in NO_SIGN.findall(text(log))]
@@ -154,7 +168,7 @@ def _silent(processes: list[ChildProcess], logs: list[Log]) -> list[int]:
 
 
 def _lost(processes: list[ChildProcess], logs: list[Log]) -> bool:
-    """Whether all failed ranks name a peer, and a rank has not ended: it may be that peer, on its way out."""
+    """Return True if all failed ranks name a peer and a rank has not ended: it may be that peer, about to end."""
     failed = [_has_lost(log) for process, log in zip(processes, logs, strict=True) if process.poll()]
     return all(failed) and any(process.poll() is None for process in processes)
 
@@ -164,7 +178,7 @@ def _has_lost(log: Log) -> bool:
 
 
 def _stopped(logs: list[Log]) -> list[int]:
-    """The logs into which a stopped process prints.
+    """Return the numbers of the logs into which a stopped process prints.
 
     On an emulated host that process is the rank; the process that we started only waits for it.
     """
@@ -181,7 +195,7 @@ def _identity(file: os.stat_result) -> tuple[int, int]:
 
 
 def last_lines(log: Log) -> str:
-    """The last lines of a log, under a heading."""
+    """Return the last lines of a log, under a heading."""
     return indented(text(log).splitlines())
 
 
@@ -192,7 +206,7 @@ def text(log: Log) -> str:
 
 
 def indented(lines: list[str]) -> str:
-    """The last of these lines, under a heading."""
+    """Return the last of these lines, under a heading."""
     kept = lines[-LAST_LINES:] or ["(nothing was printed)"]
     return "\n    ".join(["its last lines:", *kept])
 
@@ -215,6 +229,65 @@ def end(processes: list[ChildProcess], grace: float = 0.0) -> None:
         process.wait()
 
 
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent ends, even by SIGKILL. Exits if the parent has ended already."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_poll_parent, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it ended before prctl or the thread
+        sys.exit("the launcher is gone")
+
+
+def _poll_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def guarded(command: list[str], file: str = "") -> list[str]:
+    """Return a command that runs ``command`` until this process ends, however it ends, and also removes ``file`` then.
+
+    It passes the command's exit code or signal on. Start it with `start`, or as the first process of a session.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), file, *command]
+
+
+def _guard(parent: int, file: str, command: list[str]) -> int:
+    """Run a command until it or ``parent`` ends; return its exit code, negative for a signal.
+
+    When the parent has ended, the command gets SIGTERM, so that it removes its files. It may hang instead, as
+    horovodrun does if its ranks ended first: then, and for what the command leaves, the whole group is killed.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):  # these are for the command: `end` sends them to the group
+        signal.signal(number, lambda *_: None)
+    if os.getppid() != parent:
+        return 1
+    process = subprocess.Popen(command)
+    while os.getppid() == parent:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(POLL_SECONDS)
+    if file:
+        with suppress(FileNotFoundError):  # a living parent removes it, too
+            os.unlink(file)  # noqa: PTH108  # as short as the rest of this path
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECONDS)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+    return 1
+
+
+def end_as(code: int) -> None:
+    """Exit with this code, or by this signal if it is negative."""
+    if code < 0:
+        if -code != signal.SIGKILL:  # SIGKILL has no handler; Python handles or ignores some others
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
 def open_streams() -> None:
     """Open standard input, output and errors if they are closed.
 
@@ -226,8 +299,8 @@ def open_streams() -> None:
 
 
 @contextmanager
-def workers(count: int | None = None, *, fresh: bool = False) -> Iterator[ProcessPoolExecutor]:
-    """A pool of ``count`` worker processes, by default one for each core; ``fresh`` ones are spawned, not forked.
+def workers(count: int | None = None, *, fresh: bool = False) -> "Iterator[ProcessPoolExecutor]":
+    """Yield a pool of ``count`` worker processes, by default one for each core; ``fresh`` ones are spawned, not forked.
 
     An exception that leaves the block kills the workers and drops their jobs; they also end with their parent.
 
@@ -235,6 +308,9 @@ def workers(count: int | None = None, *, fresh: bool = False) -> Iterator[Proces
     ...     pool.submit(pow, 2, 5).result()
     32
     """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     context = multiprocessing.get_context("spawn") if fresh else None
     with ProcessPoolExecutor(count, context, initializer=_begin_worker, initargs=(os.getpid(),)) as pool:
         try:
@@ -252,12 +328,19 @@ def _begin_worker(parent: int) -> None:
 
 
 def is_ours(peer: socket.socket) -> bool:
-    """Whether the process that connected has this process's user; the kernel says so, not the peer.
+    """Return True if the process that connected has this process's user; the kernel says so, not the peer.
 
     >>> one, other = socket.socketpair()
     >>> with one, other:
     ...     is_ours(one)
     True
     """
-    said = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
-    return bool(PEER_CREDENTIALS.unpack(said)[1] == os.geteuid())
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    return bool(PEER_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
+
+
+if __name__ == "__main__":
+    try:
+        end_as(_guard(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    except OSError as error:
+        sys.exit(f"cannot start {sys.argv[3]}: {error.strerror}")
