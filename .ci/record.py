@@ -17,8 +17,9 @@ from typing import Any
 import yaml
 
 from collectives.bench import Settings
-from collectives.bench.results import read, replace
+from collectives.bench.results import read
 from collectives.bench.sweep import sweep
+from collectives.files import replace
 from collectives.units import parse_bytes
 from collectives_book.execute import run
 from slurm.four_nodes import cluster, lacking, submit

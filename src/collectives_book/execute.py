@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from collectives import config
-from collectives.bench.environment import digest
+from collectives.bench.results import digest
+from collectives.bench.sweep import count_failed
 from collectives.emulator import ClusterError
 from collectives.errors import short, unknown
 from collectives_book import EXPERIMENTS, ExperimentError, load
-from collectives_book.experiment import Experiment, failed_rows
+from collectives_book.experiment import Experiment
 
 # What a folder of results may be called.
 NAME = r"\w[\w.=,-]{0,99}"
@@ -101,7 +102,7 @@ def _run(runs: list[Run], *, replace: bool) -> int:
         rows = each.executed.with_suffix(".parquet")
         print(f"{name}: took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         print(f"{name}: results in {each.executed}{f' and {rows}' * rows.exists()}", file=sys.stderr, flush=True)
-    return sum(failed_rows(each.stem) for each in runs)
+    return sum(count_failed(each.stem) for each in runs)
 
 
 def _remove(executed: Path) -> None:

@@ -16,11 +16,10 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_v
 
 from collectives.autotune import VARIABLE
 from collectives.backends import named, variables_for
-from collectives.bench import Row, Settings, need_all
-from collectives.bench.environment import code, fingerprint
-from collectives.bench.results import Record, read
-from collectives.bench.settings import starter
-from collectives.bench.sweep import Keep, measure_missing, sweep
+from collectives.bench import Row, Settings, check_here
+from collectives.bench.results import Record, code, read
+from collectives.bench.settings import launcher_for
+from collectives.bench.sweep import Keep, is_measured, measure_missing, other_rows, sweep
 from collectives.config import FILE, Bytes, Seconds, StrictModel
 from collectives.emulator import Cluster, ClusterError, allowed, cluster
 from collectives.errors import explain
@@ -146,7 +145,7 @@ class Experiment(StrictModel):
             need_launcher(where, queued=queued)
             if where.startswith("cluster") and (reason := no_hosts()):
                 raise ClusterError(reason)
-        need_all(here)
+        check_here(here)
 
     def lacking(self) -> str | None:
         """Return why this machine cannot measure it, in one line; None where it can."""
@@ -158,20 +157,11 @@ class Experiment(StrictModel):
 
     def others(self, stem: str | Path | None = None) -> str | None:
         """Return in one line which rows are in the way of its own; None where there are none, or its own."""
-        stem = stem or self.output
-        if not Path(f"{stem}.parquet").exists():
-            return None
-        try:
-            mark = read(stem)[1].get("fingerprint")
-        except ValueError as error:
-            return str(error)
-        is_own = mark == fingerprint(self.depends_on())
-        return None if is_own else f"{stem}.parquet was made with other parameters or other code"
+        return other_rows(stem or self.output, self.depends_on())
 
     def is_measured(self, stem: str | Path | None = None) -> bool:
         """Return True if all its rows are there, and none has failed."""
-        stem = stem or self.output
-        return Path(f"{stem}.parquet").exists() and not self.others(stem) and not failed_rows(stem)
+        return is_measured(stem or self.output, self.depends_on())
 
     def run(self) -> tuple[Any, Record]:
         """Measure the cases that have no rows yet; returns all rows and their record.
@@ -244,7 +234,7 @@ class RankExperiment(Experiment):
 
     def launch_ranks(self, job: Row, ranks: int, keep: Keep) -> None:
         """Launch so many ranks, whose events go to ``keep``."""
-        where = starter(named(self.backend)[0], self.where)
+        where = launcher_for(named(self.backend)[0], self.where)
         environment, timeout = self.variables(), self.TIMEOUT
         launch(self.TASK, job, ranks, where=where, timeout=timeout, environment=environment, on_event=keep)
 
@@ -265,14 +255,6 @@ class SweepExperiment(Experiment):
 def no_hosts() -> str | None:
     """Return why this machine can have no emulated hosts; None where it can. It is tried once, by making some."""
     return allowed()
-
-
-def failed_rows(stem: str | Path) -> int:
-    """Return how many rows have an error; 0 where there are none, because a notebook may say why it measured none."""
-    if not Path(f"{stem}.parquet").exists():
-        return 0
-    rows, _ = read(stem)
-    return int(rows.error.notna().sum()) if "error" in rows else 0
 
 
 def placed(where: str, ranks: int, libraries: list[str]) -> Settings:

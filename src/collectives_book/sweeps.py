@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from collectives.backends import BACKENDS, Presence, named, presence
-from collectives.bench import Row, Settings, needed_here
+from collectives.bench import Row, Settings, runs_here
 from collectives.bench.calibration import deviations, machine_of, measured, save
 from collectives.bench.settings import lacking
 from collectives.bench.sweep import Keep
@@ -88,7 +88,7 @@ class CollectivesSweep(Sweep):
         """Return what this machine has of each back end; of ranks that are started elsewhere only the name is known."""
         names = [named(typed)[0] for typed in self.backends]
         return [
-            presence(name) if needed_here(self.where, name) else Presence(name, devices=f"started by {self.where}")
+            presence(name) if runs_here(self.where, name) else Presence(name, devices=f"started by {self.where}")
             for name in names
         ]
 

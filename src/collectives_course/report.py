@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from collectives.bench.results import replace
 from collectives.errors import explain
+from collectives.files import replace
 from collectives.schemas import VERSION, version_of
 from collectives_course.report_html import html
 from collectives_course.verdict import (

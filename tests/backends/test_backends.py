@@ -13,6 +13,7 @@ from torch import distributed as dist
 from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, need, open_mpi, presence
 from collectives.backends.torch_native import OnGpus
 from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
+from collectives.bench.settings import group_by_launch
 from collectives.launch import launch, programs
 from places import TASKS
 from sweep import each
@@ -87,13 +88,13 @@ def test_all_back_ends_in_one_table() -> None:
 def test_launches_are_as_few_as_can_be() -> None:
     backends = ["mpi", "p2p", "nccl:Ring/LL", "nccl:Tree", "horovod", "nccl", "mpi:ring", "gloo"]
     settings = Settings(backends=backends, where="mpirun")
-    assert [(one.where, one.backends, one.variables()) for one in settings.launches()] == [
+    assert [(one.where, one.backends, one.variables()) for (one,) in group_by_launch([settings])] == [
         ("mpirun", ["mpi", "p2p", "nccl", "mpi:ring", "gloo"], {}),
         ("mpirun", ["nccl:Ring/LL"], {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}),
         ("mpirun", ["nccl:Tree"], {"NCCL_ALGO": "Tree"}),
         ("horovodrun", ["horovod"], {}),
     ]
-    assert settings.launches()[1].configurations() == [("nccl", "Ring/LL")]
+    assert group_by_launch([settings])[1][0].configurations() == [("nccl", "Ring/LL")]
     both = Settings(backends=["p2p", "p2p_nccl", "nccl"], algorithms=["ring", "tree"]).configurations()
     assert both == [
         *(("p2p", "ring"), ("p2p", "tree"), ("p2p_nccl", "ring"), ("p2p_nccl", "tree")),

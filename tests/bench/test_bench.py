@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from collectives.bench import DTYPES, MEASURED, OPS, Settings, need_all
+from collectives.bench import DTYPES, MEASURED, OPS, Settings, check_here
 from collectives.bench import bench as measured
-from collectives.bench.data import BLOCK, reduced, values
+from collectives.bench.measure import BLOCK, reduced, values
 from collectives.bench.statistics import covered, median_interval
 from collectives.contracts import ROOTED
 from collectives.errors import explain
@@ -87,11 +87,11 @@ def test_what_this_machine_s_memory_cannot_hold_is_refused(monkeypatch: pytest.M
     least = 2 * ((64 << 20) + 4 * (1 << 20))  # two ranks, and what they compare for a buffer of 1 MiB
     wanted = Settings(ranks=2, bytes=[4, 1 << 20])
     monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least))
-    need_all([wanted])
+    check_here([wanted])
     monkeypatch.setattr("collectives.bench.psutil.virtual_memory", lambda: SimpleNamespace(total=least - 1))
-    need_all([wanted.model_copy(update={"where": "slurm"})])
+    check_here([wanted.model_copy(update={"where": "slurm"})])
     with pytest.raises(ValueError, match="2 ranks and their buffers on this machine: got 136 MiB, expected 136 MiB"):
-        need_all([wanted])
+        check_here([wanted])
 
 
 def test_settings_at_their_limits_are_accepted() -> None:

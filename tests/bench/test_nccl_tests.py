@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from collectives.bench import Row, Settings, nccl_tests
+from collectives.bench import Row, Settings
+from collectives.bench import table as bench_table
 from collectives.cli import bench as verb
 from collectives.launch import RankError
 from collectives.logs.benchmarks.text import tables
@@ -90,7 +91,7 @@ RANKS = [
 def test_hosts_devices_the_root_and_wide_numbers() -> None:
     wanted = Settings(collective="broadcast", ranks=4, bytes=[8, 1 << 33], root=2, where="slurm")
     rows = [a_row(place, nbytes, nbytes / 3e5 + 20) for place in (False, True) for nbytes in wanted.bytes]
-    text = "\n".join(nccl_tests.tables(wanted, [*rows, a_row(False, 8, 1.0, wrong=3)], RANKS))
+    text = "\n".join(bench_table.tables(wanted, [*rows, a_row(False, 8, 1.0, wrong=3)], RANKS))
     found = parsed(text)["broadcast"]
     assert [(row[0], row[3], row[4], row[5], row[12]) for row in found] == [
         ("8", "none", "2", "20.00", "0"),
@@ -144,7 +145,7 @@ def test_what_was_measured_before_ranks_failed_is_printed(capsys: Capture, monke
         on_event({"rows": [a_row(False, 8, 20.0)]})
         raise RankError("rank 3 is late")
 
-    monkeypatch.setattr(verb, "need_all", lambda _: None)
+    monkeypatch.setattr(verb, "check_here", lambda _: None)
     monkeypatch.setattr(verb, "bench", fails)
     words = "bench --nccl-tests --collective broadcast --backend nccl -b 8 -e 64"
     code, out, err = run(capsys, *words.split())

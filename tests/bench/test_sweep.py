@@ -51,7 +51,7 @@ class Ranks:
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
     ranks = Ranks()
     monkeypatch.setattr(module, "bench", ranks.bench)
-    monkeypatch.setattr(module, "need_all", lambda _: None)
+    monkeypatch.setattr(module, "check_here", lambda _: None)
     return ranks
 
 
@@ -204,7 +204,7 @@ def test_ranks_that_do_not_start_are_an_error(ranks: Ranks, tmp_path: Path) -> N
 
 def test_other_rows_are_not_overwritten(ranks: Ranks, tmp_path: Path) -> None:
     sweep([SETTINGS], tmp_path / "rows")
-    with pytest.raises(FileExistsError, match="got rows of other settings, expected none; name another output"):
+    with pytest.raises(FileExistsError, match="made with other parameters or other code; name another output"):
         sweep([SETTINGS.model_copy(update={"ranks": 8})], tmp_path / "rows")
     assert len(ranks.launches) == 1
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from collectives.bench import Settings, bench
+from collectives.bench.settings import group_by_launch
 from collectives.emulator import PORT, Cluster, address, allowed, cluster, name
 from collectives.launch import RankError, fork_server, launch, need_where
 from collectives.launch.cluster import launch_on
@@ -305,7 +306,7 @@ def test_a_fork_server_that_cannot_enter_a_host_says_so(hosts: Cluster) -> None:
 def test_collectives_are_right_there(allowed: None) -> None:
     once = {"bytes": [4, 1 << 18], "repetitions": 1, "warmups": 0}
     wanted = Settings(ranks=3, where=WHERE, algorithms=["ring"], backends=["p2p", "gloo", "horovod"], **once)
-    assert [one.backends for one in wanted.launches()] == [["p2p", "gloo"], ["horovod"]]
+    assert [one.backends for (one,) in group_by_launch([wanted])] == [["p2p", "gloo"], ["horovod"]]
     rows = bench([wanted]).rows
     assert [(row["backend"], row["where"], row["transport"], row["wrong"]) for row in rows] == [
         *[("p2p", WHERE, "tcp", 0), ("gloo", WHERE, None, 0)] * 2,
@@ -318,7 +319,7 @@ def test_mpi_is_right_there_among_the_others(allowed: None) -> None:
     backends = ["p2p", "gloo", "mpi", "mpi:ring", "mpi:recursive_doubling"]
     sizes = {"bytes": [0, 4, 4004], "repetitions": 2, "warmups": 1}
     wanted = Settings(ranks=3, where=WHERE, algorithms=["ring"], backends=[*backends, "horovod"], **sizes)
-    together, horovod = wanted.launches()
+    (together,), (horovod,) = group_by_launch([wanted])
     assert (together.where, together.backends, horovod.backends) == (WHERE, backends, ["horovod"])
     measured = bench([together])
     named = [tuple(each.partition(":")[::2]) for each in backends]

@@ -500,7 +500,7 @@ def test_a_task_is_one_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert request.module_of("mine") == request.task_of("mine") == "mine"
     assert request.task_of("collectives.bench.measure") == "bench"
     for module in ("os", "theirs", "collectives.bench.measure"):
-        with pytest.raises(ValueError, match=f"unknown task: got '{module}', expected one of bench, ping_pong, async"):
+        with pytest.raises(ValueError, match=f"unknown task: got '{module}', expected one of bench, calibrate, async"):
             request.module_of(module)
     with pytest.raises(ValueError, match="unregistered module: got 'os', expected one of collectives"):
         request.task_of("os")

@@ -10,9 +10,9 @@ import pytest
 
 from collectives.backends import Performed
 from collectives.bench import Settings, calibration, measure
-from collectives.bench.environment import record
-from collectives.bench.results import read, write
-from collectives.bench.sweep import failed_rows
+from collectives.bench.results import read, record, write
+from collectives.bench.settings import group_by_launch
+from collectives.bench.sweep import error_rows
 from collectives.machine import Link, Machine
 from collectives_book import experiment as base
 from collectives_book import load
@@ -90,10 +90,10 @@ def draw(name: str, parameters: dict[str, Any]) -> str:
 
 def rows(wanted: Sequence[Settings], times: Sequence[Sequence[float]]) -> Iterator[dict[str, Any]]:
     """As `bench` reports them; where there are no times, that size failed."""
-    for one in (part for settings in wanted for part in settings.launches()):
+    for one in (part for settings in wanted for parts in group_by_launch([settings]) for part in parts):
         for nth, nbytes in enumerate(one.bytes):
             if not times[nth % len(times)]:
-                yield from failed_rows(one, nbytes, "rank 1 of 2 was killed by SIGKILL\nlast words")
+                yield from error_rows(one, nbytes, "rank 1 of 2 was killed by SIGKILL\nlast words")
                 continue
             for number, configuration in enumerate(one.configurations()):
                 seconds = [s * (1 + number * (len(times) > 1)) for s in times[nth % len(times)]]

@@ -14,8 +14,8 @@ import pytest
 import torch
 import yaml
 
-from collectives.bench import launches
 from collectives.bench.results import read, write
+from collectives.bench.settings import group_by_launch
 from collectives.launch import programs
 from collectives_book import EXPERIMENTS, ExperimentError, execute, load
 from collectives_book.execute import planned, run
@@ -111,7 +111,7 @@ def test_each_collective_is_measured_by_the_back_ends_that_have_it() -> None:
     ]
     halves = CollectivesSweep.given(EIGHT | {"dtype": "float16", "in_place": True}).measurements()
     assert [each.backends for each in halves] == [["p2p"], ["p2p", "horovod"]]
-    assert [[(one.where, one.collective) for one in alike] for alike in launches(wanted)] == [
+    assert [[(one.where, one.collective) for one in alike] for alike in group_by_launch(wanted)] == [
         [("loopback", "gather"), ("loopback", "all_reduce")],
         [("mpirun", "gather"), ("mpirun", "all_reduce")],
         [("horovodrun", "all_reduce")],

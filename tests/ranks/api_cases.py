@@ -24,8 +24,7 @@ from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.program import Plan
 from collectives.bench import DTYPES, rounding
-from collectives.bench.data import reduced, values
-from collectives.bench.measure import OPS
+from collectives.bench.measure import OPS, reduced, values
 from collectives.interpret import apply
 from collectives.schedule import Schedule
 from collectives.summation import is_alike, summation

@@ -15,8 +15,7 @@ from torch import distributed as dist
 
 from collectives.backends import Backend, Call, backend
 from collectives.bench import DTYPES
-from collectives.bench.data import reduced, values
-from collectives.bench.measure import OPS
+from collectives.bench.measure import OPS, reduced, values
 
 Event = dict[str, Any]
 Check = tuple[str, bool]

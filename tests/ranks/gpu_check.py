@@ -31,13 +31,11 @@ from collectives.backends.p2p.collective import perform
 from collectives.backends.p2p.compile import as_plan
 from collectives.backends.p2p.program import Recv, Reduce, Send, Span, Task, Wait
 from collectives.bench import Row, Settings, bench
-from collectives.bench.data import reduced, share, values
-from collectives.bench.environment import record, variables
-from collectives.bench.measure import OPS
-from collectives.bench.results import replace
+from collectives.bench.measure import OPS, gathered, reduced, share, values
+from collectives.bench.results import record, variables
 from collectives.bench.settings import DTYPES
-from collectives.bench.task import gathered
 from collectives.contracts import REDUCING
+from collectives.files import replace
 from collectives.launch import launch
 from collectives.launch.request import TASKS_VARIABLE
 from collectives.schedule import Ints, parts

@@ -61,8 +61,8 @@ class Backend(ABC):
 
     # The only launcher whose ranks it works on; None if any launcher's will do, because they meet in torch's group.
     launcher: str | None = None
-    # Whether it needs ranks of its own, because its threads would disturb the timings of others.
-    is_restless = False
+    # Whether its threads poll all the time, so that it needs ranks of its own, not to disturb the timings of others.
+    busy_polls = False
     # Whether it executes schedules of ours, so that every algorithm of `collectives list` is one of its own.
     takes_schedules = False
     # Whether gathers and scatters may work in place: input or output is a part of the other.

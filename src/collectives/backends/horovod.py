@@ -20,7 +20,7 @@ class Horovod(Backend):
     """Horovod's collectives; its background thread would disturb the timings of others."""
 
     launcher = "horovodrun"
-    is_restless = True
+    busy_polls = True
     packages = ("horovod",)
     missing = (
         *("reduce", "scatter", "gather", "bfloat16", "avg"),

@@ -1,13 +1,13 @@
 """Measure collectives on real ranks: `Settings` say what, and `bench` launches the ranks and returns their rows."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 
 from collectives import units
 from collectives.backends import backend, named, need
-from collectives.bench.settings import DTYPES, MEASURED, OPS, OURS, Row, Settings
+from collectives.bench.settings import DTYPES, MEASURED, OPS, OURS, Row, Settings, group_by_launch, where_for
 from collectives.launch import launch
 from collectives.units import format_bytes
 
@@ -20,60 +20,37 @@ __all__ = [
     "Row",
     "Settings",
     "bench",
-    "launches",
-    "need_all",
-    "needed_here",
+    "check_here",
+    "runs_here",
 ]
 
 
-def launches(wanted: Sequence[Settings]) -> list[list[Settings]]:
-    """What is measured by the same ranks: the parts of all these settings whose ranks are started alike."""
-    together: dict[tuple[Any, ...], list[Settings]] = {}
-    for one in (one for settings in wanted for one in settings.launches()):
-        restless = backend(named(one.backends[0])[0]).is_restless
-        together.setdefault((one.where, restless, one.ranks, frozenset(one.variables().items())), []).append(one)
-    return list(together.values())
+def check_here(wanted: Sequence[Settings]) -> None:
+    """Raise ImportError, with the reason, if a back end is absent whose ranks would be on this machine.
 
-
-def need_all(wanted: Sequence[Settings]) -> None:
-    """Raise ImportError, with the reason, where a back end is absent of those whose ranks would be on this machine.
-
-    Raises ValueError where this machine's memory cannot hold what these ranks need at the very least.
+    Raises ValueError if this machine's memory cannot hold the least that these ranks need.
     """
     for settings in wanted:
-        for name in dict(map(named, settings.backends)):
-            if needed_here(settings.where, name):
-                need(name)
-                _need_memory(settings)
+        here = [name for name in dict(map(named, settings.backends)) if runs_here(settings.where, name)]
+        for name in here:
+            need(name)
+        # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
+        buffers = 0 if settings.collective in ("scatter", "gather") else 4 * max(settings.bytes, default=0)
+        needed, memory = settings.ranks * (units.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
+        if here and needed > memory:
+            raise ValueError(
+                f"memory for {settings.ranks} ranks and their buffers on this machine: "
+                f"got {format_bytes(memory)}, expected {format_bytes(needed)} or more"
+            )
 
 
-def _need_memory(settings: Settings) -> None:
-    # A rank's data, what comes out, what must come out, and 64-bit numbers that either is made from.
-    buffers = 0 if settings.collective in ("scatter", "gather") else 4 * max(settings.bytes, default=0)
-    needed, there = settings.ranks * (units.BYTES_OF_A_RANK + buffers), psutil.virtual_memory().total
-    if needed > there:
-        raise ValueError(
-            f"memory for {settings.ranks} ranks and their buffers on this machine: "
-            f"got {format_bytes(there)}, expected {format_bytes(needed)} or more"
-        )
-
-
-def _place(alike: Sequence[Settings]) -> str:
-    """Where `launch` has to start the ranks of these: on emulated hosts by mpirun, if one of them needs it."""
-    where = alike[0].where
-    launchers = {backend(named(typed)[0]).launcher for one in alike for typed in one.backends}
-    if not where.startswith("cluster") or where.endswith("mpirun") or "mpirun" not in launchers:
-        return where
-    return f"{where}{',' if ':' in where else ':'}mpirun"
-
-
-def needed_here(where: str, name: str) -> bool:
-    """Whether this machine must have a back end: not where its ranks may live on others."""
+def runs_here(where: str, name: str) -> bool:
+    """Return True if this machine must have a back end, because its ranks are all started here."""
     return where.startswith(("loopback", "cluster")) or backend(name).launcher is not None
 
 
 class Measurement(NamedTuple):
-    """Rows, one per size and configuration, and a record of every rank's environment in every launch."""
+    """Hold rows, one per size and configuration, and a record of every rank's environment in every launch."""
 
     rows: list[Row]
     environment: list[Row]
@@ -82,20 +59,20 @@ class Measurement(NamedTuple):
 def bench(wanted: Sequence[Settings], on_event: Callable[[Row], None] = lambda _: None) -> Measurement:
     """Launch ranks, measure, and return the rows. Raises RankError if a rank fails or time is up.
 
-    Whatever is started alike is measured in one launch, and its back ends in turn; the launches come one after the
-    other. Raises what `need_all` does before the first one. Events on the way: ``{"rows": […]}`` of
+    Settings are measured in the launches of `group_by_launch`, one after the other, and the back ends of a launch in
+    turn. Raises what `check_here` does before the first one. Events on the way: ``{"rows": […]}`` of
     each size, ``{"environment": […]}`` and ``{"done": rounds, "of": rounds, "where": …, "collective": …}``.
     """
-    need_all(wanted)
+    check_here(wanted)
     measured = Measurement([], [])
-    for alike in launches(wanted):
-        first = alike[0]
+    for parts in group_by_launch(wanted):
+        first = parts[0]
         events = launch(
             "collectives.bench.measure",
-            {"measure": [one.model_dump() for one in alike]},
+            {"measure": [one.model_dump() for one in parts]},
             first.ranks,
-            where=_place(alike),
-            timeout=sum(one.timeout for one in alike),
+            where=where_for(parts),
+            timeout=sum(one.timeout for one in parts),
             environment=first.variables(),
             on_event=on_event,
         )

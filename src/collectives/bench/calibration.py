@@ -1,21 +1,31 @@
-"""A machine made from a measurement: latency, overhead and rate, fitted to messages between two real ranks."""
+"""A machine made from a measurement: latency, overhead and rate, fitted to messages between two real ranks.
 
-from collections.abc import Sequence
+The ranks call `run`, and they alone import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectives.bench.environment import record
-from collectives.bench.results import replace
+from collectives.bench.results import record
 from collectives.bench.settings import Row
+from collectives.files import replace
 from collectives.launch import launch
 from collectives.machine import Link, Machine, text
 from collectives.units import format_bytes
 
+if TYPE_CHECKING:
+    from collectives.backends.p2p.mesh import Mesh
+
 CLOSE = 0.25  # how far a fit may be off at every size before `trust` warns
 
 SIZES = (8, 64, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
+
+BURST = 16  # messages
 
 
 def save(machine: Machine, path: Path) -> None:
@@ -25,17 +35,17 @@ def save(machine: Machine, path: Path) -> None:
 
 
 def measured(where: str, ranks: int, sizes: Sequence[int], repetitions: int, timeout: float) -> list[Row]:
-    """Medians for messages of each size between the first and the last of ``ranks`` ranks (`bench.ping_pong`)."""
+    """Return the medians for messages of each size between the first and the last of ``ranks`` ranks (`run`)."""
     settings = {"bytes": list(sizes), "repetitions": repetitions}
-    events = launch("collectives.bench.ping_pong", settings, ranks, where=where, timeout=timeout)
+    events = launch("collectives.bench.calibration", settings, ranks, where=where, timeout=timeout)
     return [row for event in events for row in event.get("rows", [])]
 
 
 def link(rows: Sequence[Row]) -> Link:
-    """The link that fits best, every size's relative error counting alike.
+    """Fit a link to messages; the relative errors of all sizes have the same weight.
 
-    Alone a message takes latency + overhead + bytes / rate; in a burst each of them takes all but the latency, and the
-    smaller half of the sizes say what of it is overhead. Raises ValueError for fewer than two sizes.
+    A message alone takes latency + overhead + bytes / rate. In a burst each takes all but the latency; the overhead is
+    found from the smaller half of the sizes. Raises ValueError for fewer than two sizes.
 
     >>> rows = [{"bytes": m, "one_way": 7e-6 + m / 1e9, "each": 2e-6 + m / 1e9} for m in (8, 1000, 100_000)]
     >>> fitted = link(rows)
@@ -55,7 +65,7 @@ def link(rows: Sequence[Row]) -> Link:
 
 
 def _line(sizes: Any, seconds: Any) -> tuple[float, float]:
-    """Start and slope of the line with the least relative errors; a start below zero is none."""
+    """Return start and slope of the line with the least relative errors; a start below zero becomes zero."""
     start, slope = np.linalg.lstsq(np.stack([1 / seconds, sizes / seconds], axis=1), np.ones_like(sizes), rcond=None)[0]
     if start < 0:
         start, slope = 0.0, float(np.sum(sizes / seconds) / np.sum((sizes / seconds) ** 2))
@@ -63,29 +73,25 @@ def _line(sizes: Any, seconds: Any) -> tuple[float, float]:
 
 
 def machine_of(rows: Sequence[Row], name: str, where: str) -> Machine:
-    """One rank a node, joined by the fitted link; its source says where it was measured."""
+    """Make a machine of one rank a node, joined by the fitted link; its source says where it was measured."""
     here = record()
     source = (
         f"messages between two ranks ({where}; {here['processor']}, {here['usable_cores']} cores, {here['system']})"
     )
-    return Machine(name=name, source=source, network=_rounded(link(rows)))
-
-
-def _rounded(fitted: Link) -> Link:
-    """To a tenth of a nanosecond, and six digits of the rate: more than any measurement knows."""
-    return Link(
-        latency=round(fitted.latency, 10), overhead=round(fitted.overhead, 10), rate=float(f"{fitted.rate:.6g}")
-    )
+    fitted = link(rows)
+    # A tenth of a nanosecond and six digits of the rate are more than any measurement knows.
+    latency, overhead, rate = round(fitted.latency, 10), round(fitted.overhead, 10), float(f"{fitted.rate:.6g}")
+    return Machine(name=name, source=source, network=Link(latency=latency, overhead=overhead, rate=rate))
 
 
 def deviations(rows: Sequence[Row], fitted: Link) -> list[Row]:
-    """Each size: one way measured and by the fit, and how far the fit is off."""
+    """Return the rows with the seconds one way by the fit, and the share by which the fit is off."""
     fits = [fitted.alpha + fitted.beta * row["bytes"] for row in rows]
     return [row | {"fit": fit, "off": fit / row["one_way"] - 1} for row, fit in zip(rows, fits, strict=True)]
 
 
 def trust(rows: Sequence[Row]) -> str:
-    """What the deviations mean for simulations with the fitted machine, as a sentence or two.
+    """Describe in a sentence or two what the deviations mean for simulations with the fitted machine.
 
     >>> trust([{"bytes": 8, "each": 2e-6, "off": 0.04}, {"bytes": 1024, "each": 3e-6, "off": -0.12}])
     'The fit is at most 12% off, at 1 KiB: you can trust times simulated with this machine to about that.'
@@ -105,3 +111,42 @@ def trust(rows: Sequence[Row]) -> str:
         "--repetitions; if that does not help, simulate only sizes whose line above is within "
         f"{CLOSE:.0%}."
     )
+
+
+def run(settings: Row, report: Callable[[Row], None]) -> None:
+    """Measure every size in turn, again and again; rank 0 reports the medians of the first and the last rank.
+
+    ``one_way`` is half the time of a message there and back; ``each`` is by how much longer a burst takes for each
+    message more. Seconds. Messages are those that our own back end sends.
+    """
+    import torch
+    from torch import distributed as dist
+
+    from collectives.backends.p2p.communicator import communicator
+
+    torch.set_num_threads(1)
+    sizes, repetitions = settings["bytes"], settings["repetitions"]
+    joined, last = communicator(dist.group.WORLD).mesh(), dist.get_world_size() - 1  # type: ignore[arg-type]
+    there, single, burst = (torch.zeros(repetitions, len(sizes), dtype=torch.float64) for _ in range(3))
+    for i in range(-2, repetitions):  # two rounds to warm up
+        for nth, nbytes in enumerate(sizes):
+            dist.barrier()
+            if joined.rank in (0, last):
+                # There and back; one message, and a burst of them, to the last rank and a byte back when all are in.
+                asked = (1, nbytes), (1, 1), (BURST, 1)
+                seconds = [_exchange(joined, nbytes, count, answer) for count, answer in asked]
+                for times, measured in zip((there, single, burst), seconds, strict=True):
+                    times[max(i, 0), nth] = measured
+    each = (burst - single) / (BURST - 1)
+    one_way = (there.median(dim=0).values / 2).tolist()
+    columns = zip(sizes, one_way, each.median(dim=0).values.tolist(), strict=True)
+    report({"rows": [{"bytes": nbytes, "one_way": trip, "each": more} for nbytes, trip, more in columns]})
+
+
+def _exchange(joined: Mesh, nbytes: int, count: int, answer: int) -> float:
+    """Return the first rank's seconds from its first message until the answer is in; the last rank's are of no use."""
+    from collectives.backends.p2p.measured import Pair
+
+    asks = joined.rank == 0
+    with joined.begin():
+        return Pair(joined, joined.size - 1 if asks else 0, asks).seconds(1, count, nbytes, answer)

@@ -1,22 +1,34 @@
-"""What every rank does in a measurement: run each configuration in turn, time it, and check each result."""
+"""What every rank does in a measurement: run each configuration in turn, time it, and check each result.
 
+The data are whole numbers hashed from (rank, element), small enough that every result is exact. Ones would not show a
+chunk that landed in the wrong place, and equal ranks would not show one counted twice while another is dropped.
+"""
+
+import json
+import os
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import distributed as dist
 
 from collectives.autotune import bound, environment_machine, slowest_link
-from collectives.backends import Backend, Call, Performed, backend
-from collectives.bench.data import reduced, share, values
+from collectives.backends import Backend, Call, Performed, backend, named
+from collectives.backends.exchange import everyones
+from collectives.bench.results import record, variables
 from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
 from collectives.bench.statistics import interval_us, median_interval, microseconds
-from collectives.bench.task import report_rows
 from collectives.bounds import algbw, busbw
-from collectives.schedule import parts
+from collectives.schedule import Ints, parts
 from collectives.wire import bytes_on_wire, split
+
+T = TypeVar("T")
 
 OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -30,33 +42,160 @@ OPS = {
 # How often the time of an agreement is measured: the first times connections are made.
 TRIES = 3
 
+MAX_VALUE = 999
+
+# The ranks that multiply by 2 in one element, at most, so that a product stays exact in every dtype.
+DOUBLERS = 8
+
+# Elements that are reduced at a time: the processor's cache holds them.
+BLOCK = 1 << 14
+
+SENT = 8  # the column of /proc/net/dev that counts the bytes an interface has sent
+
 
 def preload() -> None:
-    """Import what ranks share that are forks of one process; other ranks import what their back ends need."""
+    """Import the modules that forks of one process share; other ranks import what their back ends need."""
     import collectives.backends.p2p.collective  # noqa: F401  its loop is compiled code, which takes a second to load
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
-    """Measure everything that the settings under "measure" name; rank 0 reports the environment, progress and rows."""
+    """Measure all settings under "measure"; rank 0 reports the environment, progress and rows."""
     wanted = [Settings(**each) for each in settings["measure"]]
     report_rows(launched(wanted), report, _sizes(wanted, report))
 
 
 def launched(wanted: list[Settings]) -> Row:
-    """How the ranks of these measurements were launched, and for which back ends."""
+    """Return how the ranks of these measurements were launched, and for which back ends."""
     names = list(dict.fromkeys(name for one in wanted for name in one.backends))
     return {"where": wanted[0].where, "backends": names, "set": wanted[0].variables()}
 
 
 def _sizes(wanted: list[Settings], report: Callable[[Row], None]) -> Iterator[list[Row]]:
-    """The rows of each size; progress is reported in between."""
+    """Yield the rows of each size, and report progress in between."""
     for one in wanted:
         for nth, nbytes in enumerate(one.bytes):
             yield rows_of(one, nbytes, nth, report)
 
 
+def report_rows(launched: Row, report: Callable[[Row], None], cases: Iterable[list[Row]]) -> None:
+    """Report the environment of all ranks, then the rows of each case as soon as they exist, and close the back ends.
+
+    ``launched`` says how these ranks were started: "where", for which "backends", and which variables were "set".
+    ``cases`` measures: nothing of it is run before the environment is reported.
+    """
+    torch.set_num_threads(1)
+    names = list(dict.fromkeys(named(typed)[0] for typed in launched["backends"]))
+    report({"environment": _records(launched, names)})
+    for rows in cases:
+        report({"rows": rows})
+    for name in names:
+        backend(name).close()
+
+
+def _records(launched: Row, names: list[str]) -> list[Row]:
+    """Return every rank's record, with its host's name if the ranks are on several, so that a slow one is found."""
+    mine = record() | {"where": launched["where"], "backends": launched["backends"], "rank": dist.get_rank()}
+    mine |= {"set": variables() | launched.get("set", {}), "host": socket.gethostname()}
+    for name in names:
+        mine |= backend(name).record()
+    everyone = gathered(mine)
+    left_out = {"host"} if len({each["host"] for each in everyone}) == 1 else set()
+    return [{name: value for name, value in each.items() if name not in left_out} for each in everyone]
+
+
+def gathered(mine: Any, device: torch.device | None = None) -> list[Any]:
+    """Return every rank's JSON value, in the order of the ranks. All ranks call it."""
+    return [json.loads(each) for each in everyones(json.dumps(mine).encode(), device=device)]
+
+
+def sent_bytes() -> int:
+    """Return the bytes that this host's interface has sent, headers included; 0 if it is the loopback interface."""
+    name, counters = os.environ.get("GLOO_SOCKET_IFNAME", "lo"), Path("/proc/self/net/dev")
+    lines = counters.read_text().splitlines() if counters.exists() else []
+    fields = {line.partition(":")[0].strip(): line.partition(":")[2].split() for line in lines}
+    return int(fields[name][SENT]) if name in fields and name != "lo" else 0
+
+
+def values(rank: int, n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
+    """Return rank ``rank``'s contribution: ``n`` whole numbers whose reduction over ``p`` ranks is at most ``exact``.
+
+    They are those from element ``first`` on. ``op`` is the reduction.
+
+    >>> values(0, 4, "sum", p=4, exact=2**24).tolist() != values(1, 4, "sum", p=4, exact=2**24).tolist()
+    True
+    """
+    bits = _hashed(rank, first, n)
+    if op == "prod":
+        turn = (rank + np.arange(first, first + n)) % p
+        doubles = (bits >> np.uint64(1) & np.uint64(1) == 1) & (turn < DOUBLERS)
+        return np.where(bits & np.uint64(1), 1, -1) * np.where(doubles, 2, 1)
+    bound = min(MAX_VALUE, exact if op in ("max", "min") else exact // p)
+    return (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
+
+
+def reduced(n: int, op: str, p: int, exact: int, first: int = 0) -> Ints:
+    """Return the reduction of all ranks' values, computed without the code under test; for "avg" the sum.
+
+    It has ``n`` elements, from ``first`` on.
+    """
+    combine: dict[str, Callable[[Ints, Ints], Ints]] = {"prod": np.multiply, "max": np.maximum, "min": np.minimum}
+    total = np.empty(n, dtype=np.int64)
+    for start in range(0, n, BLOCK):
+        block = total[start : start + BLOCK]
+        block[:] = values(0, len(block), op, p, exact, first + start)
+        for rank in range(1, p):
+            block[:] = combine.get(op, np.add)(block, values(rank, len(block), op, p, exact, first + start))
+    return total
+
+
+def share(
+    collective: str,
+    n: int,
+    rank: int,
+    p: int,
+    root: int,
+    given: Callable[[int, int, int], T],
+    total: Callable[[int, int], T],
+    join: Callable[..., T],
+) -> tuple[T | None, T | None]:
+    """Return a rank's input and what it must have at the end, computed without any schedule; None if it has none.
+
+    The whole buffer has ``n`` elements, a multiple of ``p`` where it consists of parts. ``given(of, length, first)`` is
+    what rank ``of`` contributes from element ``first`` on, ``total(length, first)`` the reduction of what all ranks
+    contribute; all ranks call that alike. ``join`` concatenates.
+    """
+    part, at_root = n // p, rank == root
+    match collective:
+        case "all_reduce":
+            return given(rank, n, 0), total(n, 0)
+        case "reduce":
+            reduced = total(n, 0)
+            return given(rank, n, 0), reduced if at_root else None
+        case "broadcast":
+            return given(rank, n, 0), given(root, n, 0)
+        case "scatter":
+            return given(rank, n, 0) if at_root else None, given(root, part, rank * part)
+        case "gather":
+            return given(rank, part, 0), join([given(of, part, 0) for of in range(p)]) if at_root else None
+        case "all_gather":
+            return given(rank, part, 0), join([given(of, part, 0) for of in range(p)])
+        case "all_to_all":
+            return given(rank, n, 0), join([given(of, part, rank * part) for of in range(p)])
+        case _:  # reduce_scatter
+            return given(rank, n, 0), total(part, rank * part)
+
+
+def _hashed(rank: int, first: int, n: int) -> NDArray[np.uint64]:
+    """Return 64 well-mixed bits for every element (splitmix64: Steele, Lea and Flood 2014)."""
+    x = np.arange(first + 1, first + n + 1, dtype=np.uint64) + np.uint64((rank + 1) << 40)
+    x *= np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
 class _Buffers(NamedTuple):
-    """One size on one rank: its contribution, where a call finds it, what the call gets, and what it must give.
+    """Hold one size on one rank: its contribution, where a call finds it, what the call gets, and what it must give.
 
     None where nothing is asked. Where torch works in place only, a call out of place copies ``given`` into the output.
     """
@@ -69,14 +208,14 @@ class _Buffers(NamedTuple):
 
 
 def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
-    """N elements of the whole buffer, as nccl-tests counts them, on a device."""
+    """Make the buffers for ``n`` elements of the whole buffer, as nccl-tests counts them, on a device."""
     rank, p, dtype, exact = dist.get_rank(), wanted.ranks, getattr(torch, wanted.dtype), wanted.exact()
 
     def given(of: int, length: int, first: int) -> torch.Tensor:
         return torch.from_numpy(values(of, length, wanted.op, p, exact, first)).to(device, dtype)
 
     def total(length: int, first: int) -> torch.Tensor:
-        """Of the whole buffer every rank reduces a part, and gathers the others."""
+        """Return a reduction. Of the whole buffer every rank reduces a part, and gathers the others."""
         each = length if length < n else -(-n // p)
         result = torch.from_numpy(reduced(each, wanted.op, p, exact, first if length < n else rank * each)).to(dtype)
         if wanted.op == "avg":
@@ -98,7 +237,7 @@ def _buffers(wanted: Settings, n: int, device: torch.device) -> _Buffers:
 
 
 def _gathered(mine: torch.Tensor) -> torch.Tensor:
-    """All ranks' pieces, each computed by its rank. Only reductions are checked by what gloo gathers here."""
+    """Gather the pieces that the ranks computed. Only checks of reductions depend on this gather by gloo."""
     everything = mine.new_empty(dist.get_world_size() * len(mine))
     if len(mine):
         dist.all_gather(list(everything.view(torch.uint8).chunk(dist.get_world_size())), mine.view(torch.uint8))
@@ -106,7 +245,7 @@ def _gathered(mine: torch.Tensor) -> torch.Tensor:
 
 
 def rows_of(wanted: Settings, nbytes: int, nth: int, report: Callable[[Row], None]) -> list[Row]:
-    """All configurations at one size, interleaved: round after round, each once, and each round begins with another."""
+    """Measure all configurations at one size in turn. Each round runs each of them once, and begins with another."""
     configurations = wanted.configurations()
     devices = [backend(name).device() for name, _ in configurations]
     buffers = {device: _buffers(wanted, wanted.elements(nbytes), device) for device in dict.fromkeys(devices)}
@@ -143,7 +282,7 @@ def _last(times: torch.Tensor) -> list[int]:
 
 
 def _once(wanted: Settings, configuration: tuple[str, str], buffers: _Buffers) -> tuple[float, int, Performed]:
-    """One call on fresh data, from a barrier on: this rank's seconds, its wrong elements, what was performed."""
+    """Make one call on fresh data; return this rank's seconds, its wrong elements, and what was performed."""
     (name, algorithm), did = configuration, list[Performed]()
     one = backend(name)
     if buffers.output is not None:
@@ -181,7 +320,10 @@ def _timing(where: str, one: Backend) -> str:
 
 
 def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
-    """From when all ranks have come; out of a barrier of gloo's, 4 ranks on 2 cores come a millisecond apart."""
+    """Return the seconds of a call from when all ranks have met by our own messages.
+
+    4 ranks on 2 cores leave a barrier of gloo's a millisecond apart.
+    """
     _latest(0.0)
     start = time.perf_counter()
     act()
@@ -191,7 +333,7 @@ def _on_the_clock(act: Callable[[], None], one: Backend, _: str) -> float:
 
 
 def _on_the_common_clock(act: Callable[[], None], one: Backend, _: str) -> float:
-    """From a moment that all ranks have agreed on, and that is still to come for each of them when it hears of it.
+    """Return the seconds of a call from a moment that all ranks have agreed on before it came.
 
     For ranks on one machine, which share its clock, and links so slow that they leave a barrier far apart.
     """
@@ -206,7 +348,7 @@ def _on_the_common_clock(act: Callable[[], None], one: Backend, _: str) -> float
 
 @cache
 def _trip() -> float:
-    """How long it takes all ranks to hear of the latest: the longest time of any, the last of some tries."""
+    """Return the seconds in which all ranks learn the latest moment: the longest time of any rank in the last try."""
     longest = 0.0
     for _ in range(TRIES):
         _latest(0.0)
@@ -217,7 +359,7 @@ def _trip() -> float:
 
 
 def _latest(moment: float) -> float:
-    """The largest of all ranks' numbers, by our own messages, which take a fraction of the time of gloo's."""
+    """Return the largest of all ranks' numbers, by our own messages, which take a fraction of the time of gloo's."""
     number = torch.tensor([moment], dtype=torch.float64)
     backend("p2p").perform(Call("all_reduce", number, number, dist.ReduceOp.MAX, algorithm="recursive_doubling"))
     return number.item()

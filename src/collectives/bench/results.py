@@ -1,13 +1,23 @@
-"""Results on disk: rows as Parquet, and beside them, as JSON, how, where and with what they were made."""
+"""Results on disk: rows as Parquet and, as JSON, a record of how, where and with what they were made.
+
+A record names the machine, versions and variables, but no user and no secret.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
+import os
+import platform
+import re
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collectives.files import replace as replace
+from collectives.backends import BACKENDS, backend
+from collectives.files import replace
 from collectives.schemas import VERSION, version_of
 
 if TYPE_CHECKING:
@@ -16,9 +26,15 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
+PACKAGES = tuple(dict.fromkeys(["torch", "numpy", *(each for name in BACKENDS for each in backend(name).packages)]))
+
+# Variables that change what GPUs do, or identify a Slurm job, without those whose names announce a secret.
+RECORDED = ("NCCL_", "TORCH_NCCL_", "CUDA_", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
+SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|KEY")
+
 # Limits of a file of rows: rows, values of all columns, bytes as encoded, and bytes in memory. A few encoded bytes can
 # stand for gigabytes, so that the rows are read in batches.
-MOST_ROWS, MOST_VALUES, MOST_ENCODED, MOST_BYTES = 1 << 17, 1 << 24, 1 << 24, 1 << 28
+MAX_ROWS, MAX_VALUES, MAX_ENCODED, MAX_BYTES = 1 << 17, 1 << 24, 1 << 24, 1 << 28
 
 
 def write(stem: str | Path, rows: list[Record], record: Record) -> None:
@@ -34,21 +50,14 @@ def write(stem: str | Path, rows: list[Record], record: Record) -> None:
         raise ValueError("there are no rows to write")
     names = dict.fromkeys(name for row in rows for name in row)
     table = pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows])
+    record = {"version": VERSION, "date": datetime.now(UTC).date().isoformat()} | record
     Path(stem).parent.mkdir(parents=True, exist_ok=True)
-    replace(
-        Path(f"{stem}.json"),
-        lambda path: path.write_text(json.dumps({"version": VERSION, "date": _today()} | record, indent=1) + "\n"),
-    )
+    replace(Path(f"{stem}.json"), lambda path: path.write_text(json.dumps(record, indent=1) + "\n"))
     replace(Path(f"{stem}.parquet"), lambda path: parquet.write_table(table, path))
 
 
-def _today() -> str:
-    """The date in universal time, as 2026-11-22."""
-    return datetime.now(UTC).date().isoformat()
-
-
 def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
-    """What `write` wrote: the rows as a table, and the record as this version has it.
+    """Return what `write` wrote: the rows as a table, and the record as this version has it.
 
     FileNotFoundError says how results are made, ValueError which file is damaged or of a newer version.
     """
@@ -58,7 +67,8 @@ def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
         rows, record = table(f"{stem}.parquet").to_pandas(), json.loads(Path(f"{stem}.json").read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"{stem}.parquet and .json cannot be read: {' '.join(str(error).split())}") from None
-    return rows, _upgraded(record, f"{stem}.json")
+    version_of(record, f"{stem}.json")  # version 0 differs only in that it does not say its version
+    return rows, record | {"version": VERSION}
 
 
 def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
@@ -73,18 +83,74 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
         encoded, rows = sum(group.total_byte_size for group in groups), file.metadata.num_rows
-        if rows > MOST_ROWS or values > MOST_VALUES or encoded > MOST_ENCODED:
+        if rows > MAX_ROWS or values > MAX_VALUES or encoded > MAX_ENCODED:
             got = f"{rows:,}, {values:,} values and {encoded:,} encoded bytes"
-            raise ValueError(f"rows: got {got}, expected up to {MOST_ROWS:,}, {MOST_VALUES:,} and {MOST_ENCODED:,}")
-        batches, left = [], MOST_BYTES
-        for batch in file.iter_batches(MOST_BYTES // max(encoded, 1), columns=columns):
+            raise ValueError(f"rows: got {got}, expected up to {MAX_ROWS:,}, {MAX_VALUES:,} and {MAX_ENCODED:,}")
+        batches, left = [], MAX_BYTES
+        for batch in file.iter_batches(MAX_BYTES // max(encoded, 1), columns=columns):
             if (left := left - batch.nbytes) < 0:
-                raise ValueError(f"rows: got more than {MOST_BYTES:,} bytes of values, expected at most that")
+                raise ValueError(f"rows: got more than {MAX_BYTES:,} bytes of values, expected at most that")
             batches.append(batch)
         return pa.Table.from_batches(batches, batches[0].schema if batches else file.schema_arrow)
 
 
-def _upgraded(record: Record, name: str) -> Record:
-    """A record of any version as this one has it. Version 0 differs only in that it does not say its version."""
-    version_of(record, name)
-    return record | {"version": VERSION}
+def record() -> Record:
+    """Return the machine of this process: processor, cores, memory, system, Python, packages and the code's commit."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "commit": _commit(),
+        **{package: version for package in PACKAGES if (version := _version(package))},
+    }
+
+
+def variables() -> dict[str, str]:
+    """Return NCCL's and CUDA's variables of this process, and the number and nodes of its Slurm job."""
+    return {name: value for name, value in os.environ.items() if name.startswith(RECORDED) and not SECRET.search(name)}
+
+
+def digest(value: Any) -> str:
+    """Return 64 hexadecimal digits that are the same for the same JSON value and for no other."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """Return the `digest` of a JSON value, of this package's `code`, and of the versions that it runs with."""
+    return digest([value, code(Path(__file__).parents[1]), platform.python_version(), *map(_version, PACKAGES)])
+
+
+def code(folder: Path) -> str:
+    """Return a hash, in hexadecimal digits, of the names and bytes of a package's code and data files."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".py", ".toml", ".yaml")):
+        data = path.read_bytes()
+        found.update(f"{path.relative_to(folder)} {len(data)}\n".encode() + data)
+    return found.hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str:
+    """Return the code's commit, with a + if files have changed since, or "unknown" outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

@@ -1,5 +1,6 @@
-"""What one measurement is: `Settings`, checked before anything is started, and what follows from them."""
+"""Settings of a measurement, checked before anything is started, and the launches that they need."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -36,7 +37,7 @@ MEASURED = tuple(dict.fromkeys(collective for collective, _ in ALGORITHMS))
 
 
 class Settings(BaseModel):
-    """One measurement on ``ranks`` ranks; a wrong value is refused before anything starts.
+    """Describe one measurement on ``ranks`` ranks; a wrong value is refused before anything starts.
 
     A back end may carry an algorithm of its library, as "mpi:ring" or "nccl:Tree/Simple". ``where`` is what starts the
     ranks of those that meet in a torch process group; a back end with a launcher of its own is started by that, but on
@@ -103,33 +104,20 @@ class Settings(BaseModel):
         return self
 
     def wires(self) -> list[str]:
-        """The wires of the algorithms."""
+        """Return the wires of the algorithms."""
         return [wire for wire in (split(algorithm)[1] for algorithm in self.algorithms) if wire]
 
     def exact(self) -> int:
-        """Up to which whole number the dtype and all wires count without rounding."""
+        """Return the largest whole number to which the dtype and all wires count without rounding."""
         return min([DTYPES[self.dtype][1], *(WIRES[wire].exact for wire in self.wires())])
 
     def configurations(self) -> list[tuple[str, str]]:
-        """(backend, algorithm) in the rows' order: ours with each algorithm; a library's own choice is "default"."""
+        """Return (backend, algorithm) in the rows' order: ours with each algorithm, a library's own or "default"."""
         ours = [(name, algorithm) for name in self.backends if name in OURS for algorithm in self.algorithms]
         return ours + [named(typed) for typed in self.backends if typed not in OURS]
 
-    def launches(self) -> list[Self]:
-        """What is measured together: one of these for each way to start ranks and each set of variables."""
-        together: dict[tuple[str, bool, frozenset[tuple[str, str]]], list[str]] = {}
-        for typed in dict.fromkeys(self.backends):
-            name = named(typed)[0]
-            variables = frozenset(variables_for(typed, self.collective).items())
-            alike = starter(name, self.where), backend(name).is_restless, variables
-            together.setdefault(alike, []).append(typed)
-        return [
-            self.model_copy(update={"where": where, "backends": backends})
-            for (where, _, _), backends in together.items()
-        ]
-
     def variables(self) -> dict[str, str]:
-        """What has to be set before the ranks of one launch start; emulated hosts are a machine that is known."""
+        """Return the variables to set before the ranks of one launch start; one names the emulated machine."""
         name = self.machine or links(self.where, self.ranks)
         return variables_for(self.backends[0], self.collective) | ({VARIABLE: name} if name else {})
 
@@ -138,13 +126,13 @@ class Settings(BaseModel):
         return self.collective in WHOLE if self.in_place is None else self.in_place
 
     def elements(self, nbytes: int) -> int:
-        """Elements of the whole buffer: rounded down, where it consists of parts, to a multiple of the ranks."""
+        """Return the elements of the whole buffer: if it consists of parts, a multiple of the ranks."""
         n = nbytes // DTYPES[self.dtype][0]
         return n - n % self.ranks if parts(self.collective, self.ranks) > 1 else n
 
 
 def lacking(name: str, collective: str, op: str, dtype: str, in_place: bool | None) -> str | None:
-    """Return in one line what a back end does not have of this; None where it has everything.
+    """Return in one line what a back end lacks of this; None if it has everything.
 
     >>> lacking("p2p", "all_to_all", "sum", "float32", in_place=True)
     'all_to_all in place: got p2p, expected out of place, because no back end has it'
@@ -156,6 +144,39 @@ def lacking(name: str, collective: str, op: str, dtype: str, in_place: bool | No
     return backend(name).unsupported(collective, op, dtype)
 
 
-def starter(name: str, where: str) -> str:
-    """What starts the ranks of a back end: its own launcher, but on emulated hosts the cluster starts all."""
+def launcher_for(name: str, where: str) -> str:
+    """Return what starts the ranks of a back end: its own launcher, but on emulated hosts the cluster."""
     return where if where.startswith("cluster") else backend(name).launcher or where
+
+
+def group_by_launch(wanted: Sequence[Settings]) -> list[list[Settings]]:
+    """Split settings by back ends, and return the parts of each launch.
+
+    Back ends share a launch if what starts their ranks, the number of ranks and the variables are the same, and none
+    of them polls while others are measured.
+
+    >>> both = Settings(backends=["p2p", "horovod", "gloo"])
+    >>> [[(one.where, one.backends) for one in parts] for parts in group_by_launch([both])]
+    [[('loopback', ['p2p', 'gloo'])], [('horovodrun', ['horovod'])]]
+    """
+    launches: dict[tuple[Any, ...], dict[int, list[str]]] = {}
+    for nth, settings in enumerate(wanted):
+        for typed in dict.fromkeys(settings.backends):
+            name = named(typed)[0]
+            variables = settings.model_copy(update={"backends": [typed]}).variables()
+            where = launcher_for(name, settings.where)
+            key = where, backend(name).busy_polls, settings.ranks, frozenset(variables.items())
+            launches.setdefault(key, {}).setdefault(nth, []).append(typed)
+    return [
+        [wanted[nth].model_copy(update={"where": key[0], "backends": backends}) for nth, backends in parts.items()]
+        for key, parts in launches.items()
+    ]
+
+
+def where_for(parts: Sequence[Settings]) -> str:
+    """Return where `launch` starts the ranks of one launch: on emulated hosts by mpirun, if a back end needs it."""
+    where = parts[0].where
+    launchers = {backend(named(typed)[0]).launcher for one in parts for typed in one.backends}
+    if not where.startswith("cluster") or where.endswith("mpirun") or "mpirun" not in launchers:
+        return where
+    return f"{where}{',' if ':' in where else ':'}mpirun"

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from collectives.bench import DTYPES, Row, Settings, bench, launches, need_all
-from collectives.bench.environment import fingerprint, record
-from collectives.bench.results import read, replace, write
+from collectives.bench import DTYPES, Row, Settings, bench, check_here
+from collectives.bench.results import fingerprint, read, record, write
+from collectives.bench.settings import group_by_launch
 from collectives.bench.table import progress
+from collectives.files import replace
 from collectives.launch import RankError
 
 T = TypeVar("T")
@@ -30,22 +31,50 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
     size again. Raises RankError if ranks do not start, or fail after their last row; ImportError if a back end is
     absent; FileExistsError if ``stem`` has rows of other settings.
     """
-    need_all(wanted)
-    parts = [one for alike in launches(wanted) for one in alike]
+    check_here(wanted)
+    parts = _parts(wanted)
     sizes = [(nth, nbytes) for nth, one in enumerate(parts) for nbytes in one.bytes]
     # Horovod's ranks may be started elsewhere than the others; their rows stand with the others'.
-    order = [(parts.index(one), nbytes) for each in wanted for nbytes in each.bytes for one in each.launches()]
+    order = [(parts.index(one), nbytes) for each in wanted for nbytes in each.bytes for one in _parts([each])]
     settings = [each.model_dump() for each in wanted]
     measure_missing(stem, settings, sizes, partial(_measure_sizes, parts), order=order, path=sweep_path(wanted, stem))
 
 
+def _parts(wanted: Sequence[Settings]) -> list[Settings]:
+    return [one for parts in group_by_launch(wanted) for one in parts]
+
+
 def sweep_path(wanted: Sequence[Settings], stem: str | Path) -> Path:
-    """The file of rows of a sweep that is not complete. Sweeps that differ in their sizes only share it."""
-    return _path(stem, fingerprint([each.model_dump(exclude={"bytes"}) for each in wanted]))
+    """Return the file of rows of a sweep that is not complete. Sweeps that differ in their sizes alone share it."""
+    return _path(stem, [each.model_dump(exclude={"bytes"}) for each in wanted])
 
 
-def _path(stem: str | Path, mark: str) -> Path:
-    return Path(f"{stem}.{mark[:8]}.partial.jsonl")
+def _path(stem: str | Path, depends_on: Any) -> Path:
+    return Path(f"{stem}.{fingerprint(depends_on)[:8]}.partial.jsonl")
+
+
+def other_rows(stem: str | Path, depends_on: Any) -> str | None:
+    """Return in one line which rows at ``stem`` are in the way of these; None if there are none, or these."""
+    if not Path(f"{stem}.parquet").exists():
+        return None
+    try:
+        is_own = read(stem)[1].get("fingerprint") == fingerprint(depends_on)
+    except ValueError as error:
+        return str(error)
+    return None if is_own else f"{stem}.parquet was made with other parameters or other code"
+
+
+def is_measured(stem: str | Path, depends_on: Any) -> bool:
+    """Return True if all rows of these settings are there, and none has failed."""
+    return Path(f"{stem}.parquet").exists() and not other_rows(stem, depends_on) and not count_failed(stem)
+
+
+def count_failed(stem: str | Path) -> int:
+    """Return the number of rows with an error; 0 without rows, because a notebook may say why it measured none."""
+    if not Path(f"{stem}.parquet").exists():
+        return 0
+    rows, _ = read(stem)
+    return int(rows.error.notna().sum()) if "error" in rows else 0
 
 
 def measure_missing(
@@ -66,30 +95,24 @@ def measure_missing(
     printed, before ``keep`` returns. An error of ``measure`` passes through, and the next call goes on there; rows
     with an ``error`` are measured again by the next call. A case is a JSON value. ``depends_on`` is what the rows
     depend on beside this package, if it is more than the settings; ``order`` is the cases' order in the results, if it
-    is not the one they are measured in. Raises FileExistsError if the output has rows of another fingerprint.
+    is not the one they are measured in. Raises FileExistsError for `other_rows`.
     """
-    mark = fingerprint(settings if depends_on is None else depends_on)
-    path = path or _path(stem, mark)
-    if _is_complete(stem, mark, path):
+    depends_on = settings if depends_on is None else depends_on
+    if others := other_rows(stem, depends_on):
+        raise FileExistsError(f"{others}; name another output")
+    if is_measured(stem, depends_on):
         return
+    path = path or _path(stem, depends_on)
     events = _begun(path)
     if done := len(cases) - len(_left(cases, events)):
         print(f"{done} of {len(cases)} cases were measured before", file=sys.stderr, flush=True)
     _measure_all(path, events, cases, measure, line)
     of_case = {_key(event["case"]): event["rows"] for event in events if "rows" in event}
     rows = [row for case in order or cases for row in of_case[_key(case)]]
-    write(stem, rows, {"settings": settings, "environment": _launched(events) or [record()], "fingerprint": mark})
+    environment, mark = _environment(events) or [record()], fingerprint(depends_on)
+    write(stem, rows, {"settings": settings, "environment": environment, "fingerprint": mark})
     if not any(row.get("error") for row in rows):
         path.unlink()
-
-
-def _is_complete(stem: str | Path, mark: str, path: Path) -> bool:
-    """Whether ``stem`` has all rows of this fingerprint, and none is left to measure in the file at ``path``."""
-    if not Path(f"{stem}.parquet").exists():
-        return False
-    if read(stem)[1].get("fingerprint") != mark:
-        raise FileExistsError(f"{stem}.parquet: got rows of other settings, expected none; name another output")
-    return not path.exists()
 
 
 def _measure_all(
@@ -106,8 +129,8 @@ def _measure_all(
             events.append(event)
             file.write(_lines([event]))
             file.flush()
-            for said in filter(None, map(line, event.get("rows", []))):
-                print(said, file=sys.stderr, flush=True)
+            for text in filter(None, map(line, event.get("rows", []))):
+                print(text, file=sys.stderr, flush=True)
 
         while left := _left(cases, events):
             measure(left, keep)
@@ -125,7 +148,7 @@ def _left(cases: Sequence[T], events: Sequence[Row]) -> list[T]:
 
 
 def _begun(path: Path) -> list[Row]:
-    """What an earlier call has measured. All else is removed from the file."""
+    """Return the events of earlier calls, without those that failed, and remove all else from the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = path.read_bytes() if path.exists() else b""
     events = [event for event in _read(path, data) if not any(row.get("error") for row in event.get("rows", []))]
@@ -135,7 +158,7 @@ def _begun(path: Path) -> list[Row]:
 
 
 def _read(path: Path, data: bytes) -> Iterator[Row]:
-    """The events in a file, without an incomplete last line."""
+    """Yield the events in a file, without an incomplete last line."""
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
             event = json.loads(line)
@@ -158,8 +181,8 @@ def _lines(events: Sequence[Row]) -> str:
     return "".join(f"{json.dumps(event)}\n" for event in events)
 
 
-def _launched(events: list[Row]) -> list[Row]:
-    """Every rank's record, in every launch whose records are not those of an earlier one."""
+def _environment(events: list[Row]) -> list[Row]:
+    """Return every rank's record, in every launch whose records are not those of an earlier one."""
     environments = [event["environment"] for event in events if "environment" in event]
     distinct = [launch for nth, launch in enumerate(environments) if launch not in environments[:nth]]
     return [rank for launch in distinct for rank in launch]
@@ -171,31 +194,32 @@ def _measure_sizes(parts: Sequence[Settings], left: Sequence[tuple[int, int]], k
         one.model_copy(update={"bytes": [nbytes for part, nbytes in left if part == nth]})
         for nth, one in enumerate(parts)
     ]
-    alike = launches([one for one in lacking if one.bytes])[0]
-    kept: list[Row] = []
+    wanted = group_by_launch([one for one in lacking if one.bytes])[0]
+    sizes = [(one, nbytes) for one in wanted for nbytes in one.bytes]
+    has_begun = False
 
     def on_event(event: Row) -> None:
+        nonlocal has_begun
         show(event)
+        has_begun |= "environment" in event
         if "rows" in event:
+            sizes.pop(0)
             event = {"rows": [row | {"error": None} for row in event["rows"]]}
-        if "rows" in event or "environment" in event:
-            kept.append(event)
-            keep(event)
+        keep(event)
 
-    with progress(alike) as show:
+    with progress(wanted) as show:
         try:
-            bench(alike, on_event)
+            bench(wanted, on_event)
         except RankError as error:
-            sizes = [(one, nbytes) for one in alike for nbytes in one.bytes][sum("rows" in event for event in kept) :]
-            if not kept or not sizes:
+            if not has_begun or not sizes:
                 raise
             one, nbytes = sizes[0]
             print(f"{one.collective} of {nbytes} bytes failed: {error}", file=sys.stderr)
-            keep({"rows": failed_rows(one, nbytes, str(error))})
+            keep({"rows": error_rows(one, nbytes, str(error))})
 
 
-def failed_rows(settings: Settings, nbytes: int, error: str) -> list[Row]:
-    """The rows of a size that failed: without times, with the reason."""
+def error_rows(settings: Settings, nbytes: int, error: str) -> list[Row]:
+    """Return the rows of a size that failed: without times, with the reason."""
     same = settings.model_dump(include={"collective", "where", "ranks", "dtype", "op"})
     size = {"bytes": settings.elements(nbytes) * DTYPES[settings.dtype][0], "samples": [], "error": error}
     return [

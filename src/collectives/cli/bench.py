@@ -7,9 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from collectives.algorithms import is_program, own
-from collectives.bench import Measurement, Row, Settings, bench, need_all
-from collectives.bench.nccl_tests import both_places, tables
-from collectives.bench.table import heading, line, note, progress
+from collectives.bench import Measurement, Row, Settings, bench, check_here
+from collectives.bench.table import both_places, heading, line, note, progress, tables
 from collectives.cli import signals
 from collectives.cli.options import UsageError, add_field, size, whole, wrong_input
 from collectives.contracts import ROOTED
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     with signals.limit(arguments.timeout, f"bench {' '.join(arguments.algorithms)}"):
         everything = _settings(arguments)
     with wrong_input():
-        need_all([settings for wanted in everything for settings in wanted])
+        check_here([settings for wanted in everything for settings in wanted])
     wrong = sum(_measured(wanted, arguments) for wanted in everything)
     if wrong:
         print(f"collectives: {wrong} elements were wrong", file=sys.stderr)

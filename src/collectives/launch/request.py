@@ -20,7 +20,7 @@ __all__ = ["TASKS", "TASKS_VARIABLE", "Event", "Request", "job_file", "module_of
 
 TASKS = {
     "bench": "collectives.bench.measure",
-    "ping_pong": "collectives.bench.ping_pong",
+    "calibrate": "collectives.bench.calibration",
 }
 TASKS_GROUP = "collectives.tasks"
 TASKS_VARIABLE = "COLLECTIVES_TASKS"

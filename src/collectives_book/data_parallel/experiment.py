@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from collectives.algorithms import build
 from collectives.autotune import choose
 from collectives.bench import OURS, Row
-from collectives.bench.settings import starter
+from collectives.bench.settings import launcher_for
 from collectives.bench.sweep import Keep
 from collectives.config import Bytes
 from collectives.launch import RankError, launch, links
@@ -93,7 +93,7 @@ class DataParallel(RankExperiment):
         Those that are started alike stand together: one launch measures them. The killed rank comes last.
         """
         joined = [
-            (starter(name, self.where), *variant) for name in self.libraries() for variant in self._variants(name)
+            (launcher_for(name, self.where), *variant) for name in self.libraries() for variant in self._variants(name)
         ]
         first = joined[0]
         one, tried = (*first[:2], ONE_PROCESS, ""), (*first[:2], RATES, "")
@@ -130,7 +130,10 @@ class DataParallel(RankExperiment):
         return launch(
             self.TASK,
             job
-            | {"where": where, "backends": [each for each in self.libraries() if starter(each, self.where) == where]},
+            | {
+                "where": where,
+                "backends": [each for each in self.libraries() if launcher_for(each, self.where) == where],
+            },
             self.ranks,
             where=where,
             timeout=timeout,
@@ -156,7 +159,9 @@ class DataParallel(RankExperiment):
         again = self.job(joined) | {"file": str(file.absolute()), "every": self.every}
         try:
             death = self._killed(fusion, again | {"killed_at": self.killed_at})
-            events = self._launched(starter(self.backend, self.where), fusion, again, lambda _: None, KILLED_SECONDS)
+            events = self._launched(
+                launcher_for(self.backend, self.where), fusion, again, lambda _: None, KILLED_SECONDS
+            )
         finally:
             file.unlink(missing_ok=True)
         row: Row = next(event["rows"][0] for event in events if "rows" in event)
@@ -172,7 +177,7 @@ class DataParallel(RankExperiment):
                 last.append((time.monotonic(), event["losses"]))
 
         try:
-            self._launched(starter(self.backend, self.where), fusion, job, on_event, KILLED_SECONDS)
+            self._launched(launcher_for(self.backend, self.where), fusion, job, on_event, KILLED_SECONDS)
         except RankError as error:
             if not last:
                 raise

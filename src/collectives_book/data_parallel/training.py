@@ -27,7 +27,7 @@ from torch.optim import SGD, Optimizer
 
 from collectives.backends import Call, backend
 from collectives.backends.horovod import started
-from collectives.bench.results import replace
+from collectives.files import replace
 from collectives_book.digits import WIDTH, Samples, batches, digits, perceptron, shard
 
 # A checkpoint's bytes travel as integers of this dtype, which every back end sends.

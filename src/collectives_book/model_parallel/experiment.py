@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from collectives.backends import named
 from collectives.bench import Row, Settings
-from collectives.bench.settings import starter
+from collectives.bench.settings import launcher_for
 from collectives.config import Seconds
 from collectives_book.experiment import Name, RankExperiment, Repetitions, Some
 from collectives_book.model_parallel.volume import ELEMENT, parameters
@@ -77,5 +77,5 @@ class ModelParallel(RankExperiment):
     def job(self, left: Sequence[Any]) -> Row:
         """Return the parameters and the cases of each part."""
         cases = {part: [case for name, case in left if name == part] for part in ("steps", "pipelines")}
-        started = {"where": starter(named(self.backend)[0], self.where), "set": self.variables()}
+        started = {"where": launcher_for(named(self.backend)[0], self.where), "set": self.variables()}
         return self.model_dump() | started | cases

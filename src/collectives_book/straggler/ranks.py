@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator
 
 from torch import distributed as dist
 
-from collectives.bench.measure import launched, rows_of
+from collectives.bench.measure import launched, report_rows, rows_of
 from collectives.bench.settings import Row, Settings
-from collectives.bench.task import report_rows
 
 
 def run(settings: Row, report: Callable[[Row], None]) -> None:
