@@ -18,8 +18,7 @@ from typing import Any
 
 from collectives.cli.verify import programs
 from collectives.formats import teccl
-from collectives.formats.teccl_fit import fit
-from collectives.formats.teccl_network import GB, published
+from collectives.formats.teccl import GB, fit, published
 from collectives_book.judged import COLUMNS, JudgedFile, read, write
 
 TABLE = Path(__file__).resolve().parent.parent / "experiments" / "results" / "reference" / "judged" / "programs.csv"

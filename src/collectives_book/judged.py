@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from collectives.formats.teccl_network import NETWORKS, UNIT, capacities
+from collectives.formats.teccl import NETWORKS, UNIT, capacities
 from collectives.topology.bound import bound
 from collectives.topology.graph import NO_LINKS, Graph
 

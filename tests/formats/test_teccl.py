@@ -1,4 +1,4 @@
-"""Schedules of TE-CCL: read and proved, and one clear line for each planted fault."""
+"""Schedules of TE-CCL: read and proved, held against their network, and one clear line for each planted fault."""
 
 import json
 import random
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from collectives.formats import teccl, teccl_flows
+from collectives.formats import teccl
+from collectives.formats.teccl import GB, NETWORKS, SIZES, capacities, fit, published
 from collectives.schedule import ScheduleError
 from collectives.verify import verify
 from command import Capture, run
@@ -89,15 +90,15 @@ GOOD = {
 }
 
 
-def read(file: Any) -> teccl_flows.Flows:
+def read(file: Any) -> teccl.Flows:
     return teccl.read(json.dumps(file).encode())
 
 
-def judge(file: Any) -> teccl_flows.Flows:
+def judge(file: Any) -> teccl.Flows:
     """What the command does with the contents of a file."""
     flows = read(file)
-    teccl_flows.need_complete(flows)
-    verify(teccl_flows.schedule(flows))
+    teccl.check_complete(flows)
+    verify(teccl.schedule(flows))
     return flows
 
 
@@ -108,7 +109,7 @@ def test_a_right_schedule_is_proved(name: str) -> None:
 
 def test_ranks_are_the_gpus_in_order_and_switches_follow() -> None:
     flows = judge(GOOD["star"])
-    made = teccl_flows.schedule(flows)
+    made = teccl.schedule(flows)
     assert (flows.gpus, flows.switches, made.p, made.switches, made.nsteps) == ((1, 2, 4), (0,), 3, 1, 2)
     assert repr(made.step(0)) == "Step(0->3:=0, 1->3:=1, 2->3:=2)"
     assert len(made.step(1)) == 6
@@ -216,7 +217,7 @@ def test_what_is_no_such_file_is_refused(text: str, message: str) -> None:
     ],
 )
 def test_a_fault_in_one_place_has_one_line(monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str) -> None:
-    monkeypatch.setattr(teccl, "MOST_CELLS", 1 << 20)
+    monkeypatch.setattr(teccl, "MAX_CELLS", 1 << 20)
     text = json.dumps(GOOD["ring"])
     assert old in text
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
@@ -254,7 +255,7 @@ def test_a_damaged_file_has_a_verdict_and_never_another_error() -> None:
 def said(text: str) -> str:
     """The error of a file, empty if it is right; a ScheduleError is a ValueError."""
     try:
-        teccl_flows.need_complete(teccl.read(text.encode()))
+        teccl.check_complete(teccl.read(text.encode()))
     except ValueError as error:
         return str(error)
     return ""
@@ -294,3 +295,86 @@ def test_the_command_says_in_one_line_what_is_wrong(capsys: Capture, tmp_path: P
     }.items():
         code, out, _ = run(capsys, "verify", str(tmp_path / f"{name}.json"))
         assert (code, out.count("\n"), said in out) == (2, 1, True), out
+
+
+def on_links(flows: list[str], nbytes: float) -> str:
+    """What the network of two NDv2 chassis says: epochs of 1 ms, in which its fastest link carries 50 MB."""
+    file = gather(list(range(16)))
+    return fit(read({**file, "7-Flows": flows}), "NDv2 2 chassis", nbytes).missing
+
+
+FAST, SLOW, CHUNK = "0->1 in epoch", "0->9 in epoch", 50e6
+
+
+@pytest.mark.parametrize(
+    ("hops", "nbytes", "message"),
+    [
+        ([(0, f"{FAST} 0")], CHUNK, ""),
+        ([(0, f"{FAST} 0"), (1, f"{FAST} 0")], CHUNK, "link 0->1, epoch 0: got 2 chunks, expected at most 1"),
+        ([(0, f"{FAST} 0"), (1, f"{FAST} 1")], CHUNK, ""),
+        ([(0, f"{SLOW} 0"), (1, f"{SLOW} 4")], CHUNK, ""),
+        ([(0, f"{SLOW} 0"), (1, f"{SLOW} 3")], CHUNK, "link 0->9, epoch 3: got 2 chunks, expected at most 1"),
+        ([(0, "0->8 in epoch 0")], CHUNK, "link 0->8: got flows, expected none"),
+        ([(0, f"{SLOW} 0"), (0, "9->8 in epoch 4")], CHUNK, ""),
+        ([(0, f"{SLOW} 0"), (0, "9->8 in epoch 3")], CHUNK, "GPU 9 sends chunk 0 from 0: got it in epoch 4"),
+    ],
+)
+def test_links_carry_no_more_than_they_can(hops: list[tuple[int, str]], nbytes: float, message: str) -> None:
+    found = on_links([line(chunk, 0, hop) for chunk, hop in hops], nbytes)
+    assert (message in found) if message else not found
+
+
+def test_time_and_bandwidth_come_from_the_flows() -> None:
+    found = fit(read(star(list(range(1, 33)), 0)), "NDv2 4 chassis", CHUNK)
+    assert "expected none, because the network has no such link" in found.missing
+    direct = fit(
+        read({**gather(list(range(1, 16))), "7-Flows": [line(0, 8, "8->1 in epoch 0")]}), "NDv2 2 chassis", CHUNK
+    )
+    assert direct == ("GPU 0 of 16 takes no part", pytest.approx(4e-3), pytest.approx(15 * CHUNK / 4e-3))
+
+
+def test_a_link_from_a_switch_takes_no_time_of_its_own() -> None:
+    file = gather(list(range(1, 33)))
+    found = fit(read({**file, "7-Flows": [line(0, 1, "1->10 in epoch 0 via switches 0")]}), "NDv2 4 chassis", CHUNK)
+    assert (found.missing, found.seconds) == ("", pytest.approx(4e-3))
+
+
+def test_a_node_beyond_the_network_is_refused() -> None:
+    with pytest.raises(ValueError, match="nodes of the flows: got 33, expected at most 15 on NDv2 2 chassis"):
+        fit(read(gather([0, 33])), "NDv2 2 chassis", CHUNK)
+    with pytest.raises(ValueError, match="network"):
+        capacities("NDv2 3 chassis")
+
+
+def test_networks_are_what_their_source_says() -> None:
+    assert {name: len(capacities(name)) for name in NETWORKS} == {
+        "DGX2 2 chassis": 34,
+        "NDv2 2 chassis": 16,
+        "NDv2 4 chassis": 33,
+    }
+    for name in ("NDv2 2 chassis", "NDv2 4 chassis"):
+        links = capacities(name)
+        inside = links * (links > 1)
+        assert (inside == inside.T).all()
+        assert (inside.sum(axis=1)[-8:] == 12).all()  # six NVLinks of 25 GB/s
+        assert (links == 1).sum() == (2 if "2" in name.split() else 8)
+    dgx2 = capacities("DGX2 2 chassis")
+    assert ((dgx2 == 1).sum(), (dgx2 == 10).sum()) == (16, 64)
+
+
+def test_a_path_names_its_network_and_its_chunk() -> None:
+    sizes = [published(f"a/NDv2_output/4_chassis/AllGather/Slow/{size}.json") for size in SIZES]
+    assert sizes[0] == ("NDv2 4 chassis", 1000 / 32)
+    assert sizes[-1] == ("NDv2 4 chassis", GB / 32)
+    assert published("DGX2_output/2_chassis/AlltoAll/Fast/4MB.json") == ("DGX2 2 chassis", 4e6 / 32)
+    assert published("NDv2_output/3_chassis/AllGather/Slow/1GB.json") is None
+    assert published("NDv2_output/2_chassis/AllGather/Slow/3GB.json") is None
+
+
+def test_a_piece_takes_one_epoch_and_a_link_carries_volumes() -> None:
+    file = exchange([1, 2, 3])
+    right = fit(read(file), "NDv2 4 chassis", 25e6)
+    assert right.seconds == pytest.approx(3e-3)
+    over = fit(read(file), "NDv2 4 chassis", 100e6)
+    assert right.missing == "GPU 4–32 of 32 takes no part"
+    assert "link 1->3, epoch 0: got 0.5 chunks, expected at most 0.25" in over.missing

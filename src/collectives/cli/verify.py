@@ -14,7 +14,7 @@ from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, add_json, size, whole, wrong_input
 from collectives.cli.schedules import add_schedule, built, limited
 from collectives.cli.signals import out_row
-from collectives.formats import msccl, teccl, teccl_flows
+from collectives.formats import msccl, teccl
 from collectives.formats.order import Order
 from collectives.formats.prove import Report, loads, prove
 from collectives.processes import workers
@@ -191,8 +191,8 @@ def _flows(data: bytes, row: Row) -> Row:
     flows = teccl.read(data)
     row |= {"collective": flows.collective, "ranks": len(flows.gpus), "gpus": runs(flows.gpus)}
     row |= {"switches": list(flows.switches), "epochs": flows.epochs, "flows": len(flows.hops)}
-    teccl_flows.need_complete(flows)
-    made = teccl_flows.schedule(flows)
+    teccl.check_complete(flows)
+    made = teccl.schedule(flows)
     need_cells(made.p, made.k)
     verify(made)
     return row
