@@ -8,10 +8,10 @@ import numpy as np
 
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
-from collectives_course.criterion import Criterion, Submission, need_equal, random_buffers
-from collectives_course.messages import Network, RunResult
-from collectives_course.schedules import need_all_reduce, prove
+from collectives_course.schedules import check_all_reduce, prove
+from collectives_course.submission import Criterion, Submission, check_equal, random_buffers
 from collectives_course.verdict import Failed
+from collectives_course.world import Network, RunResult
 
 from .truths import SMALL_BUFFERS, interior_in_both, truth
 
@@ -73,7 +73,7 @@ def _is_right(told: Any, value: Any) -> bool:
 def _proved(submission: Submission, program: str, p: int, k: int, most_steps: int, most_sent: int) -> Schedule:
     """The schedule, proved and counted; ``most_sent``: in buffers, by the busiest rank."""
     call, schedule = f"{program}.schedule()", submission.call("schedule", file=f"{program}.py")
-    need_all_reduce(call, schedule, p)
+    check_all_reduce(call, schedule, p)
     if schedule.k != k:
         raise Failed(f"{call}: got {schedule.k} chunks, expected {k}")
     prove(call, schedule)
@@ -117,7 +117,7 @@ def groups_repaired(submission: Submission) -> None:
         expected = [sums[rank not in groups[0]] for rank in range(7)]
         expected = [sum(sums) if [rank] in (groups[0][:1], groups[1][:1]) else expected[rank] for rank in range(7)]
         played = submission.run("total", [[each] for each in buffers], network, file="groups.py")
-        need_equal(played, expected, "groups.total")
+        check_equal(played, expected, "groups.total")
         _need_sent(played, [8 * n] * 7, "groups.total")
         most = 8 * n * (sum(len(group) * (len(group) - 1) for group in groups) + 2)
         if sum(played.bytes_sent(7)) > most:
@@ -128,7 +128,7 @@ def ring_repaired(submission: Submission) -> None:
     for p, n in ((1, 3), (3, 10), (5, 100), (4, 3)):
         buffers = random_buffers(submission, p, n)
         played = submission.run("all_reduce", [[each] for each in buffers], SMALL_BUFFERS, file="ring.py")
-        need_equal(played, [np.sum(buffers, axis=0)] * p, f"ring.all_reduce, p = {p}, {n} elements")
+        check_equal(played, [np.sum(buffers, axis=0)] * p, f"ring.all_reduce, p = {p}, {n} elements")
         _need_sent(played, [8 * n * (p > 1)] * p, f"ring.all_reduce, p = {p}, {n} elements")
         most = 8 * -(-n // p)
         for message in played.sent:
@@ -146,7 +146,7 @@ def counted_repaired(submission: Submission) -> None:
             np.where(np.arange(n) < filled[r], each + 1, 0) for r, each in enumerate(random_buffers(submission, p, n))
         ]
         played = submission.run("all_reduce", [[each] for each in buffers], file="counted.py")
-        need_equal(played, [np.sum(buffers, axis=0)] * p, f"counted.all_reduce, p = {p}, {n} elements")
+        check_equal(played, [np.sum(buffers, axis=0)] * p, f"counted.all_reduce, p = {p}, {n} elements")
         for rank, (said, sent) in enumerate(zip(played.values, played.bytes_sent(p), strict=True)):
             if not isinstance(said, int | float):
                 raise Failed(f"counted.all_reduce, p = {p}: rank {rank} returned {said!r:.40}, expected {sent:,} bytes")
@@ -166,7 +166,7 @@ def choice_repaired(submission: Submission) -> None:
             buffers = random_buffers(submission, p, n)
             arguments = [[each, int(bytes_)] for each, bytes_ in zip(buffers, room, strict=True)]
             played = submission.run("all_reduce", arguments, file="choice.py")
-            need_equal(played, [np.sum(buffers, axis=0)] * p, f"choice.all_reduce, p = {p}, {n} elements")
+            check_equal(played, [np.sum(buffers, axis=0)] * p, f"choice.all_reduce, p = {p}, {n} elements")
             _need_sent(played, [8 * n] * p, f"choice.all_reduce, p = {p}, {n} elements")
             name, most = ("exchange", 8 * n) if n <= least else ("ring", 8 * -(-n // p))
             largest = [

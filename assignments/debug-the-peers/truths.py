@@ -15,11 +15,10 @@ from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.verify import verify
 from collectives_course import assignment
-from collectives_course.criterion import Submission
 from collectives_course.grade import let_others_read
-from collectives_course.messages import Network, RunResult
+from collectives_course.submission import Submission
 from collectives_course.verdict import Failed
-from collectives_course.world import World
+from collectives_course.world import Network, RunResult, World
 
 SMALL_BUFFERS = Network(small_buffers=True)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from collectives.machine import Link
 from collectives.units import duration
-from collectives_course.criterion import Criterion, Submission
 from collectives_course.leaderboard import Race, Standing, geometric_mean, machine, race, standings
 from collectives_course.schedules import prove, prove_each, schedules, seconds, table
+from collectives_course.submission import Criterion, Submission
 from collectives_course.verdict import EndedError, Failed
 
 SHAPES = ((1, 1), (2, 1), (7, 1), (1, 5), (3, 4), (2, 8), (6, 2), (8, 8))

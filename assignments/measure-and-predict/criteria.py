@@ -11,9 +11,9 @@ from collectives.algorithms import ALGORITHMS, COSTS
 from collectives.bounds import best_segments, pipelined_seconds
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
-from collectives_course.criterion import Criterion, Submission
-from collectives_course.messages import Network, RunResult
+from collectives_course.submission import Criterion, Submission
 from collectives_course.verdict import Failed
+from collectives_course.world import Network, RunResult
 
 from .consistent import crossed, need_consistent
 from .noisy import Noisy

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectives_course.messages import Post, Rank
-from collectives_course.world import World
+from collectives_course.world import Post, Rank, World
 
 
 @dataclass

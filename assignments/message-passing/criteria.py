@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from collectives_course.criterion import Criterion, Submission, need_bounds, need_equal, random_buffers
-from collectives_course.messages import Network, Rank, RunResult
+from collectives_course.submission import Criterion, Submission, check_bounds, check_equal, random_buffers
 from collectives_course.verdict import EndedError, Failed
-from collectives_course.world import World
+from collectives_course.world import Network, Rank, RunResult, World
 
 from .results import bytes_received, expected_of, from_others, need_in_place, parts_of, result_of
 
@@ -55,7 +54,7 @@ def _need(
     expected = [expected_of(after[0], right, parts[rank]) for rank, after in enumerate(played.arguments)]
     what = f"{call}, p = {p}, length {n}, {np.dtype(dtype)}"
     need_in_place(played, buffers, expected, what)
-    need_equal(played, expected, what)
+    check_equal(played, expected, what)
     for rank, elements in from_others(call, ranks, n).items():
         received, least = bytes_received(played, rank), elements * buffers[0].itemsize
         if received < least:
@@ -103,7 +102,7 @@ def any_length(submission: Submission, call: str) -> None:
 def any_length_and_bounds(submission: Submission) -> None:
     _for_each(any_length)(submission)
     for n in (0, 3, 10, 12, 103):
-        need_bounds(submission, n, 4)
+        check_bounds(submission, n, 4)
 
 
 def dtypes(submission: Submission, call: str) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives_course.messages import RunResult
 from collectives_course.verdict import Failed
+from collectives_course.world import RunResult
 
 
 def _chunks(n: int, p: int) -> list[slice]:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives_course.criterion import Criterion, Submission, all_equal, need_bounds, need_equal, random_buffers
-from collectives_course.messages import Network, RunResult
+from collectives_course.submission import Criterion, Submission, all_equal, check_bounds, check_equal, random_buffers
 from collectives_course.verdict import EndedError, Failed
+from collectives_course.world import Network, RunResult
 
 
 def variant(seed: int) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _need_result(submission: Submission, buffers: list[NDArray[Any]], op: str = 
     what = f"all_reduce, {op}, p = {p}, length {len(total)}, {total.dtype}"
     played = submission.run("all_reduce", [[each, op] for each in buffers], Network(**network))
     _need_in_place(played, buffers, expected, what)
-    need_equal(played, [expected] * p, what)
+    check_equal(played, [expected] * p, what)
     _need_messages(played, p, 2 * (p - 1) * total.nbytes, what)
     return played
 
@@ -63,7 +63,7 @@ def any_length(submission: Submission) -> None:
     for n in (0, 1, 3, 5, 6, 7, 103):
         _need_sum(submission, 4, n)
     for n in (0, 3, 10, 12, 103):
-        need_bounds(submission, n, 4)
+        check_bounds(submission, n, 4)
 
 
 def dtypes(submission: Submission) -> None:
@@ -135,7 +135,7 @@ def _need_shared(submission: Submission, p: int, n: int) -> None:
         wanted[part] = buffer[part]
     try:
         played = submission.run("share_only", [[each] for each in buffers])
-        need_equal(played, [wanted] * p, "share_only")
+        check_equal(played, [wanted] * p, "share_only")
         _need_messages(played, p, (p - 1) * wanted.nbytes, "share_only")
     except EndedError as error:
         error.share = 0.5

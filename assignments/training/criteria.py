@@ -7,11 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from collectives_course.criterion import Criterion, Submission
-from collectives_course.messages import Network
-from collectives_course.training_model import Model, Shard, exposed, greedy, random_model, random_shard
-from collectives_course.training_world import TrainingResult, TrainingWorld, timeline
+from collectives_course.submission import Criterion, Submission
+from collectives_course.training import (
+    Model,
+    Shard,
+    TrainingResult,
+    TrainingWorld,
+    exposed,
+    greedy,
+    random_model,
+    random_shard,
+    timeline,
+)
 from collectives_course.verdict import EndedError, Failed
+from collectives_course.world import Network
 
 SECONDS = 1e-3
 ALPHA = 2e-5

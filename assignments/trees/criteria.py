@@ -13,8 +13,8 @@ from collectives.machine import machine
 from collectives.schedule import Schedule
 from collectives.traffic import traffic
 from collectives.units import duration
-from collectives_course.criterion import Criterion, Submission
 from collectives_course.schedules import player_details, prove, prove_each, schedules, seconds
+from collectives_course.submission import Criterion, Submission
 from collectives_course.verdict import Failed
 
 MOST_RANKS = 64

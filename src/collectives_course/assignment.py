@@ -25,10 +25,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from collectives import config
 from collectives.errors import explain
 from collectives.units import parse_bytes
-from collectives_course.criterion import Criterion
 from collectives_course.sandbox import Limits
+from collectives_course.submission import Criterion
 
-MOST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 SOLUTION = re.compile(
     r"^(?P<indent> *)# solution(?:: (?P<say>.*))?\n(?:.*\n)*?"
     r"(?:(?P=indent)# instead\n(?P<fault>(?:.*\n)*?))?(?P=indent)# end\n",
@@ -70,12 +70,12 @@ class Assignment:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
+        """Return the folder's name."""
         return self.folder.name
 
     @property
     def limits(self) -> Limits:
-        """What a process of a submission may use."""
+        """Return what a process of a submission may use."""
         cpu = max(Limits.cpu, math.ceil(2 * self.facts.limit))  # the last resort, and the time to start is in it
         return Limits(memory=parse_bytes(self.facts.memory), cpu=cpu, packages=tuple(self.facts.packages))
 
@@ -94,7 +94,7 @@ def read(folder: Path) -> Assignment:
     return Assignment(folder, facts, tuple(module.CRITERIA), getattr(module, "variant", _no_variant))
 
 
-def need_outside(assignment: Assignment, folder: Path) -> None:
+def check_outside(assignment: Assignment, folder: Path) -> None:
     """Raise AssignmentError for a folder in the assignment's own, from which later starters could take it."""
     if folder.resolve().is_relative_to(assignment.folder):
         raise AssignmentError(f"folder: got {folder}, expected one outside of {assignment.folder}")
@@ -125,7 +125,7 @@ def _criteria(folder: Path) -> ModuleType:
 
 
 def without_solution(text: str) -> str:
-    r"""A reference solution's text as the starter has it.
+    r"""Return a reference solution's text as the starter has it.
 
     >>> print(without_solution("def f():\n    # solution: add them\n    return 1\n    # end\n"), end="")
     def f():
@@ -154,7 +154,7 @@ def write_starter(assignment: Assignment, seed: int, folder: Path) -> None:
 
     Raises AssignmentError where the folder exists and is not empty, or is in the assignment's own folder.
     """
-    need_outside(assignment, folder)
+    check_outside(assignment, folder)
     if folder.exists() and any(folder.iterdir()):
         raise AssignmentError(f"folder: got {folder}, which is not empty, expected a new one")
     folder.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _write_starter_file(reference: Path, target: Path) -> None:
 
 
 def variant_text(assignment: Assignment, seed: int) -> str:
-    """The module ``variant.py``: the numbers of this course, which differ from seed to seed.
+    """Return the text of ``variant.py``: the numbers of this course, which differ from seed to seed.
 
     The seed itself is not there: it would give a submission the hidden tests' data.
     """

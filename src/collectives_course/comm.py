@@ -1,6 +1,5 @@
 """What a student's rank calls, which the grader carries out and counts: messages, or collectives of a training run."""
 
-import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -18,31 +17,6 @@ class CommError(RuntimeError):
     """A message that cannot be sent or received: a wrong rank, or arrays that do not match."""
 
 
-class Wire:
-    """One end of the connection between a rank and the grader: blocking, one question at a time."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-
-    def send(self, value: Any) -> None:
-        """Send one value."""
-        self.connection.sendall(wire.pack(value))
-
-    def receive(self) -> Any:
-        """Receive one value. Raises EOFError where the other end has gone."""
-        header, payload = wire.lengths(self._exactly(wire.LENGTHS.size))
-        return wire.unpack(self._exactly(header), self._exactly(payload))
-
-    def _exactly(self, size: int) -> bytes:
-        received = bytearray()
-        while len(received) < size:
-            piece = self.connection.recv(min(size - len(received), 1 << 20))
-            if not piece:
-                raise EOFError("the grader has gone")
-            received += piece
-        return bytes(received)
-
-
 class BaseComm:
     """A rank's connection to the grader: which rank it is, of how many, and its questions."""
 
@@ -53,7 +27,7 @@ class BaseComm:
         self._file = file
 
     def time(self) -> float:
-        """The rank's clock in seconds: the time that everything has taken on the simulated machine."""
+        """Return the rank's clock: the seconds that everything has taken on the simulated machine."""
         return float(self._question(op="time")["time"])
 
     def _question(self, **question: Any) -> Any:
@@ -160,7 +134,7 @@ def _numbers(array: object) -> Array:
 
 
 def _floats(buffer: Any) -> Array:
-    """The buffer as an array that shares its memory."""
+    """Return the buffer as an array that shares its memory."""
     array = buffer.detach().numpy() if hasattr(buffer, "detach") else buffer
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
         raise CommError(f"buffer: got {type(buffer).__name__}, expected a tensor or an array of floats")
@@ -172,7 +146,7 @@ def _place(array: Array, src: int) -> dict[str, Any]:
 
 
 def _line(file: str) -> int:
-    """The line of the student's file that asks; 0 where none does."""
+    """Return the line of the student's file that asks, or 0."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (file and frame.f_code.co_filename.endswith(file)):
         frame = frame.f_back

@@ -1,21 +1,35 @@
-"""Grade a submission: the student's files in a fresh starter, one criterion after the other, each in new sandboxes."""
+"""Grade a submission, or a class: every folder of a folder, several at a time, and only what is not graded yet.
 
+The student's files are put into a fresh starter, and one criterion after the other runs them, each in new sandboxes.
+"""
+
+import hashlib
+import os
 import secrets
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-from collectives_course import sandbox, submitted
-from collectives_course.assignment import Assignment, write_starter
-from collectives_course.criterion import Criterion, Submission
-from collectives_course.submitted import HandedIn, SubmissionError
+from collectives_course import report, sandbox
+from collectives_course.assignment import Assignment, check_outside, write_starter
+from collectives_course.sandbox import SandboxError
+from collectives_course.submission import Criterion, HandedIn, Submission, read_files, submissions_in
 from collectives_course.verdict import EndedError, Failed, Grade, TimedOut, Ungraded, Verdict, line, printable
 
-MOST_MESSAGE = 4000
-MOST_SPENT = 10  # times the limit, for each criterion: what all ranks may use in all criteria together
+MAX_MESSAGE = 4000
+MAX_SPENT = 10  # times the limit, for each criterion: what all ranks may use in all criteria together
+# A rank is a process, and a submission has up to eight of them.
+CORES_EACH = 2
+LIBRARY = Path(__file__).parents[1]
+GRADED_FROM = "graded-from.txt"
+TABLE = "class.csv"
+SECRET = "secret.txt"
 
 
 def grade(
@@ -27,7 +41,7 @@ def grade(
     secret: str = "",
     handed_in: HandedIn | None = None,
 ) -> Grade:
-    """All verdicts on the submission in a folder; ``on_verdict`` gets each as soon as there is one.
+    """Grade the submission in a folder; ``on_verdict`` gets each verdict as soon as there is one.
 
     The test data are drawn from ``secret``, a hexadecimal number that no rank sees; a new one, if it is empty.
     ``handed_in``: the folder's files, if they have been read already. The folder itself may be a link.
@@ -37,17 +51,15 @@ def grade(
     if handed_in is None and not folder.is_dir():
         raise ValueError(f"submission: got {folder}, expected a folder")
     if sandboxed:
-        sandbox.need()
+        sandbox.check_available()
     secret = _hexadecimal(secret or secrets.token_hex(16))
-    handed_in = handed_in or submitted.read(folder.resolve(), assignment.facts.files)
+    handed_in = handed_in or read_files(folder.resolve(), assignment.facts.files)
     with tempfile.TemporaryDirectory(prefix="collectives-grade-") as temporary:
         tree = Path(temporary) / "tree"
-        ungradable: EndedError | None = None
-        try:
+        ungradable: EndedError | None = Failed(handed_in.problem) if handed_in.problem else None
+        if not ungradable:
             _make_tree(assignment, handed_in, seed, tree)
-        except SubmissionError as error:
-            ungradable = Failed(str(error))
-        verdicts, spent, most = [], 0.0, MOST_SPENT * assignment.facts.limit * len(assignment.criteria)
+        verdicts, spent, most = [], 0.0, MAX_SPENT * assignment.facts.limit * len(assignment.criteria)
         for criterion in assignment.criteria:
             if spent > most:
                 ungradable = TimedOut(f"not run: the criteria before have used {spent:.0f} s of at most {most:.0f} s")
@@ -71,19 +83,19 @@ def _hexadecimal(secret: str) -> str:
 
 
 def not_run(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, why: EndedError) -> Grade:
-    """The grade of a submission that was not run: each criterion ended in this way."""
+    """Return the grade of a submission that was not run: each criterion ended in this way."""
     verdicts = tuple(_verdict(each, why, 0.0) for each in assignment.criteria)
     return Grade(assignment.name, assignment.facts.title, name_of(folder), seed, verdicts, sandboxed)
 
 
 def faulty(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, error: Exception) -> Grade:
-    """The grade of a submission at which the grader failed: no criterion is graded."""
+    """Return the grade of a submission at which the grader failed: no criterion is graded."""
     why = Ungraded(f"not graded: grader's fault: {type(error).__name__}: {error}")
     return not_run(assignment, folder, seed, sandboxed, why)
 
 
 def name_of(folder: Path) -> str:
-    r"""The folder's own name, of "." too and of a link, as text that no other name has.
+    r"""Return the folder's own name, of "." too and of a link, as text that no other name has.
 
     >>> name_of(Path("a\nb")), name_of(Path(r"a\nb"))
     ('a\\nb', 'a\\\\nb')
@@ -93,9 +105,7 @@ def name_of(folder: Path) -> str:
 
 
 def _make_tree(assignment: Assignment, handed_in: HandedIn, seed: int, tree: Path) -> None:
-    """The starter for this seed, and in it the files that the student may edit; others are not looked at."""
-    if handed_in.problem:
-        raise SubmissionError(handed_in.problem)
+    """Write the starter for this seed, and in it the files that the student may edit, but no other of the student's."""
     write_starter(assignment, seed, tree)
     for name, data in handed_in.files.items():
         (tree / name).write_bytes(data)
@@ -103,7 +113,7 @@ def _make_tree(assignment: Assignment, handed_in: HandedIn, seed: int, tree: Pat
 
 
 def let_others_read(tree: Path) -> None:
-    """A sandbox runs as another user. Outside of it nobody passes the folder above, which only its owner may enter."""
+    """Let a sandbox's user read a folder. Outside a sandbox nobody passes the folder above, its owner's alone."""
     for each in (tree, *tree.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
 
@@ -114,7 +124,7 @@ def _submission(assignment: Assignment, tree: Path, seed: int, sandboxed: bool, 
 
 
 def _graded(criterion: Criterion, submission: Submission) -> Verdict:
-    """The verdict on one criterion. Any error of a check but an EndedError is the grader's fault or the machine's."""
+    """Return the verdict on one criterion. An error of a check that is no EndedError is the grader's fault."""
     start = time.monotonic()
     ended: EndedError | None = None
     details: dict[str, Any] = {}
@@ -138,7 +148,126 @@ def _verdict(
         points = criterion.points
         return Verdict(criterion.name, criterion.text, "passed", points, points, "", seconds, details or {})
     points = round(criterion.points * ended.share, 2)
-    message = printable(str(ended))[:MOST_MESSAGE]
+    message = printable(str(ended))[:MAX_MESSAGE]
     return Verdict(
         criterion.name, criterion.text, ended.status, points, criterion.points, message, seconds, ended.details
     )
+
+
+def grade_class(
+    assignment: Assignment,
+    folder: Path,
+    output: Path,
+    seed: int = 0,
+    sandboxed: bool = True,
+    on_grade: Callable[[int, int, Grade], None] | None = None,
+    stop: Event | None = None,
+) -> list[Grade]:
+    """Grade every folder in ``folder``; returns the grades by name, and writes them and ``class.csv`` to ``output``.
+
+    A submission whose files, assignment, seed, sandbox and grader are those of a grade in ``output`` is not run again,
+    so a run that was cut off goes on where it ended. ``on_grade`` gets how many are done, of how many, and the last
+    grade. All submissions get the same test data, from a secret that the first run draws and keeps in ``output``.
+    Hidden folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have
+    the status "ungraded". Once ``stop`` is set, no criterion is begun and no grade is written.
+
+    Raises ValueError where there is no submission or one of the two folders is in the other, and SandboxError where
+    there is no sandbox.
+    """
+    submissions = submissions_in(folder)
+    _check_apart(folder, output)
+    check_outside(assignment, output)
+    if sandboxed:
+        sandbox.check_available()
+    secret, stop = _secret(output), stop or Event()
+    grades: dict[str, Grade] = {}
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:
+        try:
+            waiting = {
+                pool.submit(_row, assignment, each, output, seed, sandboxed, secret, stop): each.name
+                for each in submissions
+            }
+            for done, future in enumerate(as_completed(waiting), 1):
+                graded = grades[waiting[future]] = future.result()
+                if on_grade:
+                    on_grade(done, len(waiting), graded)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    found = [grades[name] for name in sorted(grades)]
+    report.replace_text(output / TABLE, report.class_table(found))
+    return found
+
+
+def _check_apart(folder: Path, output: Path) -> None:
+    """Check that neither folder is in the other: a student's grade.json would be believed, and grades graded."""
+    inner, outer = output.resolve(), folder.resolve()
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise ValueError(f"output: got {output}, expected a folder that neither has the submissions nor is in {folder}")
+
+
+def _secret(output: Path) -> str:
+    """Return the number from which all test data of this class are drawn: an earlier run's, else a new one."""
+    output.mkdir(0o700, parents=True, exist_ok=True)
+    kept = output / SECRET
+    if not kept.exists():
+        report.replace_text(kept, f"{secrets.token_hex(16)}\n")
+    kept.chmod(0o600)
+    return kept.read_text(encoding="utf8").strip()
+
+
+def _row(
+    assignment: Assignment, folder: Path, output: Path, seed: int, sandboxed: bool, secret: str, stop: Event
+) -> Grade:
+    """Return the grade of one submission, whatever is wrong with it."""
+    try:
+        if folder.name.casefold() in (TABLE, SECRET):
+            wrong = Failed(f"the folder is called {folder.name} like a file of the class, expected another name")
+            return not_run(assignment, folder, seed, sandboxed, wrong)
+        return _grade_once(assignment, folder, output, seed, sandboxed, secret, stop)
+    except SandboxError:
+        raise
+    except Exception as error:  # a row for the instructor; the others are graded
+        return faulty(assignment, folder, seed, sandboxed, error)
+
+
+def _grade_once(
+    assignment: Assignment, folder: Path, output: Path, seed: int, sandboxed: bool, secret: str, stop: Event
+) -> Grade:
+    def need_going(_verdict: Verdict) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt  # its ranks may have been killed: the verdict is none
+
+    target = output / folder.name
+    handed_in = read_files(folder, assignment.facts.files)
+    mark = _digest(assignment, handed_in, f"{seed} {sandboxed} {secret}")
+    try:
+        if (target / GRADED_FROM).read_text(encoding="utf8") == mark:
+            return report.read(target / "grade.json")
+    except (OSError, ValueError):
+        pass  # not graded yet, or not wholly
+    graded = grade(assignment, folder, seed, sandboxed, need_going, secret=secret, handed_in=handed_in)
+    report.write(graded, target)
+    if not graded.ungraded:
+        report.replace_text(target / GRADED_FROM, mark)
+    return graded
+
+
+def _digest(assignment: Assignment, handed_in: HandedIn, how: str) -> str:
+    """Return a digest of all that a grade depends on: grader, assignment, the student's files, seed and secret."""
+    digest = hashlib.sha256(f"{how} {handed_in.problem!r}".encode())
+    for name, data in (*_contents(assignment.folder), *handed_in.files.items(), *_library()):
+        digest.update(f"\n{name!r} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@cache
+def _library() -> tuple[tuple[str, bytes], ...]:
+    """Return the library's own code, because a grader that was repaired may grade otherwise."""
+    return (*_contents(LIBRARY / "collectives"), *_contents(LIBRARY / "collectives_course"))
+
+
+def _contents(folder: Path) -> list[tuple[str, bytes]]:
+    found = [each for each in sorted(folder.rglob("*")) if each.is_file() and "__pycache__" not in each.parts]
+    return [(str(each.relative_to(folder)), each.read_bytes()) for each in found]

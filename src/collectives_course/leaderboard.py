@@ -18,10 +18,10 @@ from collectives.algorithms import build, candidates, takes
 from collectives.bounds import lower_bound
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
-from collectives_course import submitted
-from collectives_course.assignment import MOST_SEED, Assignment, AssignmentError
+from collectives_course.assignment import MAX_SEED, Assignment, AssignmentError
 from collectives_course.grade import faulty, grade, name_of
 from collectives_course.sandbox import SandboxError
+from collectives_course.submission import read_files, submissions_in
 from collectives_course.verdict import Verdict
 
 BANDS = ((256, 8 << 10), (32 << 10, 512 << 10), (2 << 20, 16 << 20), (64 << 20, 512 << 20))
@@ -42,11 +42,11 @@ class Race:
 
     @property
     def p(self) -> int:
-        """All ranks."""
+        """Return the number of all ranks."""
         return self.nodes * self.machine.ranks_per_node
 
     def description(self) -> dict[str, Any]:
-        """The machine as a submission gets it: plain numbers, in seconds and bytes."""
+        """Return the machine as a submission gets it: plain numbers, in seconds and bytes."""
         links = {"inside": self.machine.inside or self.machine.network, "network": self.machine.network}
         return {
             "nodes": self.nodes,
@@ -57,7 +57,7 @@ class Race:
 
 
 def race(seed: int, stream: int = 0) -> Race:
-    """The race of a seed; another ``stream`` of the same seed is another race.
+    """Draw the race of a seed; another ``stream`` of the same seed is another race.
 
     >>> race(3) == race(3), race(3) == race(4), race(3) == race(3, stream=1)
     (True, False, False)
@@ -72,17 +72,17 @@ def race(seed: int, stream: int = 0) -> Race:
 
 
 def _between(random: np.random.Generator, low: float, high: float) -> float:
-    """Uniform on a logarithmic scale, with three digits."""
+    """Draw a number, uniform on a logarithmic scale, with three digits."""
     return float(f"{exp(random.uniform(log(low), log(high))):.3g}")
 
 
 def machine(per_node: int, ports: int, inside: Link, network: Link) -> Machine:
-    """A machine in which a message of m bytes costs alpha + beta m on both of its ports."""
+    """Return a machine in which a message of m bytes costs alpha + beta m on both of its ports."""
     return Machine(name="of the race", ranks_per_node=per_node, ports_per_node=ports, inside=inside, network=network)
 
 
 def bound(on: Race, n: int) -> float:
-    """Seconds below which no algorithm can be: the largest of three times.
+    """Return the seconds below which no algorithm can be: the largest of three times.
 
     The bytes that cross the network: a node is as one rank that has all of its ports. The bytes of all links: an
     all-reduce moves at least 2 (p - 1) n. The start-up: what one rank has must reach all others, over links inside and
@@ -100,7 +100,7 @@ def bound(on: Race, n: int) -> float:
 
 
 def _reach(on: Race) -> float:
-    """At every rank that has the data, each kind of link hands it to one more rank in one alpha.
+    """Return the seconds until all ranks have the data, if each kind of link hands it on to one rank in one alpha.
 
     Only the network enters another node, where it multiplies the nodes that have the data by g + 1 at most.
     """
@@ -128,13 +128,13 @@ class Standing:
 
     @property
     def best(self) -> str:
-        """The library's fastest algorithm here."""
+        """Return the library's fastest algorithm here."""
         return min(self.times, key=lambda name: self.times[name])
 
 
 @cache
 def standings(seed: int) -> tuple[Standing, ...]:
-    """The library in the race of a seed, each algorithm with the number of segments that is best for it."""
+    """Time the library in the race of a seed, each algorithm with the number of segments that is best for it."""
     on = race(seed)
     rivals = candidates("all_reduce")
     return tuple(Standing(n, bound(on, n), {name: _time(on, name, n) for name in rivals}) for n in on.sizes)
@@ -149,7 +149,7 @@ def _time(on: Race, name: str, n: int) -> float:
 
 
 def geometric_mean(values: list[float]) -> float:
-    """The mean of factors.
+    """Return the mean of factors.
 
     >>> geometric_mean([1.0, 4.0])
     2.0
@@ -164,7 +164,7 @@ def ranking(
     sandboxed: bool = True,
     on_row: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """A row for each submission (a folder of ``folder``), the best first; ``on_row`` gets each as soon as there is one.
+    """Rank the submissions, the folders of ``folder``; ``on_row`` gets the row of each as soon as there is one.
 
     The keys of a row: place, submission, score, status, message, sizes, seed. All submissions run in the same race.
     Without a ``seed`` a new one is drawn; the rows have it, so that a run can be repeated.
@@ -177,8 +177,8 @@ def ranking(
     what `collectives_course.grade.grade` raises.
     """
     scored = _only_score(assignment)
-    submissions = submitted.submissions(folder)
-    seed = randbelow(MOST_SEED) if seed is None else seed
+    submissions = submissions_in(folder)
+    seed = randbelow(MAX_SEED) if seed is None else seed
     rows = []
     for each in submissions:
         rows.append(_row(name_of(each), _verdict(scored, each, seed, sandboxed), seed))
@@ -196,7 +196,7 @@ def _only_score(assignment: Assignment) -> Assignment:
 
 def _verdict(scored: Assignment, folder: Path, seed: int, sandboxed: bool) -> Verdict:
     try:
-        handed_in = submitted.read(folder, scored.facts.files)
+        handed_in = read_files(folder, scored.facts.files)
         return grade(scored, folder, seed, sandboxed, handed_in=handed_in).verdicts[0]
     except SandboxError:
         raise
@@ -218,7 +218,7 @@ def _row(name: str, verdict: Verdict, seed: int) -> Row:
 
 
 def placed(rows: list[Row]) -> list[Row]:
-    """The rows in order of their scores, with their places.
+    """Return the rows in order of their scores, with their places.
 
     >>> scores = {"a": None, "b": 2.5, "c": 1.5, "d": 1.5}
     >>> rows = [{"submission": name, "score": score} for name, score in scores.items()]

@@ -11,10 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from collectives_course.channel import Channel
-from collectives_course.messages import Network, RunResult
 from collectives_course.rank import serve
-from collectives_course.world import World
+from collectives_course.world import Channel, Network, RunResult, World
 
 
 def run(
@@ -66,7 +64,7 @@ def _serve(connection: socket.socket, module: ModuleType) -> None:
 
 
 def _line(thread: threading.Thread, file: str) -> int:
-    """The line of a file at which a thread is; 0 where it is not there."""
+    """Return the line of a file at which a thread is, or 0."""
     frame = sys._current_frames().get(thread.ident or 0)
     lines = [line for each, line in traceback.walk_stack(frame) if each.f_code.co_filename.endswith(file)]
     return lines[0] if lines else 0

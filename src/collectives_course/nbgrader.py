@@ -24,15 +24,15 @@ from secrets import randbelow
 from typing import Any
 
 from collectives_course.assignment import (
-    MOST_SEED,
+    MAX_SEED,
     REFERENCE_ONLY,
     SOLUTION,
     Assignment,
     AssignmentError,
-    need_outside,
+    check_outside,
     write_starter,
 )
-from collectives_course.criterion import Criterion
+from collectives_course.submission import Criterion
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CONFIG = """c = get_config()
@@ -96,7 +96,7 @@ def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
     see, give none. A course without ``nbgrader_config.py`` gets one, because nbgrader gives a cell 30 seconds unless
     it says more. Raises AssignmentError, before anything is written, where the folder exists or a part is missing.
     """
-    need_outside(assignment, Path(course))
+    check_outside(assignment, Path(course))
     target = Path(course) / "source" / assignment.name
     handout = assignment.folder / "handout.md"
     if target.exists():
@@ -116,14 +116,14 @@ def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
 
 
 def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Path) -> None:
-    """The notebook, in place of the starter's files that its cells write; others stay beside it."""
+    """Write the notebook in place of the starter's files that its cells write; others stay next to it."""
     import nbformat
 
     cells = [
         _cell("handout", "locked", prose(handout)),
         *_files(assignment, folder),
         *_given(folder),
-        *_hidden(assignment, seed if assignment.facts.answers_follow_seed else randbelow(MOST_SEED)),
+        *_hidden(assignment, seed if assignment.facts.answers_follow_seed else randbelow(MAX_SEED)),
     ]
     metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}
@@ -133,7 +133,7 @@ def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Pat
 
 
 def _cell(identity: str, kind: str, text: str, **given: Any) -> Cell:
-    """A cell with metadata by version 3 of nbgrader's schema; ``kind``: "locked", "solution" or "grade"."""
+    """Return a cell with metadata by version 3 of nbgrader's schema; ``kind``: "locked", "solution" or "grade"."""
     chosen = {"grade": kind == "grade", "solution": kind == "solution", "locked": kind != "solution", "task": False}
     metadata = {"nbgrader": {"schema_version": 3, "grade_id": identity, **chosen, **given}}
     return {"cell_type": "markdown", "id": identity, "metadata": metadata, "source": text}
@@ -144,7 +144,7 @@ def _code(identity: str, kind: str, text: str, **given: Any) -> Cell:
 
 
 def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
-    """A cell for each file that students edit, except notebooks, which stay beside this one.
+    """Yield a cell for each file that students edit, except notebooks, which stay next to this one.
 
     nbgrader can remove a solution. It neither knows a file without one nor puts a fault in its place, so the cells of
     such files have no metadata, and the text that students get.
@@ -160,14 +160,14 @@ def _files(assignment: Assignment, folder: Path) -> Iterator[Cell]:
 
 
 def _writing(file: Path, identity: str, kind: str, text: str = "") -> Cell:
-    """A cell that writes the file with its text, or another, in place of the file."""
+    """Return a cell that writes the file with its text, or another, in place of the file."""
     text = text or file.read_text(encoding="utf8")
     file.unlink()
     return _code(identity, kind, f"%%writefile {file.name}\n{text.rstrip()}")
 
 
 def with_regions(reference: str) -> str:
-    r"""A reference solution's text with nbgrader's markers instead of ours.
+    r"""Return a reference solution's text with nbgrader's markers instead of ours.
 
     >>> print(with_regions("def f():\n    # solution: add them\n    return 1\n    # end\n"), end="")
     def f():
@@ -192,7 +192,7 @@ def _region_of_functions(found: re.Match[str]) -> str:
 
 
 def _given(folder: Path) -> Iterator[Cell]:
-    """Cells that write the variant's numbers and the public tests, one that runs a test, and one for each test."""
+    """Yield cells that write the variant's numbers and the public tests, and cells that run them."""
     texts = {each.name: each.read_text(encoding="utf8") for each in sorted(folder.glob("*.py"))}
     for name in texts:
         yield _writing(folder / name, f"given-{Path(name).stem}", "locked")
@@ -208,7 +208,7 @@ def _tests(text: str) -> list[str]:
 
 
 def _hidden(assignment: Assignment, seed: int) -> Iterator[Cell]:
-    """A cell that grades, and one for each criterion that gives its points."""
+    """Yield a cell that grades, and one for each criterion that gives its points."""
     yield _code("grade", "grade", GRADE.format(assignment=json.dumps(str(assignment.folder)), seed=seed), points=0)
     for number, criterion in enumerate(assignment.criteria, 1):
         yield _code(f"criterion-{number}", "grade", _criterion(criterion), points=criterion.points)
@@ -219,7 +219,7 @@ def _criterion(criterion: Criterion) -> str:
 
 
 def prose(handout: str) -> str:
-    r"""The text without front matter, code cells and pictures; directives as paragraphs; links to pages as text.
+    r"""Return a handout without front matter, code cells and pictures, with directives and links to pages as text.
 
     >>> print(prose("---\nkernel\n---\n# Ring\n\n```{code-cell} ipython3\n1 + 1\n```\n\nSee [trees](../trees.md).\n"))
     # Ring

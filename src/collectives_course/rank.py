@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from collectives_course import comm
-from collectives_course.comm import Wire
-from collectives_course.wire import WireError, pack
+from collectives_course.wire import Connection, GoneError, WireError, pack
 
 FORBIDDEN_MODULES = ("horovod", "jax", "mpi4py", "torch", "collectives.algorithms", "collectives.api")
 FORBIDDEN_EVENTS = (
@@ -53,7 +52,7 @@ Load = Callable[[str], ModuleType]
 Watch = Callable[[], AbstractContextManager[object]]
 
 
-def serve(connection: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
+def serve(end: socket.socket, load: Load, watch: Watch = nullcontext) -> None:
     """Run one call after another until the grader goes.
 
     A call has "file", "call", "arguments", and "rank", "size" and "comm" of the first argument (size 0: none).
@@ -61,42 +60,31 @@ def serve(connection: socket.socket, load: Load, watch: Watch = nullcontext) -> 
     The answer to a call is its value and the arrays among its arguments as they are then, or the error it raised.
     A call runs within ``watch()``.
     """
-    wire = Wire(connection)
-    while True:
-        try:
-            task = wire.receive()
-        except (EOFError, OSError):
-            return
-        connection.sendall(_answer(task, wire, load, watch))
+    connection = Connection(end)
+    with suppress(GoneError):
+        while True:
+            connection.send_frame(_answer(connection.next(), connection, load, watch))
 
 
-def _answer(task: dict[str, Any], wire: Wire, load: Load, watch: Watch) -> bytes:
-    """Packed in here, because the steps of a schedule are made, by the student's code, when it is packed."""
+def _answer(task: dict[str, Any], connection: Connection, load: Load, watch: Watch) -> bytes:
+    """Return the packed answer to a call. Packing is watched, too: the student's code makes a schedule's steps."""
     try:
         with watch():
-            value = _called(task, wire, load)
+            value = _called(task, connection, load)
             return pack({"op": "return", "value": value, "arguments": _arrays(task["arguments"])})
     except BaseException as error:  # SystemExit and KeyboardInterrupt, too: the rank stays, to say so
         return pack({"op": "raise", **_described(error, task["file"])})
 
 
-def _called(task: dict[str, Any], wire: Wire, load: Load) -> Any:
+def _called(task: dict[str, Any], connection: Connection, load: Load) -> Any:
     function = getattr(load(task["file"]), task["call"], None)
     if not callable(function):
         raise AttributeError(f"{task['file']} has no function {task['call']}")
     arguments = task["arguments"]
     if task["size"]:
         kind = getattr(comm, task["comm"])
-        arguments = [kind(task["rank"], task["size"], _asking(wire), task["file"]), *arguments]
+        arguments = [kind(task["rank"], task["size"], connection.ask, task["file"]), *arguments]
     return function(*arguments)
-
-
-def _asking(wire: Wire) -> Callable[[dict[str, Any]], Any]:
-    def ask(question: dict[str, Any]) -> Any:
-        wire.send(question)
-        return wire.receive()
-
-    return ask
 
 
 def _arrays(values: list[Any]) -> list[Any]:
@@ -104,7 +92,7 @@ def _arrays(values: list[Any]) -> list[Any]:
 
 
 def _described(error: BaseException, file: str) -> dict[str, Any]:
-    """An error in words: its kind, its text and the last line of the student's file in its traceback."""
+    """Describe an error: its kind, its text and the last line of the student's file in its traceback."""
     calls = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in calls if frame.f_code.co_filename.endswith(file)]
     if isinstance(error, SyntaxError) and error.lineno:
@@ -128,7 +116,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _is_forbidden(error: BaseException | None) -> bool:
-    """Also where the kernel has refused it, or a library has wrapped the error."""
+    """Return True for what the sandbox forbids, also if the kernel refused it or a library has wrapped the error."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES, errno.EROFS):
             return True
@@ -141,7 +129,7 @@ def _is_forbidden(error: BaseException | None) -> bool:
 
 
 def loader(folder: Path) -> Load:
-    """What imports a file of a folder, once; an import that failed fails again."""
+    """Return a function that imports a file of a folder, once; an import that failed fails again."""
     loaded: dict[str, ModuleType] = {}
 
     def load(file: str) -> ModuleType:
@@ -219,12 +207,12 @@ def watcher(tried: list[str]) -> Watch:
 
 
 def _is_left(thread: threading.Thread) -> bool:
-    """Libraries' own threads, which Python has not started, are dummies."""
+    """Return True for a thread that the student started. Libraries' own threads are dummies to Python."""
     return thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
 
 
 def limit(memory: int, processes: int, file: int, cpu: int) -> None:
-    """Limits of this process and its children, which no process can raise again."""
+    """Set limits of this process and its children, which no process can raise again."""
     limits = {"AS": memory, "NPROC": processes, "FSIZE": file, "CPU": cpu, "CORE": 0, "NOFILE": 256}
     for name, most in limits.items():
         if most >= 0:
@@ -232,9 +220,9 @@ def limit(memory: int, processes: int, file: int, cpu: int) -> None:
 
 
 def main() -> None:
-    """In the sandbox: ``python -m collectives_course.rank FD FOLDER MEMORY PROCESSES FILE CPU PACKAGE...``."""
+    """Run ``python -m collectives_course.rank FD FOLDER MEMORY PROCESSES FILE CPU PACKAGE...`` in the sandbox."""
     fd, folder, *limits = sys.argv[1:7]
-    connection = socket.socket(fileno=int(fd))
+    end = socket.socket(fileno=int(fd))
     faulthandler.enable()
     sys.path.insert(0, folder)
     limit(*map(int, limits))
@@ -244,8 +232,8 @@ def main() -> None:
         ("/dev/",),
     )
     forbid_distributed(tried)
-    Wire(connection).send({"op": "ready"})
-    serve(connection, loader(Path(folder)), watcher(tried))
+    Connection(end).send({"op": "ready"})
+    serve(end, loader(Path(folder)), watcher(tried))
 
 
 if __name__ == "__main__":

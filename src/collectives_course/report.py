@@ -1,34 +1,42 @@
-"""A grade as JSON, for Gradescope, as text for a terminal and as files; a class as a table and as a summary."""
+"""A grade as JSON, for Gradescope, as text for a terminal and as a page; a class as a table and as a summary.
+
+The page loads nothing. It has every criterion with its message, the marked grid, and the schedule to play. Its template
+``report.html`` escapes all text, and its policy allows only the scripts whose digests it names.
+"""
 
 import csv
 import io
 import json
+import re
 import shutil
 import textwrap
+from base64 import b64encode
 from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from jinja2 import Environment, PackageLoader
 from pydantic import TypeAdapter, ValidationError
 
+from collectives.contracts import CONTRACTS
 from collectives.errors import explain
-from collectives.files import replace
+from collectives.files import replace as replace_file
 from collectives.schemas import VERSION, version_of
-from collectives_course.report_html import html
-from collectives_course.verdict import (
-    NO_SANDBOX,
-    SIGNS,
-    Grade,
-    Verdict,
-    number,
-    out_of,
-    passed,
-    percent,
-    shown,
-    signed,
-    ungraded,
-)
+from collectives_course.verdict import Grade, Status, Verdict, line, printable
+
+SIGNS: dict[Status, str] = {
+    "passed": "✓",
+    "failed": "✗",
+    "timeout": "◷",
+    "crashed": "!",
+    "blocked": "⊘",
+    "ungraded": "?",
+}
+NO_SANDBOX = "graded without a sandbox: the submission could have changed this result"
 
 NARROWEST, WIDEST = 60, 100  # columns
 HEAD = "{:>2} {:<8}{:>6} / {:<6}"
@@ -39,9 +47,30 @@ Cell = str | float
 GRADE = TypeAdapter(Grade)
 DERIVED = ("version", "points", "of")  # in the file for its readers; a Grade computes them
 
+STATIC = Path(__file__).parents[2] / "chapters" / "_static"  # in a checkout; a wheel has no player
+SCRIPTS = (  # in this order, as on the book's pages
+    "player-schedule.js",
+    "player-words.js",
+    "player-stage.js",
+    "player-cells.js",
+    "player-controls.js",
+    "player.js",
+)
+STYLE = "player.css"
+THEME = """
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => { document.documentElement.dataset.theme = dark.matches ? "dark" : "light"; };
+dark.addEventListener("change", follow);
+follow();
+"""
+
+PAGES = Environment(loader=PackageLoader("collectives_course", ""), autoescape=True, trim_blocks=True)
+
+Schedules = dict[int, dict[str, Any]]  # by the criterion's place: what the player's script expects
+
 
 def as_json(grade: Grade) -> dict[str, Any]:
-    """The grade as values that JSON has, by the schema "grade" of `collectives.schemas`.
+    """Return the grade as values that JSON has, by the schema "grade" of `collectives.schemas`.
 
     >>> value = as_json(Grade("ring", "Ring all-reduce", "alice", 7, ()))
     >>> value["version"], value["submission"], value["points"]
@@ -53,7 +82,7 @@ def as_json(grade: Grade) -> dict[str, Any]:
 
 
 def from_json(value: dict[str, Any], name: str = "grade") -> Grade:
-    """The grade that `as_json` gave. Raises ValueError, which begins with ``name``, for anything else."""
+    """Return the grade that `as_json` gave. Raises ValueError, which begins with ``name``, for anything else."""
     if not isinstance(value, dict):
         raise ValueError(f"{name}: got {type(value).__name__}, expected an object")
     version_of(value, name)
@@ -64,7 +93,7 @@ def from_json(value: dict[str, Any], name: str = "grade") -> Grade:
 
 
 def read(path: Path) -> Grade:
-    """The grade in a ``grade.json``. Raises FileNotFoundError, or ValueError for a damaged file."""
+    """Read the grade in a ``grade.json``. Raises FileNotFoundError, or ValueError for a damaged file."""
     try:
         value = json.loads(path.read_text(encoding="utf8"))
     except ValueError as error:
@@ -73,7 +102,7 @@ def read(path: Path) -> Grade:
 
 
 def gradescope(grade: Grade) -> dict[str, Any]:
-    """The grade as the ``results.json`` that Gradescope's harness reads from an autograder.
+    """Return the grade as the ``results.json`` that Gradescope's harness reads from an autograder.
 
     A criterion is one of its tests. Gradescope knows ``passed`` and ``failed``; our status is in the output and a tag.
     A criterion that was not graded has no score.
@@ -133,7 +162,7 @@ def replace_text(path: Path, text: str) -> None:
         partial.touch(0o600)
         partial.write_text(text, encoding="utf8")
 
-    replace(path, write_to)
+    replace_file(path, write_to)
 
 
 def _text(value: dict[str, Any]) -> str:
@@ -141,7 +170,7 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def terminal(grade: Grade) -> str:
-    """The report, as wide as the terminal but at most 100 columns; control characters are written as escapes.
+    """Return the report, as wide as the terminal but at most 100 columns; control characters are escaped.
 
     >>> sums = Verdict("sum", "Every rank ends with the sum", "failed", 2.5, 5, "rank 1, element 0: got 3, expected 6")
     >>> print(terminal(Grade("ring", "Ring all-reduce", "alice", 7, (sums,))))
@@ -173,7 +202,7 @@ def _row(verdict: Verdict, width: int) -> str:
 
 
 def _wrapped(text: str, width: int, first: str = "") -> str:
-    """Every line of a text wrapped; all but the first begin below the end of ``first``."""
+    """Wrap every line of a text; all but the first begin below the end of ``first``."""
     indent = " " * len(first)
     lines = [
         wrapped
@@ -184,7 +213,7 @@ def _wrapped(text: str, width: int, first: str = "") -> str:
 
 
 def class_table(grades: Iterable[Grade]) -> str:
-    """CSV with a row for each submission, sorted by name: the points of each criterion, their sum, and what was missed.
+    """Return CSV with a row for each submission, by name: the points of each criterion, their sum, what was missed.
 
     A criterion that a submission's assignment lacks, or that was not graded, is an empty cell, and what was not graded
     leaves the percentage empty, too. Text is quoted, numbers are not.
@@ -206,7 +235,7 @@ def class_table(grades: Iterable[Grade]) -> str:
 
 
 def class_summary(grades: Iterable[Grade]) -> str:
-    """Mean and median of the points of those graded wholly, and for each criterion how many of its submissions passed.
+    """Return mean and median of the points of those graded wholly, and how many passed each criterion.
 
     >>> steps = [Verdict("steps", "", "passed", 4, 4), Verdict("steps", "", "failed", 1, 4)]
     >>> print(class_summary([Grade("ring", "Ring", name, 7, (each,)) for name, each in zip("ab", steps)]))
@@ -218,7 +247,7 @@ def class_summary(grades: Iterable[Grade]) -> str:
     sorted_grades = _sorted(grades)
     if not sorted_grades:
         return "no submissions"
-    points = [grade.points for grade in sorted_grades if not ungraded(grade)]
+    points = [grade.points for grade in sorted_grades if not grade.ungraded]
     of = max(grade.of for grade in sorted_grades)
     some = "1 submission" if len(sorted_grades) == 1 else f"{len(sorted_grades)} submissions"
     missing = len(sorted_grades) - len(points)
@@ -237,14 +266,14 @@ def _sorted(grades: Iterable[Grade]) -> list[Grade]:
 
 
 def _criteria(grades: list[Grade]) -> list[str]:
-    """All criteria, in the order in which they come first."""
+    """Return all criteria, in the order in which they come first."""
     return list(dict.fromkeys(verdict.criterion for grade in grades for verdict in grade.verdicts))
 
 
 def _cells(grade: Grade, criteria: list[str]) -> list[Cell]:
     points = {verdict.criterion: verdict.points for verdict in grade.verdicts if verdict.status != "ungraded"}
     missed = [f"{verdict.criterion}: {verdict.status}" for verdict in grade.verdicts if verdict.status != "passed"]
-    share = percent(grade)
+    share = grade.percent
     sums = [_two(grade.points), _two(grade.of), "" if share is None else round(share, 1)]
     each = [_two(points[criterion]) if criterion in points else "" for criterion in criteria]
     return [grade.submission, *each, *sums, "; ".join(missed)]
@@ -255,7 +284,7 @@ def _two(value: float) -> float:
 
 
 def _guarded(cell: Cell) -> Cell:
-    """A text that a spreadsheet would compute, with an apostrophe before it."""
+    """Put an apostrophe before a text that a spreadsheet would compute."""
     return f"'{cell}" if isinstance(cell, str) and cell.lstrip().startswith(FORMULA) else cell
 
 
@@ -263,3 +292,132 @@ def _rate(criterion: str, grades: list[Grade]) -> str:
     asked: list[Verdict] = [each for grade in grades for each in grade.verdicts if each.criterion == criterion]
     met, missing = (sum(verdict.status == status for verdict in asked) for status in ("passed", "ungraded"))
     return f"{met} of {len(asked)}  " + (f"{missing} not graded" if missing else f"{100 * met / len(asked):3.0f}%")
+
+
+def html(grade: Grade) -> str:
+    """Return the grade as the text of an HTML file; schedules are playable if the repository's player is there."""
+    grade = shown(grade)
+    schedules = _schedules(grade) if all((STATIC / name).exists() for name in (*SCRIPTS, STYLE)) else {}
+    scripts, styles = _player(schedules) if schedules else ([], [])
+    return PAGES.get_template("report.html").render(
+        grade=grade,
+        notes=[*([] if grade.sandboxed else [f"{NO_SANDBOX.capitalize()}."]), *grade.notes],
+        schedules=schedules,
+        scripts=scripts,
+        styles=styles,
+        policy=_policy(scripts),
+        **{each.__name__: each for each in (out_of, passed, signed)},
+    )
+
+
+def _policy(scripts: list[str]) -> str:
+    digests = [f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts]
+    allowed = " ".join(digests) or "'none'"
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def _name(place: int, verdict: Verdict) -> str:
+    """Name a criterion for the player's list of schedules: unique, and safe in any attribute.
+
+    >>> _name(3, Verdict("two-tree <b>", "", "passed", 1, 1))
+    '3_two_tree_b'
+    """
+    return f"{place}_{re.sub('[^a-z0-9]+', '_', verdict.criterion.lower()).strip('_')}"
+
+
+def _schedules(grade: Grade) -> Schedules:
+    found: Schedules = {}
+    for place, verdict in enumerate(grade.verdicts, 1):
+        data = verdict.details.get("player")
+        if isinstance(data, dict) and data.get("collective") in CONTRACTS and isinstance(data.get("p"), int):
+            found[place] = data | {"algorithm": _name(place, verdict)}
+    return found
+
+
+def _player(schedules: Schedules) -> tuple[list[str], list[str]]:
+    """Return the scripts and styles that play the schedules."""
+    known: dict[str, dict[str, Any]] = {}
+    for each in schedules.values():
+        known.setdefault(each["collective"], {})[each["algorithm"]] = {str(each["p"]): each}
+    # "<" could end the script, or open a comment in it.
+    data = json.dumps(known, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    *scripts, style = ((STATIC / name).read_text(encoding="utf8") for name in (*SCRIPTS, STYLE))
+    return [THEME, f"window.schedules = {data};", "\n".join(scripts)], [style]
+
+
+def shown(grade: Grade) -> Grade:
+    r"""Return the grade with printable text and plain JSON values as details; no report may show another.
+
+    >>> shown(Grade("ring", "Ring", "mallory\x1b[2J", 1, ())).submission
+    'mallory\\x1b[2J'
+    """
+    return replace(
+        grade,
+        assignment=line(grade.assignment),
+        title=line(grade.title),
+        submission=line(grade.submission),
+        verdicts=tuple(_shown_verdict(verdict) for verdict in grade.verdicts),
+        notes=tuple(printable(note) for note in grade.notes),
+    )
+
+
+def _shown_verdict(verdict: Verdict) -> Verdict:
+    return replace(
+        verdict,
+        criterion=line(verdict.criterion),
+        text=line(verdict.text),
+        message=printable(verdict.message),
+        details=json_value(verdict.details),
+    )
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON has it, its text `printable`. What JSON lacks (infinity, NaN, types) becomes text.
+
+    >>> import numpy as np
+    >>> json_value({"steps": (np.int64(6), float("inf")), "sent": np.arange(2)})
+    {'steps': [6, 'inf'], 'sent': [0, 1]}
+    """
+    if hasattr(value, "tolist"):  # of numpy
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {printable(str(key)): json_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return printable(str(value))
+
+
+def number(value: float) -> str:
+    """Format points with at most two decimals.
+
+    >>> number(12.0), number(20 / 3)
+    ('12', '6.67')
+    """
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def out_of(result: Grade | Verdict) -> str:
+    """Describe the points of a grade or a verdict.
+
+    >>> out_of(Verdict("sum", "The sum is right", "failed", 2.5, 5))
+    '2.5 of 5 points'
+    """
+    return f"{number(result.points)} of {number(result.of)} points"
+
+
+def signed(verdict: Verdict) -> str:
+    """Return the status, with its sign before it."""
+    return f"{SIGNS[verdict.status]} {verdict.status}"
+
+
+def passed(grade: Grade) -> str:
+    """Describe the share of the points, and how many criteria were met, or not graded.
+
+    >>> passed(Grade("ring", "Ring", "alice", 1, (Verdict("sum", "The sum is right", "passed", 2, 2),)))
+    '100%, 1 of 1 criteria passed'
+    """
+    met, share = sum(verdict.status == "passed" for verdict in grade.verdicts), grade.percent
+    missing = f", {grade.ungraded} not graded: the grader's fault" if grade.ungraded else ""
+    return f"{'' if share is None else f'{share:.0f}%, '}{met} of {len(grade.verdicts)} criteria passed{missing}"

@@ -8,17 +8,35 @@ The limits are those of one process. That all ranks of a submission together use
 looks at ten times a second (`collectives_course.world`): a control group needs rights that few graders have.
 """
 
+import fcntl
+import itertools
 import os
 import platform
+import random
+import re
 import shutil
+import signal
 import site
+import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, BinaryIO
 
+import psutil  # type: ignore[import-untyped]
+
+from collectives import processes
 from collectives_course import seccomp
+from collectives_course.verdict import Crashed, TimedOut, printable
+from collectives_course.wire import GoneError
+from collectives_course.world import Channel, UsageMeter, Used
 
 # What a rank imports of this library, and students may: no algorithm, no grader.
 INSIDE = (
@@ -55,6 +73,15 @@ MODULE = "collectives_course.rank"
 # by which two ranks could signal each other.
 EMPTY = ("/dev/pts", "/dev/shm", "/proc/sys", "/tmp")
 COUNTERS = ("/proc/loadavg", "/proc/stat")
+FIRST_USER, USERS = 61_184, 4_000  # numbers that systemd leaves to such uses
+USED = Path("/run/collectives-ranks.lock")  # which of them are used: a locked byte for each, which root alone can lock
+LOCK = struct.Struct("hhqqi4x")  # of 64-bit Linux
+OUTPUT_KEPT, MAX_OUTPUT = 16 << 10, 8 << 20
+START_SECONDS, END_SECONDS = 300.0, 2.0  # a rank may import torch, on a busy machine
+STACK_SECONDS = 2.0
+AWAKE = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)  # a stopped process sleeps, too
+KILLED = 128 + 9
+LIBRARY = Path(__file__).parents[1]  # for a rank without a sandbox; the sandbox has its own copy
 
 
 class SandboxError(RuntimeError):
@@ -73,7 +100,7 @@ class Limits:
 
 
 def unavailable() -> str:
-    """Why submissions cannot be run in a sandbox here; empty where they can."""
+    """Return the reason why submissions cannot be run in a sandbox here; empty if they can."""
     if sys.platform != "linux":
         return f"bubblewrap needs Linux: got {platform.system()}"
     if shutil.which("bwrap") is None:
@@ -89,14 +116,14 @@ def unavailable() -> str:
     return "" if tried.returncode == 0 else f"bubblewrap fails here: {tried.stderr.strip()[:300]}"
 
 
-def need() -> None:
+def check_available() -> None:
     """Raise SandboxError where submissions cannot be run in a sandbox."""
     if why_not := unavailable():
         raise SandboxError(f"no sandbox: {why_not}. --unsafe grades without one, as your own user")
 
 
 def _walls() -> list[str]:
-    """Everything of the command but what the submission needs. Root keeps what it takes to become another user."""
+    """Return the part of the command that isolates. Root keeps what it takes to become another user."""
     root = os.geteuid() == 0
     system = _programs("/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
@@ -117,7 +144,7 @@ def _walls() -> list[str]:
 
 
 def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) -> list[str]:
-    """The command that starts a rank: its connection to the grader is ``fd``, the filter of calls is in ``filter_fd``.
+    """Return the command that starts a rank; ``fd`` is its connection to the grader, ``filter_fd`` has the filter.
 
     Where the machine runs out of memory, the kernel ends a rank first, not the grader.
     """
@@ -147,7 +174,7 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
 
 
 def _become(user: int) -> list[str]:
-    """Root becomes this user within the walls; another user has left its own behind, in a namespace of users."""
+    """Return the command by which root becomes this user inside; another user is in a namespace of users already."""
     if os.geteuid() != 0:
         return []
     ids = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
@@ -155,25 +182,25 @@ def _become(user: int) -> list[str]:
 
 
 def _programs(prefix: str) -> list[str]:
-    """Programs and libraries of a prefix, and nothing else that may lie there, such as a course."""
+    """Bind programs and libraries of a prefix, and nothing else that may lie there, such as a course."""
     found = [f"{prefix}/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
     return _folders(prefix) + [word for each in found if Path(each).is_dir() for word in ("--ro-bind", each, each)]
 
 
 def _folders(folder: str) -> list[str]:
-    """A folder and those above it: bubblewrap itself makes folders that only root may enter."""
+    """Make a folder and those above it: bubblewrap itself makes folders that only root may enter."""
     folders = [*reversed(Path(folder, "x").parents)][1:]
     return [word for each in folders for word in ("--perms", "0755", "--dir", str(each))]
 
 
 def _emptied(folders: list[str]) -> list[str]:
-    """Installed packages are not seen: this library may be one of them."""
+    """Hide installed packages, because this library may be one of them."""
     found = [folder for folder in folders if Path(folder).is_dir()]
     return [word for each in found for word in ("--perms", "0755", "--tmpfs", each, "--remount-ro", each)]
 
 
 def _packages(names: tuple[str, ...]) -> list[str]:
-    """Binds of the packages that a submission may import, with those that they need and their wheels' libraries."""
+    """Bind the packages that a submission may import, with those that they need and their wheels' libraries."""
     binds = []
     for name in dict.fromkeys(each for asked in names for each in (asked, *NEEDS.get(asked, ()))):
         spec = find_spec(name)
@@ -188,6 +215,171 @@ def _packages(names: tuple[str, ...]) -> list[str]:
 
 
 def bare_command(folder: Path, limits: Limits, fd: int) -> list[str]:
-    """Without a sandbox: for an instructor who trusts the submission."""
+    """Return the command without a sandbox, for an instructor who trusts the submission."""
     numbers = [-1, -1, limits.file, limits.cpu]
     return [sys.executable, "-s", "-B", "-m", MODULE, str(fd), str(folder), *map(str, numbers), *limits.packages]
+
+
+class RankProcess:
+    """One rank of a submission. ``channel`` leads to it; `kill` ends it and everything that it has started."""
+
+    def __init__(self, folder: Path, limits: Limits, sandboxed: bool = True) -> None:
+        self.user: BinaryIO | None = None
+        self.sandboxed = sandboxed
+        ours, theirs = socket.socketpair()
+        with theirs, _filter() as filter_fd:
+            if sandboxed:
+                number, self.user = _own_user() if os.geteuid() == 0 else (0, None)
+                typed = command(folder, limits, theirs.fileno(), number, filter_fd)
+            else:
+                typed = bare_command(folder, limits, theirs.fileno())
+            self.process = processes.ChildProcess(
+                typed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno(), filter_fd],
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(LIBRARY)},
+                start_new_session=True,
+            )
+        self.printed = b""
+        self.size = 0
+        self.rank = psutil.Process(self.process.pid)  # until it is ready
+        self.channel = Channel(ours, self._ended, self._stack, self._usage)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the rank takes calls. Raises Crashed, or TimedOut."""
+        try:
+            self.channel.wait(START_SECONDS)
+        except GoneError as gone:
+            raise Crashed(f"a rank did not start: {gone}") from None
+        except TimeoutError:
+            raise TimedOut(f"a rank did not start within {START_SECONDS:g} s") from None
+        self.rank = [self.rank, *self.rank.children(recursive=True)][-1]  # within the sandbox
+        self.channel.meter = UsageMeter(self._usage)  # to start costs nothing
+
+    def kill(self) -> None:
+        """End the process and all that it has started. Safe to call twice."""
+        if self.sandboxed:
+            self._kill_inside()
+        processes.end([self.process])
+        self.channel.end.close()
+        self.reader.join(END_SECONDS)  # until nothing that it has started is there to print
+        if self.user:
+            self.user.close()
+
+    def _kill_inside(self) -> None:
+        """Kill the first process in the sandbox; the kernel then ends all others, and bubblewrap collects it."""
+        with suppress(psutil.Error, subprocess.TimeoutExpired):
+            for first in psutil.Process(self.process.pid).children():
+                first.kill()
+                self.process.wait(END_SECONDS)
+
+    def _usage(self) -> Used:
+        """Return what the rank uses; one that has ended uses nothing, and one without its first thread is ended."""
+        try:
+            with self.rank.oneshot():
+                times, status = self.rank.cpu_times(), self.rank.status()
+            if status == psutil.STATUS_ZOMBIE:
+                self.rank.kill()
+            sleeps = status not in AWAKE and not _other_thread_is_awake(self.rank.pid)
+            return Used(times.user + times.system, sleeps, _own_memory(self.rank.pid), _waited(self.rank.pid))
+        except psutil.Error:
+            return self.channel.meter.last._replace(sleeps=False)
+
+    def _read(self) -> None:
+        """Keep the end of what it prints; more than a limit ends it."""
+        pipe: Any = self.process.stdout
+        with pipe, suppress(OSError, ValueError):
+            while piece := os.read(pipe.fileno(), 1 << 16):
+                self.size += len(piece)
+                self.printed = (self.printed + piece)[-OUTPUT_KEPT:]
+                if self.size > MAX_OUTPUT:
+                    self.process.kill()
+
+    def _ended(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
+        if self.size > MAX_OUTPUT:
+            return f"it printed more than {MAX_OUTPUT >> 20} MiB"
+        code = self.process.returncode
+        if code is None:
+            return "it closed its connection to the grader"
+        why = f"exit code {code}" + (", killed: too much memory or processor time" if code in (KILLED, -9) else "")
+        self.reader.join(END_SECONDS)
+        return f"its process ended ({why}) before the function returned{self._last_words()}"
+
+    def _last_words(self) -> str:
+        lines = printable(self.printed.decode(errors="replace")).strip().splitlines()
+        fatal = [line for line in lines if line.startswith("Fatal Python error")]
+        return f": {(fatal or lines)[-1][:300]}" if lines else ""
+
+    def _stack(self, file: str) -> int:
+        """Ask the rank by a signal at which line of the submission's file it is; 0 if it does not say."""
+        with suppress(psutil.Error):
+            self.rank.send_signal(signal.SIGALRM)
+        end = time.monotonic() + STACK_SECONDS
+        while not (line := self._line(file)) and time.monotonic() < end:
+            time.sleep(0.02)
+        return line
+
+    def _line(self, file: str) -> int:
+        """Find the line of a file in the last stacks: the first thread's come last, the innermost call first."""
+        called = re.compile(rf'^  File "[^"\n]*\b{re.escape(file)}", line (\d{{1,7}}) in ', re.MULTILINE)
+        threads = self.printed.decode(errors="replace").split("Thread 0x")
+        found = [match for match in map(called.search, threads) if match]
+        return int(found[-1][1]) if found else 0
+
+
+def _told(file: str) -> str:
+    """Return the text of a file of the kernel; empty where there is none, as for a process that has ended."""
+    try:
+        return Path(file).read_text()
+    except OSError:
+        return ""
+
+
+def _own_memory(pid: int) -> int:
+    """Return the bytes of a process that are no pages of files, which ranks share."""
+    found = re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", _told(f"/proc/{pid}/status"), re.MULTILINE)
+    return 1024 * sum(map(int, found))
+
+
+def _waited(pid: int) -> float:
+    """Return the seconds in which a process's first thread could run and had no processor."""
+    return float([*_told(f"/proc/{pid}/schedstat").split(), "0", "0"][1]) / 1e9
+
+
+def _other_thread_is_awake(pid: int) -> bool:
+    threads = Path("/proc", str(pid), "task").glob("*/stat")
+    return any(_told(str(each)).rpartition(")")[2][1:2] in ("R", "D") for each in threads)
+
+
+@contextmanager
+def _filter() -> Iterator[int]:
+    """Yield a file descriptor from which bubblewrap reads the filter of system calls."""
+    read, write = os.pipe()
+    try:
+        os.write(write, seccomp.program() if seccomp.has_filter() else b"")  # less than a pipe holds
+        os.close(write)
+        yield read
+    finally:
+        os.close(read)
+
+
+def _own_user() -> tuple[int, BinaryIO]:
+    """Return a user's number that no other rank on this machine has, as long as the file is open.
+
+    The kernel counts processes by user, so ranks of one number would take each other's. Only root needs a number; the
+    ranks of another user are counted by their namespaces.
+    """
+    held = os.fdopen(os.open(USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", 0)
+    start = random.randrange(USERS)
+    for number in itertools.chain(range(start, USERS), range(start)):
+        with suppress(OSError):
+            fcntl.fcntl(held, fcntl.F_OFD_SETLK, LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0))
+            return FIRST_USER + number, held
+    held.close()
+    raise SandboxError(f"more than {USERS:,} ranks at once: no number of a user is free")

@@ -14,18 +14,18 @@ from collectives.machine import Machine
 from collectives.schedule import Schedule, ScheduleError
 from collectives.simulator.simulation import simulate
 from collectives.verify import verify
-from collectives_course.criterion import Submission
+from collectives_course.submission import Submission
 from collectives_course.verdict import Failed
 
-MOST_CELLS = 1 << 18  # ranks times chunks; a proof needs p + 1 bytes for each
-MOST_MOVED = 1 << 18  # chunks that move in all steps together, of which a proof copies p + 1 bytes each
-MOST_PLAYER_RANKS, MOST_PLAYER_MOVED = 16, 4096
+MAX_CELLS = 1 << 18  # ranks times chunks; a proof needs p + 1 bytes for each
+MAX_MOVED = 1 << 18  # chunks that move in all steps together, of which a proof copies p + 1 bytes each
+MAX_PLAYER_RANKS, MAX_PLAYER_MOVED = 16, 4096
 
 
 def schedules(
     submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]]
 ) -> Iterator[tuple[str, Schedule]]:
-    """The submission's all-reduce schedule, and its call as text, for each case: (number of ranks, arguments).
+    """Yield each case's all-reduce schedule and call as text; a case is a number of ranks and the arguments.
 
     Raises Failed for another value, another collective, another number of ranks, and for more cells or moved chunks
     than a proof is made for. What the caller does with a schedule, its proof for example, counts as the submission's
@@ -35,7 +35,7 @@ def schedules(
         call = f"{function}({', '.join(map(_short, arguments))})"
         schedule = submission.call(function, *arguments)
         start = time.thread_time()
-        need_all_reduce(call, schedule, p)
+        check_all_reduce(call, schedule, p)
         yield call, schedule
         submission.charge(time.thread_time() - start, call)
 
@@ -46,7 +46,7 @@ def _short(argument: Any) -> str:
     return f"{argument:,}" if isinstance(argument, int) and argument > 9999 else str(argument)[:40]
 
 
-def need_all_reduce(call: str, schedule: Any, p: int) -> None:
+def check_all_reduce(call: str, schedule: Any, p: int) -> None:
     """Raise Failed unless this is an all-reduce schedule on p ranks that is small enough to be proved."""
     if not isinstance(schedule, Schedule):
         raise Failed(f"{call}: got {type(schedule).__name__}, expected a Schedule")
@@ -58,14 +58,14 @@ def need_all_reduce(call: str, schedule: Any, p: int) -> None:
         raise Failed(f"{call}: got a schedule with {_count(schedule.switches)} switches, expected ranks only")
     if schedule.root is not None:
         raise Failed(f"{call}: got root={schedule.root}, expected none: an all-reduce ends on every rank")
-    _need_small(call, schedule)
+    _check_small(call, schedule)
 
 
-def _need_small(call: str, schedule: Schedule) -> None:
-    if schedule.k > MOST_CELLS // schedule.p:
-        raise Failed(f"{call}: got {_count(schedule.k)} chunks, expected at most {MOST_CELLS // schedule.p:,}")
-    if moved(schedule) > MOST_MOVED:
-        raise Failed(f"{call}: {moved(schedule):,.0f} chunks move, expected at most {MOST_MOVED:,}")
+def _check_small(call: str, schedule: Schedule) -> None:
+    if schedule.k > MAX_CELLS // schedule.p:
+        raise Failed(f"{call}: got {_count(schedule.k)} chunks, expected at most {MAX_CELLS // schedule.p:,}")
+    if moved(schedule) > MAX_MOVED:
+        raise Failed(f"{call}: {moved(schedule):,.0f} chunks move, expected at most {MAX_MOVED:,}")
 
 
 def _count(number: int) -> str:
@@ -73,7 +73,7 @@ def _count(number: int) -> str:
 
 
 def moved(schedule: Schedule) -> float:
-    """Chunks that move in all steps together; in floating point, because counts may be anything yet.
+    """Count the chunks that move in all steps; in floating point, because counts may be anything yet.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> moved(ALGORITHMS["all_reduce", "ring"](4))
@@ -98,14 +98,14 @@ def _fault(schedule: Schedule, one_port: bool) -> ScheduleError | None:
 
 
 def failed(call: str, schedule: Schedule, error: ScheduleError) -> Failed:
-    """What the proof found: its first line as the message, the marked grid and the player's data as details."""
+    """Return what the proof found: its first line as the message, the marked grid and the player's data as details."""
     first, _, table = str(error).partition("\n")
     return Failed(f"{call}: {first}", grid=table, **player_details(call, schedule))
 
 
 def player_details(call: str, schedule: Schedule) -> dict[str, Any]:
-    """The details that let a report play the schedule; nothing where it is too large or names ranks that are not."""
-    if schedule.p > MOST_PLAYER_RANKS or moved(schedule) > MOST_PLAYER_MOVED or not _is_possible(schedule):
+    """Return what a report needs to play the schedule; nothing if it is too large or names ranks that are not."""
+    if schedule.p > MAX_PLAYER_RANKS or moved(schedule) > MAX_PLAYER_MOVED or not _is_possible(schedule):
         return {}
     from collectives.figures.player import player_data  # imports matplotlib
 
@@ -124,7 +124,7 @@ def _is_possible(schedule: Schedule) -> bool:
 def prove_each(
     submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]], one_port: bool = False
 ) -> None:
-    """Prove the schedules of all cases; raise what the first wrong one gives, with half the share of the right ones."""
+    """Prove all cases' schedules; raise what the first wrong one gives, with half the share of the right ones."""
     cases = list(cases)
     wrong, first = 0, None
     for call, schedule in schedules(submission, function, cases):
@@ -137,7 +137,7 @@ def prove_each(
 
 
 def seconds(call: str, schedule: Schedule, machine: Machine, n: int) -> float:
-    """The simulated time for n bytes. Raises Failed where the schedule does not fit the machine."""
+    """Return the simulated seconds for n bytes. Raises Failed if the schedule does not fit the machine."""
     try:
         return simulate(schedule, machine, n).seconds
     except ValueError as error:  # ScheduleError, too
@@ -145,7 +145,7 @@ def seconds(call: str, schedule: Schedule, machine: Machine, n: int) -> float:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Rows of text as columns, the first to the left and all others to the right.
+    """Align rows of text in columns, the first to the left and all others to the right.
 
     >>> print(table([["size", "ring"], ["1 KiB", "20 us"]]))
     size    ring

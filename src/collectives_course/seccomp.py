@@ -75,12 +75,12 @@ Instruction = tuple[int, int, int, int]
 
 
 def has_filter() -> bool:
-    """Whether there is a filter for this machine."""
+    """Return True if a filter exists for this machine."""
     return platform.machine() in MACHINES
 
 
 def program(machine: str = "") -> bytes:
-    """The filter for a machine (this one, if empty), as ``bwrap --seccomp`` reads it. KeyError for an unknown one."""
+    """Return the filter for a machine (default: this one) as ``bwrap --seccomp`` reads it. Raises KeyError."""
     table, architecture = MACHINES[machine or platform.machine()]
     code = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, REFUSE), (LOAD, 0, 0, NUMBER)]
     code += _if(AT_LEAST, FIRST_UNKNOWN, MISSING)  # libraries then take an older call
@@ -107,7 +107,7 @@ def _if_any(values: Iterable[int], verdict: int) -> list[Instruction]:
 
 
 def _with_argument(number: int, index: int, body: list[Instruction], otherwise: int) -> Iterator[Instruction]:
-    """For one call: look at one of its arguments, and return ``otherwise`` where the body goes on."""
+    """Look at one argument of one call, and return ``otherwise`` where the body goes on."""
     yield EQUAL, 0, len(body) + 2, number
     yield LOAD, 0, 0, ARGUMENTS + 8 * index
     yield from body

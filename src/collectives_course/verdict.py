@@ -1,21 +1,11 @@
 """Verdicts and grades: how a criterion and a submission came out, and harmless text, points and signs for reports."""
 
 import unicodedata
-from dataclasses import dataclass, field, replace
-from math import isfinite
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 Status = Literal["passed", "failed", "timeout", "crashed", "blocked", "ungraded"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-SIGNS: dict[Status, str] = {
-    "passed": "✓",
-    "failed": "✗",
-    "timeout": "◷",
-    "crashed": "!",
-    "blocked": "⊘",
-    "ungraded": "?",
-}
-NO_SANDBOX = "graded without a sandbox: the submission could have changed this result"
 # Control characters could clear a terminal, format characters reverse the order of letters, and half a surrogate pair
 # cannot be written as UTF-8.
 UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -92,7 +82,7 @@ class Grade:
 
     @property
     def points(self) -> float:
-        """The sum over all criteria."""
+        """Return the sum over all criteria."""
         return sum(verdict.points for verdict in self.verdicts)
 
     @property
@@ -100,35 +90,19 @@ class Grade:
         """Return the points of all criteria together, graded or not."""
         return sum(verdict.of for verdict in self.verdicts)
 
+    @property
+    def ungraded(self) -> int:
+        """Return the number of criteria that the grader failed at."""
+        return sum(verdict.status == "ungraded" for verdict in self.verdicts)
 
-def shown(grade: Grade) -> Grade:
-    r"""The grade with all its text printable and its details plain JSON values; no report may show another.
-
-    >>> shown(Grade("ring", "Ring", "mallory\x1b[2J", 1, ())).submission
-    'mallory\\x1b[2J'
-    """
-    return replace(
-        grade,
-        assignment=line(grade.assignment),
-        title=line(grade.title),
-        submission=line(grade.submission),
-        verdicts=tuple(_verdict(verdict) for verdict in grade.verdicts),
-        notes=tuple(printable(note) for note in grade.notes),
-    )
-
-
-def _verdict(verdict: Verdict) -> Verdict:
-    return replace(
-        verdict,
-        criterion=line(verdict.criterion),
-        text=line(verdict.text),
-        message=printable(verdict.message),
-        details=json_value(verdict.details),
-    )
+    @property
+    def percent(self) -> float | None:
+        """Return the points per hundred; None if a criterion is not graded, because its points are then unknown."""
+        return None if self.ungraded or not self.of else 100 * self.points / self.of
 
 
 def printable(text: str) -> str:
-    r"""The text with control, format and surrogate characters as escapes; line breaks stay, tabs become spaces.
+    r"""Escape a text's control, format and surrogate characters; line breaks stay, tabs become spaces.
 
     >>> printable("expected\t10\r\ngot\x1b[32m 10")
     'expected        10\ngot\\x1b[32m 10'
@@ -138,7 +112,7 @@ def printable(text: str) -> str:
 
 
 def line(text: str) -> str:
-    r"""`printable` text on one line.
+    r"""Return `printable` text on one line.
 
     >>> line("alice\npassed")
     'alice\\npassed'
@@ -148,65 +122,3 @@ def line(text: str) -> str:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
-
-
-def json_value(value: Any) -> Any:
-    """A value as JSON has it, its text `printable`. What JSON lacks (infinity, NaN, other types) becomes text.
-
-    >>> import numpy as np
-    >>> json_value({"steps": (np.int64(6), float("inf")), "sent": np.arange(2)})
-    {'steps': [6, 'inf'], 'sent': [0, 1]}
-    """
-    if hasattr(value, "tolist"):  # of numpy
-        value = value.tolist()
-    if isinstance(value, dict):
-        return {printable(str(key)): json_value(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(each) for each in value]
-    if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
-        return value
-    return printable(str(value))
-
-
-def number(value: float) -> str:
-    """Points with at most two decimals.
-
-    >>> number(12.0), number(20 / 3)
-    ('12', '6.67')
-    """
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def out_of(result: Grade | Verdict) -> str:
-    """The points of a grade or a verdict, in words.
-
-    >>> out_of(Verdict("sum", "The sum is right", "failed", 2.5, 5))
-    '2.5 of 5 points'
-    """
-    return f"{number(result.points)} of {number(result.of)} points"
-
-
-def signed(verdict: Verdict) -> str:
-    """The status, with its sign before it."""
-    return f"{SIGNS[verdict.status]} {verdict.status}"
-
-
-def ungraded(grade: Grade) -> int:
-    """Return the number of criteria that the grader failed at."""
-    return sum(verdict.status == "ungraded" for verdict in grade.verdicts)
-
-
-def percent(grade: Grade) -> float | None:
-    """Return the points per hundred; None where a criterion is not graded, because its points are then unknown."""
-    return None if ungraded(grade) or not grade.of else 100 * grade.points / grade.of
-
-
-def passed(grade: Grade) -> str:
-    """The share of the points, and how many criteria were met, or not graded.
-
-    >>> passed(Grade("ring", "Ring", "alice", 1, (Verdict("sum", "The sum is right", "passed", 2, 2),)))
-    '100%, 1 of 1 criteria passed'
-    """
-    met, share = sum(verdict.status == "passed" for verdict in grade.verdicts), percent(grade)
-    missing = f", {ungraded(grade)} not graded: the grader's fault" if ungraded(grade) else ""
-    return f"{'' if share is None else f'{share:.0f}%, '}{met} of {len(grade.verdicts)} criteria passed{missing}"

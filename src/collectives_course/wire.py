@@ -1,13 +1,18 @@
-"""Values as bytes, for a rank of a student and the grader: JSON for what is small, raw bytes for arrays.
+"""The protocol between a rank of a student and the grader: whole values as frames, one question or answer at a time.
 
-Nothing that is read here is executed, and nothing is larger than the reader allows. A frame is two lengths (header,
-payload: 4 and 8 bytes, little-endian), the header as JSON, then the arrays one after another.
+A frame is two lengths (header, payload: 4 and 8 bytes, little-endian), the header as JSON, then the bytes of the arrays
+one after another. Nothing that is read here is executed, and sizes, shapes and dtypes are checked before memory is
+taken for them. `numpy.lib.format` does neither: it parses an array's header as Python, and takes the memory that the
+header asks for before it reads.
 """
 
 import json
 import math
 import re
+import selectors
+import socket
 import struct
+import time
 from typing import Any
 
 import numpy as np
@@ -15,90 +20,184 @@ import numpy as np
 from collectives.schedule import Schedule, Step
 
 LENGTHS = struct.Struct("<IQ")
-MOST_HEADER, MOST_PAYLOAD = 1 << 20, 32 << 20
-MOST_STEPS, MOST_ROWS = 1 << 16, 1 << 19  # of a schedule that is sent
+MAX_HEADER, MAX_PAYLOAD = 1 << 20, 32 << 20
+MAX_STEPS, MAX_ROWS = 1 << 16, 1 << 19  # of a schedule that is sent
 KINDS = "biufc"
 DTYPE = re.compile(rf"[<>|][{KINDS}]\d{{1,2}}")
+FIELDS = ("collective", "p", "k", "root", "one_port", "ranks_per_node")  # of a schedule, besides its steps
+PIECE = 1 << 20
 
 
 class WireError(ValueError):
     """A frame that cannot be read, or a value that cannot be written."""
 
 
+class GoneError(Exception):
+    """The other end is closed: its process or thread has ended."""
+
+
+class Connection:
+    """One end of a connection. A blocking one waits in `send` and `receive`, another never does.
+
+    ``moved`` counts the pieces that have come or gone.
+    """
+
+    def __init__(self, end: socket.socket, blocking: bool = True) -> None:
+        self.end = end
+        self.unread = bytearray()
+        self.unsent = bytearray()
+        self.moved = 0
+        end.setblocking(blocking)
+
+    def ended(self) -> str:
+        """Say why the other end is closed."""
+        return "the other end has gone"
+
+    def send(self, value: Any) -> None:
+        """Send a value; what the socket does not take now goes with `flush`."""
+        self.send_frame(pack(value))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a value that has been packed."""
+        self.unsent += frame
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes."""
+        try:
+            while self.unsent:
+                del self.unsent[: self.end.send(memoryview(self.unsent)[:PIECE])]
+                self.moved += 1
+        except BlockingIOError:
+            return
+        except OSError:
+            self.unsent.clear()  # it has ended, which the next read says
+
+    def receive(self) -> list[Any]:
+        """Return the value that has arrived as a whole, or none.
+
+        Raises GoneError, or WireError for bytes that are no value, and for an end that speaks before it has read the
+        last answer: one that only sends would otherwise fill this process's memory.
+        """
+        try:
+            piece = self.end.recv(PIECE)
+        except BlockingIOError:
+            return []
+        except OSError:
+            piece = b""
+        if not piece:
+            raise GoneError(self.ended())
+        self.unread += piece
+        self.moved += 1
+        if len(self.unread) < LENGTHS.size or len(self.unread) < (size := frame_size(self.unread)):
+            return []
+        if len(self.unread) > size or self.unsent:
+            raise WireError("it speaks before it has read the answer")
+        frame, self.unread = bytes(self.unread), bytearray()
+        return [unpack(frame)]
+
+    def ask(self, question: Any) -> Any:
+        """Send a question from a blocking end, and return the answer. Raises GoneError."""
+        self.send(question)
+        return self.next()
+
+    def next(self) -> Any:
+        """Wait at a blocking end for the next value, and return it. Raises GoneError."""
+        while not (values := self.receive()):
+            pass
+        return values[0]
+
+    def wait(self, seconds: float) -> Any:
+        """Return the next value. Raises TimeoutError after so many seconds, and what `receive` raises."""
+        end = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.end, selectors.EVENT_READ)
+            while (left := end - time.monotonic()) > 0:
+                self.flush()
+                if selector.select(min(left, 0.1)) and (values := self.receive()):
+                    return values[0]
+        raise TimeoutError
+
+
 def pack(value: Any) -> bytes:
-    """A frame: the value as bytes. Numbers, text, None, lists, dicts with text as keys, arrays and schedules.
+    """Return a value as a frame: numbers, text, None, lists, dicts with text as keys, arrays and schedules.
 
     Raises WireError for a value of another type, and for one that is too large to be read.
 
-    >>> unpack(*split(pack({"to": 1, "array": np.arange(3)})))["array"].tolist()
+    >>> unpack(pack({"to": 1, "array": np.arange(3)}))["array"].tolist()
     [0, 1, 2]
     """
     arrays: list[bytes] = []
-    header = json.dumps(_out(value, arrays)).encode()
+    header = json.dumps(_plain(value, arrays)).encode()
     payload = b"".join(arrays)
-    start = LENGTHS.pack(len(header), len(payload))
-    lengths(start)
-    return start + header + payload
+    lengths = LENGTHS.pack(len(header), len(payload))
+    frame_size(lengths)
+    return lengths + header + payload
 
 
-def lengths(start: bytes) -> tuple[int, int]:
-    """Lengths of header and payload. Raises WireError where one is larger than allowed."""
-    header, payload = LENGTHS.unpack(start)
-    if header > MOST_HEADER or payload > MOST_PAYLOAD:
-        limit = f"at most {MOST_HEADER:,} and {MOST_PAYLOAD:,} bytes"
+def frame_size(start: bytes | bytearray) -> int:
+    """Return the bytes of the frame that begins so. Raises WireError for a larger one than is allowed."""
+    header, payload = LENGTHS.unpack_from(start)
+    if header > MAX_HEADER or payload > MAX_PAYLOAD:
+        limit = f"at most {MAX_HEADER:,} and {MAX_PAYLOAD:,} bytes"
         raise WireError(f"frame too large: got {header:,} and {payload:,} bytes, expected {limit}")
-    return header, payload
+    return int(LENGTHS.size + header + payload)
 
 
-def split(frame: bytes) -> tuple[bytes, bytes]:
-    """Header and payload of a whole frame."""
-    header, payload = lengths(frame[: LENGTHS.size])
-    start = LENGTHS.size
-    return frame[start : start + header], frame[start + header : start + header + payload]
-
-
-def unpack(header: bytes, payload: bytes) -> Any:
-    """The value of a frame. Raises WireError for a frame that `pack` has not written."""
-    reader = _Reader(memoryview(payload))
+def unpack(frame: bytes) -> Any:
+    """Return the value of a whole frame. Raises WireError for one that `pack` has not written."""
+    end = LENGTHS.size + LENGTHS.unpack_from(frame)[0]
     try:
-        value = reader.value(json.loads(header))
+        return _Reader(memoryview(frame)[end:]).value(json.loads(frame[LENGTHS.size : end]))
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise WireError(f"unreadable frame: {error}") from None
-    return value
 
 
-def _out(value: Any, arrays: list[bytes]) -> Any:
+def _plain(value: Any, arrays: list[bytes]) -> Any:
+    """Return a value as JSON has it, and append the bytes of its arrays."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in KINDS:
             raise WireError(f"arrays of {value.dtype} cannot be sent; expected numbers")
         arrays.append(np.ascontiguousarray(value).tobytes())
         return {"#": "array", "dtype": value.dtype.str, "shape": list(value.shape)}
     if isinstance(value, Schedule):
-        return _out_schedule(value, arrays)
+        return {"#": "schedule", "value": _plain(_columns(value), arrays)}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
-        return {"#": "dict", "items": [[str(key), _out(each, arrays)] for key, each in value.items()]}
+        return {"#": "dict", "items": [[str(key), _plain(each, arrays)] for key, each in value.items()]}
     if isinstance(value, list | tuple):
-        return [_out(each, arrays) for each in value]
+        return [_plain(each, arrays) for each in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise WireError(f"a value of type {type(value).__name__} cannot be sent; expected numbers, text, lists or arrays")
 
 
-def _out_schedule(schedule: Schedule, arrays: list[bytes]) -> Any:
-    """Its steps one after another, in five columns, and how many rows each has."""
-    steps = _steps(schedule)
+def _columns(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule's fields, its steps one after another in five columns, and how many rows each step has.
+
+    The steps are made one by one, so that a schedule without end is refused before memory is used up.
+    """
+    _check_at_most("steps", schedule.nsteps, MAX_STEPS)
+    steps, total = [], 0
+    for step in schedule.steps():
+        steps.append(step)
+        total += len(step)
+        _check_at_most("rows", total, MAX_ROWS)
     columns = [
         np.concatenate([getattr(step, name) for step in steps] or [np.zeros(0, np.int64)]) for name in Step.__slots__
     ]
-    plain = {name: getattr(schedule, name) for name in ("collective", "p", "k", "root", "one_port", "ranks_per_node")}
     rows = np.array([len(step) for step in steps], np.int64)
-    return {"#": "schedule", "value": _out({**plain, "rows": rows, "columns": columns}, arrays)}
+    return {**{name: getattr(schedule, name) for name in FIELDS}, "rows": rows, "columns": columns}
 
 
-def place(found: dict[str, Any]) -> tuple[np.dtype[Any], list[int]]:
-    """The dtype and the shape of an array that a frame names. Raises WireError where there is no such array."""
+def _check_at_most(what: str, got: int, most: int) -> None:
+    if got > most:
+        raise WireError(f"schedule too large: got {got:,} {what}, expected at most {most:,}")
+
+
+def array_type(found: dict[str, Any]) -> tuple[np.dtype[Any], list[int]]:
+    """Return the dtype and the shape of an array that a frame names. Raises WireError if there is no such array."""
     name, shape = found["dtype"], found["shape"]
     lengths_fit = isinstance(shape, list) and len(shape) <= 8 and all(_is_length(each) for each in shape)
     if not isinstance(name, str) or not DTYPE.fullmatch(name) or not lengths_fit:
@@ -107,23 +206,7 @@ def place(found: dict[str, Any]) -> tuple[np.dtype[Any], list[int]]:
 
 
 def _is_length(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST_PAYLOAD
-
-
-def _steps(schedule: Schedule) -> list[Step]:
-    """All steps, made one by one, so that a schedule without end is refused before memory is used up."""
-    _need_at_most("steps", schedule.nsteps, MOST_STEPS)
-    steps, rows = [], 0
-    for step in schedule.steps():
-        steps.append(step)
-        rows += len(step)
-        _need_at_most("rows", rows, MOST_ROWS)
-    return steps
-
-
-def _need_at_most(what: str, got: int, most: int) -> None:
-    if got > most:
-        raise WireError(f"schedule too large: got {got:,} {what}, expected at most {most:,}")
+    return type(value) is int and 0 <= value <= MAX_PAYLOAD
 
 
 class _Reader:
@@ -131,7 +214,6 @@ class _Reader:
 
     def __init__(self, payload: memoryview) -> None:
         self.payload = payload
-        self.at = 0
 
     def value(self, found: Any) -> Any:
         if isinstance(found, list):
@@ -148,20 +230,19 @@ class _Reader:
         return {str(self.value(key)): self.value(each) for key, each in found["items"]}
 
     def array(self, found: dict[str, Any]) -> np.ndarray[Any, Any]:
-        dtype, shape = place(found)
+        dtype, shape = array_type(found)
         size = dtype.itemsize * math.prod(shape)
-        if size > len(self.payload) - self.at:
-            raise WireError(f"array of {size:,} bytes: got {len(self.payload) - self.at:,}")
-        self.at += size
-        return np.frombuffer(self.payload[self.at - size : self.at], dtype).reshape(shape).copy()
+        if size > len(self.payload):
+            raise WireError(f"array of {size:,} bytes: got {len(self.payload):,}")
+        data, self.payload = self.payload[:size], self.payload[size:]
+        return np.frombuffer(data, dtype).reshape(shape).copy()
 
     def schedule(self, found: dict[str, Any]) -> Schedule:
         given = self.value(found["value"])
         rows, columns = given["rows"], given["columns"]
-        _need_at_most("steps", rows.size, MOST_STEPS)
+        _check_at_most("steps", rows.size, MAX_STEPS)
         ends = np.cumsum(rows)
         if rows.ndim != 1 or (rows < 0).any() or any(each.shape != (int(rows.sum()),) for each in columns):
             raise WireError("schedule: rows and columns differ in length")
         steps = [Step(*(each[end - n : end] for each in columns)) for n, end in zip(rows, ends, strict=True)]
-        plain = {name: given[name] for name in ("collective", "p", "k", "root", "one_port", "ranks_per_node")}
-        return Schedule(nsteps=len(steps), make=steps.__getitem__, **plain)
+        return Schedule(nsteps=len(steps), make=steps.__getitem__, **{name: given[name] for name in FIELDS})

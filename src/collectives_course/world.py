@@ -3,33 +3,194 @@
 Time is simulated, so that every run gives the same: a message of m bytes takes ``alpha + beta * m`` seconds, a rank's
 port carries one outgoing and one incoming message at a time, and computing takes no time. With small buffers a send
 returns when its message has been received; otherwise at once.
+
+A rank is charged for what it computes, and for what it sleeps in its turn, however often it asks something meanwhile.
+Its waits for a processor, for a message or for the grader are free, so a busy machine gives the same verdict as an idle
+one. In a criterion a rank may compute for ``limit`` seconds, less what all ranks have slept.
 """
 
 import math
 import random
 import selectors
+import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives_course import wire
-from collectives_course.channel import TICK, Channel, GoneError
-from collectives_course.messages import Network, Post, Rank, RunResult, Sent, cycle_from, stuck, used_up
 from collectives_course.verdict import Blocked, Crashed, EndedError, Failed, TimedOut, Ungraded, printable
 
+MAX_QUESTIONS = 200_000  # of all ranks, a message's sender and receiver ask one each
+MAX_UNRECEIVED = 256 << 20  # bytes
+MAX_WAIT = 100  # times the limit: longer than the slowest call on a busy machine
+TICK = 0.1  # seconds between two looks
+
+Array = NDArray[Any]
+
+
+class Used(NamedTuple):
+    """Of a rank: seconds computed, whether it sleeps now, bytes of its own, and seconds waited for a processor."""
+
+    computed: float
+    sleeps: bool
+    memory: int = 0
+    waited: float = 0.0
+
+
+Usage = Callable[[], Used]
+
+
+def by_clock() -> Used:
+    """Return the usage of a rank that is a thread: all time that passes."""
+    return Used(time.monotonic(), False)
+
+
+class UsageMeter:
+    """``usage`` tells what a rank uses, ``last`` is the last answer; ``spent``, ``slept``, ``waited``: seconds so far.
+
+    What a rank has slept is part of what it has spent. What it has waited for a processor is not.
+    """
+
+    def __init__(self, usage: Usage = by_clock) -> None:
+        self.usage = usage
+        self.spent = self.slept = self.waited = 0.0
+        self.last, self.at = usage(), time.monotonic()
+
+    def look(self) -> None:
+        """Count what the rank has computed since the last look."""
+        self.count(self.usage())
+
+    def count(self, used: Used, is_its_turn: bool = False) -> None:
+        """Count the time since the last look, by what ``usage`` told now; sleep counts only in the rank's turn.
+
+        A look that comes late, because the grader itself waited for a processor, counts no more sleep than one in time.
+        """
+        now, computed = time.monotonic(), used.computed - self.last.computed
+        asleep = max(0.0, min(now - self.at, 2 * TICK) - computed) if is_its_turn and used.sleeps else 0.0
+        self.slept += asleep
+        self.spent += computed + asleep
+        self.waited += used.waited - self.last.waited
+        self.last, self.at = used, now
+
+
+class Channel(wire.Connection):
+    """The grader's end of the connection to one rank, which never blocks.
+
+    ``ended`` says why the rank's process ended, ``stack`` the line at which it is. ``meter`` counts the time that the
+    rank uses, by ``usage``.
+    """
+
+    def __init__(
+        self,
+        end: socket.socket,
+        ended: Callable[[], str] = lambda: "its thread has ended",
+        stack: Callable[[str], int] = lambda _file: 0,
+        usage: Usage = by_clock,
+    ) -> None:
+        super().__init__(end, blocking=False)
+        self.ended = ended  # type: ignore[method-assign]
+        self.stack = stack
+        self.meter = UsageMeter(usage)
+
+
+class Sent(NamedTuple):
+    """One message, as it went over the wire; times in seconds of the simulated clock."""
+
+    src: int
+    dst: int
+    bytes: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a message costs, and whether a send waits for its receiver (small buffers). ``late``: start of each rank."""
+
+    alpha: float = 1e-6
+    beta: float = 1e-9
+    small_buffers: bool = False
+    late: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came of one call on all ranks."""
+
+    values: list[Any]
+    arguments: list[list[Any]]
+    sent: list[Sent]
+    seconds: float
+    unreceived: list[tuple[int, int]]
+
+    def bytes_sent(self, p: int) -> list[int]:
+        """Return the bytes that each rank has sent."""
+        counted: Counter[int] = Counter()
+        for message in self.sent:
+            counted[message.src] += message.bytes
+        return [counted[rank] for rank in range(p)]
+
+    def messages_sent(self, p: int) -> list[int]:
+        """Return the number of messages that each rank has sent."""
+        counted = Counter(message.src for message in self.sent)
+        return [counted[rank] for rank in range(p)]
+
+
+@dataclass
+class Post:
+    """A message that its sender has handed over."""
+
+    src: int
+    dst: int
+    array: Array
+    at: float
+
+
+@dataclass
+class Rank:
+    """What the grader knows of one rank: its clock, and what it waits for."""
+
+    number: int
+    channel: Channel
+    clock: float = 0.0
+    egress_free: float = 0.0
+    ingress_free: float = 0.0
+    sending: Post | None = None
+    receiving: dict[str, Any] | None = None
+    received: Array | None = None
+    collective: int | None = None
+    asks: str = ""
+    line: int = 0
+    returned: dict[str, Any] | None = None
+    error: EndedError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if it has returned, or raised an error."""
+        return self.returned is not None or self.error is not None
+
+    @property
+    def waits(self) -> bool:
+        """Return True if it waits for another rank."""
+        return self.sending is not None or self.receiving is not None or self.collective is not None
+
+    @property
+    def has_turn(self) -> bool:
+        """Return True if it can go on by itself."""
+        return not self.waits and not self.has_ended
+
+    @property
+    def peer(self) -> int:
+        """Return the rank that it waits for."""
+        return int(self.receiving["from"]) if self.receiving is not None else self.sending.dst  # type: ignore[union-attr]
+
+
 Handler = Callable[[Rank, dict[str, Any]], None]
-MOST_QUESTIONS = 200_000  # of all ranks, a message's sender and receiver ask one each
-MOST_UNRECEIVED = 256 << 20  # bytes
-MOST_WAIT = 100  # times the limit: longer than the slowest call on a busy machine
-
-
-def _kind(value: Any) -> str:
-    """Shape and dtype of an array; empty for what is none."""
-    return f"shape {value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else ""
 
 
 @dataclass
@@ -76,20 +237,20 @@ class World:
             rank.channel.send({**task, "rank": rank.number, "size": size})
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
-                selector.register(rank.channel.connection, selectors.EVENT_READ, rank)
+                selector.register(rank.channel.end, selectors.EVENT_READ, rank)
             try:
                 self._until_all_end(selector)
             except EndedError:
-                self._need_no_error()  # others may wait for a rank that has raised one
+                self._check_no_error()  # others may wait for a rank that has raised one
                 raise
-        self._need_no_error()
+        self._check_no_error()
         returned = [rank.returned or {} for rank in self.ranks]
         seconds = max([rank.clock for rank in self.ranks] + [message.end for message in self.sent])
         left = [pair for pair, posts in sorted(self.mail.items()) for _ in posts]
         values, after = [each.get("value") for each in returned], [list(each["arguments"]) for each in returned]
         return RunResult(values, after, self.sent, seconds, left)
 
-    def _need_no_error(self) -> None:
+    def _check_no_error(self) -> None:
         """Raise the error of the first rank by number, whichever came first: the same in every run."""
         for rank in self.ranks:
             if rank.error is not None:
@@ -105,10 +266,10 @@ class World:
             if time.monotonic() >= due:
                 self._look(selector)
                 due = time.monotonic() + TICK * random.uniform(0.5, 1.5)
-                self._need_patience(time.monotonic() - start)
+                self._check_patience(time.monotonic() - start)
         for rank in self.ranks:
             rank.channel.meter.look()
-        self._need_limits()
+        self._check_limits()
 
     def _exchange(self, selector: selectors.BaseSelector, seconds: float) -> None:
         """Read what comes within these seconds, and send what did not fit into the sockets before."""
@@ -123,9 +284,9 @@ class World:
         self._exchange(selector, 0.0)
         for rank, used, moved in seen:
             rank.channel.meter.count(used, rank.has_turn and rank.channel.moved == moved)
-        self._need_limits()
+        self._check_limits()
 
-    def _need_limits(self) -> None:
+    def _check_limits(self) -> None:
         meters = [rank.channel.meter for rank in self.ranks]
         slept = sum(meter.slept for meter in meters)  # ranks that sleep in turn have one limit together
         for rank in sorted(self.ranks, key=lambda rank: (not rank.has_turn, -rank.channel.meter.spent)):
@@ -135,9 +296,9 @@ class World:
         if memory > self.memory:
             raise Crashed(f"memory of all ranks: got {memory:,} bytes, expected at most {self.memory:,}")
 
-    def _need_patience(self, seconds: float) -> None:
+    def _check_patience(self, seconds: float) -> None:
         """End a call that has not used its time for very long: our fault only where ranks had no processor."""
-        if seconds <= MOST_WAIT * self.limit:
+        if seconds <= MAX_WAIT * self.limit:
             return
         waited = sum(rank.channel.meter.waited for rank in self.ranks)
         if waited < seconds / 2:
@@ -145,16 +306,16 @@ class World:
         raise Ungraded(f"not graded: grader's fault: this machine was too busy for {seconds:.0f} s")
 
     def deadlock(self, waiting: list[Rank]) -> str:
-        """Why none of these ranks goes on."""
+        """Say why none of these ranks goes on."""
         return cycle_from(self.ranks, waiting[0])
 
     def _read(self, rank: Rank, selector: selectors.BaseSelector) -> None:
         try:
             questions = rank.channel.receive()
-        except GoneError as gone:
+        except wire.GoneError as gone:
             if not rank.has_ended:
                 rank.error = Crashed(f"rank {rank.number}: {gone}")
-            selector.unregister(rank.channel.connection)  # its answer counts; the next call finds that it has ended
+            selector.unregister(rank.channel.end)  # its answer counts; the next call finds that it has ended
             return
         except wire.WireError as error:
             raise Crashed(f"rank {rank.number}: {error}") from None
@@ -166,8 +327,8 @@ class World:
         if not isinstance(op, str) or op not in self.handlers or rank.has_ended or rank.waits:
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
         self.asked += 1
-        if self.asked > MOST_QUESTIONS:
-            raise Failed(f"too many messages and other questions: expected at most {MOST_QUESTIONS:,}")
+        if self.asked > MAX_QUESTIONS:
+            raise Failed(f"too many messages and other questions: expected at most {MAX_QUESTIONS:,}")
         line = question.get("line", 0)
         rank.asks, rank.line = op, line if isinstance(line, int) and 0 < line < 10**7 else 0
         try:
@@ -178,7 +339,7 @@ class World:
     # What ranks ask.
 
     def on_return(self, rank: Rank, question: dict[str, Any]) -> None:
-        """The call has ended."""
+        """Note that the call has ended."""
         for place, (was, now) in enumerate(zip(self.given[rank.number], question["arguments"], strict=True)):
             if _kind(now) != _kind(was):
                 got, expected = _kind(now) or "none", _kind(was) or "none"
@@ -186,7 +347,7 @@ class World:
         rank.returned = question
 
     def on_raise(self, rank: Rank, question: dict[str, Any]) -> None:
-        """The call has raised an error. Others go on: one with a lower number may raise one, too."""
+        """Note the error that the call has raised. Others go on: one with a lower number may raise one, too."""
         rank.error = self._error(rank, question["kind"], printable(str(question["text"]))[:2000])
 
     def _error(self, rank: Rank, kind: str, text: str) -> EndedError:
@@ -200,7 +361,7 @@ class World:
         return Crashed(f"rank {rank.number}{where}: {text}")
 
     def on_time(self, rank: Rank, question: dict[str, Any]) -> None:
-        """The rank's clock."""
+        """Answer with the rank's clock."""
         del question
         rank.channel.send({"time": rank.clock})
 
@@ -215,7 +376,7 @@ class World:
         self._match(rank)
 
     def on_sendrecv(self, rank: Rank, question: dict[str, Any]) -> None:
-        """Both at the same time."""
+        """Hand over a message and wait for another at the same time."""
         self._post(rank, question)
         self._want(rank, question)
         self._match(rank)
@@ -223,8 +384,8 @@ class World:
     def _post(self, rank: Rank, question: dict[str, Any]) -> None:
         dst, array = self._other(rank, question["to"]), question["array"]
         self.unreceived += array.nbytes
-        if self.unreceived > MOST_UNRECEIVED:
-            raise Failed(f"too many bytes sent that no rank has received: expected at most {MOST_UNRECEIVED:,}")
+        if self.unreceived > MAX_UNRECEIVED:
+            raise Failed(f"too many bytes sent that no rank has received: expected at most {MAX_UNRECEIVED:,}")
         post = Post(rank.number, dst, array, rank.clock)
         if self.network.small_buffers:
             rank.sending = post
@@ -234,7 +395,7 @@ class World:
             self.mail.setdefault((rank.number, dst), deque()).append(post)
 
     def _want(self, rank: Rank, question: dict[str, Any]) -> None:
-        dtype, shape = wire.place(question)
+        dtype, shape = wire.array_type(question)
         src = self._other(rank, question["from"])
         rank.receiving = {"from": src, "dtype": dtype, "shape": shape, "at": rank.clock}
 
@@ -244,7 +405,7 @@ class World:
         return number
 
     def cost(self, size: int) -> float:
-        """Seconds that a message of this many bytes takes."""
+        """Return the seconds that a message of this many bytes takes."""
         return self.network.alpha + self.network.beta * size
 
     def _match(self, rank: Rank) -> None:
@@ -300,3 +461,41 @@ class World:
         rank.channel.send({} if rank.received is None else {"array": rank.received})
         rank.received = None
         rank.asks = ""
+
+
+def _kind(value: Any) -> str:
+    """Describe the shape and dtype of an array; empty for what is none."""
+    return f"shape {value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else ""
+
+
+def stuck(ranks: Sequence[Rank]) -> list[Rank]:
+    """Return all ranks that wait for another, if none of them can go on; otherwise none."""
+    return [] if any(rank.has_turn for rank in ranks) else [rank for rank in ranks if rank.waits]
+
+
+def cycle_from(ranks: Sequence[Rank], rank: Rank) -> str:
+    """Say who waits for whom, from this rank on: a cycle, or a rank that has returned."""
+    path: list[Rank] = []
+    while rank not in path and rank.waits:
+        path.append(rank)
+        rank = ranks[rank.peer]
+    if not rank.waits:
+        return f"{_doing(path[-1])}, which has returned"
+    cycle = path[path.index(rank) :]
+    names = [str(each.number) for each in cycle]
+    whole = f"ranks {', '.join(names[:-1])} and {names[-1]} wait for each other"
+    return f"{whole}: {'; '.join(_doing(each) for each in cycle[:4])}{'; …' if len(cycle) > 4 else ''}"
+
+
+def _doing(rank: Rank) -> str:
+    verb = "receive from" if rank.receiving is not None else "send to"
+    return f"rank {rank.number} waits (line {rank.line}) to {verb} rank {rank.peer}"
+
+
+def used_up(ranks: Sequence[Rank], first: Rank, file: str, limit: float) -> str:
+    """Say that this rank has used its time, at which line it is, and which ranks waited."""
+    line = first.channel.stack(file)
+    where = f" ({file}, line {line})" if line else ""
+    waiting = [str(rank.number) for rank in ranks if rank.waits]
+    others = f"; {'rank' if len(waiting) == 1 else 'ranks'} {', '.join(waiting)} waited" if waiting else ""
+    return f"rank {first.number} has used the {limit:g} s that it has for a criterion{where}{others}"

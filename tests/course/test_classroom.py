@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from collectives_course import assignment, classroom, submitted
+from collectives_course import assignment, submission
+from collectives_course import grade as grading
 from collectives_course.assignment import Assignment
-from collectives_course.classroom import grade_class
-from collectives_course.grade import grade
+from collectives_course.grade import grade, grade_class
 from collectives_course.verdict import Grade
 from course.tiny import graded, hand_in, write
 from course.wrong import ASSIGNMENTS
@@ -58,12 +58,12 @@ def test_what_has_changed_is_graded_again(tiny: Assignment, tmp_path: Path) -> N
 
 def test_a_repaired_grader_grades_again(tiny: Assignment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points(tiny, tmp_path)
-    repaired = shutil.copytree(classroom.LIBRARY / "collectives_course", tmp_path / "src" / "collectives_course")
+    repaired = shutil.copytree(grading.LIBRARY / "collectives_course", tmp_path / "src" / "collectives_course")
     (repaired / "world.py").write_text("repaired = True\n")
-    monkeypatch.setattr(classroom, "LIBRARY", tmp_path / "src")
-    classroom._library.cache_clear()
+    monkeypatch.setattr(grading, "LIBRARY", tmp_path / "src")
+    grading._library.cache_clear()
     points(tiny, tmp_path)
-    classroom._library.cache_clear()
+    grading._library.cache_clear()
     assert graded(tmp_path) == 8
 
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_read_is_that_student_s_fault(
             raise PermissionError(errno.EACCES, "Permission denied")
         return opened(path, *arguments, **more)
 
-    monkeypatch.setattr(submitted.os, "open", refused)
+    monkeypatch.setattr(submission.os, "open", refused)
     assert points(tiny, tmp_path) == {"ada": 8, "bob": 2, "eve": 0, "zoe": 8}
     assert "answer.py cannot be read: Permission denied" in (tmp_path / "out" / "eve" / "grade.json").read_text()
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_read_is_that_student_s_fault(
 def test_folders_that_no_student_handed_in(tiny: Assignment, tmp_path: Path) -> None:
     hand_in(tmp_path / "class", **{".git": "42", "__MACOSX": "42", ".ipynb_checkpoints": "42"})
     assert set(points(tiny, tmp_path)) == {"ada", "bob", "eve", "zoe"}
-    assert submitted.skipped(tmp_path / "class") == [".git", ".ipynb_checkpoints", "__MACOSX"]
+    assert submission.skipped(tmp_path / "class") == [".git", ".ipynb_checkpoints", "__MACOSX"]
 
 
 def test_a_submission_that_is_called_as_the_table(tiny: Assignment, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_fault_of_the_grader_ends_one_submission(
             raise OSError("no space left on device")
         return grade(assignment, folder, *arguments, **more)
 
-    monkeypatch.setattr(classroom, "grade", faulty)
+    monkeypatch.setattr(grading, "grade", faulty)
     assert points(tiny, tmp_path) == {"ada": 8, "bob": 0, "eve": 0, "zoe": 8}
     (row,) = (row for row in table(tmp_path / "out") if row["submission"] == "bob")
     assert (row["out of"], row["percent"], row["not passed"]) == ("8.0", "", "answer: ungraded")

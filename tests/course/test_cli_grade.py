@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collectives_course import classroom
+from collectives_course import grade as grading
 from command import Capture, run, started
 from course.tiny import graded, hand_in, write
 
@@ -85,7 +85,7 @@ def test_grade_all_says_whom_it_could_not_grade(
     def faulty(assignment: object, folder: Path, *arguments: Any, **more: Any) -> Any:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(classroom, "grade", faulty)
+    monkeypatch.setattr(grading, "grade", faulty)
     code, out, err = run(capsys, *typed("grade-all", tiny, tmp_path), "--json")
     rows = [json.loads(row) for row in out.splitlines()]
     fault = "not graded: grader's fault: RecursionError: too deep"

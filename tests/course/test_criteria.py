@@ -14,7 +14,7 @@ import pytest
 from collectives.schedule import Schedule, Step
 from collectives_course import assignment
 from collectives_course.assignment import Assignment
-from collectives_course.criterion import Criterion, Submission
+from collectives_course.submission import Criterion, Submission
 from collectives_course.verdict import Failed
 from course.wrong import ASSIGNMENTS
 

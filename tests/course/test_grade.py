@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from collectives_course import assignment, criterion, sandbox, submitted
+from collectives_course import assignment, sandbox
 from collectives_course import grade as grading
-from collectives_course.criterion import Criterion, Submission, reading
+from collectives_course import submission as submitting
 from collectives_course.grade import grade
-from collectives_course.submitted import HandedIn
+from collectives_course.submission import Criterion, HandedIn, Submission, read_files, reading
 from collectives_course.verdict import Failed, TimedOut
 from course.wrong import ASSIGNMENTS
 
@@ -60,18 +60,18 @@ def test_files_that_are_not_read(name: str, says: str, tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(4 << 30)
     os.link(tmp_path / "target", tmp_path / "hard")
-    assert submitted.read(tmp_path, ["hard", name]) == HandedIn(problem=f"{name} {says}")
-    assert submitted.read(tmp_path, ["hard"]).files == {"hard": b"x = 1"}
+    assert read_files(tmp_path, ["hard", name]) == HandedIn(problem=f"{name} {says}")
+    assert read_files(tmp_path, ["hard"]).files == {"hard": b"x = 1"}
 
 
 def test_a_folder_above_that_is_a_link(tmp_path: Path) -> None:
     (folder(tmp_path / "elsewhere") / "a.py").write_text("x = 1")
     submission = folder(tmp_path / "submission")
     (submission / "src").symlink_to(tmp_path / "elsewhere")
-    assert "src/a.py is behind a symbolic link" in submitted.read(submission, ["src/a.py"]).problem
+    assert "src/a.py is behind a symbolic link" in read_files(submission, ["src/a.py"]).problem
     linked = tmp_path / "linked"
     linked.symlink_to(tmp_path / "elsewhere")
-    assert "a.py is behind a symbolic link" in submitted.read(linked, ["a.py"]).problem
+    assert "a.py is behind a symbolic link" in read_files(linked, ["a.py"]).problem
     (tmp_path / "elsewhere" / "ring.py").write_text("x = 1")
     graded = grade(ring(passes), linked, sandboxed=False)  # the instructor's own link
     assert (graded.submission, graded.points) == ("linked", 10)
@@ -90,13 +90,13 @@ def test_a_file_that_grows_or_becomes_a_link_while_it_is_read(tmp_path: Path, mo
         file.symlink_to(tmp_path / "secret")
         return found
 
-    monkeypatch.setattr(submitted.os, "fstat", swap)
-    assert submitted.read(tmp_path, ["a.py"]).files == {"a.py": b"x = 1"}
-    assert "is a symbolic link" in submitted.read(tmp_path, ["a.py"]).problem
+    monkeypatch.setattr(submitting.os, "fstat", swap)
+    assert read_files(tmp_path, ["a.py"]).files == {"a.py": b"x = 1"}
+    assert "is a symbolic link" in read_files(tmp_path, ["a.py"]).problem
     file.unlink()
     file.write_bytes(b"x" * 10)
-    monkeypatch.setattr(submitted.os, "fstat", lambda number: (asked(number), file.write_bytes(b"x" * (2 << 20)))[0])
-    assert "expected at most 1,048,576" in submitted.read(tmp_path, ["a.py"]).problem
+    monkeypatch.setattr(submitting.os, "fstat", lambda number: (asked(number), file.write_bytes(b"x" * (2 << 20)))[0])
+    assert "expected at most 1,048,576" in read_files(tmp_path, ["a.py"]).problem
 
 
 def test_only_files_that_students_edit_are_taken(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_only_files_that_students_edit_are_taken(tmp_path: Path) -> None:
     cache = folder(tmp_path / "__pycache__")
     (cache / "ring.cpython-311.pyc").write_bytes(b"x")
     tree = tmp_path / "tree"
-    grading._make_tree(ring(), submitted.read(tmp_path, ["ring.py"]), 3, tree)
+    grading._make_tree(ring(), read_files(tmp_path, ["ring.py"]), 3, tree)
     assert sorted(each.name for each in tree.iterdir()) == ["ring.py", "test_ring.py", "variant.py"]
     assert (tree / "ring.py").read_text() == "raise SystemExit"
     assert "DIRECTION" in (tree / "variant.py").read_text()
@@ -152,7 +152,7 @@ def test_a_fault_of_the_grader_costs_no_points_and_grading_goes_on(error: type[E
     first, second = graded.verdicts
     assert (first.status, first.points, second.status, second.points) == ("ungraded", 0, "passed", 10)
     assert first.message.startswith(f"not graded: grader's fault: {error.__name__} (test_grade.py, line ")
-    assert len(first.message) <= grading.MOST_MESSAGE
+    assert len(first.message) <= grading.MAX_MESSAGE
     assert "\x1b" not in first.message
     assert (graded.points, graded.of) == (10, 20)
 
@@ -194,12 +194,12 @@ def test_a_rank_that_starts_late_is_charged_only_if_others_compute(
             self.is_late = bool(submission._processes)
             self.channel = SimpleNamespace(meter=SimpleNamespace(spent=spent, look=lambda: None))
 
-        def need_ready(self) -> None:
+        def wait_until_ready(self) -> None:
             if self.is_late:
                 raise TimedOut("a rank did not start within 300 s")
 
     submission = Submission(tmp_path, "ring.py", {})
-    monkeypatch.setattr(criterion, "RankProcess", Started)
+    monkeypatch.setattr(submitting, "RankProcess", Started)
     submission.ranks(1)
     with pytest.raises(error):
         submission.ranks(2)

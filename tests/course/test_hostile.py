@@ -14,9 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
-from collectives_course import assignment, process
-from collectives_course.criterion import Criterion, Submission, need_equal
+from collectives_course import assignment, sandbox
 from collectives_course.grade import grade
+from collectives_course.submission import Criterion, Submission, check_equal
 from course.hostile_rings import HOSTILE, Hostile
 from course.wrong import ASSIGNMENTS
 
@@ -27,27 +27,27 @@ REFERENCE = (ASSIGNMENTS / "ring" / "reference" / "ring.py").read_text()
 SHORT, LONG = 1.0, 30.0  # seconds; only what ends by itself may take long, on a busy machine
 
 
-def _need_sum(submission: Submission) -> None:
+def _check_sum(submission: Submission) -> None:
     buffers = [np.arange(6.0) + 10 * rank for rank in range(2)]
     result = submission.run("all_reduce", [[each, "sum"] for each in buffers])
-    need_equal(result, [buffers[0] + buffers[1]] * 2, "all_reduce")
+    check_equal(result, [buffers[0] + buffers[1]] * 2, "all_reduce")
 
 
-def _need_bounds(submission: Submission) -> None:
+def _check_bounds(submission: Submission) -> None:
     assert submission.call("bounds", 10, 4) == [0, 3, 6, 8, 10]
 
 
-def _need_bounds_at_leisure(submission: Submission) -> None:
+def _check_bounds_at_leisure(submission: Submission) -> None:
     submission.limit = LONG
-    _need_bounds(submission)
+    _check_bounds(submission)
 
 
 def ring(hostile: Hostile) -> assignment.Assignment:
     """The ring with two criteria: the attack is in what the first one calls."""
     limit = SHORT if "timeout" in hostile.ends else LONG
     read = assignment.read(ASSIGNMENTS / "ring")
-    other = _need_bounds if hostile.at_import else _need_bounds_at_leisure
-    criteria = (Criterion("sum", 90, "", _need_sum), Criterion("bounds", 10, "", other))
+    other = _check_bounds if hostile.at_import else _check_bounds_at_leisure
+    criteria = (Criterion("sum", 90, "", _check_sum), Criterion("bounds", 10, "", other))
     return replace(read, criteria=criteria, facts=read.facts.model_copy(update={"limit": limit}))
 
 
@@ -67,8 +67,8 @@ def _state() -> tuple[object, ...]:
 @pytest.fixture(autouse=True)
 def leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     users: set[int] = set()
-    own_user = process._own_user
-    monkeypatch.setattr(process, "_own_user", lambda: (given := own_user(), users.add(given[0]))[0])
+    own_user = sandbox._own_user
+    monkeypatch.setattr(sandbox, "_own_user", lambda: (given := own_user(), users.add(given[0]))[0])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("COLLECTIVES_SECRET", "SECRET")
     before = _state()

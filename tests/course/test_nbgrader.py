@@ -54,7 +54,7 @@ def test_twice():
 def test_zero():
     assert twice(0) == 0
 '''
-CRITERIA = """from collectives_course.criterion import Criterion
+CRITERIA = """from collectives_course.submission import Criterion
 
 CRITERIA = [
     Criterion("sum", 8, "Every rank ends with the sum", print),

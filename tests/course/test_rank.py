@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from collectives_course import rank, wire
-from collectives_course.comm import Wire
 
 
 def answer(function: Any, *arguments: Any, watch: rank.Watch = rank.nullcontext) -> Any:
@@ -19,7 +18,7 @@ def answer(function: Any, *arguments: Any, watch: rank.Watch = rank.nullcontext)
     task = {"file": "test_rank.py", "call": "call", "arguments": list(arguments), "size": 0}
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        return wire.unpack(*wire.split(rank._answer(task, Wire(ours), lambda _file: module, watch)))
+        return wire.unpack(rank._answer(task, wire.Connection(ours), lambda _file: module, watch))
 
 
 class UnreadableError(BaseException):

@@ -15,9 +15,18 @@ from collectives.algorithms import build
 from collectives.figures.player import player_data
 from collectives.grid import grid
 from collectives.schemas import schema
-from collectives_course import report, report_html
-from collectives_course.report import as_json, class_summary, class_table, from_json, gradescope, read, terminal, write
-from collectives_course.report_html import html
+from collectives_course import report
+from collectives_course.report import (
+    as_json,
+    class_summary,
+    class_table,
+    from_json,
+    gradescope,
+    html,
+    read,
+    terminal,
+    write,
+)
 from collectives_course.verdict import STATUSES, Grade, Verdict
 
 SCRIPT = "</script></pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -207,7 +216,7 @@ def test_the_submission_s_schedule_is_on_the_page() -> None:
 
 
 def test_without_the_repository_the_grid_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(report_html, "STATIC", tmp_path)
+    monkeypatch.setattr(report, "STATIC", tmp_path)
     found = page(GRADE)
     assert not found.select("script, schedule-player")
     assert found.select("pre")

@@ -12,11 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from collectives_course import assignment, process, sandbox, seccomp
-from collectives_course.criterion import Submission
+from collectives_course import assignment, sandbox, seccomp
 from collectives_course.grade import grade
-from collectives_course.process import RankProcess
-from collectives_course.sandbox import Limits
+from collectives_course.sandbox import Limits, RankProcess
+from collectives_course.submission import Submission
 from collectives_course.verdict import Crashed, TimedOut
 from course import test_hostile
 from course.hostile_rings import HOSTILE
@@ -33,8 +32,8 @@ needs_sandbox = pytest.mark.usefixtures("sandbox")
 def probe() -> dict[str, Any]:
     """What the probe prints, in the place of a rank."""
     limits = Limits(memory=512 << 20)
-    with process._filter() as filter_fd:
-        typed = sandbox.command(REFERENCE, limits, 2, process.FIRST_USER - 1, filter_fd)
+    with sandbox._filter() as filter_fd:
+        typed = sandbox.command(REFERENCE, limits, 2, sandbox.FIRST_USER - 1, filter_fd)
         started = [*typed[: typed.index("-m")], "-c", PROBE.read_text()]
         environment = {"PATH": os.environ["PATH"]}
         ran = subprocess.run(started, capture_output=True, text=True, timeout=60, pass_fds=[filter_fd], env=environment)
@@ -140,7 +139,7 @@ def test_ranks_have_one_memory_together(tmp_path: Path) -> None:
 @needs_sandbox
 def test_a_process_is_killed_whole_and_twice(tmp_path: Path) -> None:
     rank = RankProcess(tmp_path, Limits())
-    rank.need_ready()
+    rank.wait_until_ready()
     started = psutil.Process(rank.process.pid).children(recursive=True)
     rank.kill()
     rank.kill()
@@ -151,37 +150,37 @@ def test_a_process_is_killed_whole_and_twice(tmp_path: Path) -> None:
 @pytest.fixture
 def numbers_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this were root."""
-    monkeypatch.setattr(process, "USED", tmp_path / "ranks.lock")
+    monkeypatch.setattr(sandbox, "USED", tmp_path / "ranks.lock")
 
 
 @pytest.mark.usefixtures("numbers_of_this_test")
 def test_ranks_have_users_of_their_own() -> None:
-    made = [process._own_user() for _ in range(40)]
+    made = [sandbox._own_user() for _ in range(40)]
     numbers = {number for number, _ in made}
     assert len(numbers) == 40
-    assert min(numbers) >= process.FIRST_USER
-    assert max(numbers) < process.FIRST_USER + process.USERS
+    assert min(numbers) >= sandbox.FIRST_USER
+    assert max(numbers) < sandbox.FIRST_USER + sandbox.USERS
     for _, held in made:
         held.close()
 
 
 @pytest.mark.usefixtures("numbers_of_this_test")
 def test_no_number_of_a_user_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "USERS", 1)
-    _, held = process._own_user()
+    monkeypatch.setattr(sandbox, "USERS", 1)
+    _, held = sandbox._own_user()
     with held, pytest.raises(sandbox.SandboxError, match="no number of a user is free"):
-        process._own_user()
-    process._own_user()[1].close()
+        sandbox._own_user()
+    sandbox._own_user()[1].close()
 
 
 @pytest.mark.usefixtures("numbers_of_this_test")
 def test_no_other_user_can_take_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "USERS", 2)
-    monkeypatch.setattr(process, "FIRST_USER", 70_000)
+    monkeypatch.setattr(sandbox, "USERS", 2)
+    monkeypatch.setattr(sandbox, "FIRST_USER", 70_000)
     with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
         first.bind("\0collectives-rank-70000")  # names that anybody may bind
         second.bind("\0collectives-rank-70001")
-        process._own_user()[1].close()
+        sandbox._own_user()[1].close()
     assert (tmp_path / "ranks.lock").stat().st_mode & 0o777 == 0o600
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectives_course.training_model import Model, Shard, random_model, random_shard
+from collectives_course.training import Model, Shard, random_model, random_shard
 
 
 def loss(model: Model, shards: list[Shard]) -> float:

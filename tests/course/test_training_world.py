@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives_course import training_world
+from collectives_course import training
 from collectives_course.comm import CommError, TrainingComm
 from collectives_course.local import run
-from collectives_course.messages import Network
-from collectives_course.training_world import Computation, TrainingResult, TrainingWorld
+from collectives_course.training import Computation, TrainingResult, TrainingWorld
 from collectives_course.verdict import Crashed, Failed
+from collectives_course.world import Network
 
 LAYERS = [Computation(0, 1, "backward", 3.0, 0.5), Computation(0, 0, "backward", 5.0, 2.0)]
 
@@ -104,10 +104,10 @@ def test_messages_past_the_collectives_and_unknown_numbers_end_it() -> None:
 
 
 def test_collectives_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_world, "MOST_COLLECTIVES", 5)
+    monkeypatch.setattr(training, "MAX_COLLECTIVES", 5)
     with pytest.raises(Failed, match="too many collectives: expected at most 5"):
         trained(lambda comm: [comm.all_reduce(np.zeros(1)) for _ in range(6)], 1)
-    monkeypatch.setattr(training_world, "MOST_BYTES", 100)
+    monkeypatch.setattr(training, "MAX_BYTES", 100)
     with pytest.raises(Failed, match="and 100 bytes"):
         trained(lambda comm: comm.all_reduce(np.zeros(13)), 1)
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from collectives_course import wire, world
-from collectives_course.channel import Channel, Used
 from collectives_course.comm import CommError
 from collectives_course.local import run
-from collectives_course.messages import Network, RunResult
 from collectives_course.verdict import Crashed, EndedError, Failed, TimedOut, Ungraded
+from collectives_course.world import Channel, Network, RunResult, Used
 
 ALPHA, BETA = 3.0, 0.5
 SLOW = Network(alpha=ALPHA, beta=BETA)
@@ -209,10 +208,10 @@ def test_a_rank_that_sends_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
             comm.send(array, 1)
 
     arguments = [[np.zeros(100)], [np.zeros(100)]]
-    monkeypatch.setattr(world, "MOST_QUESTIONS", 20)
+    monkeypatch.setattr(world, "MAX_QUESTIONS", 20)
     with pytest.raises(Failed, match="too many messages and other questions"):
         run(f, arguments)
-    monkeypatch.setattr(world, "MOST_UNRECEIVED", 8000)
+    monkeypatch.setattr(world, "MAX_UNRECEIVED", 8000)
     with pytest.raises(Failed, match="too many bytes sent"):
         run(f, arguments)
 
@@ -230,7 +229,7 @@ def test_a_rank_that_speaks_without_end() -> None:
 def test_a_call_without_end_is_the_machine_s_fault_only_if_ranks_waited_for_a_processor(
     waits: bool, error: type[EndedError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world, "MOST_WAIT", 2)
+    monkeypatch.setattr(world, "MAX_WAIT", 2)
     start = time.monotonic()
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -11,7 +11,7 @@ PARTS = {
 
 from pathlib import Path
 
-from collectives_course.criterion import Criterion
+from collectives_course.submission import Criterion
 from collectives_course.verdict import Failed
 
 

@@ -15,7 +15,7 @@ import variant
 from collectives import verify
 from collectives.traffic import traffic
 from collectives_course.local import run
-from collectives_course.messages import Network
+from collectives_course.world import Network
 
 
 def total(arguments):

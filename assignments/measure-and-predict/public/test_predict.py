@@ -7,7 +7,7 @@ import pytest
 from variant import MESSAGES, MOST, PEER, UNIT
 
 from collectives_course.local import run
-from collectives_course.messages import Network
+from collectives_course.world import Network
 
 
 def test_measure_times_messages():

@@ -5,7 +5,7 @@ import passing
 import pytest
 
 from collectives_course.local import run
-from collectives_course.messages import Network
+from collectives_course.world import Network
 
 RANKS = [1, 2, 4, 5]
 

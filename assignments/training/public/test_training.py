@@ -6,8 +6,7 @@ import training
 from variant import BUCKET_BYTES, SLOW, WIDTHS
 
 from collectives_course.local import run
-from collectives_course.training_model import random_model, random_shard
-from collectives_course.training_world import TrainingWorld
+from collectives_course.training import TrainingWorld, random_model, random_shard
 
 
 def trained(samples, seed=0):

@@ -1,24 +1,29 @@
-"""Ranks of a training run and their collectives: carried out, timed and counted here, outside the students' processes.
+"""A training run: its collectives carried out, timed and counted here, and the model that a submission has to equal.
 
 A rank's clock goes on when it computes a layer and when it waits for a collective. The network carries one collective
 after another, each when all ranks have started it: alpha + beta * bytes. Which layers a rank computes, in which order,
 is known before; the factor of a layer's gradient is told when its computing has ended.
+
+The model has layers with tanh between them, and is trained by plain gradient descent. The loss of a sample is half the
+square of the distance to its target. Everything is float64.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from collectives.simulator import overlap
 from collectives.simulator.overlap import BACKWARD, FORWARD, REDUCE, Activity
-from collectives_course.messages import Array, Rank, RunResult
 from collectives_course.verdict import Failed
-from collectives_course.world import World
+from collectives_course.world import Array, Network, Rank, RunResult, World
 
-MOST_COLLECTIVES, MOST_BYTES = 10_000, 256 << 20  # of all ranks together, in one call
+MAX_COLLECTIVES, MAX_BYTES = 10_000, 256 << 20  # of all ranks together, in one call
 KINDS = ("all_reduce", "broadcast")
+FORWARD_SHARE = 0.5  # of the time of a layer's backward pass
 
 
 class Computation(NamedTuple):
@@ -52,7 +57,7 @@ class Collective:
 
     @property
     def bytes(self) -> int:
-        """Size of the buffer."""
+        """Return the size of the buffer."""
         return self.size * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
@@ -69,12 +74,12 @@ class TrainingResult(RunResult):
 
     @property
     def reduced(self) -> list[Collective]:
-        """The all_reduces."""
+        """Return the all_reduces."""
         return [each for each in self.collectives if each.kind == "all_reduce"]
 
     @property
     def spans(self) -> list[Activity]:
-        """What the ranks computed, and what the network carried for each."""
+        """Return what the ranks computed, and what the network carried for each."""
         sums = [(nth, each) for nth, each in enumerate(self.reduced) if each.result is not None]
         carried = [Activity(r, REDUCE, nth, one.begin, one.end, one.bytes) for nth, one in sums for r in one.started]
         return self.computed + carried
@@ -99,7 +104,7 @@ class TrainingWorld(World):
         self.spans: list[Activity] = []
 
     def run(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> TrainingResult:
-        """As `World.run`. Raises Failed, too, if a rank has not computed everything."""
+        """Call a function as `World.run` does. Raises Failed, too, if a rank has not computed everything."""
         result = super().run(call, arguments, alone)
         for rank, expected in enumerate(self.computations):
             if self.computed[rank] < len(expected):
@@ -129,9 +134,9 @@ class TrainingWorld(World):
         if found.kind not in KINDS or array.dtype.kind != "f":
             raise ValueError
         self.bytes += array.nbytes
-        if number >= MOST_COLLECTIVES or self.bytes > MOST_BYTES:
-            raise Failed(f"too many collectives: expected at most {MOST_COLLECTIVES:,}, and {MOST_BYTES:,} bytes")
-        self._need_same(rank, number, found)
+        if number >= MAX_COLLECTIVES or self.bytes > MAX_BYTES:
+            raise Failed(f"too many collectives: expected at most {MAX_COLLECTIVES:,}, and {MAX_BYTES:,} bytes")
+        self._check_same(rank, number, found)
         self.collectives[number].arrays[rank.number] = array
         self.collectives[number].started[rank.number] = rank.clock
         self.started[rank.number] += 1
@@ -147,7 +152,7 @@ class TrainingWorld(World):
         done = self.computed[rank.number]
         return self.computations[rank.number][done - 1].step if done else -1
 
-    def _need_same(self, rank: Rank, number: int, found: Collective) -> None:
+    def _check_same(self, rank: Rank, number: int, found: Collective) -> None:
         """Note a new collective; raise Failed if other ranks have started another in its place."""
         if number == len(self.collectives):
             self.collectives.append(found)
@@ -183,7 +188,7 @@ class TrainingWorld(World):
                 rank.channel.send({"array": one.result})
 
     def deadlock(self, waiting: list[Rank]) -> str:
-        """Which collective was not started by all, and what the others do instead."""
+        """Say which collective was not started by all, and what the others do instead."""
         first = min(waiting, key=lambda rank: rank.collective or 0)
         number = first.collective or 0
         missing = [rank for rank in self.ranks if self.started[rank.number] <= number]
@@ -207,7 +212,7 @@ def _named(phase: object, layer: object) -> str:
 
 
 def timeline(spans: Iterable[Activity], rank: int = 0, width: int = 64) -> str:
-    """Three lanes, on which a digit is the number of a layer or of a bucket, modulo ten, and a dot is nothing.
+    """Draw three lanes, on which a digit is the number of a layer or of a bucket, modulo ten, and a dot is nothing.
 
     >>> parts = [("forward", 0, 0, 2), ("backward", 0, 2, 6), ("all-reduce", 0, 6, 7)]
     >>> print(timeline([Activity(0, *part) for part in parts], width=14))
@@ -226,3 +231,144 @@ def timeline(spans: Iterable[Activity], rank: int = 0, width: int = 64) -> str:
             lanes[span.what][at] = str(span.nth % 10)
     rows = [f"{what:<11}{''.join(lane)}" for what, lane in lanes.items()]
     return "\n".join([*rows, f"{'':<11}{(end - begin) * 1e3:.2f} ms"])
+
+
+class Shard(NamedTuple):
+    """One rank's part of a batch: a row for each sample, and the layers that are skipped."""
+
+    x: Array
+    y: Array
+    skip: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network: its widths, its parameters, and which layers are frozen or have the parameters of another.
+
+    ``parameters`` has the weight and the bias of each layer with parameters of its own. ``factors[step][layer]``
+    multiply the gradient that comes back through a layer, ``seconds[layer]`` is the time of its backward pass.
+    """
+
+    widths: tuple[int, ...]
+    parameters: tuple[Array, ...]
+    factors: Array
+    seconds: tuple[float, ...]
+    frozen: tuple[int, ...] = ()
+    tied: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers."""
+        return len(self.widths) - 1
+
+    @property
+    def owners(self) -> list[int]:
+        """Return the layers that have their own parameters."""
+        return [layer for layer in range(self.layers) if layer not in dict(self.tied)]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the parameters' names."""
+        return [f"the {what} of layer {layer}" for layer in self.owners for what in ("weight", "bias")]
+
+    @property
+    def trained(self) -> list[int]:
+        """Return the indices of the parameters that are not frozen."""
+        return [
+            2 * nth + which for nth, layer in enumerate(self.owners) if layer not in self.frozen for which in (0, 1)
+        ]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the bytes of each parameter that is not frozen."""
+        return [self.parameters[index].nbytes for index in self.trained]
+
+    def gradient(self, step: int, shards: Sequence[Shard]) -> list[Array]:
+        """Return the gradient of the batch's mean loss; zeros for parameters that are frozen."""
+        total = [np.zeros_like(each) for each in self.parameters]
+        for shard in shards:
+            self._add(step, shard, total)
+        samples = sum(len(shard.x) for shard in shards)
+        return [each / samples if index in self.trained else each * 0 for index, each in enumerate(total)]
+
+    def after(self, step: int, shards: Sequence[Shard], rate: float) -> "Model":
+        """Return the model after one step."""
+        found = self.gradient(step, shards)
+        changed = tuple(each - rate * slope for each, slope in zip(self.parameters, found, strict=True))
+        return replace(self, parameters=changed)
+
+    def computations(self, skips: Sequence[Sequence[int]]) -> list[Computation]:
+        """Return what a rank computes, in order, if it skips these layers in each step."""
+        computations = []
+        for step, skip in enumerate(skips):
+            used = [layer for layer in range(self.layers) if layer not in skip]
+            computations += [Computation(step, layer, "forward", FORWARD_SHARE * self.seconds[layer]) for layer in used]
+            for layer in reversed(used):
+                factor = float(self.factors[step, layer])
+                computations.append(Computation(step, layer, "backward", self.seconds[layer], factor))
+        return computations
+
+    def _index(self, layer: int) -> int:
+        return 2 * self.owners.index(dict(self.tied).get(layer, layer))
+
+    def _add(self, step: int, shard: Shard, total: list[Array]) -> None:
+        """Add the gradient of the sum of a shard's losses."""
+        used = [layer for layer in range(self.layers) if layer not in shard.skip]
+        inputs = [shard.x]
+        for layer in used:
+            at = self._index(layer)
+            out = inputs[-1] @ self.parameters[at].T + self.parameters[at + 1]
+            inputs.append(out if layer == self.layers - 1 else np.tanh(out))
+        slope = inputs[-1] - shard.y
+        for nth, layer in reversed(list(enumerate(used))):
+            if layer != self.layers - 1:
+                slope = slope * (1 - inputs[nth + 1] ** 2)
+            slope = slope * self.factors[step, layer]
+            at = self._index(layer)
+            total[at] += slope.T @ inputs[nth]
+            total[at + 1] += slope.sum(axis=0)
+            slope = slope @ self.parameters[at]
+
+
+def greedy(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Put parameters, the last first, into buckets of at most ``most`` bytes; a larger one has its own.
+
+    >>> greedy([50, 10, 40, 30, 200], 100)
+    [[4], [3, 2, 1], [0]]
+    """
+    buckets: list[list[int]] = []
+    for index in reversed(range(len(sizes))):
+        if not buckets or sum(sizes[each] for each in buckets[-1]) + sizes[index] > most:
+            buckets.append([])
+        buckets[-1].append(index)
+    return buckets
+
+
+def exposed(model: Model, network: Network, most: int) -> float:
+    """Return the seconds of a step's communication that buckets of at most ``most`` bytes cannot hide."""
+    buckets = greedy(model.sizes, most)
+    costs = [network.alpha + network.beta * sum(model.sizes[index] for index in bucket) for bucket in buckets]
+    return overlap.exposed([_ready(model, bucket) for bucket in buckets], costs)
+
+
+def _ready(model: Model, bucket: Sequence[int]) -> float:
+    """Return the seconds from a step's begin until backward has computed all gradients of a bucket."""
+    layer = min(model.owners[model.trained[index] // 2] for index in bucket)
+    todo = model.computations([()])
+    last = next(n for n, each in enumerate(todo) if (each.phase, each.layer) == ("backward", layer))
+    return sum(each.seconds for each in todo[: last + 1])
+
+
+def random_model(random: np.random.Generator, widths: Sequence[int], seconds: Sequence[float], steps: int) -> Model:
+    """Draw a model with random parameters."""
+    parameters = []
+    for inputs, outputs in pairwise(widths):
+        parameters += [random.standard_normal((outputs, inputs)) / inputs**0.5, random.standard_normal(outputs) / 4]
+    factors = random.uniform(0.7, 1.4, (steps, len(widths) - 1))
+    return Model(tuple(widths), tuple(parameters), factors, tuple(seconds))
+
+
+def random_shard(random: np.random.Generator, model: Model, samples: int, skip: tuple[int, ...] = ()) -> Shard:
+    """Draw a shard of random samples."""
+    x, y = (random.standard_normal((samples, width)) for width in (model.widths[0], model.widths[-1]))
+    return Shard(x, y, skip)

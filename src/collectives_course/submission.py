@@ -1,21 +1,114 @@
-"""What an assignment's criteria.py is written with: a criterion, the submission, data, and comparisons that teach."""
+"""What a student has handed in, and what an assignment's criteria.py checks it with.
 
-from collections.abc import Callable, Iterator, Sequence
+A student may change a folder while it is read. So a file is opened once, no link on the way to it is followed, and what
+was read is all that is looked at from then on.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives_course.messages import Network, RunResult
-from collectives_course.process import RankProcess
-from collectives_course.sandbox import Limits, SandboxError
+from collectives_course.sandbox import Limits, RankProcess, SandboxError
 from collectives_course.verdict import EndedError, Failed, TimedOut
-from collectives_course.world import World
+from collectives_course.world import Network, RunResult, World
 
-MOST_RANKS = 16
+MAX_FILE = 1 << 20
+MAX_RANKS = 16
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes to does not block
+REASONS = {
+    errno.ELOOP: "is a symbolic link, expected a file",
+    errno.ENOENT: "is missing in the submission",
+    errno.ENOTDIR: "is behind a symbolic link or a file, expected folders",
+    errno.ENXIO: "is a folder, a pipe or a device, expected a file",
+}
+
+
+class SubmissionError(ValueError):
+    """A submission that cannot be graded: a file is missing, empty, too large, a link or not readable."""
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """The files of a submission as they were read; or ``problem``, why they cannot be graded."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    problem: str = ""
+
+
+def submissions_in(folder: Path) -> list[Path]:
+    """List the folders in a class's folder, by name, links too. Raises ValueError if there is none."""
+    found = [each for each in _folders(folder) if not _is_skipped(each.name)]
+    if not found:
+        raise ValueError(f"submissions: got {folder}, expected a folder with a folder for each student")
+    return found
+
+
+def skipped(folder: Path) -> list[str]:
+    """List the names of folders that no student handed in: hidden ones, and what macOS puts into a zip."""
+    return [each.name for each in _folders(folder) if _is_skipped(each.name)]
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(folder / each.name for each in entries if each.is_symlink() or each.is_dir())
+    except OSError as error:
+        raise ValueError(
+            f"submissions: got {folder}, expected a folder with a folder for each: {error.strerror}"
+        ) from None
+
+
+def _is_skipped(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def read_files(folder: Path, names: Iterable[str]) -> HandedIn:
+    """Read the files of these names in a submission's folder, which is no link itself."""
+    try:
+        return HandedIn({name: _read(folder, name) for name in names})
+    except SubmissionError as error:
+        return HandedIn(problem=str(error))
+
+
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        with os.fdopen(_open(folder, name), "rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(MAX_FILE + 1)
+    except OSError as error:
+        why = REASONS.get(error.errno or 0, f"cannot be read: {error.strerror}")
+        raise SubmissionError(f"{name} {why}") from None
+    size = max(status.st_size, len(data))
+    if size > MAX_FILE:
+        raise SubmissionError(f"{name} has {size:,} bytes, expected at most {MAX_FILE:,}")
+    if not data.strip():
+        raise SubmissionError(f"{name} is empty: begin with the starter's file")
+    return data
+
+
+def _open(folder: Path, name: str) -> int:
+    """Open a regular file and return its descriptor. Raises OSError."""
+    *folders, last = PurePath(name).parts
+    inside = os.open(folder, READ | os.O_DIRECTORY)
+    try:
+        for each in folders:
+            outside, inside = inside, os.open(each, READ | os.O_DIRECTORY, dir_fd=inside)
+            os.close(outside)
+        file = os.open(last, READ, dir_fd=inside)
+    finally:
+        os.close(inside)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+    return file
 
 
 @dataclass
@@ -24,7 +117,7 @@ class Submission:
 
     ``variant`` has the numbers that the assignment's seed gives; ``file`` and those around it may show them. The data
     of tests come from ``random``, whose secret no rank sees: the same data for the same secret. ``limit``: the seconds
-    that a rank may use in all calls together (`collectives_course.channel`).
+    that a rank may use in all calls together (`collectives_course.world`).
     """
 
     folder: Path
@@ -65,33 +158,33 @@ class Submission:
         return playing.run(function, [list(arguments)], alone=True).values[0]
 
     def ranks(self, p: int) -> list[RankProcess]:
-        """The processes of the first p ranks, started when they are first needed."""
-        if not 1 <= p <= MOST_RANKS:
-            raise ValueError(f"ranks: got {p}, expected 1 to {MOST_RANKS}")
+        """Return the processes of the first p ranks, started when they are first needed."""
+        if not 1 <= p <= MAX_RANKS:
+            raise ValueError(f"ranks: got {p}, expected 1 to {MAX_RANKS}")
         old = len(self._processes)
         while len(self._processes) < p:
             self._processes.append(RankProcess(self.folder, self.limits, self.sandboxed))
         for process in self._processes[old:]:
             try:
-                process.need_ready()
+                process.wait_until_ready()
             except EndedError as error:
-                self._need_idle(old)
+                self._check_idle(old)
                 raise SandboxError(f"the sandbox does not work: {error}") from None
         return self._processes[:p]
 
-    def _need_idle(self, old: int) -> None:
+    def _check_idle(self, old: int) -> None:
         """Raise TimedOut if ranks that have returned compute all the same, which may keep others from starting."""
         for rank, process in enumerate(self._processes[:old]):
             process.channel.meter.look()
-            self._need_time(f"rank {rank} computes after it has returned, and", process)
+            self._check_time(f"rank {rank} computes after it has returned, and", process)
 
     def charge(self, seconds: float, what: str) -> None:
         """Count the grader's work on what the submission returned, such as a proof, as the submission's time."""
         (process,) = self.ranks(1)
         process.channel.meter.spent += seconds
-        self._need_time(f"{what}: to make and to prove it", process)
+        self._check_time(f"{what}: to make and to prove it", process)
 
-    def _need_time(self, what: str, process: RankProcess) -> None:
+    def _check_time(self, what: str, process: RankProcess) -> None:
         if process.channel.meter.spent > self.limit:
             raise TimedOut(f"{what} has used the {self.limit:g} s that a rank has for a criterion")
 
@@ -119,21 +212,21 @@ class Criterion:
 
 
 def random_buffers(submission: Submission, p: int, n: int) -> list[NDArray[np.float64]]:
-    """A buffer of n whole numbers for each rank, as float64: sums are exact in any order, and no two are alike."""
+    """Draw n whole numbers for each rank, as float64: sums are exact in any order, and no two are equal."""
     values = submission.random.permutation(max(1, p * n) * 4)[: p * n].astype(np.float64)
     return list(values.reshape(p, n))
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Within it an error is the fault of the value that the submission returned: raises Failed. ``what`` names it."""
+    """Raise Failed for errors within, as the fault of the value that the submission returned; ``what`` names it."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise Failed(f"{what}: the value returned cannot be read: {type(error).__name__}: {error}") from None
 
 
-def need_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, argument: int = 0) -> None:
+def check_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, argument: int = 0) -> None:
     """Raise Failed unless this argument of every rank is as expected now; names the first wrong rank and element.
 
     Whole numbers are compared exactly: of large ones the tolerance of floats would hide what rounding has lost.
@@ -148,7 +241,7 @@ def need_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, a
             raise Failed(f"{what}: rank {rank}, {_difference(found, wanted, wrong)}")
 
 
-def need_bounds(submission: Submission, n: int, p: int) -> None:
+def check_bounds(submission: Submission, n: int, p: int) -> None:
     """Raise Failed, with half of the points, unless ``bounds(n, p)`` cuts n elements evenly, larger chunks first."""
     told = submission.call("bounds", n, p)
     found = told.tolist() if isinstance(told, np.ndarray) else told
