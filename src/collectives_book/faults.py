@@ -28,10 +28,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from collectives.emulator import Cluster, cluster
 from collectives.files import replace
-from collectives.logs.flight.pickled import load
-from collectives.logs.read import read
 from collectives.processes import end
 from collectives.torch_backend import flight
+from collectives_logs.flight_dump import load
+from collectives_logs.read import read
 
 HOSTS, RUNS, SEED = 4, 10, 33
 STEPS, AT, ELEMENTS = 8, 5, 1 << 14

@@ -19,7 +19,7 @@ MAY_NAME |= {"collectives/cli/export.py"}
 MAY_NAME |= {f"collectives_book/data_parallel/{name}.py" for name in ("training", "experiment", "figures")}
 MAY_NAME |= {"collectives_book/train_digits.py"}
 # In PyTorch's dumps gloo's calls, whoever made them, have states of their own.
-MAY_NAME |= {"collectives/logs/flight/dump.py"}
+MAY_NAME |= {"collectives_logs/flight_dump.py"}
 
 
 def own_files() -> set[str]:

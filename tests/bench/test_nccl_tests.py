@@ -11,8 +11,8 @@ from collectives.bench import Row, Settings
 from collectives.bench import table as bench_table
 from collectives.cli import bench as verb
 from collectives.launch import RankError
-from collectives.logs.benchmarks.text import tables
-from collectives.logs.finding import numbered
+from collectives_logs.benchmark_tables import printed_tables
+from collectives_logs.finding import numbered
 from command import Capture, run
 
 # What each line of nccl-tests' output may be, after its printf formats; a row has thirteen columns.
@@ -67,7 +67,7 @@ def test_a_parser_of_nccl_tests_and_our_own_reader_take_the_table(capsys: Captur
         assert [row[1] for row in rows] == [str(size // 2 // parts) for size in sizes]
         assert {row[2:5] for row in rows} == {("half", "none" if name == "alltoall" else "sum", "-1")}
         assert {(row[8], row[12]) for row in rows} == {("0", "" if name == "alltoall" else "0")}
-    read = list(tables(numbered(out.splitlines(), "bench.log"), []))
+    read = list(printed_tables(numbered(out.splitlines(), "bench.log"), []))
     assert [(each.collective, each.ranks, len(each.nbytes)) for each in read] == [
         ("all_reduce", 3, 5),
         ("all_to_all", 3, 5),

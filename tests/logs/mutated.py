@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from collectives.cli import main
-from collectives.logs.finding import Finding, LogError
-from collectives.logs.read import read
+from collectives_logs.finding import Finding, LogError
+from collectives_logs.read import read
 from logs import benchmark_logs, flight_dumps, nccl_logs, test_inspector_files, test_ras_reports, traces
 from logs.test_nccl_logs import JOBS
 

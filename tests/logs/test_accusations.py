@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from collectives.logs.finding import Finding, numbered
-from collectives.logs.nccl.findings import findings
-from collectives.logs.nccl.lines import begins
-from collectives.logs.nccl.lines import read as read_lines
-from collectives.logs.read import read as read_files
+from collectives_logs.finding import Finding, numbered
+from collectives_logs.nccl import begins
+from collectives_logs.nccl import read as read_lines
+from collectives_logs.nccl_findings import findings
+from collectives_logs.read import read as read_files
 from logs.nccl_logs import Job, call, head, lines
 
 E = "[E1019 10:18:52.123456789 ProcessGroupNCCL.cpp:{}] "
@@ -379,7 +379,7 @@ LAUNCHERS: dict[str, Callable[[str], str]] = {
     "name", ["a rank that had not enqueued the call", "out of memory, then a timeout", "torch's analyser"]
 )
 def test_what_a_launcher_prints_before_a_line_does_not_matter(name: str, launcher: str) -> None:
-    from collectives.logs.finding import COLOURS
+    from collectives_logs.finding import COLOURS
 
     truth = TRUTHS[name]
     log = [COLOURS.sub("", LAUNCHERS[launcher](line)) for line in truth.log]

@@ -13,10 +13,9 @@ import pytest
 
 from collectives.cli import main
 from collectives.contracts import CONTRACTS
-from collectives.logs.benchmarks.findings import begins, findings, tables_of
-from collectives.logs.benchmarks.table import Table
-from collectives.logs.benchmarks.text import tables
-from collectives.logs.finding import Finding, numbered
+from collectives_logs.benchmark_tables import Table, printed_tables
+from collectives_logs.benchmarks import begins, findings, tables_of
+from collectives_logs.finding import Finding, numbered
 from logs import benchmark_logs as make
 from logs.benchmark_logs import Run, text
 
@@ -27,7 +26,7 @@ PAIR_SIZES = tuple(1 << power for power in range(10, 31))
 
 
 def read(*logs: str) -> list[Table]:
-    return [table for log in logs for table in tables(numbered(log.splitlines(), "all.log"), [])]
+    return [table for log in logs for table in printed_tables(numbered(log.splitlines(), "all.log"), [])]
 
 
 def faults(*logs: str) -> list[Finding]:

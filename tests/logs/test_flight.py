@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from collectives.cli import main
-from collectives.logs.finding import Finding, LogError
-from collectives.logs.flight.agreement import disagreement
-from collectives.logs.flight.dump import Entry, Shapes, read
-from collectives.logs.flight.findings import findings_of
-from collectives.logs.flight.pickled import load
+from collectives_logs.finding import Finding, LogError
+from collectives_logs.flight import findings_of
+from collectives_logs.flight_calls import disagreement
+from collectives_logs.flight_dump import Entry, Shapes, load, read
 from logs.flight_dumps import OTHERS, Dumps, Job, Step, dumps, job, written
 
 FORMS = ("pickle", "json")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from collectives.cli import main
-from collectives.logs.finding import Finding
-from collectives.logs.inspector import begins, findings_of
-from collectives.logs.json_stream import plain
+from collectives_logs.finding import Finding
+from collectives_logs.inspector import begins, findings_of
+from collectives_logs.json_stream import plain
 
 RANKS = 4
 Record = dict[str, Any]

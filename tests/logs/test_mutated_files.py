@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from collectives.logs.read import KINDS
+from collectives_logs.read import KINDS
 from logs.mutated import FORMATS
 from places import ROOT
 

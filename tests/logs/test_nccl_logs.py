@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from collectives import verify
-from collectives.logs.finding import Finding, Place, lines_of, numbered
-from collectives.logs.nccl.channels import loaded_nodes, orders, ring_schedule, tree_schedule
-from collectives.logs.nccl.channels import parents as found_parents
-from collectives.logs.nccl.findings import findings
-from collectives.logs.nccl.lines import read as read_lines
-from collectives.logs.nccl.log import Log, Process
+from collectives_logs.finding import Finding, Place, lines_of, numbered
+from collectives_logs.nccl import NcclLog, Process
+from collectives_logs.nccl import read as read_lines
+from collectives_logs.nccl_findings import findings, loaded_nodes, orders, ring_schedule, tree_schedule
+from collectives_logs.nccl_findings import parents as found_parents
 from logs.nccl_logs import Job, call, head, lines, parents, watchdog
 
 JOBS = [
@@ -26,7 +25,7 @@ JOBS = [
 ]
 
 
-def read(log: list[str]) -> Log:
+def read(log: list[str]) -> NcclLog:
     return read_lines(numbered(log, "job.log"))
 
 

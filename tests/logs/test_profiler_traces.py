@@ -12,13 +12,10 @@ import numpy as np
 import pytest
 
 from collectives.cli import main
-from collectives.logs.finding import Finding
-from collectives.logs.json_stream import CHUNK, MOST_BROKEN, objects, plain
-from collectives.logs.kineto.events import begins, read
-from collectives.logs.kineto.findings import findings_of
-from collectives.logs.kineto.intervals import shared, union
-from collectives.logs.names import collective_of
-from collectives.logs.waiting import waiting
+from collectives_logs.calls import waiting
+from collectives_logs.finding import Finding, collective_of
+from collectives_logs.json_stream import CHUNK, MOST_BROKEN, objects, plain
+from collectives_logs.kineto import begins, findings_of, read, shared, union
 from logs.traces import RING, Event, all_reduce, event, gemm, step, text, training, write
 
 

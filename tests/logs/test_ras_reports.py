@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from collectives.cli import main
-from collectives.logs.finding import Finding, numbered
-from collectives.logs.ras.findings import findings
-from collectives.logs.ras.report import begins, read
+from collectives_logs.finding import Finding, numbered
+from collectives_logs.ras import begins, findings, read
 
 VERSION = ["NCCL version 2.26.2 compiled with CUDA 12.6", "CUDA runtime version 12060, driver version 12060", ""]
 SUMMARY = """Job summary

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collectives.cli import main
-from collectives.logs.read import KINDS, MOST_FILES
+from collectives_logs.read import KINDS, MOST_FILES
 from logs import benchmark_logs, mutated
 from logs.flight_dumps import dumps, job, written
 from logs.nccl_logs import Job, lines, watchdog
@@ -150,7 +150,7 @@ import sys
 class Without:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top not in (*sys.stdlib_module_names, "collectives", "numpy"):
+        if top not in (*sys.stdlib_module_names, "collectives", "collectives_logs", "numpy"):
             raise ModuleNotFoundError(f"No module named {top!r}", name=top)
 
 sys.meta_path.insert(0, Without())

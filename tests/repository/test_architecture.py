@@ -22,7 +22,7 @@ import collectives
 from places import ROOT, script
 
 SOURCE = Path(collectives.__file__).parents[1]
-PACKAGES = ("collectives", "collectives_book", "collectives_course")
+PACKAGES = ("collectives", "collectives_book", "collectives_course", "collectives_logs")
 # A cell whose code a page hides, or shows folded.
 HIDDEN = re.compile(r"\b(?:remove-input|remove-cell|hide-input)\b")
 
@@ -50,6 +50,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
 # One import that breaks each rule.
 BREAKS = {
     "The book and the course": ("collectives_course/wire.py", "import collectives_book"),
+    "The course reads": ("collectives_course/verdict.py", "import collectives_logs"),
+    "Logs are read": ("collectives_logs/ras.py", "import collectives.bench"),
     "Imports point down": ("collectives/units.py", "from collectives import grid"),
     "No circle": ("collectives/figures/style.py", "from collectives.figures import schedules"),
     "Readers of a schedule": ("collectives/backends/p2p/__init__.py", "from collectives.verify import verify"),
@@ -161,7 +163,7 @@ EXECUTES |= {"broadcast_object_list", "scatter_object_list", "send_object_list",
 # plain values alone, the other one writes them.
 WHERE = {
     "runpy": {"collectives.algorithms.from_file"},
-    "pickle": {"collectives.logs.flight.pickled", "collectives.torch_backend.flight"},
+    "pickle": {"collectives_logs.flight_dump", "collectives.torch_backend.flight"},
 }
 
 

@@ -13,8 +13,8 @@ from torch.profiler import profile
 
 import collectives.torch_backend
 from collectives.backends.background import Work
-from collectives.logs.kineto.events import read
 from collectives.torch_backend.group import Group
+from collectives_logs.kineto import read
 
 LIMIT = 60.0  # seconds
 

@@ -13,9 +13,9 @@ import torch
 from torch import distributed as dist
 
 from collectives.launch import launch
-from collectives.logs.finding import Finding
-from collectives.logs.flight.findings import findings_of
 from collectives.torch_backend import flight
+from collectives_logs.finding import Finding
+from collectives_logs.flight import findings_of
 from places import TASKS
 from sweep import each
 

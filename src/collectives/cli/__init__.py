@@ -29,7 +29,6 @@ OWN = {
     "bound": "the least time of a collective on a machine's links, and the cut that sets it",
     "error": "how far its sums of floats are from the exact ones",
     "synthesize": "find a schedule with few steps for a topology, or prove that none exists",
-    "read": "a job's logs and dumps: what they say, what is wrong, what to try",
     "export": "a schedule for the tools of others",
     "bench-simulator": "how fast `simulate` is, up to a million ranks (minutes)",
     "calibrate": "measure a link between two ranks: a machine for `simulate`",
@@ -111,7 +110,7 @@ def _missing(verb: str, module: str) -> str:
 
 def _parsed(typed: list[str]) -> argparse.Namespace:
     """The arguments of a command. Raises UsageError for an unknown verb or option, with the nearest known one."""
-    if typed and not typed[0].startswith("-") and typed[0] not in OWN and typed[0] not in verbs():
+    if typed and not typed[0].startswith("-") and typed[0] not in OWN and typed[0] not in _added():
         raise UsageError(unknown("command", typed[0], verbs()))
     of = parser(typed[:1])
     arguments, rest = of.parse_known_args(typed)
@@ -133,13 +132,14 @@ def _options(verb: str) -> list[str]:
 def parser(needed: Collection[str]) -> argparse.ArgumentParser:
     """The parser of the verbs, with the arguments of those ``needed``.
 
-    Other packages' verbs are looked up only where one of them is needed, or none at all, as for ``--help``.
+    Other packages' verbs are imported only where they are needed, or none at all is, as for ``--help``.
     """
     top = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
     release = next((ours.version for ours in distributions(name=DISTRIBUTION)), "as a folder, not installed")
     top.add_argument("--version", action="version", version=f"{DISTRIBUTION} {release}")
     commands = top.add_subparsers(required=True, metavar="COMMAND", dest="verb")
-    known = OWN if needed and OWN.keys() >= set(needed) else verbs()
+    others = () if needed and OWN.keys() >= set(needed) else sorted(_added().keys() & set(needed)) or _added()
+    known = OWN | {verb: _first_line(verb) for verb in others}
     for verb, text in known.items():
         of_verb = commands.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if verb in needed:

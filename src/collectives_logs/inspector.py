@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from collectives.bounds import busbw
 from collectives.contracts import CONTRACTS
-from collectives.logs import waiting
-from collectives.logs.finding import MOST_NAMED, Finding, Place, named, ranks
-from collectives.logs.json_stream import Object, as_count, as_object, objects, texts
-from collectives.logs.names import collective_of
 from collectives.units import MOST_RANKS, duration, format_bytes, many
+from collectives_logs.calls import waiting_findings
+from collectives_logs.finding import MOST_NAMED, Finding, Place, collective_of, named, ranks
+from collectives_logs.json_stream import Object, as_count, as_object, objects, texts
 
 # What is kept of all files: calls, groups of calls, and algorithms.
 MOST_CALLS, MOST_GROUPS, MOST_CHOICES = 1 << 23, 1 << 16, 64
@@ -34,7 +33,7 @@ LARGE, SLOW = 1 << 16, 2.0
 BEGINS = re.compile(r'"(?:coll_perf|p2p_perf|dump_stats)"\s*:\s*\{')
 
 
-class Key(NamedTuple):
+class SeriesKey(NamedTuple):
     """Calls of one rank that have the same series of numbers."""
 
     communicator: str
@@ -43,7 +42,7 @@ class Key(NamedTuple):
 
 
 @dataclass
-class Calls:
+class CallSeries:
     """Their numbers, microseconds, and bytes of the whole buffer."""
 
     size: int
@@ -54,10 +53,10 @@ class Calls:
 
 
 @dataclass
-class Log:
+class InspectorLog:
     """All that the files say."""
 
-    calls: dict[Key, Calls] = field(default_factory=dict)
+    calls: dict[SeriesKey, CallSeries] = field(default_factory=dict)
     hosts: dict[tuple[str, int], str] = field(default_factory=dict)  # by communicator and rank
     choices: Counter[str] = field(default_factory=Counter)
     by_cpu: int = 0  # calls whose time is the CPU's
@@ -81,9 +80,9 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
     yield from _waiting(log)
 
 
-def read(paths: Sequence[Path]) -> Log:
+def read(paths: Sequence[Path]) -> InspectorLog:
     """The calls in these files. Raises OSError."""
-    log = Log()
+    log = InspectorLog()
     for path in paths:
         header: Object = {}
         dropped: dict[str, int] = {}
@@ -101,17 +100,17 @@ def read(paths: Sequence[Path]) -> Log:
     return log
 
 
-def _call(log: Log, header: Object, kind: str, perf: Object, place: Place) -> None:
+def _call(log: InspectorLog, header: Object, kind: str, perf: Object, place: Place) -> None:
     size, rank, time = as_count(header.get("n_ranks")), as_count(header.get("rank")), perf.get(f"{kind}_exec_time_us")
     if not perf or not 0 <= rank < size <= MOST_RANKS or not isinstance(time, (int, float)) or not 0 <= time < 1e15:
         return
     name, collective = str(header.get("id"))[:80], collective_of(str(perf.get(kind)))
-    key = Key(name, collective, rank)
+    key = SeriesKey(name, collective, rank)
     log.kept += 1
     if log.kept > MOST_CALLS or (len(log.calls) >= MOST_GROUPS and key not in log.calls):
         log.left_out += 1
         return
-    calls = log.calls.setdefault(key, Calls(size, place))
+    calls = log.calls.setdefault(key, CallSeries(size, place))
     calls.numbers.append(as_count(perf.get(f"{kind}_sn")))
     calls.times.append(float(time))
     parts = size if collective in ("all_gather", "reduce_scatter") else 1
@@ -123,9 +122,9 @@ def _call(log: Log, header: Object, kind: str, perf: Object, place: Place) -> No
         log.choices[choice if choice in log.choices or len(log.choices) < MOST_CHOICES else "others"] += 1
 
 
-def _job(log: Log) -> Iterator[Finding]:
+def _job(log: InspectorLog) -> Iterator[Finding]:
     """The communicators, and what is missing."""
-    members: dict[str, dict[int, Calls]] = {}
+    members: dict[str, dict[int, CallSeries]] = {}
     for key, calls in log.calls.items():
         members.setdefault(key.communicator, {}).setdefault(key.rank, calls)
     for name, by_rank in [*members.items()][:MOST_NAMED]:
@@ -158,7 +157,7 @@ class Rates(NamedTuple):
     at: Place
 
 
-def _rates(log: Log) -> dict[tuple[str, int, int], Rates]:
+def _rates(log: InspectorLog) -> dict[tuple[str, int, int], Rates]:
     """By collective, ranks and bytes."""
     found: dict[tuple[str, int, int], list[tuple[NDArray[np.float64], Place]]] = {}
     for key, calls in log.calls.items():
@@ -177,7 +176,7 @@ def _rates(log: Log) -> dict[tuple[str, int, int], Rates]:
     return rates
 
 
-def _collectives(log: Log) -> Iterator[Finding]:
+def _collectives(log: InspectorLog) -> Iterator[Finding]:
     rates = _rates(log)
     for (collective, p, nbytes), rate in sorted(rates.items(), key=lambda one: -one[1].seconds)[:MOST_NAMED]:
         found = f"{collective} of {format_bytes(nbytes)} on {many(p, 'rank')}: {many(rate.calls, 'call')}"
@@ -191,7 +190,7 @@ def _collectives(log: Log) -> Iterator[Finding]:
         yield Finding("choice", named([f"{name} ({count:,})" for name, count in log.choices.most_common()]))
 
 
-def _slow_sizes(log: Log) -> Iterator[Finding]:
+def _slow_sizes(log: InspectorLog) -> Iterator[Finding]:
     """Sizes that a smaller one beats: the larger a message, the nearer it comes to the links' rate."""
     best: dict[tuple[str, int], tuple[float, int]] = {}
     for (collective, p, nbytes), rate in sorted(_rates(log).items(), key=lambda one: one[0]):
@@ -208,18 +207,18 @@ def _slow_sizes(log: Log) -> Iterator[Finding]:
         best[collective, p] = max((fastest, size), (rate.median, nbytes))
 
 
-def _waiting(log: Log) -> Iterator[Finding]:
+def _waiting(log: InspectorLog) -> Iterator[Finding]:
     """Calls that all ranks of the files have, matched by number."""
-    groups: dict[tuple[str, str], dict[int, Calls]] = {}
+    groups: dict[tuple[str, str], dict[int, CallSeries]] = {}
     for key, calls in log.calls.items():
         groups.setdefault((key.communicator, key.collective), {})[key.rank] = calls
     for (name, collective), members in groups.items():
         order = sorted(members)
         names = [(f"rank {rank} of {name} on {log.hosts[name, rank]}", members[rank].place) for rank in order]
-        yield from waiting.findings(collective, names, _matched([members[rank] for rank in order]))
+        yield from waiting_findings(collective, names, _matched([members[rank] for rank in order]))
 
 
-def _matched(members: Sequence[Calls]) -> NDArray[np.float64]:
+def _matched(members: Sequence[CallSeries]) -> NDArray[np.float64]:
     """Microseconds by rank and call, of the calls that all have."""
     firsts = [np.unique(np.asarray(calls.numbers), return_index=True) for calls in members]
     common = firsts[0][0]

@@ -1,21 +1,151 @@
-"""A log of NCCL (NCCL_DEBUG=INFO or TRACE), read line by line: ranks, rings, trees, connections, settings, calls.
-
-Formats of NCCL 2.2 to 2.30 are known, as `init.cc`, `enqueue.cc`, `graph/connect.cc` and `transport/` print them. Lines
-of other programs are counted and passed over, but for those that say why the job fails; lines of several ranks may be
-interleaved, and any may be wrapped or cut short. Memory is that of what is found, not of the file.
-"""
+"""The forms of lines that say why a job fails: `forms.toml` has what follows from each, and what to try."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib import resources
 from itertools import zip_longest
+from typing import NamedTuple
 
-from collectives.logs.finding import COLOURS, Line, Place, named
-from collectives.logs.nccl.forms import ANYWHERE, BESIDE, IN_NCCL, WORDS, form_of
-from collectives.logs.nccl.log import NOBODY, Communicator, Edges, Graph, Log, Process, Said, Setting
-from collectives.logs.nccl.torch_lines import is_torch
+from collectives_logs.finding import COLOURS, Line, Place, named
+from collectives_logs.watchdog import WatchdogLog, is_torch
+
+# How near to the cause a line is: it names one, follows from another process's, or only names a result.
+CAUSE, CONSEQUENCE, RESULT = WEIGHTS = ("cause", "consequence", "result")
+
+
+class Form(NamedTuple):
+    """A form of a line; `follows` is true of every such line, whatever else the file says."""
+
+    text: re.Pattern[str]
+    follows: str = ""
+    next: str = ""
+    kind: str = "failed"
+    weight: str = CAUSE
+
+
+TABLE = tomllib.loads((resources.files(__package__) / "forms.toml").read_text(encoding="utf8"))
+WORDS: tuple[str, ...] = tuple(TABLE["words"])  # of which any line that is read has one
+
+
+def _forms(rows: list[dict[str, str]]) -> tuple[Form, ...]:
+    """Return the forms of a part of the table; a space in a pattern may be a line's end."""
+    patterns = (re.sub(r" (?![*?+{])", r"\\s*", row["text"]) for row in rows)
+    return tuple(
+        Form(**row | {"text": re.compile(text, re.DOTALL)})  # type: ignore[arg-type]
+        for text, row in zip(patterns, rows, strict=True)
+    )
+
+
+IN_NCCL, ANYWHERE, BESIDE = (_forms(TABLE[name]) for name in ("nccl", "anywhere", "beside"))
+
+
+def form_of(text: str, forms: tuple[Form, ...] = IN_NCCL + ANYWHERE) -> Form | None:
+    """Return the first form that a text has, or None.
+
+    >>> form_of("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000").kind, form_of("hello")
+    ('failed', None)
+    """
+    return next((form for form in forms if form.text.search(text)), None)
+
+
+class Process(NamedTuple):
+    """Who wrote a line: a host, a process of it, and the process's device."""
+
+    host: str
+    pid: int
+    device: int
+
+
+NOBODY = Process("", 0, 0)
+
+
+class LogMessage(NamedTuple):
+    """A warning or error: its first line, who said it, and the form that it has; None for one that is not known."""
+
+    at: Place
+    process: Process
+    text: str
+    form: Form | None
+
+
+class RingSearch(NamedTuple):
+    """The rings that NCCL's search found: channels, GB/s of each inside a node; and the GB/s of a GPU's links."""
+
+    channels: int
+    rate: float
+    most: float
+
+
+class TreeEdges(NamedTuple):
+    """A rank's place in a tree: its parent, None for the root, and its children."""
+
+    parent: int | None
+    children: tuple[int, ...]
+
+
+@dataclass
+class LoggedCommunicator:
+    """What was printed about one communicator; every value has the number of the line that says it."""
+
+    name: str
+    size: int
+    is_named: bool = True  # by an identifier of NCCL's, or by its size
+    is_several: bool = False  # of one size, without identifiers that would tell them apart
+    processes: dict[int, Process] = field(default_factory=dict)  # by rank
+    complete: dict[int, Place] = field(default_factory=dict)  # by rank: the line of "Init COMPLETE"
+    rings: dict[int, tuple[tuple[int, ...], Place]] = field(default_factory=dict)  # by channel
+    trees: dict[int, dict[int, tuple[TreeEdges, Place]]] = field(default_factory=dict)  # by channel and rank
+    connections: dict[tuple[int, int, int], tuple[str, Place]] = field(default_factory=dict)  # channel, from, to
+    # By channel and sender: the first that it connects to. NCCL connects rings before trees.
+    successors: dict[tuple[int, int], int] = field(default_factory=dict)
+    graph: tuple[RingSearch, Place] | None = None
+    told: int = 0  # on how many nodes it is, where NCCL prints that
+
+    @property
+    def nodes(self) -> int:
+        """On how many nodes it is at least."""
+        return max(self.told, len({process.host for process in self.processes.values()}))
+
+    @property
+    def is_one_node(self) -> bool:
+        """Whether all its ranks share a node, as far as the log shows it."""
+        return self.nodes == 1 and (self.told == 1 or len(self.processes) == self.size)
+
+
+class Setting(NamedTuple):
+    """A value that processes have, and the first line of it."""
+
+    processes: set[Process]
+    at: Place
+
+
+@dataclass
+class NcclLog:
+    """All that was found."""
+
+    lines: int = 0
+    own: int = 0  # lines of NCCL
+    communicators: dict[str, LoggedCommunicator] = field(default_factory=dict)
+    versions: dict[str, Setting] = field(default_factory=dict)
+    networks: dict[str, Setting] = field(default_factory=dict)
+    environment: dict[str, dict[str, Setting]] = field(default_factory=dict)  # by variable and value
+    nics: dict[str, Setting] = field(default_factory=dict)
+    bridges: dict[str, Setting] = field(default_factory=dict)  # what uses Docker's bridge
+    said: list[LogMessage] = field(default_factory=list)
+    torch: WatchdogLog = field(default_factory=WatchdogLog)
+    has_geforce: bool = False
+    choices: dict[tuple[str, int, str, str], tuple[int, Place]] = field(default_factory=dict)  # how often, first line
+    calls: dict[tuple[str, Process], tuple[int, str, Place]] = field(default_factory=dict)  # the last
+
+    @property
+    def is_told(self) -> bool:
+        """Return True if a line of a known form, or torch's watchdog, says that the job fails."""
+        return bool(self.torch.kept) or any(said.form is not None for said in self.said)
+
 
 # What is kept at most: ranks of a communicator, its connections, warnings, and different values of anything else.
 MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1 << 14, 1 << 14
@@ -84,15 +214,15 @@ def is_own(text: str) -> bool:
     return bool(is_one) or is_torch(re.sub(r"\s+", "", text))
 
 
-def read(lines: Iterable[Line]) -> Log:
+def read(lines: Iterable[Line]) -> NcclLog:
     """Return the log in these lines.
 
-    >>> from collectives.logs.finding import numbered
+    >>> from collectives_logs.finding import numbered
     >>> log = ["n1:7:7 [0] NCCL INFO Channel 00/02 : 0 1", "n1:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2"]
     >>> [one.rings for one in read(numbered(log, "job.log")).communicators.values()]
     [{0: ((0, 1), Place(file='job.log', line=1))}]
     """
-    reader = _Reader()
+    reader = _LogReader()
     for at, text in lines:
         reader.log.lines += 1
         reader.log.has_geforce = reader.log.has_geforce or GEFORCE.search(text) is not None
@@ -115,20 +245,20 @@ class _Record:
     texts: list[str] = field(default_factory=list)
 
 
-class _Reader:
+class _LogReader:
     """The log so far, the communicator of each process, and what older versions print before they name it."""
 
     def __init__(self) -> None:
-        self.log = Log()
-        self.now: dict[Process, Communicator] = {}
-        self.early: dict[Process, list[tuple[int, Callable[[Communicator], None]]]] = {}
+        self.log = NcclLog()
+        self.now: dict[Process, LoggedCommunicator] = {}
+        self.early: dict[Process, list[tuple[int, Callable[[LoggedCommunicator], None]]]] = {}
         self.waiting = 0
         self.finished: set[Process] = set()  # whose next rings belong to a communicator that is not named yet
         self.links: dict[Process, float] = {}
         self.records: dict[str, _Record] = {}  # of each writer
         self.file = ""
         self.newest = ""  # who began a record last
-        self.pointers: dict[tuple[str, int, str], Communicator] = {}  # by host, process and NCCL's address of it
+        self.pointers: dict[tuple[str, int, str], LoggedCommunicator] = {}  # by host, process and NCCL's address of it
 
     def text(self, at: Place, text: str) -> None:
         """Read a line: those of NCCL in it, of which one may begin inside another, or a piece of another record."""
@@ -176,15 +306,15 @@ class _Reader:
         form = (last and form_of(last[1], IN_NCCL)) or form_of(whole, ANYWHERE + BESIDE)
         shown = shown if form and form.next else record.texts[0]
         if form and not (is_known and form.kind == "timeout"):
-            self.said(Said(record.at, record.process, last[1] if last else shown, form))
+            self.said(LogMessage(record.at, record.process, last[1] if last else shown, form))
 
-    def said(self, said: Said) -> None:
+    def said(self, said: LogMessage) -> None:
         if len(self.log.said) < MOST_WARNINGS:
             self.log.said.append(said._replace(text=said.text[:MOST_SHOWN]))
 
     def line(self, at: Place, process: Process, level: str, source: str | None, text: str) -> None:
         if level == "WARN" or "No route to host" in text:  # NCCL tries that again for minutes
-            self.said(Said(at, process, text, form_of(f"{source or ''}{text[:MOST_READ]}", IN_NCCL)))
+            self.said(LogMessage(at, process, text, form_of(f"{source or ''}{text[:MOST_READ]}", IN_NCCL)))
         for pattern, method in PATTERNS:
             if found := pattern.search(text):
                 method(self, at, process, found)
@@ -227,7 +357,7 @@ class _Reader:
             name = told[1] if told else f"{size} ranks"
             if name not in self.log.communicators and len(self.log.communicators) >= MOST_VALUES:
                 return
-            here = self.log.communicators.setdefault(name, Communicator(name, size, told is not None))
+            here = self.log.communicators.setdefault(name, LoggedCommunicator(name, size, told is not None))
             if told and before is not None and not before.is_named and before.size == size:
                 self._join(before, here)
         here.is_several |= told is None and here.processes.get(rank, process) != process
@@ -245,7 +375,7 @@ class _Reader:
         for _, act in self.early.pop(process, []):
             act(here)
 
-    def _join(self, unnamed: Communicator, here: Communicator) -> None:
+    def _join(self, unnamed: LoggedCommunicator, here: LoggedCommunicator) -> None:
         """What was printed before the communicator's identifier belongs to it."""
         self.log.communicators.pop(unnamed.name, None)
         for name in ("rings", "trees", "connections", "successors"):
@@ -260,13 +390,13 @@ class _Reader:
         for channel, *parts in TREE.findall(found.string):
             down, rank, up = parts[:3] if parts[0] else parts[:2:-1]
             children = tuple(int(child) for child in down.split("/") if int(child) >= 0)
-            edges = Edges(int(up) if int(up) >= 0 else None, children)
+            edges = TreeEdges(int(up) if int(up) >= 0 else None, children)
             self._place(at, process, int(channel), int(rank), edges)
 
-    def _place(self, at: Place, process: Process, channel: int, rank: int, edges: Edges) -> None:
+    def _place(self, at: Place, process: Process, channel: int, rank: int, edges: TreeEdges) -> None:
         least = 1 + max(rank, edges.parent or 0, *edges.children, 0)
 
-        def act(here: Communicator) -> None:
+        def act(here: LoggedCommunicator) -> None:
             here.trees.setdefault(channel, {}).setdefault(rank, (edges, at))
 
         self._later(process, least, act)
@@ -274,7 +404,7 @@ class _Reader:
     def connection(self, at: Place, process: Process, found: re.Match[str]) -> None:
         channel, a, b, way = int(found[1]), int(found[2]), int(found[3]), found[4].strip()
 
-        def act(here: Communicator) -> None:
+        def act(here: LoggedCommunicator) -> None:
             if len(here.connections) < MOST_CONNECTIONS:
                 here.connections.setdefault((channel, a, b), (way, at))
                 if "[receive]" not in found.string:
@@ -287,7 +417,7 @@ class _Reader:
         self.links[process] = float(found[1])
 
     def searched(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        graph = Graph(int(found[1]), float(found[2]), self.links.get(process, 0.0))
+        graph = RingSearch(int(found[1]), float(found[2]), self.links.get(process, 0.0))
         self._later(process, 1, lambda here: setattr(here, "graph", here.graph or (graph, at)))
 
     def heads(self, _: Place, process: Process, found: re.Match[str]) -> None:
@@ -311,7 +441,7 @@ class _Reader:
         what = f"{found[1]} of {found[3]} elements" if found[3] else found[1]
         self.log.calls[here.name, process] = int(found[2], 16), what, at
 
-    def _later(self, process: Process, least: int, act: Callable[[Communicator], object]) -> None:
+    def _later(self, process: Process, least: int, act: Callable[[LoggedCommunicator], object]) -> None:
         """Now, if the process's communicator is known and large enough; otherwise when it is."""
         here = self.now.get(process)
         if here is not None and least <= here.size and process not in self.finished:
@@ -328,7 +458,7 @@ class _Reader:
             return
         size = max(least for least, _ in waiting)
         fitting = [one for one in self.log.communicators.values() if one.size >= size]
-        here = min(fitting, key=lambda one: one.size, default=Communicator(f"{size} ranks", size, is_named=False))
+        here = min(fitting, key=lambda one: one.size, default=LoggedCommunicator(f"{size} ranks", size, is_named=False))
         self.log.communicators.setdefault(here.name, here)
         for _, act in waiting:
             act(here)
@@ -351,21 +481,21 @@ def _name(given: str, known: tuple[str, ...]) -> str:
     return squeezed.get(given.lower().replace("_", ""), given)
 
 
-PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Place, Process, re.Match[str]], None]], ...] = (
-    (re.compile(r"^Trees? \[\d+\]"), _Reader.trees),
-    (re.compile(r"^(?:Channel|Ring) (\d+)(?:/\d+)? ?:((?:\s+\d+)+)\s*$"), _Reader.ring),
+PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_LogReader, Place, Process, re.Match[str]], None]], ...] = (
+    (re.compile(r"^Trees? \[\d+\]"), _LogReader.trees),
+    (re.compile(r"^(?:Channel|Ring) (\d+)(?:/\d+)? ?:((?:\s+\d+)+)\s*$"), _LogReader.ring),
     (
         re.compile(r"^(?:Channel|Ring) (\d+)(?:/\d+)? ?: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?.* via (.+)$"),
-        _Reader.connection,
+        _LogReader.connection,
     ),
-    (re.compile(r"^=== System : max(?:Bw|Width) [\d.]+ total(?:Bw|Width) (\d{1,6}\.?\d{0,6}) "), _Reader.system),
-    (re.compile(r"^Pattern 4, .*nChannels (\d{1,4}), (?:speed|bw) (\d{1,6}\.?\d{0,6})/"), _Reader.searched),
-    (re.compile(r"\brank (\d+) n[rR]anks (\d+)\b"), _Reader.rank),
-    (re.compile(r"^(?:(\w+): +)?(\d+) Bytes -> Algo (\w+) proto (\w+)"), _Reader.choice),
-    (re.compile(r"^(\w+): opCount ([0-9a-f]+) .*?(?:count (\d+)|$)"), _Reader.call),
-    (re.compile(r"^(NCCL_\w+) set by environment to (.*)$"), _Reader.variable),
-    (VERSION, _Reader.version),
-    (re.compile(r"^NVLS Head +\d{1,6}:((?: +\d{1,7})+)$"), _Reader.heads),
-    (re.compile(r"^Using network (.+)$"), _Reader.network),
-    (re.compile(r"^(NET/(?:IB|Socket)|Bootstrap) ?: ((?:Using|No device) .+)$"), _Reader.nic),
+    (re.compile(r"^=== System : max(?:Bw|Width) [\d.]+ total(?:Bw|Width) (\d{1,6}\.?\d{0,6}) "), _LogReader.system),
+    (re.compile(r"^Pattern 4, .*nChannels (\d{1,4}), (?:speed|bw) (\d{1,6}\.?\d{0,6})/"), _LogReader.searched),
+    (re.compile(r"\brank (\d+) n[rR]anks (\d+)\b"), _LogReader.rank),
+    (re.compile(r"^(?:(\w+): +)?(\d+) Bytes -> Algo (\w+) proto (\w+)"), _LogReader.choice),
+    (re.compile(r"^(\w+): opCount ([0-9a-f]+) .*?(?:count (\d+)|$)"), _LogReader.call),
+    (re.compile(r"^(NCCL_\w+) set by environment to (.*)$"), _LogReader.variable),
+    (VERSION, _LogReader.version),
+    (re.compile(r"^NVLS Head +\d{1,6}:((?: +\d{1,7})+)$"), _LogReader.heads),
+    (re.compile(r"^Using network (.+)$"), _LogReader.network),
+    (re.compile(r"^(NET/(?:IB|Socket)|Bootstrap) ?: ((?:Using|No device) .+)$"), _LogReader.nic),
 )

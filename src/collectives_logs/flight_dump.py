@@ -6,16 +6,18 @@ types, are left out. Frames are in pickles only.
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import pickle
 import re
-from collections.abc import Iterator, Sequence, Sized
+import struct
+from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from collectives.logs.finding import LogError, opened
-from collectives.logs.flight.pickled import load
-from collectives.logs.json_stream import MOST_LETTERS, as_count, as_text
+from collectives_logs.finding import LogError, opened
+from collectives_logs.json_stream import MOST_LETTERS, as_count, as_text
 
 # What is read at most: bytes of a pickle, bytes and dicts of JSON; entries of all files together, tensors of an entry,
 # their dimensions, elements of a tensor; ranks of a group, groups of a rank; and sizes, frames and ranks of all entries
@@ -51,7 +53,7 @@ class Entry(NamedTuple):
     algorithm: str = ""  # where a library says it
 
 
-class Members(NamedTuple):
+class DumpedGroup(NamedTuple):
     """A process group as a rank knows it; no ranks where the dump does not name them."""
 
     description: str
@@ -65,7 +67,7 @@ class Dump(NamedTuple):
     rank: int
     version: str
     host: str
-    groups: dict[str, Members]  # by name
+    groups: dict[str, DumpedGroup]  # by name
     entries: list[Entry]
     left_out: int  # entries of wrong types
     is_whole: bool  # the recorder has overwritten none
@@ -241,10 +243,10 @@ def _frame(raw: Any, left: _Left) -> str:
     return next((each for each in told if not LIBRARY.search(each)), told[0] if told else "")
 
 
-def _groups(raw: Any, left: _Left) -> dict[str, Members]:
+def _groups(raw: Any, left: _Left) -> dict[str, DumpedGroup]:
     found = [*raw.items()][:MOST_GROUPS] if isinstance(raw, dict) else []
     return {
-        name[:MOST_LETTERS]: Members(as_text(of.get("desc")), _ranks(of.get("ranks"), left))
+        name[:MOST_LETTERS]: DumpedGroup(as_text(of.get("desc")), _ranks(of.get("ranks"), left))
         for name, of in found
         if isinstance(name, str) and isinstance(of, dict)
     }
@@ -262,3 +264,54 @@ def _ranks(raw: Any, left: _Left) -> tuple[int, ...]:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST_ELEMENTS
+
+
+# Opcodes by what they count, because a file of a megabyte can stand for gigabytes: those that make or enlarge a value,
+# and those that name one or read what frames the others.
+MAKING = b"}])(tKMJG\x8aUX\x8c\x8d\x85\x86\x87aesu"
+NAMING = b"N\x88\x89hjqr\x94\x80\x95."
+MOST_PICKLED = 1 << 24
+
+
+def _counted(opcode: int, parts: int) -> Callable[[Any], None]:
+    """Return the standard library's function for an opcode, behind checks of keys and of the parts so far."""
+    keys = {ord("s"): slice(-2, -1), ord("u"): slice(None, None, 2)}.get(opcode)
+    act = pickle._Unpickler.dispatch[opcode]
+
+    def counted(loader: Any) -> None:
+        loader.parts += parts
+        if loader.parts > MOST_PICKLED:
+            raise ValueError(f"more than {MOST_PICKLED:,} parts")
+        for key in loader.stack[keys] if keys else ():
+            if type(key) not in (str, int):
+                raise ValueError("keys that are no strings")
+        act(loader)
+
+    return counted
+
+
+class _Plain(pickle._Unpickler):
+    parts = 0
+    dispatch = {opcode: _counted(opcode, 2) for opcode in MAKING} | {opcode: _counted(opcode, 1) for opcode in NAMING}
+
+
+def load(data: bytes) -> Any:
+    """Return the value in a pickle of protocol 2 to 5. Raises ValueError, in one line, for one not plain, or broken.
+
+    >>> import pickle
+    >>> load(pickle.dumps({"version": "2.10", "entries": [1, None, ("a", -2.5)]}))
+    {'version': '2.10', 'entries': [1, None, ('a', -2.5)]}
+    >>> load(pickle.dumps(print))
+    Traceback (most recent call last):
+        ...
+    ValueError: got a pickle with opcode 0x93, expected one of plain values
+    """
+    loader = _Plain(io.BytesIO(data))
+    try:
+        return loader.load()
+    except KeyError as error:
+        raise ValueError(f"got a pickle with opcode {error.args[0]:#x}, expected one of plain values") from None
+    except EOFError:
+        raise ValueError(f"got a pickle without an end: it is cut at byte {len(data):,}") from None
+    except (pickle.UnpicklingError, AttributeError, IndexError, TypeError, ValueError, struct.error) as error:
+        raise ValueError(f"got a broken pickle: {error}") from None

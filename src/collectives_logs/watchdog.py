@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from collectives.logs.finding import MOST_NAMED, Finding, Place, named, ranks
 from collectives.units import many
+from collectives_logs.finding import MOST_NAMED, Finding, Place, named, ranks
 
 # What is kept: calls that timed out, and sentences of reports.
 MOST_TIMEOUTS, MOST_REPORTS = 1 << 16, 64
@@ -45,7 +45,7 @@ COUNTED = "they had not come to this call, or had not come out of NCCL's functio
 UNKNOWN = 1 << 64  # from which on a count of elements is -1
 
 
-class Call(NamedTuple):
+class TimedOutCall(NamedTuple):
     """A call that torch's watchdog gave up: its collective, elements in and out (-1: unknown), and milliseconds."""
 
     collective: str
@@ -66,14 +66,14 @@ class Member(NamedTuple):
 
 
 @dataclass
-class Group:
+class TimedOutGroup:
     """The calls of a process group that timed out, the first of each rank, and what each rank had enqueued."""
 
-    calls: dict[Member, tuple[int, Call, Place]] = field(default_factory=dict)
+    calls: dict[Member, tuple[int, TimedOutCall, Place]] = field(default_factory=dict)
     enqueued: dict[Member, int] = field(default_factory=dict)
     completed: dict[Member, int] = field(default_factory=dict)
 
-    def add(self, member: Member, number: int, call: Call, at: Place) -> None:
+    def add(self, member: Member, number: int, call: TimedOutCall, at: Place) -> None:
         """Keep a call, if it is the member's first."""
         if number < self.calls.get(member, (number + 1,))[0]:
             self.calls[member] = number, call, at
@@ -89,11 +89,11 @@ class Group:
 
 
 @dataclass
-class Torch:
+class WatchdogLog:
     """All that was found; groups by torch's name, "" for calls whose group is unknown."""
 
-    groups: dict[str, Group] = field(default_factory=dict)
-    loose: list[tuple[Member, int, Call, Place]] = field(default_factory=list)  # calls in lines without their group
+    groups: dict[str, TimedOutGroup] = field(default_factory=dict)
+    loose: list[tuple[Member, int, TimedOutCall, Place]] = field(default_factory=list)  # in lines without their group
     of_call: dict[tuple[Member, int], set[str]] = field(default_factory=dict)
     reports: dict[str, tuple[Place, int]] = field(default_factory=dict)  # ranks that did not join, and in which call
     kept: int = 0
@@ -104,7 +104,7 @@ class Torch:
         for found in WATCHDOG.finditer(text) if before < MOST_TIMEOUTS else ():
             group, member = _who(text, found, job)
             sent, received = (int(found[name] or -1) for name in ("sent", "received"))
-            call = Call(found["collective"], sent, received, int(found["milliseconds"]))
+            call = TimedOutCall(found["collective"], sent, received, int(found["milliseconds"]))
             self.loose.append((member, int(found["number"] or -1), call, at))
             if group:
                 self._of(group).add(*self.loose.pop())
@@ -133,10 +133,10 @@ class Torch:
         """Return torch's reports on a call; they count from 1, and the watchdog of some versions from 0."""
         return {told: at for told, (at, of) in self.reports.items() if -1 in (of, number) or of - number in (0, 1)}
 
-    def _of(self, group: str) -> Group:
-        return self.groups.setdefault(group, Group())
+    def _of(self, group: str) -> TimedOutGroup:
+        return self.groups.setdefault(group, TimedOutGroup())
 
-    def settled(self) -> Mapping[str, Group]:
+    def settled(self) -> Mapping[str, TimedOutGroup]:
         """Return the groups, after loose calls have found theirs in the line that follows them, if it is one only."""
         for member, number, call, at in self.loose:
             groups = self.of_call.get((member, number), set())
@@ -173,7 +173,7 @@ def is_torch(text: str) -> bool:
     return WATCHDOG.search(text) is not None or STATE.search(text) is not None
 
 
-def timeouts(of: Torch, size: int) -> Iterator[Finding]:
+def timeouts(of: WatchdogLog, size: int) -> Iterator[Finding]:
     """Yield what timed out, those first that say why; `size`: the ranks of the job's only communicator, or 0."""
     groups = of.settled()
     found = [each for name, group in groups.items() for each in islice(_of_group(of, name, group, size), MOST_NAMED)]
@@ -186,8 +186,8 @@ def timeouts(of: Torch, size: int) -> Iterator[Finding]:
         yield Finding("timeout", f"torch reports, counting from 1: {'; '.join(rest)}", follows, advice, at)
 
 
-def _of_group(torch: Torch, name: str, of: Group, size: int) -> Iterator[Finding]:
-    numbers: dict[int, dict[Call, list[Member]]] = {}
+def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> Iterator[Finding]:
+    numbers: dict[int, dict[TimedOutCall, list[Member]]] = {}
     for member, (number, call, _) in of.calls.items():
         numbers.setdefault(number, {}).setdefault(call, []).append(member)
     for number, calls in sorted(numbers.items()):
@@ -205,7 +205,7 @@ def _of_group(torch: Torch, name: str, of: Group, size: int) -> Iterator[Finding
             )
 
 
-def _differ(name: str, of: Group, number: int, calls: Mapping[Call, list[Member]]) -> Finding | None:
+def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCall, list[Member]]) -> Finding | None:
     """Return a finding if calls of one number are of different collectives, or of other sizes where these agree."""
     kinds = {call.collective: call for call in calls if call.collective not in PAIRS}
     is_size = len(kinds) == 1 and next(iter(kinds)) in ALIKE and len({call[:3] for call in calls}) > 1
@@ -221,7 +221,9 @@ def _differ(name: str, of: Group, number: int, calls: Mapping[Call, list[Member]
     )
 
 
-def _follows(torch: Torch, name: str, of: Group, number: int, call: Call, those: list[Member], size: int) -> str:
+def _follows(
+    torch: WatchdogLog, name: str, of: TimedOutGroup, number: int, call: TimedOutCall, those: list[Member], size: int
+) -> str:
     """Return what the lines prove about the others: torch's report, who had not enqueued the call, or that all had."""
     if reports := torch.about(number):
         return f"torch reports, counting from 1: {'; '.join(reports)}"
@@ -246,7 +248,7 @@ def _follows(torch: Torch, name: str, of: Group, number: int, call: Call, those:
     return "these lines do not prove which rank, link or GPU held the call up"
 
 
-def _gathered(call: Call) -> int:
+def _gathered(call: TimedOutCall) -> int:
     """Return the ranks of the group, which a gather's sizes say; 0 for other calls."""
     small, large = sorted((call.sent, call.received))
     is_one = "ALLGATHER" in call.collective or "REDUCE_SCATTER" in call.collective
@@ -271,6 +273,6 @@ def _group(name: str) -> str:
     return f"group {named([found[1]])}{f' ({found[2]})' if found[2] else ''}" if found else f"group {name}"
 
 
-def _call(name: str, number: int, call: Call) -> str:
+def _call(name: str, number: int, call: TimedOutCall) -> str:
     what, sizes = call.collective, str(call).removeprefix(call.collective)
     return f"{what}{f' {number}' if number >= 0 else ''}{f' of {_group(name)}' if name else ''}{sizes}"

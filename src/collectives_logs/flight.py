@@ -6,13 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from collectives.logs.finding import MOST_NAMED, Finding, LogError, Place, named, places, ranks
-from collectives.logs.flight.agreement import Odd, disagreement, elements
-from collectives.logs.flight.blame import Link, cycles, waiting_ranks
-from collectives.logs.flight.dump import MOST_ENTRIES, Dump, Entry, read
-from collectives.logs.flight.groups import Group, Key, Wait, groups_of, message_waits, pairs, waits_of
-from collectives.logs.flight.timing import slow_links, stragglers
-from collectives.units import many
+import numpy as np
+
+from collectives.units import duration, many
+from collectives_logs.calls import waiting_findings
+from collectives_logs.finding import MOST_NAMED, Finding, LogError, Place, named, places, ranks
+from collectives_logs.flight_calls import (
+    CallNumber,
+    Odd,
+    ProcessGroup,
+    WaitingCall,
+    WaitsFor,
+    cycles,
+    disagreement,
+    elements,
+    groups_of,
+    message_waits,
+    pairs,
+    waiting_ranks,
+    waits_of,
+)
+from collectives_logs.flight_dump import MOST_ENTRIES, Dump, Entry, read
 
 # Ranks whose entries are read in full; of more, the last ones of each.
 FEWEST = 100
@@ -62,7 +76,7 @@ def findings(dumps: Sequence[Dump], broken: Sequence[LogError] = ()) -> Iterator
         yield from stragglers(of, files)
 
 
-def _job(dumps: Sequence[Dump], groups: Sequence[Group]) -> Finding:
+def _job(dumps: Sequence[Dump], groups: Sequence[ProcessGroup]) -> Finding:
     versions = sorted({dump.version or "?" for dump in dumps})
     count = sum(len(dump.entries) for dump in dumps)
     said = f"{many(len(dumps), 'rank')}, {many(len(groups), 'process group')}, {many(count, 'recorded call')}"
@@ -91,7 +105,7 @@ def _versions(dumps: Sequence[Dump]) -> Iterator[Finding]:
         yield Finding("versions", told, follows, "install one version on all hosts", at)
 
 
-def _first_odd(of: Group) -> tuple[Key, Odd] | None:
+def _first_odd(of: ProcessGroup) -> tuple[CallNumber, Odd] | None:
     """The first call of a group in which its ranks differ."""
     keys = {key for calls in of.calls.values() for key in calls}
     for key in sorted(keys):
@@ -112,7 +126,7 @@ NEXT = {
 }
 
 
-def _differs(of: Group, key: Key, odd: Odd, dumps: Mapping[int, Dump]) -> Finding:
+def _differs(of: ProcessGroup, key: CallNumber, odd: Odd, dumps: Mapping[int, Dump]) -> Finding:
     calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
     others = [rank for rank in calls if rank not in odd.culprits]
     who, other = ranks(odd.culprits) if others else "all ranks", "other" if odd.kind.endswith("s") else "another"
@@ -129,7 +143,7 @@ def _differs(of: Group, key: Key, odd: Odd, dumps: Mapping[int, Dump]) -> Findin
     )
 
 
-def _shifted(of: Group, key: Key, odd: Odd, others: Sequence[int]) -> str:
+def _shifted(of: ProcessGroup, key: CallNumber, odd: Odd, others: Sequence[int]) -> str:
     """Whether the culprit is a call ahead or behind: one that it left out, or made twice."""
     if odd.kind != "operation" or not others:
         return ""
@@ -146,7 +160,7 @@ def _signature(entry: Entry) -> tuple[str, int, int]:
     return entry.operation, elements(entry.inputs), elements(entry.outputs)
 
 
-def _crossed(circle: Sequence[Link], dumps: Mapping[int, Dump]) -> Finding:
+def _crossed(circle: Sequence[WaitsFor], dumps: Mapping[int, Dump]) -> Finding:
     steps = [
         f"rank {link.rank} waits in {_call(link.wait, link.wait.waiting[link.rank])} for rank {link.other}"
         for link in circle[:MOST_NAMED]
@@ -164,7 +178,7 @@ def _crossed(circle: Sequence[Link], dumps: Mapping[int, Dump]) -> Finding:
     )
 
 
-def _waits(waits: Sequence[Wait], dumps: Mapping[int, Dump]) -> Iterator[Finding]:
+def _waits(waits: Sequence[WaitingCall], dumps: Mapping[int, Dump]) -> Iterator[Finding]:
     """Those whose culprits do not wait themselves, each culprit once; of the others, how many there are."""
     stuck = waiting_ranks(waits)
     told: list[tuple[int, ...]] = []
@@ -182,7 +196,7 @@ def _waits(waits: Sequence[Wait], dumps: Mapping[int, Dump]) -> Iterator[Finding
         yield Finding("effects", f"{many(len(effects), 'more call')} in which ranks wait, such as: {said}")
 
 
-def _never(wait: Wait, culprits: Sequence[int], dumps: Mapping[int, Dump]) -> Finding:
+def _never(wait: WaitingCall, culprits: Sequence[int], dumps: Mapping[int, Dump]) -> Finding:
     at = _places(dumps, [*culprits, *wait.waiting])
     gone = [rank for rank in culprits if rank not in dumps]
     here = [rank for rank in culprits if rank in dumps]
@@ -211,7 +225,7 @@ def _never(wait: Wait, culprits: Sequence[int], dumps: Mapping[int, Dump]) -> Fi
     )
 
 
-def _last(of: Group, rank: int) -> str:
+def _last(of: ProcessGroup, rank: int) -> str:
     """What a rank that is behind called last."""
     key = of.last(rank)
     if rank in of.spans:
@@ -221,7 +235,7 @@ def _last(of: Group, rank: int) -> str:
     return f"rank {rank} made no call of {of}" + ("" if rank in of.whole else " among its last ones")
 
 
-def _unfinished(wait: Wait, dumps: Mapping[int, Dump]) -> Finding:
+def _unfinished(wait: WaitingCall, dumps: Mapping[int, Dump]) -> Finding:
     """All have called it."""
     of, members, at = wait.group, len(wait.group.ranks), _places(dumps, [*wait.absent, *wait.waiting])
     if late := _late(wait):
@@ -258,7 +272,7 @@ def _unfinished(wait: Wait, dumps: Mapping[int, Dump]) -> Finding:
     )
 
 
-def _late(wait: Wait) -> dict[int, float]:
+def _late(wait: WaitingCall) -> dict[int, float]:
     """Seconds after the first for each rank that called when the first one's timeout was over."""
     calls = {rank: made[wait.key] for rank, made in wait.group.calls.items() if wait.key in made}
     if not all(entry.created and entry.timeout for entry in calls.values()):
@@ -268,7 +282,7 @@ def _late(wait: Wait) -> dict[int, float]:
     return {rank: seconds for rank, seconds in over.items() if seconds * 1000 >= ALMOST * calls[rank].timeout}
 
 
-def _messages(of: Group, dumps: Mapping[int, Dump]) -> Iterator[Finding]:
+def _messages(of: ProcessGroup, dumps: Mapping[int, Dump]) -> Iterator[Finding]:
     """Sends whose receive is for another size or dtype, where one of both is not completed."""
     for (sender, receiver), (sends, receives) in pairs(of).items():
         for i, (send, recv) in enumerate(zip(sends, receives, strict=False)):
@@ -285,11 +299,11 @@ def _messages(of: Group, dumps: Mapping[int, Dump]) -> Iterator[Finding]:
             break
 
 
-def _those(wait: Wait) -> str:
+def _those(wait: WaitingCall) -> str:
     return f"{ranks(wait.waiting)} wait{'s' if len(wait.waiting) == 1 else ''}"
 
 
-def _call(wait: Wait, entry: Entry | None = None) -> str:
+def _call(wait: WaitingCall, entry: Entry | None = None) -> str:
     entry = entry or next(iter(wait.waiting.values()))
     if entry.ends:
         sender, receiver = (wait.group.ranks[end] for end in entry.ends)
@@ -297,7 +311,7 @@ def _call(wait: Wait, entry: Entry | None = None) -> str:
     return f"call {_number(wait.key)} of {wait.group}, {_told(entry)}"
 
 
-def _number(key: Key) -> str:
+def _number(key: CallNumber) -> str:
     return f"{key[0]}.{key[1]}" if key[1] else str(key[0])
 
 
@@ -312,3 +326,49 @@ def _told(entry: Entry) -> str:
 
 def _places(dumps: Mapping[int, Dump], of: Sequence[int]) -> tuple[Place, ...]:
     return places(dumps[rank].path for rank in of if rank in dumps)
+
+
+# A link is slow if its messages take so many times as long as the median of the others, with so many on each.
+SLOW_LINK, FEWEST_MESSAGES = 2.0, 3
+
+
+def stragglers(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
+    """For each kind of collective the rank that begins last: there it takes the least time."""
+    made = {rank: calls for rank, calls in of.calls.items() if calls}
+    if len(made) < len(of.ranks) or len(made) < 2:
+        return
+    common = set.intersection(*(set(calls) for calls in made.values()))
+    kinds: dict[tuple[str, int], list[list[int]]] = {}
+    for key in sorted(common):
+        calls = [made[rank][key] for rank in of.ranks]
+        if all(call.lasted for call in calls):
+            kind = calls[0].operation, elements(calls[0].inputs)
+            kinds.setdefault(kind, []).append([call.lasted for call in calls])
+    members = [(f"rank {rank}", places[rank]) for rank in of.ranks]
+    for (operation, _), lasted in kinds.items():
+        yield from waiting_findings(operation, members, np.array(lasted, dtype=float).T / 1e3)
+
+
+def slow_links(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
+    """Links whose messages took much longer than messages of their size on the median link."""
+    sizes: dict[int, dict[tuple[int, int], float]] = {}
+    for ends, (_, receives) in pairs(of).items():
+        times: dict[int, list[int]] = {}
+        for entry in receives:
+            if entry.lasted:
+                times.setdefault(elements(entry.outputs), []).append(entry.lasted)
+        for size, lasted in times.items():
+            if len(lasted) >= FEWEST_MESSAGES:
+                sizes.setdefault(size, {})[ends] = float(np.median(lasted)) / 1e9
+    for size, took in sizes.items():
+        usual = float(np.median([*took.values()]))
+        for (sender, receiver), seconds in took.items():
+            if len(took) > 2 and seconds > SLOW_LINK * usual:
+                yield Finding(
+                    "slow link",
+                    f"rank {sender} to rank {receiver}: a message of {size:,} elements takes {duration(seconds)}, and "
+                    f"{duration(usual)} on the median of {len(took)} links",
+                    f"all that crosses this link waits for it; it is slow, or rank {sender} sends late",
+                    f"measure it alone, and rank {sender} with another one: `sendrecv_perf` on the two hosts",
+                    (places[receiver],),
+                )

@@ -11,18 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
-from collectives.logs import inspector
-from collectives.logs.benchmarks import findings as benchmarks
-from collectives.logs.finding import MOST_NAMED, Finding, LogError, lines_of
-from collectives.logs.flight import dump as flight_dump
-from collectives.logs.flight import findings as flight
-from collectives.logs.json_stream import plain
-from collectives.logs.kineto import events as kineto_events
-from collectives.logs.kineto import findings as kineto
-from collectives.logs.nccl import findings as nccl
-from collectives.logs.nccl import lines as nccl_lines
-from collectives.logs.ras import findings as ras
-from collectives.logs.ras import report as ras_report
+from collectives_logs import benchmarks, flight, flight_dump, inspector, kineto, nccl, nccl_findings, ras
+from collectives_logs.finding import MOST_NAMED, Finding, LogError, lines_of
+from collectives_logs.json_stream import plain
 
 # How much of a file decides what it is.
 START = 1 << 20
@@ -32,7 +23,7 @@ MOST_FILES, MOST_UNPACKED = 1 << 14, 1 << 30
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """A kind of file: its name, whether a file begins so, and the findings in files of it."""
 
     name: str
@@ -41,12 +32,12 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("flight recorder", flight_dump.begins, flight.findings_of),
-    Kind("NCCL RAS", ras_report.begins, ras.findings_of),
-    Kind("NCCL log", nccl_lines.begins, nccl.findings_of),
-    Kind("NCCL Inspector", inspector.begins, inspector.findings_of),
-    Kind("benchmark", benchmarks.begins, benchmarks.findings_of),
-    Kind("profiler trace", kineto_events.begins, kineto.findings_of),
+    FileKind("flight recorder", flight_dump.begins, flight.findings_of),
+    FileKind("NCCL RAS", ras.begins, ras.findings_of),
+    FileKind("NCCL log", nccl.begins, nccl_findings.findings_of),
+    FileKind("NCCL Inspector", inspector.begins, inspector.findings_of),
+    FileKind("benchmark", benchmarks.begins, benchmarks.findings_of),
+    FileKind("profiler trace", kineto.begins, kineto.findings_of),
 )
 
 
@@ -100,7 +91,7 @@ def inside(path: Path, archives: ExitStack) -> list[Path] | None:
     return sorted(found, key=str)
 
 
-def kinds_of(path: Path) -> list[Kind]:
+def kinds_of(path: Path) -> list[FileKind]:
     """Return the kinds that recognise a file's content; a log may contain a table, too.
 
     Raises OSError, and LogError if no kind recognises it.
@@ -110,8 +101,8 @@ def kinds_of(path: Path) -> list[Kind]:
     if found := [kind for kind in KINDS if kind.begins(start)]:
         return found
     is_text = b"\0" not in start
-    if is_text and any(nccl_lines.is_own(text) for _, text in lines_of([path])):  # a hang is at the end of a long log
-        return [kind for kind in KINDS if kind.begins is nccl_lines.begins]
+    if is_text and any(nccl.is_own(text) for _, text in lines_of([path])):  # a hang is at the end of a long log
+        return [kind for kind in KINDS if kind.begins is nccl.begins]
     expected = ", ".join(kind.name for kind in KINDS)
     raise LogError(f"{path}: got {len(start):,} bytes of an unknown kind, expected one of: {expected}")
 
@@ -122,7 +113,7 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
     Nothing in a file is executed, and nothing of an archive is written. A file that cannot be read or is of no known
     kind is named in a finding, and the others are read. Raises LogError if there is no other.
     """
-    kinds: dict[Path, list[Kind]] = {}
+    kinds: dict[Path, list[FileKind]] = {}
     refused, todo = [], [*reversed(paths)]
     with ExitStack() as archives:
         while todo:

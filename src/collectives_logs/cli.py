@@ -1,4 +1,4 @@
-"""The verb ``read``: logs and dumps of a job become an answer: what they say, what is wrong, and what to try next."""
+"""The verb ``read``: a job's logs and dumps: what they say, what is wrong, what to try."""
 
 import argparse
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from collectives.cli.options import add_json, wrong_input
 from collectives.cli.signals import out, out_row
 
 if TYPE_CHECKING:
-    from collectives.logs.finding import Finding
+    from collectives_logs.finding import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a row for each finding. Raises UsageError if no file can be read and is of a known kind."""
-    from collectives.logs.read import read
+    from collectives_logs.read import read
 
     with wrong_input():
         findings = _printed(read([Path(file) for file in arguments.files]), arguments.json)
         if arguments.html:
             from collectives.cli.export import write
-            from collectives.logs.page import page
+            from collectives_logs.report import page
 
             write(arguments.html, page(findings))
         for _ in findings:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.logs.finding import MOST_NAMED, Finding, Place
 from collectives.units import duration
+from collectives_logs.finding import MOST_NAMED, Finding, Place
 
 if TYPE_CHECKING:
     from collectives.figures.style import Picture
@@ -56,7 +56,7 @@ def waiting(durations: NDArray[np.float64]) -> Waiting:
     return Waiting(share, row if is_one else None, own.size, middle, beside)
 
 
-def findings(
+def waiting_findings(
     collective: str, members: Sequence[tuple[str, Place]], microseconds: NDArray[np.float64]
 ) -> Iterator[Finding]:
     """Who waits for whom in calls of a collective; members are the rows' names and files."""
@@ -87,7 +87,7 @@ def findings(
 
 
 def _bars(collective: str, names: Sequence[str], microseconds: NDArray[np.float64], row: int) -> Picture | None:
-    from collectives.logs.pictures import times
+    from collectives_logs.report import times
 
     seconds = (np.median(microseconds, axis=1) / 1e6).tolist()
     return times(names, seconds, row, f"median time in {collective}")

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from collectives.logs.finding import GZIP, opened
+from collectives_logs.finding import GZIP, opened
 
 # What is read at once, and the longest object: an event of a trace takes a few hundred bytes.
 CHUNK, LONGEST_OBJECT = 1 << 20, 1 << 22

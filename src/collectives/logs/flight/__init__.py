@@ -1,1 +1,0 @@
-"""Dumps of PyTorch's flight recorder."""

@@ -1,1 +1,0 @@
-"""Traces of torch.profiler (Kineto): read as a stream, measured, and what follows."""

@@ -1,1 +1,0 @@
-"""NCCL's log: its lines, the channels they describe, and what is found in them."""

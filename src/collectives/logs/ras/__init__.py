@@ -1,1 +1,0 @@
-"""Reports of NCCL's RAS subsystem: read, and what follows."""

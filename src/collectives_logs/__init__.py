@@ -1,0 +1,1 @@
+"""Logs and dumps of a job: what they say, what is wrong, what to try next."""

@@ -1,0 +1,420 @@
+"""A table of a benchmark, time by size, made from rows of text or JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.contracts import CONTRACTS
+from collectives_logs.finding import COLLECTIVES, COLOURS, Line, Place, collective_of, named
+from collectives_logs.json_stream import Object, array_in, as_number, as_object, as_text, texts
+from collectives_logs.nccl import HEAD
+
+Floats = NDArray[np.float64]
+
+# What is kept at most: rows of a table, tables of all files, and ranks of a table.
+MOST_ROWS, MOST_TABLES, MOST_RANKS = 1 << 12, 1 << 12, 1 << 16
+
+# Sizes from 2^53 on are no whole numbers as floats.
+MOST_SIZE, MOST_US = 1 << 53, 1e15
+
+# What nccl-tests calls collectives, and which it calls otherwise than this library.
+PROGRAM = "all_reduce|all_?gather|reduce_scatter|alltoall|broadcast|sendrecv|scatter|gather|reduce"
+PERF = re.compile(rf"(?<!concluded: )(?<![A-Za-z0-9])({PROGRAM})_perf")
+
+SEND = COLLECTIVES["sendrecv"]
+NAMES = {"all_to_all": "alltoall", SEND: "sendrecv", "": "all_reduce"}
+
+# How many hosts, or devices, a sentence names.
+MOST_HOSTS = 2
+
+
+class TableRow(NamedTuple):
+    """A size's row; `values`: µs, GB/s (algbw, busbw), wrong elements, out of place, then in place; NaN for unknown."""
+
+    at: Place
+    nbytes: float
+    dtype: str
+    op: str  # "" or "none" for no reduction
+    root: float  # -1 for none
+    values: list[float]
+
+
+@dataclass
+class TableHead:
+    """What is said of a table outside its rows."""
+
+    at: Place
+    name: str = ""  # of the collective, if it is certain
+    hints: list[str] = field(default_factory=list)  # its names in lines before, the last one first, or in the file's
+    label: str = ""
+    command: str = ""  # that measures it, if that is not nccl-tests
+    size: int = 0  # ranks, if it is said otherwise than by naming them
+    ranks: dict[int, tuple[str, str]] = field(default_factory=dict)  # host and device
+    last: float = 0.0  # bytes of the largest size that was asked for
+    is_whole: bool = False
+    bad: int = 0  # values out of bounds
+    failure: tuple[Place, str] | None = None
+
+
+class Table(NamedTuple):
+    """One sweep over sizes; arrays have one element a size, ascending, each once."""
+
+    head: TableHead
+    collective: str  # "" if nothing says which
+    ranks: int  # 0 if nothing says how many
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    label: str  # type and reduction, or algorithm and back end
+    factor: float  # busbw / algbw
+    nbytes: Floats
+    times: Floats  # seconds of shape (2, sizes): out of place and in place; or (1, sizes)
+    wrong: Floats  # elements; 0 where nothing was checked
+    places: tuple[Place, ...]
+
+    @property
+    def busbw(self) -> Floats:
+        """Bus bandwidth in GB/s, out of place. The printed one has two digits after the point; this one has all."""
+        return np.asarray(self.factor * self.nbytes / self.times[0] / 1e9)
+
+    @property
+    def title(self) -> str:
+        """The collective and its hosts, as far as they are known."""
+        on = f" on {named(self.hosts, MOST_HOSTS)}" if self.hosts else ""
+        return f"{self.collective or 'a collective'}{on}"
+
+    def again(self, first: float, last: float) -> str:
+        """The command that measures these sizes again."""
+        low, high = int(first), int(last)
+        if self.head.command:
+            return f"`{self.head.command} --bytes {low}{f' {high}' if high > low else ''} --repetitions 100`"
+        program = NAMES.get(self.collective, self.collective)
+        return f"`{program}_perf -b {low} -e {high} -f 2 -w 20 -n 100`"
+
+
+def tables_of(head: TableHead, rows: Iterable[TableRow]) -> Iterator[Table]:
+    """The tables that these rows make: a new one begins with another type, reduction or root, or where sizes fall.
+
+    Rows without a time or a size are left out. Without rows, there is a table if sizes were asked for or a run failed.
+    """
+    some: list[TableRow] = []
+    for row in rows:
+        us = row.values[0] if np.isfinite(row.values[0]) else row.values[4]
+        if not (0 < row.nbytes < MOST_SIZE and 0 < us < MOST_US):
+            continue
+        if some and (row[2:5] != some[-1][2:5] or row.nbytes <= some[-1].nbytes):
+            yield _table(head, some)
+            some = []
+        if len(some) < MOST_ROWS:
+            some.append(row)
+    if some or head.failure or head.last:
+        yield _table(head, some)
+
+
+def _table(head: TableHead, rows: list[TableRow]) -> Table:
+    us, _, busbw, wrong = np.array([row.values for row in rows]).reshape(-1, 2, 4).transpose(2, 1, 0)
+    nbytes = np.array([row.nbytes for row in rows])
+    times = np.where(np.isfinite(us), us, us[::-1]) * 1e-6
+    has_both = bool(np.all((us[1] > 0) & (us[1] < MOST_US)))
+    ranks = max(max(head.ranks, default=-1) + 1, head.size)
+    # Rates of at least three digits. Algbw is not always bytes over time: some versions print busbw there.
+    some = busbw[0] > 1
+    ratio = float(np.median(busbw[0, some] * us[0, some] * 1e3 / nbytes[some])) if some.any() else np.nan
+    collective = head.name or _collective(head.hints, rows, ranks, ratio)
+    is_known = collective in CONTRACTS and ranks > 1
+    return Table(
+        head,
+        collective,
+        ranks,
+        tuple(dict.fromkeys(host for host, _ in head.ranks.values())),
+        tuple(dict.fromkeys(device for _, device in head.ranks.values())),
+        head.label or (f"{rows[0].dtype} {rows[0].op}".removesuffix(" none").strip() if rows else ""),
+        CONTRACTS[collective].factor(ranks) if is_known else ratio if np.isfinite(ratio) else 1.0,
+        nbytes,
+        times if has_both else times[:1],
+        np.nansum(wrong, axis=0),
+        tuple(row.at for row in rows),
+    )
+
+
+def _collective(hints: list[str], rows: list[TableRow], ranks: int, ratio: float) -> str:
+    """The last name that was mentioned and agrees with the rows and the ratio of rates; or the only one that agrees."""
+    if not np.isfinite(ratio) or ranks < 2:
+        return hints[0] if hints else ""
+    kind = (rows[0].op not in ("", "none"), rows[0].root >= 0)
+    possible = [
+        name
+        for name, each in CONTRACTS.items()
+        if (each.reduces, each.rooted) == kind and abs(each.factor(ranks) / ratio - 1) < 0.02
+    ]
+    return next((name for name in hints if name in (*possible, SEND)), possible[0] if len(possible) == 1 else "")
+
+
+# Processes whose lines a launcher marks: each may print a table of its own. And names of collectives before a table.
+MOST_PROCESSES, MOST_HINTS = 1 << 12, 4
+
+# mpirun --tag-output and srun --label say which process printed a line; mpirun may say it in the middle, too.
+PROCESS = re.compile(r"\s{0,8}(?:\[\d{1,6},\d{1,6}\](?:<\w{1,8}>)?:?|\d{1,6}:(?= ))")
+TAG = re.compile(r"\[\d{1,6},\d{1,6}\]<\w{1,8}>:")
+# nccl-tests prints "nThread 1 nGpus 8 minBytes 8", and rccl-tests "nThreads: 1 nGpus: 8 nRanks: 1 minBytes: 8".
+CONFIG = re.compile(
+    r"nThreads?:? \d{1,9} nGpus:? \d{1,9} (?:nRanks: \d{1,9} )?minBytes:? \d{1,19} maxBytes:? (\d{1,19}) "
+)
+RANK = re.compile(
+    r"Rank\s{1,8}(\d{1,7})\b.{0,60}?\bon\s{1,20}(\S{1,253})\s{1,8}device\s{1,8}\d{1,4}\s{1,4}"
+    r"\[[^\]]{0,40}\]\s{1,4}(\S.{0,99})"
+)
+TITLES = re.compile(r"size\s{1,40}count\s{1,40}type\b(?=.{0,120}?time\s{1,40}algbw\s{1,40}busbw)")
+HEADING = re.compile("|".join(["Collective test starting: ", CONFIG.pattern, RANK.pattern, TITLES.pattern]))
+BAD = re.compile(r"Out of bounds values\s{0,40}: (\d{1,18})")
+LAST_LINE = re.compile(r"Avg bus bandwidth\s{0,40}: ")
+FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP) failure .{1,200}")
+ROW = re.compile(
+    r"(?<![\w.])(\d{1,19})[ \t]{1,40}\d{1,19}[ \t]{1,40}([a-z][a-z0-9_]{1,15})\b"
+    r"(?:[ \t]{1,40}((?!nan|inf)[a-z]\w{1,11})\b)?"
+)
+VALUES = re.compile(r"(?:(?:^|[ \t]{1,40})(?:-?\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?|N/A|-?nan|-?inf))*")
+
+# A row that was cut goes on with at least a time and two rates.
+LEAST_REST = 3
+
+
+@dataclass
+class PrintedTable:
+    """What one process printed of a table: the columns after the type, and rows with all their numbers as values."""
+
+    head: TableHead
+    titles: list[str] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
+
+
+def has_table(start: bytes) -> bool:
+    """Whether a text that begins so has a table of nccl-tests, or its first lines, or why there is none.
+
+    >>> has_table(b"host: Test NCCL failure common.cu:961 'internal error'"), has_table(b"Test failure")
+    (True, False)
+    """
+    text = COLOURS.sub("", start.decode("utf8", "replace"))
+    return any(pattern.search(text) for pattern in (CONFIG, TITLES, FAILED))
+
+
+def printed_tables(lines: Iterable[Line], hints: list[str]) -> Iterator[Table]:
+    """The tables in these lines of one file; `hints`: collectives that the file's name has.
+
+    >>> from collectives_logs.finding import numbered
+    >>> text = ["# size count type redop root time algbw busbw #wrong", "1024 256 float sum -1 20.0 0.05 0.05 0"]
+    >>> [(table.collective, len(table.nbytes)) for table in printed_tables(numbered(text, "a.log"), ["all_reduce"])]
+    [('all_reduce', 1)]
+    """
+    processes: dict[str, PrintedTable] = {}
+    for at, text in lines:
+        found = PROCESS.match(text)
+        process, start = (found[0].strip(), found.end()) if found else ("", 0)
+        if process not in processes and len(processes) >= MOST_PROCESSES:
+            continue
+        begun = processes.get(process) or PrintedTable(TableHead(at, hints=hints))
+        if (begun.titles or begun.head.failure) and (begun.head.is_whole or HEADING.search(text)):
+            yield from _made(begun)
+            begun = PrintedTable(TableHead(at, hints=hints))
+        _read(begun, at, TAG.sub(" ", text[start:]))
+        processes[process] = begun
+    for begun in processes.values():
+        yield from _made(begun)
+
+
+def _read(begun: PrintedTable, at: Place, text: str) -> None:
+    head = begun.head
+    if "_perf" in text:
+        mentioned = [collective_of(name) for name in reversed(PERF.findall(text))]
+        head.hints = [*mentioned, *head.hints][:MOST_HINTS]
+    if found := CONFIG.search(text):
+        head.at, head.last = at, float(found[1])
+    elif found := RANK.search(text):
+        if int(found[1]) < MOST_RANKS:
+            head.ranks[int(found[1])] = (found[2], found[3].strip())
+    elif found := TITLES.search(text):
+        head.at = head.at if head.last else at
+        begun.titles = [title for title in text[found.end() :].split() if title not in ("redop", "timestamp")]
+    elif found := FAILED.search(text):
+        head.failure = head.failure or (at, found[0])
+    elif begun.titles:
+        _below_titles(begun, at, _alone(head, text))
+
+
+def _below_titles(begun: PrintedTable, at: Place, text: str) -> None:
+    """A row, the rest of one, or what follows the last one."""
+    if found := BAD.search(text):
+        begun.head.bad = int(found[1])
+    elif LAST_LINE.search(text):
+        begun.head.is_whole = True
+    elif found := ROW.search(text):
+        if len(begun.rows) < MOST_ROWS:
+            begun.rows.append(TableRow(at, float(found[1]), found[2], found[3] or "", -1.0, _values(text, found.end())))
+    elif begun.rows and len(begun.rows[-1].values) < len(begun.titles) and len(rest := _values(text)) >= LEAST_REST:
+        begun.rows[-1].values.extend(rest)
+
+
+def _alone(head: TableHead, text: str) -> str:
+    """A row without the line of NCCL that begins inside it, with a host such as 38dcf168f605, as containers have."""
+    if not (found := HEAD.search(text)) or not (whole := found["host"]):
+        return text
+    host = next((host for host, _ in head.ranks.values() if whole.endswith(host)), whole)
+    return text[: found.end("host") - len(host)]
+
+
+def _values(text: str, start: int = 0) -> list[float]:
+    """The numbers from here on; N/A is NaN.
+
+    >>> _values(" -1  12.5 N/A 0host: x")
+    [-1.0, 12.5, nan, 0.0]
+    """
+    found = VALUES.match(text, start)
+    return [float(value.replace("N/A", "nan")) for value in found[0].split()] if found else []
+
+
+def _made(begun: PrintedTable) -> Iterator[Table]:
+    """The tables that were printed, from the rows of which at least one part is whole."""
+    titles, rows = begun.titles, []
+    if not titles:
+        begun.head.last = 0.0
+    # In older versions the fourth column of a part, `error`, holds a difference, not a count.
+    kept = 4 if "#wrong" in titles else 3
+    out, inside = [*(i for i, title in enumerate(titles) if title.endswith("time")), len(titles), len(titles)][:2]
+    for row in begun.rows:
+        if len(row.values) >= out + LEAST_REST:
+            root = row.values[0] if titles[0] == "root" else -1.0
+            parts = [(row.values[i : i + kept] + [float("nan")] * 4)[:4] for i in (out, inside)]
+            rows.append(row._replace(root=root, values=[*parts[0], *parts[1]]))
+    return tables_of(begun.head, rows)
+
+
+# Before the first row there may be lines of a launcher. A row of 10,000 samples takes 100 KB.
+MOST_LINES_BEFORE, LONGEST_ROW = 100, 1 << 20
+
+REPORT = re.compile(r'\s{0,100}\{\s{0,100}"version"\s{0,9}:\s{0,9}\d')
+RESULTS = re.compile(r'"results"\s{0,9}:\s{0,9}\[')
+
+# What a row of ours has, if it was measured or failed, and one of rccl-tests.
+OURS = {"collective", "algorithm", "backend", "where", "ranks", "bytes", "samples"}
+THEIRS = {"name", "size", "inPlace", "time", "algBw"}
+
+# A part's values, by the names that they have.
+TIMES, ALGBW, BUSBW = ("time", "cpu_time", "median_us"), ("alg_bw", "algBw", "algbw"), ("bus_bw", "busBw", "busbw")
+COLUMNS = (TIMES, ALGBW, BUSBW, ("nwrong", "#wrong", "wrong"))
+
+
+def is_report(start: bytes) -> bool:
+    """Whether a file that begins so is a JSON report of nccl-tests."""
+    return REPORT.match(start.decode("utf8", "replace")) is not None and b'"nccl_version"' in start
+
+
+def has_rows(start: bytes) -> bool:
+    """Whether a file that begins so has a row of rccl-tests or ours among its first lines."""
+    lines = start.decode("utf8", "replace").splitlines()[:MOST_LINES_BEFORE]
+    return any(_record(line) for line in lines)
+
+
+def report_tables(path: Path, hints: list[str]) -> Iterator[Table]:
+    """The tables of a report, which is one line; if it was cut, of the results before. Raises OSError."""
+    before, results = array_in(path, RESULTS)
+    config, at = as_object(before.get("config")), Place(str(path), 1)
+    devices = config.get("devices")
+    devices = [as_object(each) for each in devices[:MOST_RANKS]] if isinstance(devices, list) else []
+    head = TableHead(
+        at,
+        hints=[*map(collective_of, PERF.findall(str(before.get("args")))), *hints],
+        # Of each process the report names the first device only.
+        size=_ranks(len(devices) * as_number(config.get("nthreads")) * as_number(config.get("ngpus"))),
+        ranks={i: (as_text(each.get("hostname")), as_text(each.get("device_info"))) for i, each in enumerate(devices)},
+        last=as_number(config.get("maximum_bytes"), 0.0),
+        is_whole='"average_bus_bandwidth"' in "".join(deque(texts(path), maxlen=2)),
+    )
+    row_tables = (_row(at, each, each.get("out_of_place"), each.get("in_place")) for each in results if each)
+    return tables_of(head, islice(row_tables, MOST_ROWS))
+
+
+def row_tables(lines: Iterable[Line]) -> Iterator[Table]:
+    """The tables that rows make: one for each collective, number of ranks, type, reduction, and so on, and each sweep.
+
+    >>> from collectives_logs.finding import numbered
+    >>> row = '{"name": "AllReduce", "gpus": 4, "size": 8, "inPlace": 0, "time": 9, "algBw": 1}'
+    >>> [(table.collective, table.ranks, table.nbytes.tolist()) for table in row_tables(numbered([row], "a.jsonl"))]
+    [('all_reduce', 4, [8.0])]
+    """
+    tables: dict[tuple[str | int, ...], tuple[TableHead, list[TableRow]]] = {}
+    for at, text in lines:
+        if not (record := _record(text)):
+            continue
+        head, row = _head(at, record), _row(at, record, record)
+        key = (head.name, head.label, head.size, row.dtype, row.op)
+        if key not in tables and len(tables) >= MOST_TABLES:
+            continue
+        head, alike = tables.setdefault(key, (head, []))
+        if error := as_text(record.get("error")):
+            head.failure = head.failure or (at, error)
+        elif record.get("inPlace") and alike and alike[-1].nbytes == row.nbytes:
+            alike[-1].values[4:] = row.values[:4]
+        elif len(alike) < MOST_ROWS:
+            alike.append(row)
+    for head, alike in tables.values():
+        for sweep in _sweeps(alike):
+            yield from tables_of(head, sweep)
+
+
+def _record(line: str) -> Object:
+    """A row of rccl-tests or ours, or nothing for any other line."""
+    if not line.lstrip().startswith("{"):
+        return {}
+    try:
+        record = as_object(json.loads(line))
+    except (ValueError, RecursionError):
+        return {}
+    return record if record.keys() >= OURS or record.keys() >= THEIRS else {}
+
+
+def _head(at: Place, record: Object) -> TableHead:
+    name = collective_of(as_text(_first(record, "name", "collective")))
+    name = name if name in (*CONTRACTS, SEND) else ""
+    head = TableHead(at, name, size=_ranks(as_number(_first(record, "gpus", "ranks"))))
+    if "algorithm" in record:
+        algorithm, backend, where = (str(record[key])[:100] for key in ("algorithm", "backend", "where"))
+        head.label = f"{algorithm} by {backend} on {where}"
+        head.command = f"collectives bench --collective {name} --algorithm {algorithm} --backend {backend}"
+        head.command += f" --ranks {head.size} --where {where}"
+    return head
+
+
+def _row(at: Place, record: Object, *parts: Any) -> TableRow:
+    """A row of two parts, or of one."""
+    values = [as_number(_first(as_object(part), *names)) for part in parts for names in COLUMNS]
+    dtype, op = as_text(_first(record, "type", "dtype")), as_text(_first(record, "redop", "op"))
+    nbytes, root = as_number(_first(record, "size", "bytes")), as_number(record.get("root"), -1.0)
+    return TableRow(at, nbytes, dtype, op, root, (values + [float("nan")] * 4)[:8])
+
+
+def _sweeps(row_tables: list[TableRow]) -> list[list[TableRow]]:
+    """Rows by size: the second row of a size belongs to the second sweep."""
+    sizes: dict[float, list[TableRow]] = {}
+    for row in row_tables:
+        sizes.setdefault(row.nbytes, []).append(row)
+    sweeps = zip_longest(*(sizes[nbytes] for nbytes in sorted(sizes)))
+    return [[row for row in sweep if row] for sweep in sweeps] or [[]]
+
+
+def _first(record: Object, *names: str) -> Any:
+    """The value by the first of these names that it has."""
+    return next((record[name] for name in names if name in record), None)
+
+
+def _ranks(number: float) -> int:
+    """A number of ranks; 0 for none."""
+    return int(number) if 0 < number < MOST_RANKS else 0
