@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
     @property
     def stem(self) -> Path:
-        """The path of its rows, without a suffix."""
+        """Return the path of its rows, without a suffix."""
         return self.executed.with_suffix("")
 
 
@@ -225,7 +225,7 @@ def _execute(run: Run) -> None:
 
 @contextmanager
 def _connection_file() -> Iterator[str]:
-    """Path of the kernel's connection file. A shell removes it when this process ends, also when it is killed."""
+    """Yield the path of the kernel's connection file. A shell removes it when this process ends, even by a kill."""
     folder = tempfile.mkdtemp(prefix="collectives-kernel-")
     command = ["sh", "-c", 'cat > /dev/null; rm -rf "$1"', "sh", folder]  # `cat` ends when our end of the pipe closes
     try:

@@ -1,4 +1,4 @@
-"""What experiments share: parameters with types, rows that are measured once, and what a machine lacks for them.
+"""The base of experiments: parameters with types, rows that are measured once, and what a machine lacks for them.
 
 A subclass has its notebook's parameters as fields, and says which cases they are, what ranks are told, and what a row
 has beside its measurement. Rows are written as soon as they exist, so that a run that was cut off goes on.

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from collectives.bench import Row, measure, results
 
@@ -76,3 +78,10 @@ def test_a_host_is_named_where_there_are_several(
     (event,) = reported
     assert [each.get("host") for each in event["environment"]] == (hosts if named else [None] * 2)
     assert [(each["rank"], each["set"]["NCCL_ALGO"]) for each in event["environment"]] == [(0, "Ring"), (1, "Ring")]
+
+
+def test_rows_of_a_codec_without_a_bound_are_refused(tmp_path: Path) -> None:
+    """A page of a few bytes may claim gigabytes, whatever the file's metadata say of it."""
+    parquet.write_table(pa.table({"bytes": [4]}), tmp_path / "rows.parquet", compression="zstd")
+    with pytest.raises(ValueError, match="compression of rows: got ZSTD, expected UNCOMPRESSED or SNAPPY"):
+        results.table(tmp_path / "rows.parquet")

@@ -33,8 +33,10 @@ RECORDED = ("NCCL_", "TORCH_NCCL_", "CUDA_", "SLURM_JOB_ID", "SLURM_JOB_NODELIST
 SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|KEY")
 
 # Limits of a file of rows: rows, values of all columns, bytes as encoded, and bytes in memory. A few encoded bytes can
-# stand for gigabytes, so that the rows are read in batches.
+# stand for gigabytes, so that the rows are read in batches. So can compressed ones, but not those of the codecs that
+# `write` and pandas use: Snappy shortens data at most 22-fold.
 MAX_ROWS, MAX_VALUES, MAX_ENCODED, MAX_BYTES = 1 << 17, 1 << 24, 1 << 24, 1 << 28
+CODECS = ("UNCOMPRESSED", "SNAPPY")
 
 
 def write(stem: str | Path, rows: list[Record], record: Record) -> None:
@@ -74,18 +76,21 @@ def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
 def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
     """Return the rows of a Parquet file, of these columns alone if they are given.
 
-    Raises OSError, and ValueError for a damaged file, or one with too many rows or values.
+    Raises OSError, and ValueError for a damaged file, or one with too many rows, values or bytes, or another codec.
     """
     import pyarrow as pa
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
-        encoded, rows = sum(group.total_byte_size for group in groups), file.metadata.num_rows
+        parts = [group.column(number) for group in groups for number in range(group.num_columns)]
+        rows, values = file.metadata.num_rows, sum(part.num_values for part in parts)
+        encoded = max(sum(group.total_byte_size for group in groups), Path(path).stat().st_size)
         if rows > MAX_ROWS or values > MAX_VALUES or encoded > MAX_ENCODED:
             got = f"{rows:,}, {values:,} values and {encoded:,} encoded bytes"
             raise ValueError(f"rows: got {got}, expected up to {MAX_ROWS:,}, {MAX_VALUES:,} and {MAX_ENCODED:,}")
+        if codecs := {part.compression for part in parts}.difference(CODECS):
+            raise ValueError(f"compression of rows: got {', '.join(sorted(codecs))}, expected {' or '.join(CODECS)}")
         batches, left = [], MAX_BYTES
         for batch in file.iter_batches(MAX_BYTES // max(encoded, 1), columns=columns):
             if (left := left - batch.nbytes) < 0:

@@ -1,4 +1,4 @@
-"""How wrong a sum of floats is: a schedule's additions on random data, against the exactly rounded sum."""
+"""Errors of sums of floats: a schedule's additions on random data, against the exactly rounded sum."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 
 
 def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
-    """The errors of a schedule's sums of ``samples``, arrays of shape (p, elements), rounded to ``dtype`` first.
+    """Measure the errors of a schedule's sums of ``samples``, of shape (p, elements), rounded to ``dtype`` first.
 
     Float16 and bfloat16 are added in float32 and rounded once a step, as `collectives.all_reduce` does. In a schedule
     with a wire what is sent is rounded to that, sums are float32, and the result is rounded to both at the end.
@@ -55,7 +55,7 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     >>> found.depth, 0.008 < found.rms < 0.012
     (63, True)
     """
-    _need_fitting(schedule, dtype, samples)
+    _check(schedule, dtype, samples)
     sums = [summation(schedule, chunk, once=_once(schedule, dtype)) for chunk in sorted({0, schedule.k - 1})]
     depth = max(int(each.depth[_rank(schedule, each), 0]) for each in sums)
     errors, scales = zip(*(_errors(schedule, sums, dtype, sample) for sample in samples), strict=True)
@@ -64,11 +64,15 @@ def measure(schedule: Schedule, dtype: str, samples: list[Floats]) -> Measured:
     relative = [float(np.sqrt((error**2).mean())) / scale for error, scale in zip(errors, scales, strict=True)]
     low, median, high = median_interval(relative)
     worst = max(float(np.abs(error).max()) / scale for error, scale in zip(errors, scales, strict=True))
-    return Measured(depth, _bound(schedule.wire, depth, dtype), median, low, high, worst)
+    limit: float | None = bound(depth, dtype)
+    if schedule.wire:
+        is_exact = schedule.wire == "float32"
+        limit = (1 + bound(depth, "float32")) * (1 + bound(1, dtype)) - 1 if is_exact else None
+    return Measured(depth, limit, median, low, high, worst)
 
 
 def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
-    """The sums that p ranks compute by an all-reduce of ``values``, shape (p, n), rounded to ``dtype`` first.
+    """Return the sums of an all-reduce of ``values``, shape (p, n), rounded to ``dtype`` first.
 
     Equals `collectives.all_reduce` bit for bit on rank 0, in one process; shape (n,), float32 (float64 of float64).
     Raises ValueError for what `measure` refuses. Cost: (p - 1) n additions, and once a schedule its terms.
@@ -77,10 +81,11 @@ def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
     >>> total(build("all_reduce", "ring/mxint8", 2), np.array([[1.0, 2.0], [1.0, 1.0]]), "float32").tolist()
     [2.0, 3.0]
     """
-    _need_fitting(schedule, dtype, [values])
+    _check(schedule, dtype, [values])
     edges, n = schedule.cut(values.shape[1]), values.shape[1]
     given = np.pad(rounded(values, dtype), ((0, 0), (0, int(edges[-1]) - n)))
-    rows = np.concatenate([given, *([_each_sent(schedule.wire, given)] if schedule.wire else [])])
+    sent = [np.stack([_sent(schedule.wire)(each) for each in given])] if schedule.wire else []
+    rows = np.concatenate([given, *sent])
     sums: Floats = np.empty_like(given[0])
     for terms, chunks in _shapes(schedule, _once(schedule, dtype)):
         pieces = [rows[leaves, edges[c] : edges[c + 1]] for c, leaves in chunks.items()]
@@ -92,14 +97,9 @@ def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
     return whole
 
 
-def _each_sent(wire: str, values: Floats) -> Floats:
-    """Every rank's values as it sends them."""
-    return np.stack([_sent(wire)(each) for each in values])
-
-
 @lru_cache(maxsize=16)
 def _shapes(schedule: Schedule, once: bool) -> list[tuple[Terms, dict[int, list[int]]]]:
-    """Rank 0's sums: trees that differ in nothing but their leaves once, with the leaves of each chunk that has one.
+    """Return rank 0's trees of additions that differ in more than their leaves, and the leaves of their chunks.
 
     A leaf is r for what rank r contributes, and p + r for that as it is sent.
     """
@@ -112,7 +112,7 @@ def _shapes(schedule: Schedule, once: bool) -> list[tuple[Terms, dict[int, list[
 
 
 def _relabelled(terms: Terms, top: int, p: int) -> tuple[Terms, list[int]]:
-    """The same tree with its leaves numbered in the order in which they are added, and what they were."""
+    """Return the tree with its leaves numbered in the order of their additions, and the leaves that they were."""
     inner = [number for number in terms.sums_below(top) if _leaf(terms, number, p) is None]
     below = [_leaf(terms, term, p) for number in inner for term in terms.operands[number]] or [_leaf(terms, top, p)]
     leaves = [*dict.fromkeys(leaf for leaf in below if leaf is not None)]
@@ -125,7 +125,7 @@ def _relabelled(terms: Terms, top: int, p: int) -> tuple[Terms, list[int]]:
 
 
 def _leaf(terms: Terms, term: int, p: int) -> int | None:
-    """Which leaf a term is, None for a sum."""
+    """Return the number of a leaf, None for a sum."""
     operands = terms.operands[term]
     if not operands:
         return term
@@ -133,7 +133,7 @@ def _leaf(terms: Terms, term: int, p: int) -> int | None:
 
 
 def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator[Floats]:
-    """Samples of shape (p, elements): ``normal`` is N(0, 1), ``positive`` its absolute values; or one from a file.
+    """Yield samples of shape (p, elements): ``normal`` is N(0, 1), ``positive`` its absolute values, or a file's.
 
     NAME.npy holds one sample. Raises ValueError for other data, and for a file that does not hold numbers.
     """
@@ -153,7 +153,7 @@ def samples(data: str, p: int, seeds: int, elements: int = ELEMENTS) -> Iterator
 
 
 def rounded(values: Floats, dtype: str) -> Floats:
-    """The values as a dtype has them, to the nearest, ties to even; held in float32, or float64 for float64.
+    """Round values to a dtype, to the nearest, ties to even; the result is float32, or float64 for float64.
 
     >>> rounded(np.array([1.00390625, 1.01171875]), "bfloat16").tolist()  # both are half way
     [1.0, 1.015625]
@@ -166,17 +166,11 @@ def rounded(values: Floats, dtype: str) -> Floats:
 
 
 def _once(schedule: Schedule, dtype: str) -> bool:
-    """Whether a sum of several is rounded once a step."""
+    """Return True if a sum of several is rounded once a step."""
     return dtype in HALF and not schedule.wire
 
 
-def _bound(wire: str | None, depth: int, dtype: str) -> float | None:
-    if wire is None:
-        return bound(depth, dtype)
-    return (1 + bound(depth, wire)) * (1 + bound(1, dtype)) - 1 if wire == "float32" else None
-
-
-def _need_fitting(schedule: Schedule, dtype: str, samples: list[Floats]) -> None:
+def _check(schedule: Schedule, dtype: str, samples: list[Floats]) -> None:
     if schedule.collective not in REDUCING:
         raise ValueError(f"errors of sums: got {schedule.collective}, expected one of {', '.join(REDUCING)}")
     if dtype not in ROUNDINGS:
@@ -189,14 +183,14 @@ def _need_fitting(schedule: Schedule, dtype: str, samples: list[Floats]) -> None
 
 
 def _rank(schedule: Schedule, of: Summation) -> int:
-    """A rank that ends with the sum of a chunk."""
+    """Return a rank that ends with the sum of a chunk."""
     if schedule.collective == "reduce_scatter":
         return int(owner(of.chunks.start, schedule.p, schedule.k))
     return schedule.root or 0
 
 
 def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Floats) -> tuple[Floats, float]:
-    """Errors of all chunks' sums of one sample, and the RMS of the exact ones."""
+    """Return the errors of all chunks' sums of one sample, and the RMS of the exact ones."""
     values = rounded(sample, dtype)
     exact = np.array([fsum(column) for column in values.T.tolist()])
     found = []
@@ -207,7 +201,7 @@ def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Float
 
 
 def _value(schedule: Schedule, terms: Terms, term: int, dtype: str, values: Floats) -> Floats:
-    """A term's value as a rank ends with it."""
+    """Return a term's value as a rank ends with it."""
     if _once(schedule, dtype):
         sums: Floats = terms.evaluate(term, values, lambda each: rounded(each, dtype))
         return sums
@@ -216,7 +210,7 @@ def _value(schedule: Schedule, terms: Terms, term: int, dtype: str, values: Floa
 
 
 def _sent(wire: str) -> Callable[[Floats], Floats]:
-    """What a wire makes of numbers."""
+    """Return the function that rounds numbers to a wire."""
     import torch
 
     from collectives.backends import coding

@@ -33,11 +33,10 @@ def sweep(wanted: Sequence[Settings], stem: str | Path) -> None:
     """
     check_here(wanted)
     parts = _parts(wanted)
-    sizes = [(nth, nbytes) for nth, one in enumerate(parts) for nbytes in one.bytes]
     # Horovod's ranks may be started elsewhere than the others; their rows stand with the others'.
-    order = [(parts.index(one), nbytes) for each in wanted for nbytes in each.bytes for one in _parts([each])]
+    cases = [(parts.index(one), nbytes) for each in wanted for nbytes in each.bytes for one in _parts([each])]
     settings = [each.model_dump() for each in wanted]
-    measure_missing(stem, settings, sizes, partial(_measure_sizes, parts), order=order, path=sweep_path(wanted, stem))
+    measure_missing(stem, settings, cases, partial(_measure_sizes, parts), path=sweep_path(wanted, stem))
 
 
 def _parts(wanted: Sequence[Settings]) -> list[Settings]:
@@ -85,17 +84,16 @@ def measure_missing(
     line: Callable[[Row], str] = lambda _: "",
     *,
     depends_on: Any = None,
-    order: Sequence[T] | None = None,
     path: Path | None = None,
 ) -> None:
     """Measure the cases that have no rows yet; write all rows, and their record with these settings, to ``stem``.
 
-    ``measure(left, keep)`` measures the first of these cases or more, in their order, and passes every event of the
-    ranks to ``keep``. The rows of a case are one event, ``{"rows": [...]}``. They are on disk, and the line of each is
-    printed, before ``keep`` returns. An error of ``measure`` passes through, and the next call goes on there; rows
-    with an ``error`` are measured again by the next call. A case is a JSON value. ``depends_on`` is what the rows
-    depend on beside this package, if it is more than the settings; ``order`` is the cases' order in the results, if it
-    is not the one they are measured in. Raises FileExistsError for `other_rows`.
+    ``measure(left, keep)`` measures one of these cases or more, and passes every event of the ranks to ``keep``. The
+    rows of a case are one event, ``{"rows": [...]}``, of the first case that is left unless it has another ``"case"``.
+    They are on disk, and the line of each is printed, before ``keep`` returns. An error of ``measure`` passes through,
+    and the next call goes on there; rows with an ``error`` are measured again by the next call. A case is a JSON value.
+    ``depends_on`` is what the rows depend on beside this package, if it is more than the settings. Raises
+    FileExistsError for `other_rows`.
     """
     depends_on = settings if depends_on is None else depends_on
     if others := other_rows(stem, depends_on):
@@ -108,7 +106,7 @@ def measure_missing(
         print(f"{done} of {len(cases)} cases were measured before", file=sys.stderr, flush=True)
     _measure_all(path, events, cases, measure, line)
     of_case = {_key(event["case"]): event["rows"] for event in events if "rows" in event}
-    rows = [row for case in order or cases for row in of_case[_key(case)]]
+    rows = [row for case in cases for row in of_case[_key(case)]]
     environment, mark = _environment(events) or [record()], fingerprint(depends_on)
     write(stem, rows, {"settings": settings, "environment": environment, "fingerprint": mark})
     if not any(row.get("error") for row in rows):
@@ -123,7 +121,7 @@ def _measure_all(
 
         def keep(event: Row) -> None:
             if "rows" in event:
-                event = {"case": _left(cases, events)[0], "rows": event["rows"]}
+                event = {"case": _left(cases, events)[0], **event}
             elif "environment" not in event:
                 return
             events.append(event)
@@ -189,13 +187,10 @@ def _environment(events: list[Row]) -> list[Row]:
 
 
 def _measure_sizes(parts: Sequence[Settings], left: Sequence[tuple[int, int]], keep: Keep) -> None:
-    """Measure by one launch, until a size fails; its rows have the reason."""
-    lacking = [
-        one.model_copy(update={"bytes": [nbytes for part, nbytes in left if part == nth]})
-        for nth, one in enumerate(parts)
-    ]
-    wanted = group_by_launch([one for one in lacking if one.bytes])[0]
-    sizes = [(one, nbytes) for one in wanted for nbytes in one.bytes]
+    """Measure by the first launch that has sizes left, until one fails; its rows have the reason."""
+    sizes = {nth: [nbytes for of, nbytes in left if of == nth] for nth in sorted({nth for nth, _ in left})}
+    wanted = group_by_launch([parts[nth].model_copy(update={"bytes": each}) for nth, each in sizes.items()])[0]
+    cases = [(nth, nbytes) for nth in list(sizes)[: len(wanted)] for nbytes in sizes[nth]]
     has_begun = False
 
     def on_event(event: Row) -> None:
@@ -203,19 +198,18 @@ def _measure_sizes(parts: Sequence[Settings], left: Sequence[tuple[int, int]], k
         show(event)
         has_begun |= "environment" in event
         if "rows" in event:
-            sizes.pop(0)
-            event = {"rows": [row | {"error": None} for row in event["rows"]]}
+            event = {"case": cases.pop(0), "rows": [row | {"error": None} for row in event["rows"]]}
         keep(event)
 
     with progress(wanted) as show:
         try:
             bench(wanted, on_event)
         except RankError as error:
-            if not has_begun or not sizes:
+            if not has_begun or not cases:
                 raise
-            one, nbytes = sizes[0]
-            print(f"{one.collective} of {nbytes} bytes failed: {error}", file=sys.stderr)
-            keep({"rows": error_rows(one, nbytes, str(error))})
+            nth, nbytes = cases[0]
+            print(f"{parts[nth].collective} of {nbytes} bytes failed: {error}", file=sys.stderr)
+            keep({"case": cases[0], "rows": error_rows(parts[nth], nbytes, str(error))})
 
 
 def error_rows(settings: Settings, nbytes: int, error: str) -> list[Row]:

@@ -12,7 +12,7 @@ VERSION = 1
 
 
 def schema(name: str) -> dict[str, Any]:
-    """A JSON Schema (2020-12) by name.
+    """Return a JSON Schema (2020-12) by name.
 
     "machine" describes a machine's file, "rows" the rows of ``--json``, "record" the file beside results, and "grade"
     a graded submission's ``grade.json``. ``$defs`` of "rows" has one entry for each kind of row.
@@ -25,7 +25,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def version_of(given: Mapping[str, Any], what: str, unsaid: int = 0) -> int:
-    """The version by which a file was written; ``unsaid`` where it says none.
+    """Return the version by which a file was written; ``unsaid`` if it names none.
 
     Raises ValueError for a version newer than this release knows.
 
