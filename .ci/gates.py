@@ -17,7 +17,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from collectives.algorithms import ALGORITHMS, PACKED
-from collectives.wire import split
+from collectives.wire import current_name, split
 from collectives_book import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,7 +65,9 @@ def stale(path: Path, presets: Path = ROOT / "experiments" / "presets") -> Itera
     """Yield the ways in which a recorded result is not what its preset would make: values, and algorithms that went."""
     settings = json.loads(path.read_text(encoding="utf8")).get("settings", [])
     names = {"auto", PACKED, *(name for _, name in ALGORITHMS)}
-    measured = {split(name)[0].partition("@")[0] for each in settings for name in each.get("algorithms", ())}
+    measured = {
+        split(current_name(name))[0].partition("@")[0] for each in settings for name in each.get("algorithms", ())
+    }
     for gone in sorted(measured - names):
         if not (ROOT / gone.partition(":")[0]).is_file():
             yield f"{path}:1: stale: measured with {gone!r}, and no algorithm has this name"

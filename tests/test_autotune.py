@@ -35,6 +35,6 @@ def test_formulas_decide_where_the_simulator_does_not_know_the_machine() -> None
     assert {choose("all_reduce", 8, 8, on=on).algorithm for on in (plain, measured, split)} == {"recursive_doubling"}
     ethernet = machine("ethernet")
     assert ethernet.network == split.network
-    assert choose("all_reduce", 8, 8, on=ethernet).algorithm == "exchange"
+    assert choose("all_reduce", 8, 8, on=ethernet).algorithm == "one_shot"
     assert choose("all_reduce", 2 * MOST_SIMULATED, 8, on=ethernet).algorithm == "recursive_doubling"
     assert choose("all_reduce", 13, 8, on=machine("summit")).seconds, "ranks that do not fill nodes"

@@ -24,7 +24,7 @@ from collectives_book.rounded_training.comparison import (
 from collectives_book.rounded_training.models import CONTEXT, TASKS, TOKENS, Batch, Task, loss, transformer
 from collectives_book.rounded_training.training import averaging, fed_back, of_shards, train
 
-RING, FED = Variant("ring", "bfloat16"), Variant("parameter_server/mxfp4", feedback=1)
+RING, FED = Variant("ring", "bfloat16"), Variant("two_shot/mxfp4", feedback=1)
 
 
 @pytest.fixture(autouse=True)

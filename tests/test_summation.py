@@ -85,12 +85,13 @@ def test_with_a_wire_every_term_that_is_sent_is_rounded_at_its_sender_too(name: 
 def test_the_depths_that_the_book_states() -> None:
     for p in SIZES:
         depths = {
-            name: int(summation(build("all_reduce", name, p)).depth.max()) for name in ("ring", "root", "exchange")
+            name: int(summation(build("all_reduce", name, p)).depth.max())
+            for name in ("ring", "reduce_broadcast", "one_shot")
         }
         assert set(depths.values()) == {p - 1}
         folds = floor(log2(p)) + (p & (p - 1) > 0)
         assert int(summation(build("all_reduce", "recursive_doubling", p)).depth.max()) == folds
-        assert int(summation(build("all_reduce", "exchange", p), once=True).depth.max()) == min(1, p - 1)
+        assert int(summation(build("all_reduce", "one_shot", p), once=True).depth.max()) == min(1, p - 1)
 
 
 def test_every_all_reduce_but_swing_s_doubling_has_the_same_bits_everywhere() -> None:

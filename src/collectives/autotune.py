@@ -19,6 +19,7 @@ from collectives.algorithms import ALGORITHMS, Algorithm, candidates
 from collectives.bounds import default_node, lower_bound, star_seconds
 from collectives.contracts import CONTRACTS
 from collectives.machine import Link, Machine, machine, presets
+from collectives.wire import current_name
 
 VARIABLE = "COLLECTIVES_MACHINE"
 
@@ -82,7 +83,7 @@ def choose(
     ['direct', 'direct']
     """
     on, nbytes = on or named_machine(DEFAULT), 0 if splits else nbytes
-    names = candidates(collective, splits) if algorithm == "auto" else [algorithm]
+    names = candidates(collective, splits) if algorithm == "auto" else [current_name(algorithm)]
     predict = _simulated if nbytes and _is_simulated(on, p) and (collective, names[0]) in ALGORITHMS else _predicted
     predicted = (predict(collective, name, p, nbytes, segments, on) for name in names)
     return min(predicted, key=lambda each: (each.seconds is None, _rounded(each.seconds or 0.0)))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -30,6 +31,7 @@ from collectives.units import (
     parse_rate,
     parse_seconds,
 )
+from collectives.wire import current_name
 
 MOST_BYTES = 1 << 16
 MOST_DEPTH = 16
@@ -71,6 +73,7 @@ def _written(pattern: str, number: dict[str, Any]) -> WithJsonSchema:
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
+AlgorithmName = Annotated[str, AfterValidator(current_name)]
 Seconds = Annotated[
     float,
     Field(ge=0, allow_inf_nan=False),

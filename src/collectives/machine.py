@@ -53,10 +53,11 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from collectives.config import FILE, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
+from collectives.config import FILE, AlgorithmName, Bytes, Count, Rate, Seconds, StrictModel, parse_yaml, read_yaml
 from collectives.errors import explain, unknown
 from collectives.link_table import LATTICES, LinkTable, lattice_fields
 from collectives.schemas import VERSION, version_of
+from collectives.wire import current_name
 
 
 class Delay(StrictModel):
@@ -96,7 +97,7 @@ class Protocol(StrictModel):
     """How a library sends messages of some sizes for some algorithms, such as NCCL's LL and Simple."""
 
     name: str
-    algorithms: tuple[str, ...] | None = None
+    algorithms: tuple[AlgorithmName, ...] | None = None
     up_to: Bytes | None = None
     buffer_up_to: Bytes | None = None
     startup: Seconds = 0.0
@@ -106,7 +107,7 @@ class Protocol(StrictModel):
 
     def fits(self, algorithm: str | None, n: int) -> bool:
         """Whether the protocol is for this algorithm and a buffer of n bytes; None needs one for all algorithms."""
-        is_named = self.algorithms is None or algorithm in self.algorithms
+        is_named = self.algorithms is None or current_name(algorithm or "") in self.algorithms
         return is_named and (self.buffer_up_to is None or n <= self.buffer_up_to)
 
 

@@ -1,4 +1,4 @@
-"""Wire formats: the format of a schedule's messages, and how an algorithm's name selects it.
+"""Wire formats: the format of a schedule's messages, and how an algorithm's name selects it; names that have changed.
 
 ``ring/bfloat16`` is the ring with bfloat16 messages. A rank rounds what it sends in its own buffer, too, and rounds the
 result. Every sum is computed in float32. The mx formats are those of the OCP Microscaling Formats
@@ -32,6 +32,9 @@ class Wire(NamedTuple):
         """The blocks of so many elements; the last may be filled up with zeros."""
         return -(-elements // self.block)
 
+
+# Names that algorithms had before, and that rows, presets and files recorded with them still carry.
+RENAMED = {"exchange": "one_shot", "optimal": "circulant", "parameter_server": "two_shot", "root": "reduce_broadcast"}
 
 BLOCK = 32
 WIRES = {
@@ -67,3 +70,13 @@ def split(algorithm: str) -> tuple[str, str | None]:
     """
     name, _, wire = algorithm.rpartition("/")
     return (name, wire) if wire in WIRES else (algorithm, None)
+
+
+def current_name(algorithm: str) -> str:
+    """Return the present name of an algorithm, with its wire format; any other text is returned as it is.
+
+    >>> current_name("parameter_server/mxint8"), current_name("ring"), current_name("my/file.py:root")
+    ('two_shot/mxint8', 'ring', 'my/file.py:root')
+    """
+    name, wire = split(algorithm)
+    return RENAMED[name] + f"/{wire}" * bool(wire) if name in RENAMED else algorithm

@@ -20,7 +20,7 @@ from collectives.bench import Row, Settings, check_here
 from collectives.bench.results import Record, code, read
 from collectives.bench.settings import launcher_for
 from collectives.bench.sweep import Keep, is_measured, measure_missing, other_rows, sweep
-from collectives.config import FILE, Bytes, Seconds, StrictModel
+from collectives.config import FILE, AlgorithmName, Bytes, Seconds, StrictModel
 from collectives.emulator import Cluster, ClusterError, allowed, cluster
 from collectives.errors import explain
 from collectives.launch import launch, links, need_where
@@ -53,6 +53,7 @@ Distinct = Annotated[list[T], AfterValidator(distinct)]
 Some = Annotated[list[T], Field(min_length=1), AfterValidator(distinct)]
 Size = Annotated[Bytes, Field(ge=1, le=MOST_BYTES)]
 Name = Annotated[str, Field(max_length=300)]
+Algorithm = Annotated[AlgorithmName, Field(max_length=300)]
 Latency = Annotated[Seconds, Field(gt=0)]
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 Repetitions = Annotated[int, Field(ge=1, le=MOST_REPETITIONS)]

@@ -15,6 +15,7 @@ from collectives.config import Seconds
 from collectives.simulator import speed
 from collectives.units import MOST_SECONDS
 from collectives_book.experiment import (
+    Algorithm,
     Distinct,
     Experiment,
     Name,
@@ -68,7 +69,7 @@ def _need_sizes(one: Settings) -> None:
 class AllReduceSweep(Sweep):
     """One all-reduce by our algorithms and by the libraries, over sizes."""
 
-    algorithms: Distinct[Name]
+    algorithms: Distinct[Algorithm]
 
     def measurements(self) -> list[Settings]:
         """Return one all-reduce, by all algorithms and back ends."""

@@ -40,7 +40,7 @@ def rule(on: Machine, p: int, n: int) -> str:
     small = on.protocols_for("ring", 1)[0]  # the protocol for small messages
     knee = (small.network.latency + small.network.overhead) * small.share * on.network.rate
     if n <= knee:
-        return "exchange" if p <= FEW and n * p <= knee else "recursive_doubling"
+        return "one_shot" if p <= FEW and n * p <= knee else "recursive_doubling"
     if on.ranks_per_node > 1 and n / p >= PART:
         return "multi_channel_tree" if on.ports > 1 else "hierarchical_tree"
     return "halving_doubling" if p & (p - 1) == 0 else "swing"

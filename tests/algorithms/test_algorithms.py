@@ -1,20 +1,26 @@
 """Every algorithm, for every p from 1 to 64: proved by exact counts, and its traffic held against the closed forms."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from collectives.algorithms import ALGORITHMS, COSTS, PIPELINES, Algorithm, build, names, takes, variants
+from collectives.algorithms import ALGORITHMS, COSTS, NEUTRAL, PIPELINES, Algorithm, build, names, takes, variants
 from collectives.algorithms.binary_tree import NO_PARENT, arrivals, binary_tree, edge_colours, exchanges, second_tree
 from collectives.autotune import MEASURED, choose
+from collectives.bench import Settings
+from collectives.bench.results import read, write
 from collectives.bounds import height
 from collectives.figures.layout import layout
 from collectives.figures.style import mark
-from collectives.machine import machine
+from collectives.grid import grid
+from collectives.machine import Protocol, machine
 from collectives.schedule import Schedule, ScheduleError
+from collectives.torch_backend.options import Options
 from collectives.traffic import traffic
 from collectives.verify import exact, verify
+from collectives.wire import RENAMED
 from sweep import sweep
 
 RANKS = range(1, 65)
@@ -64,7 +70,7 @@ def test_steps_and_bytes_are_what_the_closed_form_says(collective: str, algorith
 
 def test_totals_of_the_naive_all_reduces() -> None:
     for p in RANKS:
-        exchange, root = (traffic(build("all_reduce", name, p), 100) for name in ("exchange", "root"))
+        exchange, root = (traffic(build("all_reduce", name, p), 100) for name in ("one_shot", "reduce_broadcast"))
         assert exchange.sent.sum() == p * (p - 1) * 100
         assert root.sent.sum() == 2 * (p - 1) * 100
 
@@ -218,7 +224,7 @@ def test_three_children_cannot_be_coloured() -> None:
 def test_names_and_options() -> None:
     assert names("all_gather") == [name for of, name in ALGORITHMS if of == "all_gather"]
     assert build("all_reduce", "two_tree", 8, segments=3, root=5).k == 6
-    with pytest.raises(ValueError, match=r"no algorithm 'rnig' for 'all_reduce'; all_reduce has .*root, parameter"):
+    with pytest.raises(ValueError, match=r"no algorithm 'rnig' for 'all_reduce'; all_reduce has .*, two_shot"):
         build("all_reduce", "rnig", 8)
     with pytest.raises(ValueError, match="collectives with algorithms are broadcast, scatter"):
         build("all_the_things", "ring", 8)
@@ -265,7 +271,7 @@ def test_optimal_sends_the_fewest_blocks_in_the_fewest_rounds(ranks: list[int]) 
     """Each rank sends and receives p-1 blocks, in ceil(log2 p) messages each way: Träff 2024, theorems 1 and 2."""
     for p in ranks:
         for collective, halves in (("reduce_scatter", 1), ("all_reduce", 2)):
-            schedule = build(collective, "optimal", p)
+            schedule = build(collective, "circulant", p)
             counted, rounds = traffic(schedule, p), height(p)
             assert schedule.nsteps == halves * rounds
             assert (np.stack([counted.sent, counted.received]) == halves * (p - 1)).all(), p
@@ -274,9 +280,9 @@ def test_optimal_sends_the_fewest_blocks_in_the_fewest_rounds(ranks: list[int]) 
 
 def test_optimal_costs_as_halving_and_doubling_for_powers_of_two_and_less_for_all_else() -> None:
     for p in range(1, 300):
-        optimal, folding = (COSTS["all_reduce", name](p) for name in ("optimal", "halving_doubling"))
-        assert optimal.steps == folding.steps
-        assert optimal == folding if p & (p - 1) == 0 else optimal.sent < folding.sent, p
+        circulant, folding = (COSTS["all_reduce", name](p) for name in ("circulant", "halving_doubling"))
+        assert circulant.steps == folding.steps
+        assert circulant == folding if p & (p - 1) == 0 else circulant.sent < folding.sent, p
     for p, most in ((6, 2.5), (96, 2.97)):  # the busiest rank folds in or out, not both
         counted = traffic(build("all_reduce", "halving_doubling", p), 960)
         assert round(counted.sent.max() / 960, 2) == most
@@ -284,7 +290,11 @@ def test_optimal_costs_as_halving_and_doubling_for_powers_of_two_and_less_for_al
 
 def test_a_message_of_bruck_has_at_most_two_runs_of_chunks() -> None:
     """A row for each chunk would be p**2 / 2 rows in the last step: 300 million on 24,576 ranks."""
-    for collective, algorithm in (("all_gather", "bruck"), ("reduce_scatter", "optimal"), ("all_reduce", "optimal")):
+    for collective, algorithm in (
+        ("all_gather", "bruck"),
+        ("reduce_scatter", "circulant"),
+        ("all_reduce", "circulant"),
+    ):
         for step in build(collective, algorithm, 24_576).steps():
             assert 24_576 <= len(step) <= 2 * 24_576
 
@@ -292,8 +302,8 @@ def test_a_message_of_bruck_has_at_most_two_runs_of_chunks() -> None:
 def test_auto_takes_optimal_where_ranks_would_fold_and_the_node_where_links_differ() -> None:
     flat, nodes = (machine(name).model_copy(update={"name": MEASURED}) for name in ("textbook", "dgx-h100"))
     chosen = {p: choose("all_reduce", p, 1 << 20, on=flat).algorithm for p in (12, 16, 24, 96)}
-    assert chosen == {12: "optimal", 16: "halving_doubling", 24: "optimal", 96: "optimal"}
-    assert choose("reduce_scatter", 12, 1 << 20, on=flat).algorithm == "optimal"
+    assert chosen == {12: "circulant", 16: "halving_doubling", 24: "circulant", 96: "circulant"}
+    assert choose("reduce_scatter", 12, 1 << 20, on=flat).algorithm == "circulant"
     assert choose("all_reduce", 24, 1 << 20, on=nodes).algorithm == "hierarchical_ring"
 
 
@@ -302,7 +312,7 @@ def test_auto_counts_the_port_that_ranks_of_a_node_share() -> None:
     large = 256 << 20
     assert choose("broadcast", 24, large, on=machine("textbook")).algorithm == "circulant"
     assert choose("broadcast", 24, large, on=machine("summit")).algorithm in ("chain", "two_tree")
-    assert choose("all_reduce", 30, large, on=machine("summit")).algorithm != "optimal"
+    assert choose("all_reduce", 30, large, on=machine("summit")).algorithm != "circulant"
 
 
 def test_of_equal_costs_auto_takes_the_first_in_the_table() -> None:
@@ -325,3 +335,22 @@ def test_an_algorithm_needs_nothing_but_its_function(monkeypatch: pytest.MonkeyP
     assert "mine" not in {choose("all_reduce", p, n, on=measured).algorithm for p in RANKS for n in (4, 1 << 26)}
     assert mark("mine") == ALGORITHMS["all_reduce", "mine"].mark
     assert layout(build("all_reduce", "mine", 8), "mine").shape == ALGORITHMS["all_reduce", "mine"].shape == "ring"
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_earlier_names_are_read_as_present_ones(old: str, new: str, tmp_path: Path) -> None:
+    """In calls, settings, machine files, recorded rows and the looks of figures; no algorithm has such a name now."""
+    assert old not in {name for _, name in ALGORITHMS}
+    schedule, present = (build("all_reduce", name, 5, root=1) for name in (f"{old}/bfloat16", f"{new}/bfloat16"))
+    assert (grid(schedule), schedule.wire) == (grid(present), "bfloat16")
+    assert choose("all_reduce", 5, 8, old) == choose("all_reduce", 5, 8, new)
+    assert Settings(algorithms=[old]).algorithms == [new]
+    assert Options(old).of("all_reduce", 4) == new
+    assert Protocol(name="LL", algorithms=(old,)).fits(new, 8)
+    assert mark(old) == mark(new) != NEUTRAL
+    write(
+        tmp_path / "rows", [{"algorithm": f"{old}/mxint8"}, {"algorithm": None}], {"settings": [{"algorithms": [old]}]}
+    )
+    rows, record = read(tmp_path / "rows")
+    assert rows.algorithm.dropna().tolist() == [f"{new}/mxint8"]
+    assert record["settings"] == [{"algorithms": [new]}]

@@ -119,7 +119,7 @@ def test_combinators_keep_switches_or_refuse_them() -> None:
     up = replace(build(*IN_NETWORK, 3), nsteps=1)
     down = replace(up, make=lambda _: Step(3, [0, 1, 2], 0))
     verify(then(up, down, "all_reduce"))
-    assert parallel(up, build("all_reduce", "exchange", 3), "all_reduce").switches == 1
+    assert parallel(up, build("all_reduce", "one_shot", 3), "all_reduce").switches == 1
     assert repr(reverse(down, "reduce", add=True).step(0)) == "Step(0->3:+0, 1->3:+0, 2->3:+0)"
     with pytest.raises(ScheduleError, match="got 1, expected none for placing it on other ranks"):
         on(up, 6, 1, [[0, 1, 2], [3, 4, 5]], [0])

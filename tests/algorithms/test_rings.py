@@ -56,7 +56,7 @@ def test_around_half_a_port_costs_little_where_a_ring_takes_twice_as_long(p: int
 
 
 def test_no_algorithm_beats_the_bound_of_a_slow_port() -> None:
-    for name in ("ring", "optimal", "two_tree", "around_slow_rank", "exchange", "halving_doubling"):
+    for name in ("ring", "circulant", "two_tree", "around_slow_rank", "one_shot", "halving_doubling"):
         for slower in (1, 1.5, 4):
             assert slowed(build("all_reduce", name, 8), slower) >= slow_port_seconds(8, N, slower, 1e-9)
     assert slow_port_seconds(8, N, 1, 1e-9) == pytest.approx(ring(8).seconds(N, 0, 1e-9))

@@ -41,7 +41,7 @@ TRANSPORT = "shared_memory" if sys.platform == "linux" else "tcp"  # of ranks on
         ({"ranks": 0}, "ranks: Input should be greater than or equal to 1, got 0"),
         ({"bytes": [4, -4]}, "bytes.1: Input should be greater than or equal to 0, got -4"),
         ({"bytes": [6]}, "6 bytes are no whole number of float32 (4 bytes each)"),
-        ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange"),
+        ({"algorithms": ["rnig"]}, "no algorithm 'rnig' for 'all_reduce'; all_reduce has one_shot"),
         ({"backends": ["glue"]}, "unknown backend 'glue'"),
         ({"collective": "allreduce"}, "unknown collective 'allreduce'"),
         ({"dtype": "float8"}, "unknown dtype 'float8'"),

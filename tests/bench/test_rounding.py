@@ -36,7 +36,7 @@ def test_a_known_error_is_found() -> None:
     """256 + 1 is 256 in bf16, so a tree loses a 1; one rounding of 256 + 3 gives 260."""
     data = [np.array([[256.0], [1.0], [1.0], [1.0]])]
     tree = measure(build("reduce", "binomial", 4), "bfloat16", data)
-    once = measure(build("all_reduce", "exchange", 4), "bfloat16", data)
+    once = measure(build("all_reduce", "one_shot", 4), "bfloat16", data)
     assert tree.worst == pytest.approx(1 / 259), "256 + 1 = 256, and 1 + 1 = 2: 258"
     assert once.rms == once.worst == pytest.approx(1 / 259)
     assert (tree.depth, once.depth) == (2, 1)
@@ -59,7 +59,7 @@ def test_a_ring_s_error_grows_with_the_root_of_p_and_doubling_s_with_its_logarit
     assert abs(slope - 0.5) <= 0.05
     doubling = [rms("recursive_doubling", p) ** 2 for p in RANKS]
     assert np.corrcoef(np.log2(RANKS), doubling)[0, 1] ** 2 >= 0.98
-    assert [round(100 * rms(name, 64), 2) for name in ("exchange", "ring")] == [
+    assert [round(100 * rms(name, 64), 2) for name in ("one_shot", "ring")] == [
         pytest.approx(0.17, abs=0.02),
         pytest.approx(0.97, abs=0.1),
     ]
@@ -67,14 +67,14 @@ def test_a_ring_s_error_grows_with_the_root_of_p_and_doubling_s_with_its_logarit
 
 def test_sums_that_travel_in_float32_are_rounded_once() -> None:
     wide = rms("ring/float32", 256)
-    assert wide == pytest.approx(rms("exchange", 256), rel=0.02)
+    assert wide == pytest.approx(rms("one_shot", 256), rel=0.02)
     assert wide < rms("recursive_doubling", 256) < rms("ring", 256)
 
 
 def test_coarser_wires_are_less_exact_and_a_chain_that_encodes_often_more_so() -> None:
-    errors = [rms(f"parameter_server/{wire}", 64) for wire in ("float32", "mxint8", "mxfp8", "mxfp4")]
+    errors = [rms(f"two_shot/{wire}", 64) for wire in ("float32", "mxint8", "mxfp8", "mxfp4")]
     assert errors == sorted(errors)
-    assert rms("ring/mxint8", 64) > 3 * rms("parameter_server/mxint8", 64)
+    assert rms("ring/mxint8", 64) > 3 * rms("two_shot/mxint8", 64)
     assert rms("ring/bfloat16", 64) == rms("ring", 64)
 
 
@@ -89,7 +89,7 @@ def test_a_bound_is_stated_for_the_wire_float32_only() -> None:
 def test_totals_of_whole_numbers_are_exact(dtype: str) -> None:
     """Each element of each rank is another number, and the elements are not a multiple of the ranks."""
     values = np.arange(5 * 33.0).reshape(5, 33) % 17
-    for name in ("ring", "two_tree", "exchange"):
+    for name in ("ring", "two_tree", "one_shot"):
         assert total(build("all_reduce", name, 5), values, dtype).tolist() == values.sum(axis=0).tolist()
 
 
@@ -128,7 +128,7 @@ def test_the_command_prints_a_row_for_each_algorithm(capsys: Capture) -> None:
     head, *lines = out.splitlines()
     assert code == 0
     assert head.split() == ["algorithm", "ranks", "dtype", "depth", "bound", "rms", "worst"]
-    assert {"ring", "two_tree", "exchange"} <= {line.split()[0] for line in lines}
+    assert {"ring", "two_tree", "one_shot"} <= {line.split()[0] for line in lines}
     row = json.loads(run(capsys, "error", "all_reduce", "ring", "-p", "8", "--dtype", "fp16", "--json")[1])
     assert {"algorithm", "ranks", "dtype", "depth", "bound", "rms", "rms_low", "rms_high", "worst"} <= set(row)
     assert (row["depth"], row["dtype"]) == (7, "float16")

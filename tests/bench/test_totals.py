@@ -13,7 +13,7 @@ from collectives.bench.rounding import total
 from collectives.summation import summation
 from collectives.wire import WIRES
 
-NAMES = ("ring", "two_tree", "parameter_server", "recursive_doubling", "exchange", "swing_doubling")
+NAMES = ("ring", "two_tree", "two_shot", "recursive_doubling", "one_shot", "swing_doubling")
 
 
 @pytest.mark.parametrize(("p", "n"), [(1, 7), (2, 64), (5, 333), (8, 5)])

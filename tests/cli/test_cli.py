@@ -25,10 +25,10 @@ def test_list_names_every_algorithm(capsys: Capture) -> None:
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [(row["collective"], row["algorithm"]) for row in rows] == list(ALGORITHMS)
-    exchange = next(row for row in rows if row["algorithm"] == "exchange")
+    exchange = next(row for row in rows if row["algorithm"] == "one_shot")
     assert exchange == {
         "collective": "all_reduce",
-        "algorithm": "exchange",
+        "algorithm": "one_shot",
         "ranks": 6,
         "steps": 1,
         "messages": 30,
@@ -106,7 +106,7 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", "all_reduce", "rnig"], "no algorithm 'rnig' for 'all_reduce'; all_reduce has exchange"),
+        (["show", "all_reduce", "rnig"], "no algorithm 'rnig' for 'all_reduce'; all_reduce has one_shot"),
         (["show", "allreduce", "ring"], "collectives with algorithms are broadcast"),
         (["show", "broadcast", "flat", "-p", "4", "--root", "4"], "root 4 is not one of the ranks 0 to 3"),
         (["verify"], "verify: got nothing, expected either a collective and an algorithm, or files that end in .xml"),
@@ -116,7 +116,7 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
             "verify: got /dev/null, expected either a collective and an algorithm, or files that",
         ),
         (["verify", "all_reduce", "ring", "--all"], "verify: got all_reduce ring --all, expected either a collective"),
-        (["show", "all_reduce"], "show all_reduce: got no algorithm, expected one of exchange, root,"),
+        (["show", "all_reduce"], "show all_reduce: got no algorithm, expected one of one_shot, reduce_broadcast,"),
         (
             ["show", "ring"],
             "show ring: got no algorithm, expected a collective and an algorithm, as in all_reduce ring",
@@ -130,7 +130,7 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
         (["verify", "all_reduce", "ring", "--max-ranks", "3"], "--max-ranks goes with --all: got a single algorithm"),
         (["verify", "all_reduce", "ring", "-p", "100000"], "got 100,000 ranks x 100,000 chunks, expected a product of"),
         (
-            ["verify", "all_reduce", "exchange", "-p", "4097"],
+            ["verify", "all_reduce", "one_shot", "-p", "4097"],
             "a message for each pair: got 4,097, expected at most 4,096",
         ),
         (["simulate", "all_to_all", "pairwise", "-p", "50000"], "got 2,500,000,000, expected at most 134,217,728"),

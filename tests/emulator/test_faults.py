@@ -32,7 +32,7 @@ LEFT = [0, 1, 3]
 TIMEOUT = 1.5  # of the groups, in seconds
 LIMIT = 60.0  # seconds after which a rank hangs
 QUICK = ["ring", "two_tree"]
-EACH = pytest.mark.parametrize("algorithm", each([*QUICK, "exchange", "halving_doubling"], few=QUICK))
+EACH = pytest.mark.parametrize("algorithm", each([*QUICK, "one_shot", "halving_doubling"], few=QUICK))
 FAILED = r"all_reduce by (\w+) failed on rank (\d), in step (\d+), (sending to|receiving from) rank (\d): "
 
 

@@ -36,7 +36,7 @@ def test_the_drawing_has_a_mark_for_each_slot_and_holds_still_for_who_asks() -> 
 @pytest.mark.parametrize("p", [2, 3, 5, 8])
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
-    [("all_reduce", "exchange"), ("all_reduce", "parameter_server"), ("all_to_all", "direct"), ("scatter", "flat")],
+    [("all_reduce", "one_shot"), ("all_reduce", "two_shot"), ("all_to_all", "direct"), ("scatter", "flat")],
 )
 def test_a_port_serves_one_message_after_another(collective: str, algorithm: str, p: int) -> None:
     schedule = build(collective, algorithm, p)
@@ -53,5 +53,5 @@ def test_no_queue_where_none_is_and_at_no_switch() -> None:
         schedule = build("all_reduce", name, 6, segments=2)
         assert {turn for step in schedule.steps() for turn in turns(schedule, step)} == {0}
     assert "share a port" not in space_time(build("all_reduce", "two_tree", 6)).alt
-    exchange, root = (build("all_reduce", name, 4) for name in ("exchange", "root"))
+    exchange, root = (build("all_reduce", name, 4) for name in ("one_shot", "reduce_broadcast"))
     assert space_time(exchange, root).alt.endswith("Up to 3 messages of a step share a port.")

@@ -9,7 +9,7 @@ from collectives_book.figures import sums
 
 
 def test_a_tree_has_every_rank_once_and_its_sum_in_the_text() -> None:
-    for name in ("ring", "recursive_doubling", "exchange", "two_tree"):
+    for name in ("ring", "recursive_doubling", "one_shot", "two_tree"):
         found = summation(build("all_reduce", name, 7))
         assert sorted(sums.leaves(found.terms, int(found.held[0, 0]))) == list(range(7))
         drawn = sums.trees({name: found})

@@ -75,7 +75,7 @@ def test_segments_of_a_tree_share_a_channel_and_rings_of_segments_have_their_own
     assert channels == {"tree": 1, "two_tree": 1, "segmented_ring": 4}
 
 
-@pytest.mark.parametrize("names", [("all_reduce", "exchange"), ("all_gather", "recursive_doubling")])
+@pytest.mark.parametrize("names", [("all_reduce", "one_shot"), ("all_gather", "recursive_doubling")])
 def test_each_further_wait_is_a_step_of_its_own(names: tuple[str, str]) -> None:
     top = ElementTree.fromstring(text(build(*names, 8), "waits"))
     waiting = [step for step in top.iter("step") if step.get("type") == "nop"]

@@ -122,14 +122,18 @@ def test_where_two_trees_win_a_tie_is_none() -> None:
 def test_auto_goes_by_the_machine_and_by_nothing_else() -> None:
     fast, slow = machine("1us,1MB/s"), machine("1s,1GB/s")
     assert choose("all_reduce", 32, 1 << 16, on=fast).algorithm == "segmented_ring"
-    assert choose("all_reduce", 32, 1 << 16, on=slow).algorithm == "root"
+    assert choose("all_reduce", 32, 1 << 16, on=slow).algorithm == "reduce_broadcast"
     assert choose("all_reduce", 32, 1 << 16, "tree", 3, on=slow)[:2] == ("tree", 3)
     # A port that is free while a message is on its way is worth a second segment, one that is not is not.
     free, busy = (Machine(name="a test", network=Link(**{of: 5e-3}, rate=25e6)) for of in ("latency", "overhead"))
     assert choose("all_reduce", 32, 16 << 20, on=free)[:2] == ("segmented_ring", 2)
     assert choose("all_reduce", 32, 16 << 20, on=busy).algorithm == "halving_doubling"
     # While latencies are long, one rank that does all may; not where its own work on many messages takes longer.
-    assert [choose("all_reduce", p, 4, on=free).algorithm for p in (4, 8, 32)] == ["recursive_doubling", "root", "root"]
+    assert [choose("all_reduce", p, 4, on=free).algorithm for p in (4, 8, 32)] == [
+        "recursive_doubling",
+        "reduce_broadcast",
+        "reduce_broadcast",
+    ]
     assert choose("all_reduce", 32, 4, on=busy).algorithm == "recursive_doubling"
     assert choose("all_reduce", 32, 4, on=machine("5us,25GB/s")).algorithm == "recursive_doubling"
     assert [choose("gather", 8, 4, on=on).algorithm for on in (free, busy)] == ["flat", "binomial"]

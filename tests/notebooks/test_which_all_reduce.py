@@ -18,7 +18,7 @@ SIZES = (8, 64 << 10, 16 << 20)
         ("summit", 48, 256 << 20, "hierarchical_tree"),  # the ranks of a node share a port
         ("dgx-h100", 512, 1 << 20, "halving_doubling"),  # parts of 2 KiB are too small
         ("ethernet", 64, 8, "recursive_doubling"),
-        ("ethernet", 8, 8, "exchange"),
+        ("ethernet", 8, 8, "one_shot"),
         ("ethernet", 7, 256 << 20, "swing"),
     ],
 )

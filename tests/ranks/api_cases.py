@@ -226,7 +226,7 @@ def half_types(check: Check, rank: int, p: int) -> None:
         for algorithm in names("all_reduce", executable()):
             tensor = x[rank].clone()
             collectives.all_reduce(tensor, algorithm=algorithm, segments=2)
-            at_once = algorithm in ("exchange", "root", "parameter_server")
+            at_once = algorithm in ("one_shot", "reduce_broadcast", "two_shot")
             h = 1 if at_once else p - 1  # in one step: added in float32, rounded once
             slack = p * 2.0**-24
             within = (tensor.double() - exact).abs() <= ((1 + u) ** h - 1 + slack) * scale

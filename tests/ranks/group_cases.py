@@ -186,7 +186,7 @@ def an_error_names_its_bucket(group: Group, rank: int, p: int) -> list[str]:
     """The last rank's all-reduces are by another algorithm; its other collectives are the same."""
     said = []
     for by_hook in (False, True):
-        options = Options("tree" if rank == p - 1 else "exchange")
+        options = Options("tree" if rank == p - 1 else "one_shot")
         own = dist.new_group(backend="collectives", pg_options=options, timeout=LIMIT)
         model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(3)])
         ddp = DistributedDataParallel(model, process_group=own, bucket_cap_mb=1e-4)

@@ -55,7 +55,7 @@ def large(rank: int, p: int) -> bool:
     """Far more than the system's buffers hold: everybody to everybody, in exchanges, around the ring, up and down."""
     n = 3_000_001
     right = True
-    for algorithm in ("exchange", "halving_doubling", "ring", "two_tree"):
+    for algorithm in ("one_shot", "halving_doubling", "ring", "two_tree"):
         tensor = torch.arange(n, dtype=torch.int64) + rank
         collectives.all_reduce(tensor, algorithm=algorithm)
         right &= torch.equal(tensor, total(p, n))
@@ -82,7 +82,7 @@ def stranger(rank: int, p: int) -> bool:
     for guest, greeting in zip(guests, greetings, strict=True):
         guest.sendall(greeting)
     tensor = torch.arange(5, dtype=torch.int64) + rank
-    collectives.all_reduce(tensor, algorithm="exchange")
+    collectives.all_reduce(tensor, algorithm="one_shot")
     for guest in guests:
         guest.close()
     again = torch.arange(5, dtype=torch.int64) + rank
@@ -202,7 +202,7 @@ def idle_strangers(rank: int, p: int) -> bool:
         nonlocal right
         joined._looked = 0.0  # as if a second had passed
         x = torch.arange(5, dtype=torch.int64) + rank
-        collectives.all_reduce(x, group=group, algorithm="exchange")
+        collectives.all_reduce(x, group=group, algorithm="one_shot")
         right &= torch.equal(x, total(p, 5))
 
     for _ in range(6):  # in waves: the system holds no more than MOST until a rank accepts them

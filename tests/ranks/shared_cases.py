@@ -61,7 +61,7 @@ def stressed(calls: int) -> bool:
     rank, p = dist.get_rank(), dist.get_world_size()
     for _ in range(calls):
         n = size.choice((1, 2, 3, 100, 5_000, size.randrange(400_000)))
-        algorithm = size.choice(("ring", "recursive_doubling", "two_tree", "exchange"))
+        algorithm = size.choice(("ring", "recursive_doubling", "two_tree", "one_shot"))
         tensor = torch.arange(n, dtype=torch.int64) + rank
         if not late.randrange(50):
             time.sleep(late.random() * 3e-3)
@@ -99,11 +99,11 @@ def late(rank: int, p: int) -> str:
     del p
     group = dist.new_group(timeout=timedelta(seconds=0.5))
     tensor, said = torch.full((3,), rank + 1.0), "it returned"
-    collectives.all_reduce(tensor, group=group, algorithm="exchange")
+    collectives.all_reduce(tensor, group=group, algorithm="one_shot")
     if rank == 1:
         dist.barrier()
     try:
-        collectives.all_reduce(tensor, group=group, algorithm="exchange")
+        collectives.all_reduce(tensor, group=group, algorithm="one_shot")
     except RuntimeError as error:
         said = str(error)
     if rank != 1:
@@ -159,7 +159,7 @@ def leaves(rank: int, p: int) -> str:
     before = left()
     for _ in range(3):
         group = dist.new_group()
-        collectives.all_reduce(torch.ones(300_000), group=group, algorithm="exchange")
+        collectives.all_reduce(torch.ones(300_000), group=group, algorithm="one_shot")
         assert left() != before
         dist.barrier()
         dist.destroy_process_group(group)

@@ -55,7 +55,7 @@ def test_more_bytes_never_take_less_time(name: str) -> None:
     assert [fall for case in cases(fitted(name)) for fall in falls(case)] == []
 
 
-@pytest.mark.parametrize("algorithm", ["exchange", "parameter_server", "recursive_doubling", "ring", "two_tree"])
+@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot", "recursive_doubling", "ring", "two_tree"])
 def test_the_change_of_a_protocol_is_no_step(algorithm: str) -> None:
     """On eight H100, twice the bytes take at most 2.2 times as long: once 66 KiB took half as long as 64 KiB."""
     on = machine("dgx-h100")

@@ -271,7 +271,7 @@ def test_a_schedule_that_fills_one_array_for_all_its_steps_takes_the_same_time()
 
 # On any p, or where p is a power of two: there every rank is busy in every step, and nobody can be ahead.
 EVERYWHERE = {
-    "flat", "direct", "pairwise", "exchange", "root", "parameter_server", "ring", "binomial", "chain",
+    "flat", "direct", "pairwise", "one_shot", "reduce_broadcast", "two_shot", "ring", "binomial", "chain",
     "recursive_doubling", "halving_doubling",
 }  # fmt: skip
 
@@ -315,7 +315,9 @@ def test_a_slower_node_is_one_of_those_there_are():
 
 def test_reducing_costs_gamma_a_byte():
     with_gamma = TEXTBOOK.model_copy(update={"gamma": 3e-11})
-    for name, p in product(("ring", "root", "exchange", "recursive_doubling", "halving_doubling"), (2, 4, 8, 16)):
+    for name, p in product(
+        ("ring", "reduce_broadcast", "one_shot", "recursive_doubling", "halving_doubling"), (2, 4, 8, 16)
+    ):
         n = 840 * p
         formula = COSTS["all_reduce", name](p).seconds(n, ALPHA, BETA, 3e-11)
         assert simulate(build("all_reduce", name, p), with_gamma, n).seconds == pytest.approx(formula, rel=1e-9)

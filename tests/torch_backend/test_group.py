@@ -40,8 +40,8 @@ def test_a_group_of_ours(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
             failed = rf"failed on rank {rank}, .* rank {other}: .*elements \d against \d.* {of}"
             assert re.search(failed if p > 2 and other is not None else "^nothing$", said), said
         plain, hooked = zip(*seen["an_error_names_its_bucket"], strict=True)
-        everyone_says(r"algorithm (tree|exchange) against .*bucket 0 in DistributedDataParallel", plain)
-        everyone_says(r"bucket 0: .*algorithm (tree|exchange) against ", hooked)
+        everyone_says(r"algorithm (tree|one_shot) against .*bucket 0 in DistributedDataParallel", plain)
+        everyone_says(r"bucket 0: .*algorithm (tree|one_shot) against ", hooked)
 
 
 def everyone_says(what: str, said: Any) -> None:

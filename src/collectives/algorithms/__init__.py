@@ -27,7 +27,7 @@ from collectives.bounds import Cost, Pipeline, height, share
 from collectives.errors import meant, unknown
 from collectives.schedule import Schedule
 from collectives.units import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
-from collectives.wire import WIRES, split
+from collectives.wire import WIRES, current_name, split
 
 
 class Mark(NamedTuple):
@@ -184,7 +184,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         halving.reduce_scatter, GREEN, cost=bounds.scatter_by_halving),
     ("reduce_scatter", "pairwise"): Algorithm(
         direct.pairwise_reduce_scatter, PURPLE, cost=lambda p: share(p, p - 1, adds=True)),
-    ("reduce_scatter", "optimal"): Algorithm(
+    ("reduce_scatter", "circulant"): Algorithm(
         bruck.reduce_scatter, VIOLET, cost=lambda p: share(p, height(p), adds=True)),
     ("reduce_scatter", "pat"): Algorithm(
         pat.reduce_scatter, INDIGO, cost=lambda p: share(p, height(p), adds=True)),
@@ -192,12 +192,12 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         hierarchical.multi_channel_reduce_scatter, GOLD, at_once=True,
         cost=lambda p, g=None: bounds.on_channels(share(p, p - 1, adds=True), p, g),
         inside=lambda p, g=None: bounds.inside_channels(share(p, p - 1, adds=True), p, g)),
-    ("all_reduce", "exchange"): Algorithm(
-        direct.exchange, SKY, cost=lambda p: Cost(p - 1, p - 1, p - 1)),
-    ("all_reduce", "root"): Algorithm(
-        direct.root, PURPLE, "star", lambda p: Cost(2 * (p - 1), 2 * (p - 1), p - 1), latencies=2),
-    ("all_reduce", "parameter_server"): Algorithm(
-        direct.parameter_server, OLIVE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
+    ("all_reduce", "one_shot"): Algorithm(
+        direct.one_shot, SKY, cost=lambda p: Cost(p - 1, p - 1, p - 1)),
+    ("all_reduce", "reduce_broadcast"): Algorithm(
+        direct.reduce_broadcast, PURPLE, "star", lambda p: Cost(2 * (p - 1), 2 * (p - 1), p - 1), latencies=2),
+    ("all_reduce", "two_shot"): Algorithm(
+        direct.two_shot, OLIVE, cost=lambda p: Cost(2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p)),
     ("all_reduce", "ring"): Algorithm(
         ring.all_reduce, BLUE, cost=bounds.ring),
     ("all_reduce", "segmented_ring"): Algorithm(
@@ -207,7 +207,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         halving.recursive_doubling, GREEN, cost=bounds.recursive_doubling),
     ("all_reduce", "halving_doubling"): Algorithm(
         halving.halving_doubling, WINE, cost=bounds.halving_doubling),
-    ("all_reduce", "optimal"): Algorithm(
+    ("all_reduce", "circulant"): Algorithm(
         bruck.all_reduce, VIOLET, cost=lambda p: Cost(2 * height(p), 2 * (p - 1) / p, (p - 1) / p)),
     ("all_reduce", "swing"): Algorithm(
         swing.all_reduce, BRICK, cost=lambda p: bounds.halving_doubling(p, bounds.even(p))),
@@ -240,13 +240,14 @@ PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.
 
 
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
-    """The schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
+    """Return the schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
 
     ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`), or trees packed into the
     links of a machine, as ``packed_trees@dgx1`` (`collectives.topology.trees`). A wire format may follow each of them,
-    as in ``ring/mxint8`` (`collectives.wire`). Raises ValueError for an unknown name, saying which are known, for more
-    ranks or chunks than memory allows (`collectives.units`), and where the file's schedule is one for another
-    collective or number of ranks. Raises ScheduleError where your function fails, or the program is wrong.
+    as in ``ring/mxint8``, and a name of an earlier version is read as the present one (`collectives.wire`). Raises
+    ValueError for an unknown name, saying which are known, for more ranks or chunks than memory allows
+    (`collectives.units`), and where the file's schedule is one for another collective or number of ranks. Raises
+    ScheduleError where your function fails, or the program is wrong.
 
     >>> build("all_reduce", "ring", 4, root=0, segments=8).nsteps
     6
@@ -293,7 +294,7 @@ def machine_of(algorithm: str) -> str:
 
 
 def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
-    name, wire = split(algorithm)
+    name, wire = split(current_name(algorithm))
     if wire and collective != "all_reduce":
         raise ValueError(f"wire of {collective}: got {wire}, expected none: only an all_reduce has one")
     make = own(name) if is_own(name) else ALGORITHMS.get((collective, name))

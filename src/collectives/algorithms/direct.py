@@ -112,35 +112,35 @@ def pairwise_all_to_all(p: int) -> Schedule:
     return Schedule("all_to_all", p, p * p, p - 1, make)
 
 
-def exchange(p: int) -> Schedule:
+def one_shot(p: int) -> Schedule:
     """Every rank sends its whole buffer to every other, and adds up what it receives, in rank order.
 
     Steps: 1 (p > 1). Messages: p (p-1). Bytes in all: p (p-1) n, each rank sending (p-1) n.
 
-    >>> len(exchange(4).step(0))
+    >>> len(one_shot(4).step(0))
     12
     """
     src, dst = _pairs(p)
     return _at_once("all_reduce", p, 1, Step(src, dst, 0, add=True))
 
 
-def root(p: int, root: int = 0) -> Schedule:
-    """Every rank sends to the root, which adds up and sends the sum back: the single master.
+def reduce_broadcast(p: int, root: int = 0) -> Schedule:
+    """Every rank sends to the root, which adds up and sends the sum back: a flat reduce, then a flat broadcast.
 
     Steps: 2 (p > 1). Messages: 2 (p-1). Bytes in all: 2 (p-1) n, every one of them through the root's port.
 
-    >>> list(root(3).steps())
+    >>> list(reduce_broadcast(3).steps())
     [Step(1->0:+0, 2->0:+0), Step(0->1:=0, 0->2:=0)]
     """
     return then(reduce(p, root), broadcast(p, root), "all_reduce")
 
 
-def parameter_server(p: int) -> Schedule:
+def two_shot(p: int) -> Schedule:
     """Every rank is the master of its own part: all send it theirs, it adds up, and sends the sum back to all.
 
     Steps: 2 (p > 1). Messages each rank sends: 2 (p-1), all into different ports. Bytes each rank sends: 2 (p-1)/p n.
 
-    >>> list(parameter_server(2).steps())
+    >>> list(two_shot(2).steps())
     [Step(1->0:+0, 0->1:+1), Step(0->1:=0, 1->0:=1)]
     """
     return then(reverse(all_gather(p), "reduce_scatter", add=True), all_gather(p), "all_reduce")

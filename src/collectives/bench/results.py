@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from collectives.backends import BACKENDS, backend
 from collectives.files import replace
 from collectives.schemas import VERSION, version_of
+from collectives.wire import current_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,8 +70,9 @@ def read(stem: str | Path) -> tuple[pd.DataFrame, Record]:
         rows, record = table(f"{stem}.parquet").to_pandas(), json.loads(Path(f"{stem}.json").read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"{stem}.parquet and .json cannot be read: {' '.join(str(error).split())}") from None
-    version_of(record, f"{stem}.json")  # version 0 differs only in that it does not say its version
-    return rows, record | {"version": VERSION}
+    for column in {"algorithm", "chosen"} & {*rows}:
+        rows[column] = rows[column].map(current_name, na_action="ignore").astype(rows[column].dtype)
+    return rows, _upgraded(record, f"{stem}.json")
 
 
 def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
@@ -97,6 +99,16 @@ def table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
                 raise ValueError(f"rows: got more than {MAX_BYTES:,} bytes of values, expected at most that")
             batches.append(batch)
         return pa.Table.from_batches(batches, batches[0].schema if batches else file.schema_arrow)
+
+
+def _upgraded(record: Record, name: str) -> Record:
+    """Return a record of any version as this one has it: with its version, which 0 leaves out, and present names."""
+    version_of(record, name)
+    settings = [
+        each | {"algorithms": [*map(current_name, each["algorithms"])]} if "algorithms" in each else each
+        for each in record.get("settings", [])
+    ]
+    return record | {"version": VERSION} | ({"settings": settings} if settings else {})
 
 
 def record() -> Record:

@@ -9,6 +9,7 @@ from collectives import units
 from collectives.algorithms import ALGORITHMS, build
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, named, variables_for
+from collectives.config import AlgorithmName
 from collectives.contracts import CONTRACTS
 from collectives.launch import links, need_where
 from collectives.machine import machine
@@ -52,7 +53,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     collective: str = "all_reduce"
-    algorithms: list[str] = ["auto"]
+    algorithms: list[AlgorithmName] = ["auto"]
     backends: list[str] = ["p2p"]
     ranks: Annotated[Positive, Field(le=units.MOST_RANKS_STARTED)] = 4
     where: str = "loopback"

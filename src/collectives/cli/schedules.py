@@ -9,6 +9,7 @@ from collectives.algorithms import build, is_for_links, is_own, is_program, mach
 from collectives.cli import signals
 from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
 from collectives.schedule import Schedule
+from collectives.wire import current_name
 
 # What a schedule is made for where the command line does not say, and the options that algorithms may take.
 RANKS = 8
@@ -51,6 +52,7 @@ def complete(arguments: argparse.Namespace) -> None:
         known = ", ".join(names(arguments.collective))
         expected = f"one of {known}" if known else "a collective and an algorithm, as in all_reduce ring"
         raise UsageError(f"{arguments.verb} {arguments.collective}: got no algorithm, expected {expected}")
+    arguments.algorithm = current_name(arguments.algorithm)
     if is_program(arguments.algorithm):
         with wrong_input():
             program = own(arguments.algorithm)(RANKS)

@@ -11,6 +11,7 @@ from collectives.algorithms.binary_tree import depths
 from collectives.contracts import contract
 from collectives.machine import machine
 from collectives.schedule import Schedule, Step
+from collectives.wire import current_name
 
 Points = NDArray[np.float64]
 Line = tuple[float, float, float, float]
@@ -46,7 +47,7 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
     [[0.5, 0.0], [0.0, 0.5], [1.0, 0.5], [0.0, 1.0]]
     """
     lines: list[Line] = []
-    shape = "nodes" if schedule.ranks_per_node > 1 else SHAPES.get(algorithm or "", "ring")
+    shape = "nodes" if schedule.ranks_per_node > 1 else SHAPES.get(current_name(algorithm or ""), "ring")
     hubs = list(range(schedule.p, schedule.participants))
     shape = "star" if hubs else shape
     placed = _places(algorithm, schedule.p) if algorithm and is_for_links(algorithm) else None

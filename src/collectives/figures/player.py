@@ -21,6 +21,7 @@ from collectives.figures.layout import layout
 from collectives.figures.style import colours
 from collectives.grid import grid
 from collectives.schedule import Schedule, Step, parts
+from collectives.wire import current_name
 
 VERSION = 1
 EVERYONE = -1
@@ -205,6 +206,7 @@ def player(collective: str, algorithm: str, p: int, *, name: str | None = None, 
     rank 0 | rank 1
        0 | +0&lt;1   | +0&lt;0</pre></schedule-player>
     """
+    algorithm = current_name(algorithm)
     short = _name(algorithm)
     spoken = f"{collective.replace('_', '-')} by {short.replace('_', ' ')} on {p} ranks"
     identity = name or re.sub(r"[^\w-]", "-", f"{collective}-{short}-{p}").replace("_", "-")

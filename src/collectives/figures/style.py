@@ -19,6 +19,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from collectives.algorithms import ALGORITHMS, NEUTRAL, Mark
+from collectives.wire import current_name
 
 Colour = tuple[float, float, float]
 
@@ -63,7 +64,7 @@ def on_page(colour: str, theme: Theme) -> str:
 
 def mark(algorithm: str) -> Mark:
     """The colour and marker of an algorithm or library; grey for an unknown one."""
-    return MARKS.get(algorithm, NEUTRAL)
+    return MARKS.get(current_name(algorithm), NEUTRAL)
 
 
 def hues(k: int) -> list[Colour]:

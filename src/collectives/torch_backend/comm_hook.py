@@ -22,7 +22,7 @@ def hook(
     ::
 
         ddp.register_comm_hook(None, hook("two_tree"))
-        ddp.register_comm_hook(None, hook("parameter_server/mxfp4", error_feedback=True))
+        ddp.register_comm_hook(None, hook("two_shot/mxfp4", error_feedback=True))
 
     The state is the process group, None for the default one: the model's own. Each bucket of gradients is averaged by
     `collectives.all_reduce`, in the background while the backward pass goes on: it equals

@@ -9,7 +9,7 @@ from functools import lru_cache
 from collectives.algorithms import ALGORITHMS, executable, is_for_links, is_own, machine_of
 from collectives.algorithms.from_file import own
 from collectives.machine import machine
-from collectives.wire import split
+from collectives.wire import current_name, split
 
 VARIABLE = "COLLECTIVES_ALGORITHM"
 AUTO = "auto"
@@ -35,7 +35,7 @@ class Options:
             own(split(self.algorithm)[0])  # raises where there is none
         elif is_for_links(str(self.algorithm)):
             machine(machine_of(self.algorithm))  # the same
-        elif split(str(self.algorithm))[0] not in (AUTO, *NAMES):
+        elif split(current_name(str(self.algorithm)))[0] not in (AUTO, *NAMES):
             raise ValueError(
                 f"algorithm: got {self.algorithm!r}, expected {AUTO} or one of {', '.join(NAMES)}, "
                 "or one of your own as FILE.py:FUNCTION or FILE.xml"
@@ -53,7 +53,7 @@ class Options:
         >>> [Options("ring/mxint8").of("all_reduce", 4, floats=floats) for floats in (True, False)]
         ['ring/mxint8', 'ring']
         """
-        name, wire = split(self.algorithm)
+        name, wire = split(current_name(self.algorithm))
         chosen = self._named(name, collective, p, splits)
         return f"{chosen}/{wire}" if wire and floats and collective == "all_reduce" else chosen
 

@@ -22,7 +22,7 @@ from collectives.launch import links
 from collectives.launch.cluster import parse
 from collectives.units import format_rate
 from collectives_book.data_parallel.experiment import need_joining
-from collectives_book.experiment import Name, RankExperiment, Ranks, Repetitions, Some
+from collectives_book.experiment import Algorithm, RankExperiment, Ranks, Repetitions, Some
 
 LIMIT = 60.0  # seconds that a rank waits for another; a slow worker's step takes a fraction of a second
 
@@ -42,7 +42,7 @@ class Asynchronous(RankExperiment):
     SHOWN: ClassVar[tuple[str, ...]] = ("slow", "mode", "updates", "accuracy")
 
     ranks: Annotated[Ranks, Field(ge=3)]
-    algorithm: Name
+    algorithm: Algorithm
     modes: Some[Literal["all_reduce", "synchronous", "stale", "asynchronous"]]
     bound: Annotated[int, Field(ge=1, le=1000)]
     slow: Some[Literal["nobody", "compute", "link", "turns"]]

@@ -28,7 +28,7 @@ from collectives.machine import machine
 from collectives.simulator.simulation import simulate
 from collectives_book.data_parallel.ranks import ONE_PROCESS, RATES
 from collectives_book.data_parallel.training import Training
-from collectives_book.experiment import Distinct, Name, RankExperiment, Some
+from collectives_book.experiment import Algorithm, Distinct, Name, RankExperiment, Some
 
 JOINING = ("p2p", "gloo", "horovod", "nccl", "p2p_nccl")
 FUSION = "HOROVOD_FUSION_THRESHOLD"
@@ -56,7 +56,7 @@ class DataParallel(RankExperiment):
     steps: Annotated[int, Field(ge=5, le=10_000)]
     rate: Annotated[float, Field(gt=0, le=100)]
     beside: Distinct[Name]
-    algorithms: Some[Name]
+    algorithms: Some[Algorithm]
     fusion: Distinct[Bytes]
     killed_at: Annotated[int, Field(ge=0)]
     every: Count

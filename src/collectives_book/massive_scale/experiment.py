@@ -13,7 +13,7 @@ from collectives.errors import unknown
 from collectives.machine import machine
 from collectives.processes import workers
 from collectives.simulator.scaling import Case, Row, column, line, row
-from collectives_book.experiment import Distinct, Experiment, Name, Ranks, Size, Some
+from collectives_book.experiment import Algorithm, Distinct, Experiment, Name, Ranks, Size, Some
 from collectives_book.nccl_formulas import segments
 
 # Ranks between which something is sent.
@@ -25,7 +25,7 @@ class MassiveScale(Experiment):
 
     machine: str
     ranks: Some[Several]
-    algorithms: Some[Name]
+    algorithms: Some[Algorithm]
     small: Size
     large: Size
     map_machines: Distinct[Name]

@@ -15,7 +15,7 @@ from collectives.backends import named
 from collectives.bench import Row, Settings
 from collectives.bench.settings import launcher_for
 from collectives.config import Seconds
-from collectives_book.experiment import Name, RankExperiment, Repetitions, Some
+from collectives_book.experiment import Algorithm, RankExperiment, Repetitions, Some
 from collectives_book.model_parallel.volume import ELEMENT, parameters
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
@@ -33,7 +33,7 @@ class ModelParallel(RankExperiment):
     TASK: ClassVar[str] = "collectives_book.model_parallel.ranks"
     SHOWN: ClassVar[tuple[str, ...]] = ("way", "algorithm", "width", "batch", "schedule", "stages", "micro_batches")
 
-    algorithms: Some[Name]
+    algorithms: Some[Algorithm]
     widths: Some[Width]
     batches: Some[Batch]
     blocks: Few

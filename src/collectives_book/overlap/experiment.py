@@ -27,7 +27,7 @@ from collectives.machine import Link, Machine, machine
 from collectives.simulator import overlap
 from collectives.simulator.simulation import simulate
 from collectives.units import format_rate, format_seconds
-from collectives_book.experiment import Distinct, Latency, Name, RankExperiment, Repetitions, Size, Some, placed
+from collectives_book.experiment import Algorithm, Distinct, Latency, RankExperiment, Repetitions, Size, Some, placed
 from collectives_book.overlap.layers import BACKWARD, widths_of
 
 HOOKED = tuple(name for name in BACKENDS if backend(name).launcher is None)
@@ -86,7 +86,7 @@ class Overlap(LayersExperiment):
     ``waiting`` is how long the computing of a step waits in all; 0s on GPUs, which compute for real.
     """
 
-    algorithms: Distinct[Name]
+    algorithms: Distinct[Algorithm]
     waiting: Seconds
 
     def names(self) -> list[str]:
@@ -121,7 +121,7 @@ class WeakScaling(LayersExperiment):
     latency: Latency
     inside: Rate
     network: Rate
-    algorithm: Name
+    algorithm: Algorithm
     computing: Seconds
     shrink: Annotated[int, Field(ge=1, le=10**6)]
     slower: Annotated[float, Field(ge=0.01, le=1000)]

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 from scipy.special import stdtrit
 
+from collectives.wire import current_name
+
 # A pandas.DataFrame; the types cannot say what it holds.
 Rows = Any
 
@@ -26,7 +28,7 @@ TABLE = (
 KEY = ["model", "workers", "algorithm", "dtype", "feedback", "seed"]
 COLUMNS = dict(zip([*KEY, "loss", "quality", "curve"], (str, int, str, str, int, int, float, float, str), strict=True))
 
-NAMES = {"ring": "ring", "two_tree": "two trees", "parameter_server": "two-shot"}
+NAMES = {"ring": "ring", "two_tree": "two trees", "two_shot": "two-shot"}
 SHORT = {"bfloat16": "bf16", "float32": "fp32"}
 
 
@@ -50,7 +52,7 @@ class Variant(NamedTuple):
     def name(self) -> str:
         """The name in figures.
 
-        >>> Variant("ring", "bfloat16").name, Variant("parameter_server/mxfp4", feedback=1).name
+        >>> Variant("ring", "bfloat16").name, Variant("two_shot/mxfp4", feedback=1).name
         ('ring bf16', 'two-shot mxfp4 + feedback')
         """
         said = f"{NAMES[self.algorithm.partition('/')[0]]} {SHORT.get(self.wire, self.wire)}"
@@ -58,14 +60,14 @@ class Variant(NamedTuple):
 
 
 # One rank adds all contributions to a chunk at once in float32: as good as exact.
-BASELINE = Variant("parameter_server")
+BASELINE = Variant("two_shot")
 # In the same dtype in another order: what the last bits alone change.
 REORDERED = Variant("ring")
 VARIANTS = (
     BASELINE,
     REORDERED,
-    *(Variant(algorithm, "bfloat16") for algorithm in ("ring", "two_tree", "parameter_server")),
-    *(Variant(f"parameter_server/{wire}", feedback=fed) for wire in ("mxint8", "mxfp4") for fed in (0, 1)),
+    *(Variant(algorithm, "bfloat16") for algorithm in ("ring", "two_tree", "two_shot")),
+    *(Variant(f"two_shot/{wire}", feedback=fed) for wire in ("mxint8", "mxfp4") for fed in (0, 1)),
 )
 
 
@@ -82,7 +84,7 @@ def read(path: Path = TABLE) -> Rows:
         except ValueError:
             got = ",".join(line)[:60]
             raise ValueError(f"line {at} of {path.name}: got {got!r}, expected {','.join(COLUMNS)}") from None
-    return pd.DataFrame(rows, columns=[*COLUMNS])
+    return pd.DataFrame(rows, columns=[*COLUMNS]).assign(algorithm=lambda table: table.algorithm.map(current_name))
 
 
 def differences(rows: Rows, of: str = "loss", other: Variant = BASELINE) -> Rows:

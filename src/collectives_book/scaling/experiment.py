@@ -23,6 +23,7 @@ from collectives.machine import Machine, machine, text
 from collectives.simulator.simulation import simulate
 from collectives.units import format_rate, format_seconds
 from collectives_book.experiment import (
+    Algorithm,
     Distinct,
     Latency,
     Name,
@@ -48,7 +49,7 @@ class Scaling(SweepExperiment):
     rate: Rate
     slower: Annotated[int, Field(ge=1, le=MOST_SLOWER)]
     sizes: Some[Size]
-    algorithms: Some[Name]
+    algorithms: Some[Algorithm]
     backends: Distinct[Name]
     selectable: Distinct[Name]
     repetitions: Repetitions

@@ -19,15 +19,7 @@ from collectives.emulator import MOST_HOSTS, Cluster
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives.units import format_rate, format_seconds
-from collectives_book.experiment import (
-    Distinct,
-    Experiment,
-    Latency,
-    Name,
-    Repetitions,
-    Size,
-    Some,
-)
+from collectives_book.experiment import Algorithm, Distinct, Experiment, Latency, Repetitions, Size, Some
 
 SEGMENTS = 1  # trees send their buffer whole, so that measured and simulated are the same schedule
 WARMUPS = 1
@@ -49,7 +41,7 @@ class Straggler(Experiment):
     positions: Distinct[int]
     position_factor: Factor
     sizes: Some[Size]
-    algorithms: Some[Name]
+    algorithms: Some[Algorithm]
     repetitions: Repetitions
 
     @model_validator(mode="after")

@@ -295,10 +295,10 @@ def test_an_empty_buffer_sends_nothing() -> None:
 
 def test_who_exchanges_goes_step_by_step() -> None:
     assert exchanging("all_reduce", 8) == {
-        *("exchange", "parameter_server", "recursive_doubling", "halving_doubling", "swing", "swing_doubling"),
-        "optimal",
+        *("one_shot", "two_shot", "recursive_doubling", "halving_doubling", "swing", "swing_doubling"),
+        "circulant",
     }
-    assert exchanging("all_reduce", 7) == {"exchange", "parameter_server", "optimal"}
+    assert exchanging("all_reduce", 7) == {"one_shot", "two_shot", "circulant"}
     assert exchanging("all_to_all", 7) == {"direct", "bruck"}  # no step of pairwise waits for another
 
 

@@ -91,7 +91,7 @@ def test_waits_order_every_read(ranks: list[int]) -> None:
         assert not races(plans(schedule)), schedule
 
 
-@pytest.mark.parametrize("algorithm", ["exchange", "ring", "parameter_server", "recursive_doubling", "two_tree"])
+@pytest.mark.parametrize("algorithm", ["one_shot", "ring", "two_shot", "recursive_doubling", "two_tree"])
 def test_a_missing_wait_is_a_race(algorithm: str) -> None:
     parts = plans(build("all_reduce", algorithm, 4))
     found = total = 0

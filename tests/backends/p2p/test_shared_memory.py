@@ -168,7 +168,7 @@ def test_a_late_rank_does_not_go_on_alone(transport: str, monkeypatch: pytest.Mo
     said = _ranks("late", "4")
     assert set(said) == {*range(4)}
     for rank, words in said.items():
-        failed = rf"all_reduce by exchange failed on rank {rank}, in .*: rank 1 gave no sign in time"
+        failed = rf"all_reduce by one_shot failed on rank {rank}, in .*: rank 1 gave no sign in time"
         assert re.match(failed, words), words
 
 

@@ -1,6 +1,6 @@
 """Messages on their way out of a rank, compiled: at once or, where ranks exchange, one step's after the other.
 
-Two messages that share a link both come late. In an exchange, such as recursive doubling or `optimal`, a rank which is
+Two messages that share a link both come late. In an exchange, such as recursive doubling or `circulant`, a rank that is
 behind has the message of its step before its own has left. If it went on to the next peer at once, the first one would
 wait twice as long, and be behind in its turn. So there none of a later step begins before those of the earlier ones
 have left: over a network a long one has when no more of it is under way than a link holds. A pipeline, a ring or a

@@ -23,7 +23,7 @@ from collectives.contracts import ROOTED
 from collectives.traffic import traffic
 
 SMALL, LARGE = 8, 1 << 20  # bytes of the calls that show a step's time, and a byte's
-ONE_STEP, TWO_STEPS = "exchange", "parameter_server"
+ONE_STEP, TWO_STEPS = "one_shot", "two_shot"
 REPEATS = 25
 
 
@@ -31,7 +31,7 @@ def choose(collective: str, p: int, nbytes: int, alpha: float, beta: float) -> s
     """The algorithm with the least ``alpha * steps + beta * bytes``, the bytes that the busiest rank reads.
 
     >>> [choose("all_reduce", 4, nbytes, alpha=1e-5, beta=1e-9) for nbytes in (4, 1 << 20)]
-    ['exchange', 'parameter_server']
+    ['one_shot', 'two_shot']
     """
 
     def seconds(name: str) -> float:
