@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from collectives.cli.verify import programs
+from collectives.cli.programs import judged
 from collectives.formats import teccl
 from collectives.formats.teccl import GB, fit, published
 from collectives_book.judged import COLUMNS, JudgedFile, read, write
@@ -62,7 +62,7 @@ def fetch(folder: Path, rows: list[JudgedFile]) -> None:
 def judge(folder: Path, rows: list[JudgedFile]) -> list[JudgedFile]:
     """Return the rows with new verdicts."""
     files, found = [place(folder, row) for row in rows], []
-    verdicts = programs(list(map(str, files)))
+    verdicts = judged(list(map(str, files)))
     for row, file in zip(rows, files, strict=True):
         begin = time.process_time()
         said = next(verdicts)

@@ -5,9 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collectives.cli import signals
-from collectives.cli.options import UsageError
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -42,15 +39,11 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Execute the notebooks; 1 where rows failed."""
-    from collectives_book import ExperimentError, execute
+    """Execute the notebooks. Return 1 if rows failed."""
+    from collectives_book import execute
 
     asked = arguments.notebooks, arguments.preset, dict(arguments.parameter), arguments.output
-    try:
-        with signals.killing_children():
-            failed = execute.run(*asked, replace=arguments.replace, check=arguments.check)
-    except ExperimentError as error:
-        raise UsageError(str(error)) from None
+    failed = execute.run(*asked, replace=arguments.replace, check=arguments.check)
     if failed:
         print(f"collectives: {failed} rows failed; the same command measures them again", file=sys.stderr)
     return 1 if failed else 0

@@ -207,7 +207,13 @@ def _execute(run: Run) -> None:
                 progress_bar=False,  # nearly all the time passes in one cell, which says itself how far it is
                 stderr_file=sys.stderr,
                 extra_arguments=["--IPKernelApp.log_level=ERROR"],
-                config=Config({"KernelManager": {"connection_file": connection_file}}),
+                config=Config(
+                    {
+                        "KernelManager": {"connection_file": connection_file},
+                        # It is killed: asked to end after Ctrl-C, it prints tracebacks.
+                        "NotebookClient": {"shutdown_kernel": "immediate"},
+                    }
+                ),
             )
         partial.replace(executed)
     except papermill.PapermillExecutionError as error:

@@ -18,7 +18,7 @@ from datetime import timedelta
 
 import torch
 
-from collectives.cli.options import seconds, whole
+from collectives.cli import seconds, whole
 from collectives_book.data_parallel.training import (
     Optimize,
     Replicas,

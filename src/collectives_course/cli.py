@@ -4,11 +4,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from collectives.cli.options import UsageError, add_json, whole, wrong_input
-from collectives.cli.signals import killing_children, out, out_row
+from collectives.cli import add_json, out, out_row, whole
 from collectives_course.verdict import line
 
 if TYPE_CHECKING:
@@ -35,12 +33,11 @@ class Handout:
         """Write the starter, and say what to do next."""
         from collectives_course import assignment
 
-        with wrong_input():
-            read = assignment.read(arguments.assignment)
-            try:
-                lines = _write_notebook(read, arguments) if arguments.nbgrader else _write_starter(read, arguments)
-            except OSError as error:
-                raise UsageError(f"cannot write the starter to {arguments.output}: {error.strerror}") from None
+        read = assignment.read(arguments.assignment)
+        try:
+            lines = _write_notebook(read, arguments) if arguments.nbgrader else _write_starter(read, arguments)
+        except OSError as error:
+            raise ValueError(f"cannot write the starter to {arguments.output}: {error.strerror}") from None
         for each in lines:
             out(line(each))
 
@@ -63,9 +60,8 @@ class GradeOne:
         """Grade, print, write; return 1 if the grader itself failed at a criterion."""
         from collectives_course import assignment, grade, report
 
-        with wrong_input():
-            read = assignment.read(arguments.assignment)
-            graded = grade.grade(read, arguments.submission, arguments.seed, not arguments.unsafe)
+        read = assignment.read(arguments.assignment)
+        graded = grade.grade(read, arguments.submission, arguments.seed, not arguments.unsafe)
         if arguments.output:
             report.write(graded, arguments.output)
         out(json.dumps(report.as_json(graded)) if arguments.json else report.terminal(graded))
@@ -93,14 +89,11 @@ class GradeAll:
         def progress(done: int, of: int, graded: "Grade") -> None:
             _note(f"{done:>4} of {of}  {graded.submission}: {graded.points:g} of {graded.of:g}")
 
-        stop = Event()
-        with wrong_input():
-            read = assignment.read(arguments.assignment)
-            if names := submission.skipped(arguments.submissions):
-                _note(f"skipped, not students' folders: {', '.join(names)}")
-            asked = read, arguments.submissions, arguments.output, arguments.seed, not arguments.unsafe
-            with killing_children(before=stop.set):
-                grades = grade.grade_class(*asked, on_grade=progress, stop=stop)
+        read = assignment.read(arguments.assignment)
+        if names := submission.skipped(arguments.submissions):
+            _note(f"skipped, not students' folders: {', '.join(names)}")
+        asked = read, arguments.submissions, arguments.output, arguments.seed, not arguments.unsafe
+        grades = grade.grade_class(*asked, on_grade=progress)
         if arguments.json:
             for each in grades:
                 out(json.dumps(report.as_json(each)))
@@ -133,16 +126,9 @@ class Leaderboard:
         from collectives_course import assignment
         from collectives_course.leaderboard import ranking
 
-        with wrong_input():
-            read = assignment.read(arguments.assignment)
-            with killing_children():
-                rows = ranking(
-                    read,
-                    arguments.submissions,
-                    arguments.seed,
-                    not arguments.unsafe,
-                    lambda row: _note(f"{row['submission']}: {row['status']}"),
-                )
+        read = assignment.read(arguments.assignment)
+        asked = read, arguments.submissions, arguments.seed, not arguments.unsafe
+        rows = ranking(*asked, lambda row: _note(f"{row['submission']}: {row['status']}"))
         if not arguments.json:
             out(f"{'place':>5}  {'score':>7}  submission")
         for row in rows:

@@ -11,10 +11,13 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Event
 from typing import Any
+
+import psutil  # type: ignore[import-untyped]
 
 from collectives_course import report, sandbox
 from collectives_course.assignment import Assignment, check_outside, write_starter
@@ -161,7 +164,6 @@ def grade_class(
     seed: int = 0,
     sandboxed: bool = True,
     on_grade: Callable[[int, int, Grade], None] | None = None,
-    stop: Event | None = None,
 ) -> list[Grade]:
     """Grade every folder in ``folder``; returns the grades by name, and writes them and ``class.csv`` to ``output``.
 
@@ -169,7 +171,7 @@ def grade_class(
     so a run that was cut off goes on where it ended. ``on_grade`` gets how many are done, of how many, and the last
     grade. All submissions get the same test data, from a secret that the first run draws and keeps in ``output``.
     Hidden folders and ``__MACOSX`` are skipped. An error of the grader ends one submission, whose criteria then have
-    the status "ungraded". Once ``stop`` is set, no criterion is begun and no grade is written.
+    the status "ungraded". After Ctrl-C no criterion is begun and no grade is written.
 
     Raises ValueError where there is no submission or one of the two folders is in the other, and SandboxError where
     there is no sandbox.
@@ -179,7 +181,7 @@ def grade_class(
     check_outside(assignment, output)
     if sandboxed:
         sandbox.check_available()
-    secret, stop = _secret(output), stop or Event()
+    secret, stop = _secret(output), Event()
     grades: dict[str, Grade] = {}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:
         try:
@@ -192,6 +194,10 @@ def grade_class(
                 if on_grade:
                     on_grade(done, len(waiting), graded)
         except BaseException:
+            stop.set()
+            for child in psutil.Process().children():  # no submission is waited for
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
             pool.shutdown(cancel_futures=True)
             raise
     found = [grades[name] for name in sorted(grades)]

@@ -5,15 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collectives.cli.options import add_json, wrong_input
-from collectives.cli.signals import out, out_row
+from collectives.cli import add_json, out, out_row
 
 if TYPE_CHECKING:
     from collectives_logs.finding import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed."""
+    """Add the command's options."""
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="or folder or .zip, of one job; nothing in them is run"
     )
@@ -22,18 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a row for each finding. Raises UsageError if no file can be read and is of a known kind."""
+    """Print a row for each finding. Raises ValueError if no file can be read and is of a known kind."""
     from collectives_logs.read import read
 
-    with wrong_input():
-        findings = _printed(read([Path(file) for file in arguments.files]), arguments.json)
-        if arguments.html:
-            from collectives.cli.export import write
-            from collectives_logs.report import page
+    findings = _printed(read([Path(file) for file in arguments.files]), arguments.json)
+    if arguments.html:
+        from collectives.cli.schedules import write
+        from collectives_logs.report import page
 
-            write(arguments.html, page(findings))
-        for _ in findings:
-            pass
+        write(arguments.html, page(findings))
+    for _ in findings:
+        pass
 
 
 def _printed(findings: "Iterator[tuple[str, Finding]]", as_json: bool) -> "Iterator[tuple[str, Finding]]":

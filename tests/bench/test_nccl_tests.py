@@ -9,7 +9,7 @@ import pytest
 
 from collectives.bench import Row, Settings
 from collectives.bench import table as bench_table
-from collectives.cli import bench as verb
+from collectives.cli import measure, parser
 from collectives.launch import RankError
 from collectives_logs.benchmark_tables import printed_tables
 from collectives_logs.finding import numbered
@@ -112,30 +112,9 @@ def test_hosts_devices_the_root_and_wide_numbers() -> None:
         ("-b 1M -e 5M", [1 << 20, 1 << 21, 1 << 22]),
     ],
 )
-def test_sizes_as_nccl_tests_takes_them(
-    words: str, sizes: list[int], capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[int]] = []
-    monkeypatch.setattr(verb, "_measured", lambda wanted, _: asked.append(wanted[0].bytes) or 0)
-    assert run(capsys, "bench", *words.split())[0] == 0
-    assert asked == [sizes]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("-b 8 --bytes 4", "-b: got 8 beside --bytes, expected"),
-        ("-b 8 -e 4", "-b: got 8 to -e 4, expected"),
-        ("-b 0", "-b: got 0 to -e 0, expected a size above 0"),
-        ("-e 8", "-e and -f: got no -b, expected the first size, too"),
-        ("-b 8 -f 1", "-f/--stepfactor: got '1', expected a whole number from 2"),
-        ("--json --nccl-tests", "not allowed with argument"),
-    ],
-)
-def test_sizes_that_cannot_be(words: str, message: str, capsys: Capture) -> None:
-    code, out, err = run(capsys, "bench", *words.split())
-    assert (code, out) == (2, "")
-    assert message in err
+def test_sizes_as_nccl_tests_takes_them(words: str, sizes: list[int]) -> None:
+    ((asked,),) = measure.settings(parser(["bench"]).parse_args(["bench", *words.split()]))
+    assert asked.bytes == sizes
 
 
 def test_what_was_measured_before_ranks_failed_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +124,8 @@ def test_what_was_measured_before_ranks_failed_is_printed(capsys: Capture, monke
         on_event({"rows": [a_row(False, 8, 20.0)]})
         raise RankError("rank 3 is late")
 
-    monkeypatch.setattr(verb, "check_here", lambda _: None)
-    monkeypatch.setattr(verb, "bench", fails)
+    monkeypatch.setattr("collectives.bench.check_here", lambda _: None)
+    monkeypatch.setattr("collectives.bench.bench", fails)
     words = "bench --nccl-tests --collective broadcast --backend nccl -b 8 -e 64"
     code, out, err = run(capsys, *words.split())
     assert (code, len(parsed(out)["broadcast"])) == (1, 1)

@@ -2,22 +2,29 @@
 
 import json
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from collectives import cli
 from collectives.algorithms import ALGORITHMS
-from collectives.cli import main
+from collectives.bench import Settings
+from collectives.cli import parser, verbs
+from collectives.cli.measure import FIELDS, settings
 from collectives.figures.player import player_data
 from collectives.launch import programs
 from collectives.schedule import Schedule
 from command import Capture, run
 from places import ROOT
+
+HEAVY = ("torch", "pydantic", "matplotlib", "pandas", "numba", "psutil", "scipy", "yaml")
 
 
 def test_list_names_every_algorithm(capsys: Capture) -> None:
@@ -103,76 +110,6 @@ def _without_its_last_step(schedule: Schedule) -> Schedule:
     return replace(schedule, nsteps=schedule.nsteps - 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["show", "all_reduce", "rnig"], "no algorithm 'rnig' for 'all_reduce'; all_reduce has one_shot"),
-        (["show", "allreduce", "ring"], "collectives with algorithms are broadcast"),
-        (["show", "broadcast", "flat", "-p", "4", "--root", "4"], "root 4 is not one of the ranks 0 to 3"),
-        (["verify"], "verify: got nothing, expected either a collective and an algorithm, or files that end in .xml"),
-        (["verify", "all_reduce"], "verify: got all_reduce, expected either a collective and an algorithm, or files"),
-        (
-            ["verify", "/dev/null"],
-            "verify: got /dev/null, expected either a collective and an algorithm, or files that",
-        ),
-        (["verify", "all_reduce", "ring", "--all"], "verify: got all_reduce ring --all, expected either a collective"),
-        (["show", "all_reduce"], "show all_reduce: got no algorithm, expected one of one_shot, reduce_broadcast,"),
-        (
-            ["show", "ring"],
-            "show ring: got no algorithm, expected a collective and an algorithm, as in all_reduce ring",
-        ),
-        (["show", "all_reduce", "ring", "-p", "2", "--svg", "no-such-folder/x"], "cannot write no-such-folder/x-steps"),
-        (["show", "all_reduce", "ring", "-p", "256", "--svg", "x"], "ranks x steps to draw: got 130,560, expected at"),
-        (["show", "all_reduce", "ring", "--root", "3"], "all_reduce ring takes no --root: got 3, expected none"),
-        (["simulate", "all_reduce", "ring", "--segments", "2"], "all_reduce ring takes no --segments: got 2"),
-        (["show", "all_reduce", "mine.py"], "got 'mine.py', expected FILE.py:FUNCTION"),
-        (["verify", "--all", "-p", "4"], "--all takes no --ranks: got 4, expected none"),
-        (["verify", "all_reduce", "ring", "--max-ranks", "3"], "--max-ranks goes with --all: got a single algorithm"),
-        (["verify", "all_reduce", "ring", "-p", "100000"], "got 100,000 ranks x 100,000 chunks, expected a product of"),
-        (
-            ["verify", "all_reduce", "one_shot", "-p", "4097"],
-            "a message for each pair: got 4,097, expected at most 4,096",
-        ),
-        (["simulate", "all_to_all", "pairwise", "-p", "50000"], "got 2,500,000,000, expected at most 134,217,728"),
-        (["bench", "--root", "3"], "all_reduce takes no --root: got 3, expected none"),
-        (["run", "no-such.ipynb"], "notebook: got no-such.ipynb, expected an existing file"),
-    ],
-)
-def test_wrong_input_is_explained_and_exits_with_2(capsys: Capture, arguments: list[str], message: str) -> None:
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("list -p 1025", "-p/--ranks: got '1025', expected a whole number from 1 to 1,024"),
-        ("show all_reduce ring -p 1000000000", "got '1000000000', expected a whole number from 1 to 1,024"),
-        ("verify all_reduce tree -p 1048577", "got '1048577', expected a whole number from 1 to 1,048,576"),
-        ("verify all_reduce tree --segments 1000000000000", "expected a whole number from 1 to 65,536"),
-        ("verify --all --max-ranks 129", "--max-ranks: got '129', expected a whole number from 1 to 128"),
-        (f"bench --ranks {'9' * 5000}", "expected a whole number from 1 to 16,384"),
-        ("bench --bytes 8 999999999G", "got '999999999G', expected at most 256 GiB"),
-        (
-            "bench --bytes 8 99999999999999999999G",
-            "'99999999999999999999G' is too large; expected less than 2^63 bytes",
-        ),
-        ("simulate all_reduce ring --bytes 257G", "got '257G', expected at most 256 GiB"),
-        ("bench --repetitions 10001", "--repetitions: got '10001', expected a whole number from 1 to 10,000"),
-        ("bench --timeout inf", "--timeout: got 'inf', expected seconds: above 0, at most 604800"),
-        ("bench --timeout nan", "--timeout: got 'nan', expected seconds"),
-        ("calibrate --timeout -1", "--timeout: got '-1', expected seconds"),
-        ("calibrate --ranks 1", "--ranks: got '1', expected a whole number from 2 to 16,384"),
-        ("verify all_reduce ring --timeout 604801", "--timeout: got '604801', expected seconds"),
-    ],
-)
-def test_what_is_beyond_a_limit_is_refused_by_the_parser(capsys: Capture, arguments: str, message: str) -> None:
-    code, out, err = run(capsys, *arguments.split())
-    assert (code, out) == (2, "")
-    assert message in err.splitlines()[-1]
-
-
 def test_the_version_is_that_of_the_distribution(capsys: Capture) -> None:
     assert run(capsys, "--version") == (0, f"collective-communication {version('collective-communication')}\n", "")
 
@@ -189,9 +126,9 @@ def test_without_a_distribution_as_from_a_folder_every_verb_works(
     ("verb", "module", "extra"),
     [
         ("simulate", "yaml", "simulate"),
-        ("bench", "pydantic", "run"),
         ("bench", "torch.distributed", "run"),
-        ("show", "matplotlib", "experiments"),
+        ("show", "matplotlib.figure", "experiments"),
+        ("export", "pyarrow", "experiments"),
         ("cluster", "numba", "cluster"),
         ("synthesize", "yaml", "synthesis"),
         ("grade", "yaml", "course"),
@@ -203,7 +140,7 @@ def test_a_missing_package_names_the_extra_that_brings_it(
     def needs(_: object) -> None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr(cli, "_module", lambda _: SimpleNamespace(__doc__=": x", add_arguments=id, run=needs))
+    monkeypatch.setattr(cli, "_load", lambda _: SimpleNamespace(__doc__="x", add_arguments=id, run=needs))
     said = (
         f"collectives: {verb} needs {module}, which is not installed: pip install 'collective-communication[{extra}]'"
     )
@@ -238,7 +175,7 @@ def test_a_full_disk_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatc
     def full(_: Schedule) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("collectives.cli.show.grid", full)
+    monkeypatch.setattr("collectives.cli.schedules.grid", full)
     assert run(capsys, "show", "all_reduce", "ring") == (1, "", "collectives: [Errno 28] No space left on device\n")
 
 
@@ -260,31 +197,9 @@ def test_what_is_too_much_is_one_line(capsys: Capture, monkeypatch: pytest.Monke
     def much(_: Schedule) -> str:
         raise error
 
-    monkeypatch.setattr("collectives.cli.show.grid", much)
+    monkeypatch.setattr("collectives.cli.schedules.grid", much)
     code, out, err = run(capsys, "show", "all_reduce", "ring")
     assert (code, out, err.count("\n"), str(error) in err) == (1, "", 1, True)
-
-
-@pytest.mark.parametrize("arguments", [["show", "all_reduce", "ring", "-p", "0"], []])
-def test_what_the_parser_refuses_exits_with_2(capsys: Capture, arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert "usage: collectives" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["shwo"], "unknown command 'shwo': did you mean 'show'? Known are list, show"),
-        (["bench", "--rankz", "3"], "unknown option of bench '--rankz': did you mean '--ranks'? Known are"),
-        (["simulate", "all_reduce", "ring", "tree"], "too many arguments for simulate: got 'tree', expected none"),
-        (["bench", "--backend", "glo"], "unknown backend 'glo': did you mean 'gloo'?"),
-    ],
-)
-def test_an_unknown_word_gets_a_suggestion(capsys: Capture, arguments: list[str], message: str) -> None:
-    code, out, err = run(capsys, *arguments)
-    assert (code, out, message in err) == (2, "", True), err
 
 
 OWN = """
@@ -338,10 +253,46 @@ def test_back_ends_are_listed_and_an_absent_one_is_refused_with_the_same_reason(
 
 
 def test_verify_all_stops_at_the_first_fault(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collectives.cli.verify.workers", ThreadPoolExecutor)  # sees the planted fault
+    monkeypatch.setattr("collectives.cli.programs.workers", ThreadPoolExecutor)  # sees the planted fault
     ring = ALGORITHMS["all_reduce", "ring"]
     monkeypatch.setitem(
         ALGORITHMS, ("all_reduce", "ring"), lambda p: _without_its_last_step(ring(p)) if p > 1 else ring(p)
     )
     code, _, err = run(capsys, "verify", "--all", "--max-ranks", "5")
     assert (code, "all_reduce on 2 ranks, 2 chunks, 1 step" in err) == (1, True)
+
+
+def test_bench_measures_by_default_what_settings_does() -> None:
+    arguments = parser(["bench"]).parse_args(["bench"])
+    assert settings(arguments) == [[Settings()]]
+    assert {*FIELDS, "collective", "ranks", "bytes"} == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ("--algorithm ring tree --backend p2p gloo", {"algorithms": ["ring", "tree"], "backends": ["p2p", "gloo"]}),
+        ("--bytes 4 64K --warmups 0 --repetitions 10000", {"bytes": [4, 65536], "warmups": 0, "repetitions": 10_000}),
+        ("--segments 2 --algorithm two_tree", {"segments": 2, "algorithms": ["two_tree"]}),
+        ("--collective reduce --root 3 --timeout 1.5", {"collective": "reduce", "root": 3, "timeout": 1.5}),
+        ("--in-place --collective gather", {"in_place": True, "collective": "gather"}),
+        ("--no-in-place", {"in_place": False}),
+        ("--ranks 3 --machine summit --op max --dtype int32", {"ranks": 3, "machine": "summit", "op": "max"}),
+    ],
+)
+def test_what_is_typed_is_what_is_measured(words: str, changed: dict[str, Any]) -> None:
+    arguments = parser(["bench"]).parse_args(["bench", *words.split()])
+    ((made,),) = settings(arguments)
+    assert made == Settings(**changed | {"dtype": made.dtype})
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("words", [["--help"], ["list"], *([verb, "--help"] for verb in verbs())])
+def test_what_is_not_needed_is_not_imported(words: list[str]) -> None:
+    code = (
+        "import sys, json\nfrom collectives.cli import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
+        f"print('\\n' + json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == []

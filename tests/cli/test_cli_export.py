@@ -88,36 +88,6 @@ def test_goal_comes_with_loggopsim_s_parameters(capsys: Capture) -> None:
     assert err == "LogGOPSim -L 0 -o 2500000 -g 5000000 -G 40 -S 2147483647: times in picoseconds on textbook\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("all_reduce ring -p 33 --to msccl", "steps of a thread block: got 65, expected at most 64, a limit of RCCL"),
-        ("gather flat --to msccl", "collective: got gather, expected all_reduce"),
-        ("broadcast flat --root 1 --to msccl", "root: got 1, expected 0"),
-        (
-            "all_reduce ring --to msccl --output /",
-            "cannot write /: got a folder, link, device or pipe",
-        ),
-        (
-            "all_reduce ring --to msccl --output /nowhere/a.xml",
-            "cannot write /nowhere/a.xml: expected an existing",
-        ),
-        ("all_reduce ring --to goal", "--bytes: got None, expected one size"),
-        ("all_reduce --to msccl", "got no algorithm, expected one"),
-        ("all_reduce ring --to msccl --nodes 2", "--to msccl takes no nodes here: got [2], expected none"),
-        ("all_reduce ring --to nccl-tuner", "--to nccl-tuner takes no algorithm here: got ring, expected none"),
-        ("all_reduce --to nccl-tuner --rows a --nodes 2", "--to nccl-tuner takes no nodes here"),
-        ("all_gather --to nccl-tuner", "got all_gather, expected all_reduce, or --rows of another"),
-        ("all_reduce --to nccl-tuner --rows /nowhere", "cannot read /nowhere"),
-        ("all_reduce ring --to msccl --segments 2", "all_reduce ring takes no --segments"),
-    ],
-)
-def test_what_cannot_be_written_is_one_line(capsys: Capture, line: str, message: str) -> None:
-    code, out, err = run(capsys, f"export {line}")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
-
-
 def test_a_wrong_schedule_is_not_written(capsys: Capture, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
@@ -127,20 +97,6 @@ def test_a_wrong_schedule_is_not_written(capsys: Capture, tmp_path: Path) -> Non
     code, out, err = run(capsys, f"export all_reduce {own}:twice -p 2 --to msccl")
     assert (code, out) == (1, "")
     assert "rank 0 holds chunk 0 of rank 0 2 times, not 1" in err
-
-
-@pytest.mark.parametrize(
-    ("line", "for_what"),
-    [
-        ("export all_reduce in_network -p 4 --to msccl", "MSCCL, whose GPUs do the adding"),
-        ("export all_reduce in_network -p 4 --to goal --bytes 1K", "GOAL, whose ranks do the adding"),
-        ("bench --algorithm in_network --ranks 2", "bench, which runs on ranks"),
-    ],
-)
-def test_what_needs_a_switch_is_refused_with_one_line(capsys: Capture, line: str, for_what: str) -> None:
-    code, out, err = run(capsys, line)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert f"switches of a schedule: got 1, expected none for {for_what}" in err
 
 
 @pytest.mark.integration  # a process

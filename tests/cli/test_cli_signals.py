@@ -138,16 +138,3 @@ def test_pictures_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:
     said = f"collectives: cannot write {tmp_path}/x-steps-light.svg and -dark.svg: File too large\n"
     assert (done.returncode, done.stderr) == (2, said)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x-steps-dark.svg", "before")]
-
-
-@pytest.mark.parametrize("closed", each(["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], few=["<&- >&- 2>&-"]))
-def test_closed_streams_are_no_obstacle(closed: str) -> None:
-    done = shell(f"C bench --bytes 4 --repetitions 2 --ranks 2 {closed}")
-    assert done.returncode == 0, done.stderr
-    assert "Error" not in done.stderr
-    assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
-
-
-def test_a_failure_without_standard_error_prints_no_data() -> None:
-    done = shell("C show all_reduce rnig 2>&-")
-    assert (done.returncode, done.stdout) == (2, "")

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -95,57 +94,6 @@ def test_a_trace_is_written(capsys: Capture, tmp_path: Path) -> None:
     assert code == 0
     assert "ui.perfetto.dev" in err
     assert len(json.loads(path.read_text())["traceEvents"]) == 4 + 2 * 24
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["ring", "--machine", "sumit"], "unknown machine 'sumit': did you mean 'summit'?"),
-        (["ring", "--machine", "nowhere.yaml"], "there is no machine file nowhere.yaml"),
-        (["ring", "-p", "10", "--machine", "summit"], "the nodes of summit: got 10, expected a multiple of 6"),
-        (["ring", "--bytes=-4"], "invalid size '-4'"),
-        (["rnig"], "no algorithm 'rnig' for 'all_reduce'"),
-        (["ring", "--trace", "x.json"], "a trace shows one size: give one with --bytes"),
-        (
-            ["ring", "--bytes", "8", "--trace", "/nowhere/x.json"],
-            "cannot write /nowhere/x.json: expected an existing folder",
-        ),
-        (
-            ["ring", "--bytes", "8", "--trace", "."],
-            "cannot write .: got a folder, link, device or pipe, expected a file",
-        ),
-        (
-            ["ring", "--bytes", "8", "--trace", "/dev/null"],
-            "cannot write /dev/null: got a folder, link, device or pipe",
-        ),
-        (["ring", "--bytes", "8", "--trace", "/dev/stdout"], "cannot write /dev/stdout: got a folder, link, device"),
-        pytest.param(
-            ["ring", "-p", "2048", "--bytes", "1M", "--trace", "x.json"],
-            "expected at most 1,000,000 messages",
-            marks=pytest.mark.extended,  # it takes ten seconds
-        ),
-    ],
-)
-def test_wrong_input_is_explained_and_nothing_is_printed(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, "simulate", "all_reduce", *arguments)
-    assert code == 2
-    assert message in err
-    assert "--trace" in arguments or not out
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_trace_never_takes_the_place_of_a_pipe_or_a_link(tmp_path: Path, capsys: Capture) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("elsewhere")
-    for name in ("pipe", "link"):
-        arguments = ("simulate", "all_reduce", "ring", "-p", "2", "--bytes", "8", "--trace", str(tmp_path / name))
-        code, out, err = run(capsys, *arguments)
-        assert (code, out, err.count("\n")) == (2, "", 1)  # nothing was simulated in vain
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
-    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_trace_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.cli import synthesize
+from collectives.cli import schedules
 from collectives.grid import grid
 from collectives.schedule import Schedule, Step
 from command import Capture, run, started
@@ -64,7 +64,7 @@ def test_the_limit_is_a_failure(capsys: Capture) -> None:
 
 @pytest.mark.integration  # seconds
 def test_the_elapsed_time_is_shown(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthesize, "IN_FILE", 0.05)
+    monkeypatch.setattr(schedules, "IN_FILE", 0.05)
     options = ("--steps", "3", "--chunks", "12", "--rounds", "14", "--limit", "500ms")
     _, out, err = run(capsys, "synthesize", "all_gather", *DGX1, *options)
     assert "solving for 0 s\n" in err
@@ -87,27 +87,8 @@ def test_what_is_saved_is_read_by_the_other_verbs(capsys: Capture, tmp_path: Pat
 def test_a_schedule_as_a_file_keeps_counts_and_adds() -> None:
     step = Step([0, 1], [1, 0], [0, 2], [2, 2], [True, False])
     made: dict[str, object] = {}
-    exec(synthesize.text(Schedule("all_reduce", 2, 4, 1, lambda t: step), "two chunks"), made)
+    exec(schedules.program_text(Schedule("all_reduce", 2, 4, 1, lambda t: step), "two chunks"), made)
     assert grid(made["schedule"](2)) == grid(Schedule("all_reduce", 2, 4, 1, lambda t: step))  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("all_gather", "--machine", "dgx", "--steps", "2"), "unknown machine 'dgx'"),
-        (("all_gather", *DGX1), "the following arguments are required: --steps"),
-        (("all_gather", *DGX1, "--steps", "0"), "got '0', expected a whole number from 1"),
-        (("all_gather", *DGX1, "--steps", "2", "--limit", "60"), "invalid time '60'; expected for example 500ns"),
-        (("all_gather", *DGX1, "--steps", "2", "--limit", "0s"), "got 0s, expected above 0s"),
-        (("all_reduce", *DGX1, "--steps", "3"), "steps of an all_reduce: got 3, expected an even number"),
-        (("broadcast", *DGX1, "--steps", "3"), "invalid choice: 'broadcast'"),
-        (("all_gather", *DGX1, "--steps", "2", "--output", "mine.xml"), "--output: got mine.xml, expected a name"),
-    ],
-)
-def test_wrong_input(capsys: Capture, arguments: tuple[str, ...], message: str) -> None:
-    code, out, err = run(capsys, "synthesize", *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
 
 
 @pytest.mark.integration
@@ -115,7 +96,7 @@ def test_wrong_input(capsys: Capture, arguments: tuple[str, ...], message: str) 
 def test_a_signal_ends_the_solver_with_one_line(number: int, code: int, word: str) -> None:
     """The solver is in the midst of a question of minutes."""
     options = ["--machine", "dgx1", "--steps", "3", "--chunks", "12", "--rounds", "14", "--json"]
-    often = "from collectives.cli import main, synthesize; synthesize.IN_FILE = 0.2; raise SystemExit(main())"
+    often = "from collectives.cli import main, schedules; schedules.IN_FILE = 0.2; raise SystemExit(main())"
     with started(
         [sys.executable, "-c", often, "synthesize", "all_gather", *options], stderr=subprocess.PIPE, text=True
     ) as process:

@@ -274,12 +274,12 @@ def test_there_is_at_least_one_rank() -> None:
 
 
 LAUNCHER = """
-from collectives.cli.signals import signals
+from collectives.cli import ending_by_signals
 from collectives.emulator import allowed
 from collectives.launch import launch
 import sys
 say = lambda event: print(event.get("pids", ""), flush=True)
-with signals():
+with ending_by_signals():
     launch("unwell", {"do": "wait"}, 2, where=sys.argv[1], timeout=60, on_event=say)
 """
 

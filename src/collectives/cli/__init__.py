@@ -1,84 +1,154 @@
 """The command line: see ``collectives --help``. Data go to standard output, all else to standard error.
 
 A verb is an object with two functions, imported when it is asked for: ``add_arguments`` adds its options to a parser,
-``run`` takes the parsed arguments and returns the exit code, None for 0. Other packages add verbs: an entry point of
-the group ``collectives.verbs`` names a module, or ``module:attribute`` for one of several in it. The first line of its
-docstring is the help, without "The verb ``NAME``: " in front.
+``run`` takes the parsed arguments and returns the exit code, None for 0. A ValueError is about what was typed. Other
+packages add verbs: an entry point of the group ``collectives.verbs`` names a module, or ``module:attribute`` for one
+of several in it. The first line of its docstring is the help, without "The verb ``NAME``: " in front.
 """
 
 import argparse
-import importlib
-import re
+import json
+import math
+import os
+import signal
 import sys
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
 
-from collectives.cli import signals
-from collectives.cli.options import UsageError
+from collectives import units
 from collectives.errors import short, unknown
-from collectives.schedule import ScheduleError
 
-OWN = {
-    "list": "every algorithm, with its cost on p ranks",
-    "show": "one schedule as a table of steps and ranks",
-    "verify": "prove schedules by counting every contribution",
-    "simulate": "how long a schedule takes on a machine of any size",
-    "bound": "the least time of a collective on a machine's links, and the cut that sets it",
-    "error": "how far its sums of floats are from the exact ones",
-    "synthesize": "find a schedule with few steps for a topology, or prove that none exists",
-    "export": "a schedule for the tools of others",
-    "bench-simulator": "how fast `simulate` is, up to a million ranks (minutes)",
-    "calibrate": "measure a link between two ranks: a machine for `simulate`",
-    "backends": "which back ends are here, and why one is not",
-    "bench": "measure collectives on real ranks, also in nccl-tests' table",
-    "cluster": "a cluster in slow motion: a command on each of its emulated hosts",
-}
 GROUP, DISTRIBUTION = "collectives.verbs", "collective-communication"
+OWN = {
+    "list": ("schedules:LIST", "every algorithm, with its cost on p ranks"),
+    "show": ("schedules:SHOW", "one schedule as a table of steps and ranks"),
+    "verify": ("programs:VERIFY", "prove schedules by counting every contribution"),
+    "simulate": ("machines:SIMULATE", "how long a schedule takes on a machine of any size"),
+    "bound": ("machines:BOUND", "the least time of a collective on a machine's links, and the cut that sets it"),
+    "error": ("measure:ERROR", "how far its sums of floats are from the exact ones"),
+    "synthesize": (
+        "schedules:SYNTHESIZE",
+        "find a schedule with few steps for a topology, or prove that none exists",
+    ),
+    "export": ("programs:EXPORT", "a schedule for the tools of others"),
+    "bench-simulator": ("measure:BENCH_SIMULATOR", "how fast `simulate` is, up to a million ranks (minutes)"),
+    "calibrate": ("machines:CALIBRATE", "measure a link between two ranks: a machine for `simulate`"),
+    "backends": ("machines:BACKENDS", "which back ends are here, and why one is not"),
+    "bench": ("measure:BENCH", "measure collectives on real ranks, also in nccl-tests' table"),
+    "cluster": ("machines:CLUSTER", "a cluster in slow motion: a command on each of its emulated hosts"),
+}
 
-# The extra that brings all that a verb needs, where the smallest one that has a missing package does not.
-EXTRAS = dict.fromkeys(("error", "backends", "bench", "calibrate"), "run") | {"synthesize": "synthesis"}
-EXTRAS |= dict.fromkeys(("handout", "grade", "grade-all", "leaderboard"), "course") | {"run": "experiments"}
+# The extra that brings what a verb needs, if it is not [simulate]; and the packages that [experiments] brings to any.
+EXTRAS = {"cluster": "cluster", "synthesize": "synthesis", "run": "experiments"}
+EXTRAS |= dict.fromkeys(("error", "backends", "bench", "calibrate"), "run")
+EXTRAS |= dict.fromkeys(("handout", "grade", "grade-all", "leaderboard"), "course")
+OF_EXPERIMENTS = ("matplotlib", "pandas", "pyarrow")
+
+# Seconds that a schedule of the user's own may take, which may never end, and ranks may.
+TIMEOUT = 600.0
+
+ENDINGS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+
+
+class Verb(NamedTuple):
+    """Two functions: one adds the command's options to a parser, the other runs it."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int | None]
+
+
+class Ended(KeyboardInterrupt):
+    """The command has to end now, with this exit code; a KeyboardInterrupt, because libraries let that pass."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 when something failed, 2 for wrong input or a missing package.
 
-    130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, 141 when the reader of our output has gone.
+    130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP. Raises SystemExit(141) if the reader of our output has gone.
     """
-    signals.open_standard_streams()
     typed = sys.argv[1:] if argv is None else argv
-    with signals.signals():
-        try:
-            arguments = _parsed(typed)
-            return int(_module(arguments.verb).run(arguments) or 0)
-        except UsageError as error:
-            return signals.failed(error, 2)
-        except ModuleNotFoundError as error:
-            return signals.failed(_missing(typed[0], str(error.name)), 2)
-        except (ScheduleError, RuntimeError, ImportError) as error:
-            return signals.failed(error, 1)
-        except MemoryError as error:
-            return signals.failed(f"memory is used up: {error}", 1)
-        except OverflowError as error:
-            return signals.failed(f"a number is too large: {error}", 1)
-        except KeyboardInterrupt as ended:
-            return signals.failed(ended, getattr(ended, "code", 130))
-        except BrokenPipeError:
-            if signals.reader_has_gone():
-                return 141
-            raise
-        except OSError as error:
-            return signals.failed(error, 1)
-        finally:
-            signals.flush()
+    try:
+        with ending_by_signals():
+            try:
+                arguments = _parse(typed)
+                return _load(arguments.verb).run(arguments) or 0
+            finally:
+                out("", end="")  # what argparse printed
+    except ModuleNotFoundError as error:
+        return _fail(_describe_missing(typed[0], str(error.name)), 2)
+    except ValueError as error:
+        return _fail(error, 2)
+    except MemoryError as error:
+        return _fail(f"memory is used up: {error}", 1)
+    except OverflowError as error:
+        return _fail(f"a number is too large: {error}", 1)
+    except (RuntimeError, ImportError, OSError) as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt as ended:
+        return _fail(ended, getattr(ended, "code", 130))
+
+
+def _fail(error: BaseException | str, code: int) -> int:
+    """Print in one line why the command failed; returns its exit code."""
+    text = "; ".join([str(error) or "interrupted", *getattr(error, "__notes__", ())])
+    with suppress(OSError):
+        print(f"collectives: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextmanager
+def ending_by_signals() -> Iterator[None]:
+    """Raise `Ended` in the block on Ctrl-C, SIGTERM and SIGHUP, so that ranks are ended and files removed.
+
+    Further ones are ignored, because ``timeout`` sends two. SIGQUIT (Ctrl-backslash) ends the command immediately.
+    """
+    main = os.getpid()
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        if os.getpid() != main:  # a forked child has nothing to clean up
+            os._exit(128 + number)
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise Ended(ENDINGS[signal.Signals(number)], 128 + number)
+
+    # What a shell puts in the background ignores Ctrl-C, and what nohup starts ignores SIGHUP.
+    before = {each: signal.getsignal(each) for each in ENDINGS if signal.getsignal(each) != signal.SIG_IGN}
+    for each in before:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def limit(seconds: float | None, what: str) -> Iterator[None]:
+    """Raise `Ended` in the block after this many seconds, if any; ``what`` was not done."""
+
+    def end(*_: object) -> NoReturn:
+        raise Ended(f"{what}: not done within {seconds:g} s (--timeout)", 1)
+
+    handler = signal.signal(signal.SIGALRM, end)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds or 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def verbs() -> dict[str, str]:
-    """Every verb and what it does: those of this package, then those that other packages add."""
-    return OWN | {verb: _first_line(verb) for verb in _added()}
+    """Return the help of every verb: those of this package, then those that other packages add."""
+    return {verb: _help(verb) for verb in (*OWN, *_added())}
 
 
 @cache
@@ -86,68 +156,117 @@ def _added() -> dict[str, EntryPoint]:
     return {each.name: each for each in sorted(entry_points(group=GROUP))}
 
 
-def _first_line(verb: str) -> str:
-    """Return the help of another package's verb, from its docstring."""
-    text = str(_module(verb).__doc__).splitlines()[0].rpartition("``: ")[2].rstrip(".")
+def _load(verb: str) -> Any:
+    own = EntryPoint(verb, f"{__name__}.{OWN[verb][0]}", GROUP) if verb in OWN else None
+    return (own or _added()[verb]).load()
+
+
+def _help(verb: str) -> str:
+    if verb in OWN:
+        return OWN[verb][1]
+    text = str(_load(verb).__doc__).splitlines()[0].rpartition("``: ")[2].rstrip(".")
     return text[:1].lower() + text[1:]
 
 
-def _missing(verb: str, module: str) -> str:
-    """Return the message for a module that is not installed, with the extra that brings it, as our metadata say."""
-    needs = [
-        re.match(r"([\w-]+).*extra == .([\w-]+)", each)
-        for ours in distributions(name=DISTRIBUTION)
-        for each in ours.requires or ()
-    ]
-    sizes = Counter(need[2] for need in needs if need)
-    having = {need[2] for need in needs if need and module.partition(".")[0] in need[1]}  # yaml is in pyyaml
-    hints = [
-        f": pip install '{DISTRIBUTION}[{each}]'"
-        for each in sorted(having, key=lambda one: (one != EXTRAS.get(verb), sizes[one]))
-    ]
-    return f"{verb} needs {module}, which is not installed{''.join(hints[:1])}"
-
-
-def _parsed(typed: list[str]) -> argparse.Namespace:
-    """The arguments of a command. Raises UsageError for an unknown verb or option, with the nearest known one."""
-    if typed and not typed[0].startswith("-") and typed[0] not in OWN and typed[0] not in _added():
-        raise UsageError(unknown("command", typed[0], verbs()))
-    of = parser(typed[:1])
-    arguments, rest = of.parse_known_args(typed)
-    options = [name for name in rest if name.startswith("-")]
-    if options:
-        raise UsageError(unknown(f"option of {arguments.verb}", options[0], _options(arguments.verb)))
-    if rest:
-        raise UsageError(f"too many arguments for {arguments.verb}: got {' '.join(map(short, rest))}, expected none")
-    return arguments
-
-
-def _options(verb: str) -> list[str]:
-    """The options of a verb."""
-    of_verb = argparse.ArgumentParser()
-    _module(verb).add_arguments(of_verb)
-    return [name for action in of_verb._actions for name in action.option_strings if name.startswith("--")]
+def _describe_missing(verb: str, module: str) -> str:
+    """Return the message for a module that is not installed, with the extra that brings it."""
+    extra = "experiments" if module.partition(".")[0] in OF_EXPERIMENTS else EXTRAS.get(verb, "simulate")
+    return f"{verb} needs {module}, which is not installed: pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def parser(needed: Collection[str]) -> argparse.ArgumentParser:
-    """The parser of the verbs, with the arguments of those ``needed``.
-
-    Other packages' verbs are imported only where they are needed, or none at all is, as for ``--help``.
-    """
+    """Return the parser of these verbs; without any, as for ``--help``, all verbs without their arguments."""
     top = argparse.ArgumentParser("collectives", description="Collective algorithms: proved, shown and measured.")
     release = next((ours.version for ours in distributions(name=DISTRIBUTION)), "as a folder, not installed")
     top.add_argument("--version", action="version", version=f"{DISTRIBUTION} {release}")
     commands = top.add_subparsers(required=True, metavar="COMMAND", dest="verb")
-    others = () if needed and OWN.keys() >= set(needed) else sorted(_added().keys() & set(needed)) or _added()
-    known = OWN | {verb: _first_line(verb) for verb in others}
-    for verb, text in known.items():
+    for verb in needed or verbs():
+        text = _help(verb)
         of_verb = commands.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if verb in needed:
-            _module(verb).add_arguments(of_verb)
+            _load(verb).add_arguments(of_verb)
     return top
 
 
-def _module(verb: str) -> Any:
-    if verb in OWN:
-        return importlib.import_module(f"{__name__}.{verb.replace('-', '_')}")
-    return _added()[verb].load()
+def _parse(typed: list[str]) -> argparse.Namespace:
+    """Parse a command. Raises ValueError for an unknown verb or option, with the nearest known one."""
+    needed = [] if not typed or typed[0].startswith("-") else typed[:1]
+    if needed and typed[0] not in OWN and typed[0] not in _added():
+        raise ValueError(unknown("command", typed[0], verbs()))
+    arguments, rest = parser(needed).parse_known_args(typed)
+    if options := [name for name in rest if name.startswith("-")]:
+        of_verb = argparse.ArgumentParser()
+        _load(arguments.verb).add_arguments(of_verb)
+        known = [name for action in of_verb._actions for name in action.option_strings if name.startswith("--")]
+        raise ValueError(unknown(f"option of {arguments.verb}", options[0], known))
+    if rest:
+        raise ValueError(f"too many arguments for {arguments.verb}: got {' '.join(map(short, rest))}, expected none")
+    return arguments
+
+
+def out(text: str, end: str = "\n") -> None:
+    """Print data on standard output. Raises RuntimeError on a full disk, SystemExit(141) if the reader has gone."""
+    try:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest again at exit
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(128 + signal.SIGPIPE) from None
+        raise RuntimeError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def out_row(row: dict[str, Any], text: str, as_json: bool) -> None:
+    """Print a row: as one JSON object on one line, or as text."""
+    out(json.dumps(row) if as_json else text)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--json``."""
+    parser.add_argument("--json", action="store_true", help="one JSON object per row on standard output")
+
+
+def whole(most: int | None = None, least: int = 1) -> Callable[[str], int]:
+    """Return the type of an option that is a whole number within limits.
+
+    >>> whole(100)("12")
+    12
+    """
+    upper = "" if most is None else f" to {most:,}"
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or len(text) > 40 or not least <= int(text) <= (most or math.inf):
+            raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected a whole number from {least}{upper}")
+        return int(text)
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """Parse a time limit in seconds, which has no unit.
+
+    >>> seconds("1.5")
+    1.5
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= units.MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected seconds: above 0, at most {units.MOST_SECONDS}")
+    return number
+
+
+def size(text: str) -> int:
+    """Parse the size of a buffer into bytes.
+
+    >>> size("64K")
+    65536
+    """
+    try:
+        number = units.parse_bytes(text[:40])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if number > units.MOST_BYTES:
+        most = units.format_bytes(units.MOST_BYTES)
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected at most {most}")
+    return number

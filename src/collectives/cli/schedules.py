@@ -1,23 +1,40 @@
-"""What the verbs about one schedule share: its arguments, the schedule they ask for, and a time limit."""
+"""The verbs about schedules: ``list``, ``show``, ``synthesize``; and the arguments that name a schedule."""
 
 import argparse
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collectives import units
-from collectives.algorithms import build, is_for_links, is_own, is_program, machine_of, names, own, takes
-from collectives.cli import signals
-from collectives.cli.options import TIMEOUT, UsageError, seconds, whole, wrong_input
-from collectives.schedule import Schedule
+from collectives.algorithms import ALGORITHMS, build, is_for_links, is_own, is_program, machine_of, names, own, takes
+from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, whole
+from collectives.files import need_new_or_file, replace
+from collectives.grid import grid
+from collectives.schedule import Schedule, Step
+from collectives.traffic import traffic
+from collectives.units import many
 from collectives.wire import current_name
 
-# What a schedule is made for where the command line does not say, and the options that algorithms may take.
+if TYPE_CHECKING:
+    from collectives.figures.style import Picture
+    from collectives.synthesis.few_steps import Answer
+
+# What a schedule is made for if the command line does not say, and the options that algorithms may take.
 RANKS = 8
 OPTIONS = ("root", "segments")
 
+# How often `synthesize` shows the elapsed time, in seconds: on a terminal, where it is one line, and in a file.
+ON_TERMINAL, IN_FILE = 1.0, 10.0
+
 
 def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | None = None) -> None:
-    """Collective, algorithm and their options."""
+    """Add collective, algorithm and their options."""
     parser.add_argument("collective", nargs=nargs, help="such as all_reduce; not before FILE.xml, which has its own")
     text = (
         "such as two_tree (`collectives list`), packed_trees@MACHINE, FILE.xml, "
@@ -33,53 +50,255 @@ def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | 
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """The option ``--timeout``."""
+    """Add the option ``--timeout``."""
     parser.add_argument("--timeout", type=seconds, help=f"seconds (default {TIMEOUT:g} for a schedule of your own)")
 
 
 def limited(arguments: argparse.Namespace, algorithms: Sequence[str | None]) -> AbstractContextManager[None]:
-    """The verb's time limit. A schedule of the user's own always has one, because it may never end."""
+    """Return the verb's time limit. A schedule of the user's own always has one, because it may never end."""
     files = [name for name in algorithms if name and is_own(name)]
-    limit = arguments.timeout or (TIMEOUT if files else None)
-    return signals.limit(limit, " ".join([arguments.verb, *files])) if limit else nullcontext()
+    return limit(arguments.timeout or (TIMEOUT if files else None), " ".join([arguments.verb, *files]))
+
+
+def refuse(arguments: argparse.Namespace, options: Sequence[str], what: str) -> None:
+    """Raise ValueError for the first of these options that was given, because ``what`` takes none of them."""
+    for option in options:
+        if (value := getattr(arguments, option)) is not None:
+            raise ValueError(f"{what} takes no --{option.replace('_', '-')}: got {value}, expected none")
 
 
 def complete(arguments: argparse.Namespace) -> None:
-    """Fill in what FILE.xml or packed_trees@MACHINE says itself. Raises UsageError if no algorithm is named."""
+    """Fill in what FILE.xml or packed_trees@MACHINE says. Raises ValueError for no algorithm, and its wrong options."""
     if arguments.algorithm is None and is_program(arguments.collective):
         arguments.collective, arguments.algorithm = None, arguments.collective
     if arguments.algorithm is None:
         known = ", ".join(names(arguments.collective))
         expected = f"one of {known}" if known else "a collective and an algorithm, as in all_reduce ring"
-        raise UsageError(f"{arguments.verb} {arguments.collective}: got no algorithm, expected {expected}")
+        raise ValueError(f"{arguments.verb} {arguments.collective}: got no algorithm, expected {expected}")
     arguments.algorithm = current_name(arguments.algorithm)
     if is_program(arguments.algorithm):
-        with wrong_input():
-            program = own(arguments.algorithm)(RANKS)
+        program = own(arguments.algorithm)(RANKS)
         arguments.collective = arguments.collective or program.collective
         arguments.ranks = arguments.ranks or program.p
     elif is_for_links(arguments.algorithm) and arguments.ranks is None:
         from collectives.machine import machine
 
-        with wrong_input():
-            arguments.ranks = machine(machine_of(arguments.algorithm)).ranks_per_node
+        arguments.ranks = machine(machine_of(arguments.algorithm)).ranks_per_node
+    named = arguments.collective, arguments.algorithm
+    given = [option for option in OPTIONS if getattr(arguments, option) is not None]
+    refuse(arguments, [option for option in given if not takes(*named, option)], " ".join(named))
 
 
 def built(arguments: argparse.Namespace) -> Schedule:
-    """The schedule that the arguments ask for."""
+    """Return the schedule that the arguments name."""
     complete(arguments)
-    need_options(arguments)
     options = {name: getattr(arguments, name) for name in OPTIONS}
-    with wrong_input():
-        return build(arguments.collective, arguments.algorithm, arguments.ranks or RANKS, **options)
+    return build(arguments.collective, arguments.algorithm, arguments.ranks or RANKS, **options)
 
 
-def need_options(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for an option that the algorithm does not take."""
-    named = arguments.collective, arguments.algorithm
-    for option in OPTIONS:
-        value = getattr(arguments, option)
-        with wrong_input():
-            is_taken = value is None or takes(*named, option)
-        if not is_taken:
-            raise UsageError(f"{' '.join(named)} takes no --{option}: got {value}, expected none")
+def write(path: Path, text: str) -> None:
+    """Write a file, whole or not at all. Raises ValueError for a path that cannot be one."""
+    try:
+        need_new_or_file(path)
+        replace(path, lambda partial: partial.write_text(text))
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    print(f"{path}: {len(text):,} bytes", file=sys.stderr)
+
+
+def save(picture: "Picture", stem: Path) -> None:
+    """Write both files of a picture, whole or not at all, and on standard error what it shows."""
+    try:
+        with tempfile.TemporaryDirectory(dir=stem.parent) as partial:
+            picture.save(Path(partial) / stem.name)
+            for path in Path(partial).iterdir():
+                path.replace(stem.with_name(path.name))
+    except OSError as error:
+        raise ValueError(f"cannot write {stem}-light.svg and -dark.svg: {error.strerror}") from None
+    print(f"{stem}-light.svg, {stem}-dark.svg: {picture.alt}", file=sys.stderr)
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    ranks = whole(units.MOST_RANKS_SHOWN)
+    parser.add_argument("-p", "--ranks", type=ranks, default=RANKS, help=f"ranks to count for (default {RANKS})")
+    parser.add_argument("own", nargs="*", metavar="FILE.py:FUNCTION", help="schedules of your own")
+    add_timeout(parser)
+    add_json(parser)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    """Print a row for each algorithm: steps, messages, and what passes through the busiest port."""
+    p = arguments.ranks
+    if not arguments.json:
+        out(
+            f"{'collective':<16}{'algorithm':<20}  {'steps':>6}  {'messages':>8}  through the busiest port  ({p} ranks)"
+        )
+    with limited(arguments, arguments.own):
+        schedules = [(algorithm, build(collective, algorithm, p)) for collective, algorithm in ALGORITHMS]
+        schedules += [(name, own(name)(p)) for name in arguments.own]
+        for algorithm, schedule in schedules:
+            if schedule.p != p:
+                raise ValueError(f"schedule {algorithm}: got {schedule.p} ranks, expected {p}")
+            counted = traffic(schedule, n := 1000 * schedule.k)
+            messages = int(counted.messages_sent.sum())
+            busiest = float(max(counted.sent.max(), counted.received.max()) / n)
+            row = {"collective": schedule.collective, "algorithm": algorithm, "ranks": p, "steps": schedule.nsteps}
+            text = f"{schedule.collective:<14}  {algorithm:<20}  {schedule.nsteps:>6}  {messages:>8}  {busiest:.3g} n"
+            out_row(row | {"messages": messages, "busiest_port": busiest}, text, arguments.json)
+
+
+def _show_arguments(parser: argparse.ArgumentParser) -> None:
+    add_schedule(parser, units.MOST_RANKS_SHOWN)
+    files = "NAME-steps-light.svg, NAME-time-light.svg, and both -dark"
+    parser.add_argument("--svg", metavar="NAME", help=f"draw it: {files}")
+    parser.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    """Draw the schedule if asked to; else print it as a table, or as what the page's player reads."""
+    with limited(arguments, [arguments.collective, arguments.algorithm]):
+        schedule = built(arguments)
+        if arguments.svg:
+            _draw(arguments.svg, schedule, arguments.algorithm)
+        if arguments.json:
+            from collectives.figures.player import player_data
+
+            out(json.dumps(player_data(schedule, arguments.algorithm), separators=(",", ":")))
+        elif not arguments.svg:
+            head = (
+                f"{arguments.collective} by {arguments.algorithm} on {many(schedule.p, 'rank')}: "
+                f"{many(schedule.nsteps, 'step')}, {many(schedule.k, 'chunk')}. "
+                "+2<0 adds chunk 2 from rank 0, =2<0 replaces it."
+            )
+            out(f"{head}\n\n{grid(schedule)}")
+
+
+def _draw(name: str, schedule: Schedule, algorithm: str) -> None:
+    from collectives.figures.schedules import space_time, steps
+
+    messages = schedule.p * schedule.nsteps
+    if messages > units.MOST_MESSAGES_DRAWN:
+        raise ValueError(f"ranks x steps to draw: got {messages:,}, expected at most {units.MOST_MESSAGES_DRAWN:,}")
+    save(steps(schedule, algorithm), Path(f"{name}-steps"))
+    save(space_time(schedule), Path(f"{name}-time"))
+
+
+def _synthesize_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("collective", choices=("all_gather", "reduce_scatter", "all_reduce"))
+    parser.add_argument("--machine", required=True, help="dgx1, mesh:3x3, or your own NAME.yaml with links")
+    many_at_most = whole(units.MOST_SEGMENTS)
+    steps = "of the schedule; an all_reduce has an even number"
+    parser.add_argument("--steps", type=many_at_most, required=True, help=steps)
+    parser.add_argument("--chunks", type=many_at_most, default=1, help="of each rank (default 1)")
+    rounds = "in all; a link carries a chunk a round (default: as few as there is a schedule for)"
+    parser.add_argument("--rounds", type=many_at_most, help=rounds)
+    parser.add_argument("--limit", type=_seconds_with_unit, default=60.0, help="time for all (default 60s)")
+    parser.add_argument("--output", metavar="FILE.py", help="the schedule as FILE.py:schedule, for the other verbs")
+    add_json(parser)
+
+
+def _seconds_with_unit(text: str) -> float:
+    try:
+        number = units.parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < number <= units.MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"got {text[:40]}, expected above 0s, at most {units.MOST_SECONDS}s")
+    return number
+
+
+def _synthesize(arguments: argparse.Namespace) -> None:
+    """Print a row for each answer, and the schedule. Raises RuntimeError if none was found."""
+    from collectives.machine import machine
+    from collectives.synthesis.few_steps import search, synthesize
+    from collectives.topology.graph import graph, rank_links
+
+    if arguments.output and not arguments.output.endswith(".py"):
+        raise ValueError(f"--output: got {arguments.output}, expected a name that ends in .py")
+    links = rank_links(graph(machine(arguments.machine)))
+    asked = links, arguments.collective, arguments.steps
+    with _elapsed():
+        if arguments.rounds is None:
+            answers = search(*asked, arguments.chunks, arguments.limit)
+        else:
+            answers = iter([synthesize(*asked, arguments.rounds, arguments.chunks, arguments.limit)])
+        for answer in answers:
+            _print_answer(answer, arguments, len(links))
+    if answer.verdict == "limit":
+        raise RuntimeError(f"synthesize: not done within {arguments.limit:g} s (--limit)")
+    if answer.schedule is None:
+        raise RuntimeError(f"no schedule: {answer.why}")
+    if arguments.output:
+        title = f"{arguments.collective} on {arguments.machine}, by `collectives synthesize`"
+        write(Path(arguments.output), program_text(answer.schedule, title))
+        shown = f"{arguments.collective} {arguments.output}:schedule -p {answer.schedule.p}"
+        print(f"collectives show {shown}", file=sys.stderr)
+    if not arguments.json:
+        out(f"+2<0 adds chunk 2 from rank 0, =2<0 replaces it.\n\n{grid(answer.schedule)}")
+
+
+def _print_answer(answer: "Answer", arguments: argparse.Namespace, ranks: int) -> None:
+    row = {name: getattr(arguments, name) for name in ("collective", "machine", "chunks")}
+    row |= {"ranks": ranks, "steps": answer.steps, "rounds": answer.rounds, "verdict": answer.verdict}
+    row |= {"why": answer.why, "solver_seconds": round(answer.seconds, 3)}
+    why = f": {answer.why}" if answer.why else ""
+    text = (
+        f"{answer.verdict}  {arguments.collective} on {arguments.machine}: {many(answer.steps, 'step')}, "
+        f"{many(answer.rounds, 'round')}, {many(arguments.chunks, 'chunk')} a rank, {row['solver_seconds']} s{why}"
+    )
+    out_row(row, text, arguments.json)
+
+
+def program_text(schedule: Schedule, title: str) -> str:
+    """Return a Python file whose function ``schedule`` returns this schedule.
+
+    >>> from collectives.schedule import Step
+    >>> swap = Schedule("all_reduce", p=2, k=1, nsteps=1, make=lambda t: Step([0, 1], [1, 0], 0, add=True))
+    >>> made = {}
+    >>> exec(program_text(swap, "a swap"), made)
+    >>> list(made["schedule"](2).steps())
+    [Step(0->1:+0, 1->0:+0)]
+    """
+    columns = [", ".join(str(getattr(step, name).tolist()) for name in Step.__slots__) for step in schedule.steps()]
+    steps = "\n".join(f"    Step({each})," for each in columns)
+    p, size = schedule.p, f'"{schedule.collective}", {schedule.p}, {schedule.k}, {schedule.nsteps}'
+    return f'''"""{title}."""
+
+from collectives import Schedule, Step
+
+STEPS = [  # {", ".join(Step.__slots__)}
+{steps}
+]
+
+
+def schedule(p):
+    if p != {p}:
+        raise ValueError(f"ranks: got {{p}}, expected {p}")
+    return Schedule({size}, STEPS.__getitem__, one_port={schedule.one_port})
+'''
+
+
+@contextmanager
+def _elapsed() -> Iterator[None]:
+    """Show on standard error how many seconds have passed: on a terminal in one line, which vanishes at the end."""
+    begin, done, is_terminal = time.monotonic(), threading.Event(), sys.stderr.isatty()
+    head, end = ("\r", "") if is_terminal else ("", "\n")
+
+    def show() -> None:
+        while not done.wait(ON_TERMINAL if is_terminal else IN_FILE):
+            print(f"{head}solving for {time.monotonic() - begin:.0f} s", end=end, file=sys.stderr, flush=True)
+        if is_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    shown = threading.Thread(target=show, daemon=True)
+    shown.start()
+    try:
+        yield
+    finally:
+        done.set()
+        shown.join()
+
+
+LIST = Verb(_list_arguments, _list)
+SHOW = Verb(_show_arguments, _show)
+SYNTHESIZE = Verb(_synthesize_arguments, _synthesize)

@@ -1,0 +1,199 @@
+"""The verbs that measure: ``bench``, ``error``, ``bench-simulator``."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from collectives import units
+from collectives.algorithms import build, is_program, names, own, takes
+from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, size, whole
+from collectives.cli.schedules import OPTIONS, RANKS, add_schedule, complete, limited
+from collectives.contracts import ROOTED
+from collectives.errors import explain
+from collectives.wire import split
+
+if TYPE_CHECKING:
+    from collectives.bench import Row, Settings
+
+# The options of `bench` that are fields of `collectives.bench.Settings`, with the same defaults.
+FIELDS: tuple[str, ...] = ("algorithms", "backends", "where", "dtype", "op", "root", "in_place", "segments", "machine")
+FIELDS += ("repetitions", "warmups", "timeout")
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+HEAD = f"{'algorithm':<28} {'ranks':>6} {'dtype':>8} {'depth':>6} {'bound':>9} {'rms':>9} {'worst':>9}"
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options. `Settings` have the limits of their values."""
+    add, number = parser.add_argument, whole(least=0)
+    add("--collective", nargs="+", metavar="COLLECTIVE", help="one after the other (default all_reduce)")
+    text = "ours, FILE.py:FUNCTION, or FILE.xml (MSCCL), which has its own collective and ranks (default auto)"
+    add("--algorithm", nargs="+", default=["auto"], dest="algorithms", metavar="ALGORITHM", help=text)
+    text = "`collectives backends` lists them; mpi:ring, nccl:Tree/Simple take a library's algorithm (default p2p)"
+    add("--backend", nargs="+", default=["p2p"], dest="backends", metavar="BACKEND", help=text)
+    add("--ranks", nargs="+", type=number, metavar="RANKS", help="one launch for each (default 4)")
+    text = (
+        "what starts ranks: loopback, slurm, cluster:5ms,25MB/s …; Horovod and MPI have their own, except on a cluster"
+    )
+    add("--where", default="loopback", help=f"{text} (default loopback)")
+    text = "sizes, also typed as 64K or 1M (default 4 65536 1048576)"
+    add("--bytes", nargs="+", type=size, metavar="BYTES", help=text)
+    add("--dtype", default="float32", help="of the elements (default float32)")
+    add("--op", default="sum", help="of a collective that reduces (default sum)")
+    add("--root", type=number, default=0, help="of a collective that starts from or ends at one rank (default 0)")
+    text = "one buffer for input and output, as nccl-tests means it (default: as torch's functions do)"
+    add("--in-place", action=argparse.BooleanOptionalAction, help=text)
+    add("--segments", type=number, help="for pipelined algorithms (default: from the size)")
+    text = "what auto goes by, and lower bounds: a preset, FILE.yaml or LATENCY,RATE"
+    add("--machine", help=text)
+    add("--repetitions", type=number, default=20, help="timed calls (default 20)")
+    add("--warmups", type=number, default=3, help="calls before that (default 3)")
+    add("--timeout", type=seconds, default=TIMEOUT, help=f"seconds for one launch (default {TIMEOUT})")
+    add("-b", "--minbytes", type=size, help="the first size, instead of --bytes")
+    add("-e", "--maxbytes", type=size, help="the last size (default: the first)")
+    add("-f", "--stepfactor", type=whole(least=2), help="from a size to the next (default 2)")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_true", help="one JSON object per row, with every sample")
+    printed.add_argument("--nccl-tests", action="store_true", help="nccl-tests' table: out of place and in place")
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    """Print a table for each number of ranks. Return 1 if elements were wrong."""
+    from collectives.bench import check_here
+
+    with limit(arguments.timeout, f"bench {' '.join(arguments.algorithms)}"):
+        launches = settings(arguments)
+    check_here([one for wanted in launches for one in wanted])
+    wrong = sum(_measure(wanted, arguments) for wanted in launches)
+    if wrong:
+        print(f"collectives: {wrong} elements were wrong", file=sys.stderr)
+    return int(wrong > 0)
+
+
+def settings(arguments: argparse.Namespace) -> "list[list[Settings]]":
+    """Return for each number of ranks the settings of its measurements, one for each collective."""
+    from pydantic import ValidationError
+
+    from collectives.bench import Settings
+
+    default = Settings.model_construct()
+    collective, ranks, typed = default.collective, default.ranks, _sizes(arguments)
+    if files := [name for name in arguments.algorithms if is_program(name)]:
+        program = own(files[0])(ranks)
+        collective, ranks = program.collective, program.p
+    collectives = arguments.collective or [collective]
+    if arguments.root and not set(collectives) & set(ROOTED):
+        raise ValueError(f"{', '.join(collectives)} takes no --root: got {arguments.root}, expected none")
+    given = {name: getattr(arguments, name) for name in FIELDS} | ({"bytes": typed} if typed else {})
+    try:
+        return [
+            [Settings(collective=each, ranks=p, **given) for each in collectives] for p in arguments.ranks or [ranks]
+        ]
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+
+
+def _sizes(arguments: argparse.Namespace) -> list[int] | None:
+    """Return the sizes that were typed, or those that -b, -e and -f stand for."""
+    typed: list[int] | None = arguments.bytes
+    first, last, factor = arguments.minbytes, arguments.maxbytes, arguments.stepfactor or 2
+    if first is None:
+        if last is not None or arguments.stepfactor:
+            raise ValueError("-e and -f: got no -b, expected the first size, too")
+        return typed
+    last = first if last is None else last
+    if typed or not 0 < first <= last:
+        beside = "beside --bytes" if typed else f"to -e {last}"
+        raise ValueError(f"-b: got {first} {beside}, expected a size above 0, at most that of -e, and no --bytes")
+    return [first * factor**i for i in range(last.bit_length()) if first * factor**i <= last]
+
+
+def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
+    """Measure and print: rows as they come, or nccl-tests' tables at the end; returns how many elements were wrong.
+
+    The tables of what was measured before ranks failed are printed, too.
+    """
+    from collectives.bench import Measurement, bench
+    from collectives.bench.table import both_places, heading, line, note, progress, tables
+
+    if arguments.nccl_tests:
+        wanted = [each for one in wanted for each in both_places(one)]
+    elif not arguments.json:
+        out(heading(wanted))
+    if message := note(wanted):
+        print(f"collectives: {message}", file=sys.stderr, flush=True)
+    measured = Measurement([], [])
+
+    def on_event(event: "Row") -> None:
+        show_progress(event)
+        measured.rows.extend(event.get("rows", []))
+        measured.environment.extend(event.get("environment", []))
+        for row in () if arguments.nccl_tests else event.get("rows", []):
+            out_row(row, line(row), arguments.json)
+
+    with progress(wanted) as show_progress:
+        try:
+            bench(wanted, on_event)
+        finally:
+            for text in tables(wanted[0], *measured) if arguments.nccl_tests else ():
+                out(text)
+    return sum(row["wrong"] for row in measured.rows)
+
+
+def _error_arguments(parser: argparse.ArgumentParser) -> None:
+    add_schedule(parser, units.MOST_RANKS)
+    known = f"{', '.join(DTYPES)} (default bf16), or its whole name"
+    parser.add_argument("--dtype", default="bf16", help=known)
+    text = "sums travel in float32 and are rounded once, at the end: short for the wire float32, as in ring/float32"
+    parser.add_argument("--accumulate", choices=["fp32"], help=text)
+    parser.add_argument(
+        "--data", default="normal", help="normal, positive, or NAME.npy (ranks x elements; default normal)"
+    )
+    parser.add_argument("--seeds", type=whole(1000), default=5, help="samples of 1,000 elements (default 5)")
+    add_json(parser)
+
+
+def _error(arguments: argparse.Namespace) -> None:
+    """Print a row for the algorithm, or for every one of the collective."""
+    from collectives.bench.rounding import REDUCING, measure, samples
+
+    with limited(arguments, [arguments.algorithm]):
+        if arguments.algorithm is not None:
+            complete(arguments)
+        if arguments.collective not in REDUCING:
+            raise ValueError(f"error: got {arguments.collective}, expected one of {', '.join(REDUCING)}")
+        p, dtype = arguments.ranks or RANKS, DTYPES.get(arguments.dtype, arguments.dtype)
+        data = list(samples(arguments.data, p, arguments.seeds))
+        chosen = [arguments.algorithm] if arguments.algorithm else names(arguments.collective)
+        if arguments.accumulate and split(chosen[0])[1]:
+            raise ValueError(f"--accumulate with a wire: got {chosen[0]}, expected {split(chosen[0])[0]}")
+        for number, name in enumerate(f"{each}/float32" if arguments.accumulate else each for each in chosen):
+            options = [option for option in OPTIONS if takes(arguments.collective, name, option)]
+            schedule = build(arguments.collective, name, p, **{each: getattr(arguments, each) for each in options})
+            found = measure(schedule, dtype, data)
+            if not number and not arguments.json:
+                out(HEAD)
+            row = {"collective": arguments.collective, "algorithm": name, "ranks": p, "dtype": dtype}
+            most = "-" if found.bound is None else _percent(found.bound)
+            shares = f"{most:>9} {_percent(found.rms):>9} {_percent(found.worst):>9}"
+            text = f"{name:<28} {p:>6,} {dtype:>8} {found.depth:>6,} {shares}"
+            out_row(row | found._asdict(), text, arguments.json)
+
+
+def _percent(share: float) -> str:
+    """Return a share in per cent, or as a power of ten if three decimals would show none of its digits."""
+    return f"{share:.3%}" if share == 0 or share >= 1e-4 else f"{share:.1e}"
+
+
+def _bench_simulator(arguments: argparse.Namespace) -> None:
+    """Print a row for each case."""
+    from collectives.simulator.speed import HEADING, benchmark, lines
+
+    if not arguments.json:
+        out(HEADING)
+    benchmark(lambda row: out_row(row, lines(row), arguments.json))
+
+
+BENCH = Verb(_bench_arguments, _bench)
+ERROR = Verb(_error_arguments, _error)
+BENCH_SIMULATOR = Verb(add_json, _bench_simulator)
