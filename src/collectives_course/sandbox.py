@@ -240,7 +240,6 @@ class RankProcess:
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno(), filter_fd],
                 env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(LIBRARY)},
-                start_new_session=True,
             )
         self.printed = b""
         self.size = 0
