@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from collectives.machine import Link
 from collectives.units import duration
-from collectives_course.leaderboard import Race, Standing, geometric_mean, machine, race, standings
+from collectives_course.leaderboard import Race, Standing, machine, race, standings
 from collectives_course.schedules import prove, prove_each, schedules, seconds, table
 from collectives_course.submission import Criterion, Submission
 from collectives_course.verdict import EndedError, Failed

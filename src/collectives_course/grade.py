@@ -3,7 +3,6 @@
 The student's files are put into a fresh starter, and one criterion after the other runs them, each in new sandboxes.
 """
 
-import hashlib
 import os
 import secrets
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from collectives.bench.results import code, digest
 from collectives_course import report, sandbox
 from collectives_course.assignment import Assignment, check_outside, write_starter
 from collectives_course.sandbox import SandboxError
@@ -62,14 +62,17 @@ def grade(
         ungradable: EndedError | None = Failed(handed_in.problem) if handed_in.problem else None
         if not ungradable:
             _make_tree(assignment, handed_in, seed, tree)
-        verdicts, spent, most = [], 0.0, MAX_SPENT * assignment.facts.limit * len(assignment.criteria)
+        facts, variant = assignment.facts, assignment.variant(seed)
+        verdicts, spent, most = [], 0.0, MAX_SPENT * facts.limit * len(assignment.criteria)
         for criterion in assignment.criteria:
             if spent > most:
                 ungradable = TimedOut(f"not run: the criteria before have used {spent:.0f} s of at most {most:.0f} s")
             if ungradable:
                 verdict = _verdict(criterion, ungradable, 0.0)
             else:
-                submission = _submission(assignment, tree, seed, sandboxed, secret)
+                submission = Submission(
+                    tree, facts.files[0], variant, seed, assignment.limits, facts.limit, sandboxed, secret
+                )
                 verdict = _graded(criterion, submission)
                 spent += submission.spent
             verdicts.append(verdict)
@@ -85,16 +88,22 @@ def _hexadecimal(secret: str) -> str:
         raise ValueError(f"secret: got {secret!r:.60}, expected a hexadecimal number") from None
 
 
-def not_run(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, why: EndedError) -> Grade:
-    """Return the grade of a submission that was not run: each criterion ended in this way."""
+def or_ungraded(
+    graded: Callable[[Path], Grade], assignment: Assignment, folder: Path, seed: int, sandboxed: bool
+) -> Grade:
+    """Return what ``graded`` gives for a folder of a class; if the grader itself fails, a grade that says so."""
+    try:
+        return graded(folder)
+    except SandboxError:
+        raise
+    except Exception as error:  # a row for the instructor; the others are graded
+        why = Ungraded(f"not graded: grader's fault: {type(error).__name__}: {error}")
+        return _not_run(assignment, folder, seed, sandboxed, why)
+
+
+def _not_run(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, why: EndedError) -> Grade:
     verdicts = tuple(_verdict(each, why, 0.0) for each in assignment.criteria)
     return Grade(assignment.name, assignment.facts.title, name_of(folder), seed, verdicts, sandboxed)
-
-
-def faulty(assignment: Assignment, folder: Path, seed: int, sandboxed: bool, error: Exception) -> Grade:
-    """Return the grade of a submission at which the grader failed: no criterion is graded."""
-    why = Ungraded(f"not graded: grader's fault: {type(error).__name__}: {error}")
-    return not_run(assignment, folder, seed, sandboxed, why)
 
 
 def name_of(folder: Path) -> str:
@@ -119,11 +128,6 @@ def let_others_read(tree: Path) -> None:
     """Let a sandbox's user read a folder. Outside a sandbox nobody passes the folder above, its owner's alone."""
     for each in (tree, *tree.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
-
-
-def _submission(assignment: Assignment, tree: Path, seed: int, sandboxed: bool, secret: str) -> Submission:
-    facts, variant = assignment.facts, assignment.variant(seed)
-    return Submission(tree, facts.files[0], variant, seed, assignment.limits, facts.limit, sandboxed, secret)
 
 
 def _graded(criterion: Criterion, submission: Submission) -> Verdict:
@@ -182,11 +186,33 @@ def grade_class(
     if sandboxed:
         sandbox.check_available()
     secret, stop = _secret(output), Event()
+
+    def check_going(_verdict: Verdict) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt  # its ranks may have been killed: the verdict is none
+
+    def graded_once(each: Path) -> Grade:
+        if each.name.casefold() in (TABLE, SECRET):
+            wrong = Failed(f"the folder is called {each.name} like a file of the class, expected another name")
+            return _not_run(assignment, each, seed, sandboxed, wrong)
+        target, handed_in = output / each.name, read_files(each, assignment.facts.files)
+        mark = _mark(assignment, handed_in, f"{seed} {sandboxed} {secret}")
+        try:
+            if (target / GRADED_FROM).read_text(encoding="utf8") == mark:
+                return report.read(target / "grade.json")
+        except (OSError, ValueError):
+            pass  # not graded yet, or not wholly
+        made = grade(assignment, each, seed, sandboxed, check_going, secret=secret, handed_in=handed_in)
+        report.write(made, target)
+        if not made.ungraded:
+            report.replace_text(target / GRADED_FROM, mark)
+        return made
+
     grades: dict[str, Grade] = {}
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // CORES_EACH)) as pool:
         try:
             waiting = {
-                pool.submit(_row, assignment, each, output, seed, sandboxed, secret, stop): each.name
+                pool.submit(or_ungraded, graded_once, assignment, each, seed, sandboxed): each.name
                 for each in submissions
             }
             for done, future in enumerate(as_completed(waiting), 1):
@@ -222,58 +248,14 @@ def _secret(output: Path) -> str:
     return kept.read_text(encoding="utf8").strip()
 
 
-def _row(
-    assignment: Assignment, folder: Path, output: Path, seed: int, sandboxed: bool, secret: str, stop: Event
-) -> Grade:
-    """Return the grade of one submission, whatever is wrong with it."""
-    try:
-        if folder.name.casefold() in (TABLE, SECRET):
-            wrong = Failed(f"the folder is called {folder.name} like a file of the class, expected another name")
-            return not_run(assignment, folder, seed, sandboxed, wrong)
-        return _grade_once(assignment, folder, output, seed, sandboxed, secret, stop)
-    except SandboxError:
-        raise
-    except Exception as error:  # a row for the instructor; the others are graded
-        return faulty(assignment, folder, seed, sandboxed, error)
-
-
-def _grade_once(
-    assignment: Assignment, folder: Path, output: Path, seed: int, sandboxed: bool, secret: str, stop: Event
-) -> Grade:
-    def need_going(_verdict: Verdict) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt  # its ranks may have been killed: the verdict is none
-
-    target = output / folder.name
-    handed_in = read_files(folder, assignment.facts.files)
-    mark = _digest(assignment, handed_in, f"{seed} {sandboxed} {secret}")
-    try:
-        if (target / GRADED_FROM).read_text(encoding="utf8") == mark:
-            return report.read(target / "grade.json")
-    except (OSError, ValueError):
-        pass  # not graded yet, or not wholly
-    graded = grade(assignment, folder, seed, sandboxed, need_going, secret=secret, handed_in=handed_in)
-    report.write(graded, target)
-    if not graded.ungraded:
-        report.replace_text(target / GRADED_FROM, mark)
-    return graded
-
-
-def _digest(assignment: Assignment, handed_in: HandedIn, how: str) -> str:
+def _mark(assignment: Assignment, handed_in: HandedIn, how: str) -> str:
     """Return a digest of all that a grade depends on: grader, assignment, the student's files, seed and secret."""
-    digest = hashlib.sha256(f"{how} {handed_in.problem!r}".encode())
-    for name, data in (*_contents(assignment.folder), *handed_in.files.items(), *_library()):
-        digest.update(f"\n{name!r} {len(data)}\n".encode())
-        digest.update(data)
-    return digest.hexdigest()
+    files = [each for each in sorted(assignment.folder.rglob("*")) if "__pycache__" not in each.parts]
+    contents = {**{str(each): each.read_bytes() for each in files if each.is_file()}, **handed_in.files}
+    return digest([how, handed_in.problem, _library(), [[name, data.hex()] for name, data in contents.items()]])
 
 
 @cache
-def _library() -> tuple[tuple[str, bytes], ...]:
-    """Return the library's own code, because a grader that was repaired may grade otherwise."""
-    return (*_contents(LIBRARY / "collectives"), *_contents(LIBRARY / "collectives_course"))
-
-
-def _contents(folder: Path) -> list[tuple[str, bytes]]:
-    found = [each for each in sorted(folder.rglob("*")) if each.is_file() and "__pycache__" not in each.parts]
-    return [(str(each.relative_to(folder)), each.read_bytes()) for each in found]
+def _library() -> list[str]:
+    """Return hashes of the library's own code, because a grader that was repaired may grade otherwise."""
+    return [code(LIBRARY / package) for package in ("collectives", "collectives_course")]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from heapq import heappop, heappush
-from math import ceil, exp, log, prod
+from math import ceil, exp, log
 from pathlib import Path
 from secrets import randbelow
 from typing import Any
@@ -19,10 +19,9 @@ from collectives.bounds import lower_bound
 from collectives.machine import Link, Machine
 from collectives.simulator.simulation import simulate
 from collectives_course.assignment import MAX_SEED, Assignment, AssignmentError
-from collectives_course.grade import faulty, grade, name_of
-from collectives_course.sandbox import SandboxError
+from collectives_course.grade import grade, name_of, or_ungraded
 from collectives_course.submission import read_files, submissions_in
-from collectives_course.verdict import Verdict
+from collectives_course.verdict import Grade, Verdict
 
 BANDS = ((256, 8 << 10), (32 << 10, 512 << 10), (2 << 20, 16 << 20), (64 << 20, 512 << 20))
 SEGMENTS = (1, 4, 16, 64)
@@ -148,15 +147,6 @@ def _time(on: Race, name: str, n: int) -> float:
     return min(simulate(each, on.machine, n).seconds for each in made)
 
 
-def geometric_mean(values: list[float]) -> float:
-    """Return the mean of factors.
-
-    >>> geometric_mean([1.0, 4.0])
-    2.0
-    """
-    return float(prod(values) ** (1 / len(values)))
-
-
 def ranking(
     assignment: Assignment,
     folder: Path,
@@ -179,9 +169,15 @@ def ranking(
     scored = _only_score(assignment)
     submissions = submissions_in(folder)
     seed = randbelow(MAX_SEED) if seed is None else seed
+
+    def graded(each: Path) -> Grade:
+        handed_in = read_files(each, scored.facts.files)
+        return grade(scored, each, seed, sandboxed, handed_in=handed_in)
+
     rows = []
     for each in submissions:
-        rows.append(_row(name_of(each), _verdict(scored, each, seed, sandboxed), seed))
+        (verdict,) = or_ungraded(graded, scored, each, seed, sandboxed).verdicts
+        rows.append(_row(name_of(each), verdict, seed))
         if on_row:
             on_row(rows[-1])
     return placed(rows)
@@ -192,16 +188,6 @@ def _only_score(assignment: Assignment) -> Assignment:
     if not scored:
         raise AssignmentError(f"assignment: got {assignment.name}, expected one with a criterion {CRITERION!r}")
     return replace(assignment, criteria=scored)
-
-
-def _verdict(scored: Assignment, folder: Path, seed: int, sandboxed: bool) -> Verdict:
-    try:
-        handed_in = read_files(folder, scored.facts.files)
-        return grade(scored, folder, seed, sandboxed, handed_in=handed_in).verdicts[0]
-    except SandboxError:
-        raise
-    except Exception as error:  # a row for the instructor; the others are ranked
-        return faulty(scored, folder, seed, sandboxed, error).verdicts[0]
 
 
 def _row(name: str, verdict: Verdict, seed: int) -> Row:

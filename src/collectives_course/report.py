@@ -356,18 +356,17 @@ def shown(grade: Grade) -> Grade:
         assignment=line(grade.assignment),
         title=line(grade.title),
         submission=line(grade.submission),
-        verdicts=tuple(_shown_verdict(verdict) for verdict in grade.verdicts),
+        verdicts=tuple(
+            replace(
+                each,
+                criterion=line(each.criterion),
+                text=line(each.text),
+                message=printable(each.message),
+                details=json_value(each.details),
+            )
+            for each in grade.verdicts
+        ),
         notes=tuple(printable(note) for note in grade.notes),
-    )
-
-
-def _shown_verdict(verdict: Verdict) -> Verdict:
-    return replace(
-        verdict,
-        criterion=line(verdict.criterion),
-        text=line(verdict.text),
-        message=printable(verdict.message),
-        details=json_value(verdict.details),
     )
 
 

@@ -46,9 +46,9 @@ def for_wrong(made: Assignment, wrong: Wrong) -> Assignment:
 
     A right submission gets all criteria, and so does a wrong one whose points count.
     """
-    if not wrong.fails or wrong.points is not None or ("*" in wrong.fails and made.name != IMPORTING_TORCH):
+    if not wrong.fails or wrong.points is not None or ("*" in wrong.statuses and made.name != IMPORTING_TORCH):
         return made
-    return part(made, () if "*" in wrong.fails else wrong.fails)
+    return part(made, () if "*" in wrong.statuses else wrong.statuses)
 
 
 def cases() -> list[object]:
@@ -65,10 +65,8 @@ def test_a_wrong_submission_fails_what_it_should(name: str, wrong: Wrong, tmp_pa
     made = for_wrong(assignment.read(ASSIGNMENTS / name), wrong)
     wrong.write(name, made.facts.files[0], tmp_path)
     graded = grade(made, tmp_path, SEED, sandboxed=not wrong.bypass)
-    expected = {
-        each.criterion: wrong.fails.get(each.criterion, wrong.fails.get("*", "passed")) for each in graded.verdicts
-    }
-    assert {*wrong.fails} <= {"*", *expected}
+    expected = {each.criterion: wrong.status(each.criterion) for each in graded.verdicts}
+    assert {*wrong.statuses} <= {"*", *expected}
     assert {each.criterion: each.status for each in graded.verdicts} == expected, [v.message for v in graded.verdicts]
     said = {each.criterion: each.message for each in graded.verdicts}
     assert not {name: said[name] for name, part in wrong.says.items() if part not in said[name]}

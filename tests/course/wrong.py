@@ -55,13 +55,13 @@ for name in NAMES:
 class Wrong:
     """``edits`` replace text of the reference's file (each must be there); ``text``, if given, is the whole file.
 
-    ``fails`` has the status of every criterion that is not passed; "*" is any criterion that is not named. ``says`` has
-    a part of a criterion's message, ``points`` what the whole submission gets. ``bypass``: functions whose data go
-    past the messages.
+    ``fails`` names every criterion that is not passed, with its status if it is not "failed"; "*" is any criterion that
+    is not named. ``says`` has a part of a criterion's message, ``points`` what the whole submission gets. ``bypass``:
+    functions whose data go past the messages.
     """
 
     name: str
-    fails: dict[str, str]
+    fails: str
     edits: dict[str, str] = field(default_factory=dict)
     text: str = ""
     file: str = ""  # the assignment's first file, if empty
@@ -69,6 +69,14 @@ class Wrong:
     says: dict[str, str] = field(default_factory=dict)
     points: float | None = None
     bypass: tuple[str, ...] = ()
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        """The status of each criterion that is named."""
+        return {name: status or "failed" for name, _, status in (each.partition("=") for each in self.fails.split())}
+
+    def status(self, criterion: str) -> str:
+        return self.statuses.get(criterion, self.statuses.get("*", "passed"))
 
     def write(self, assignment: str, first: str, folder: Path) -> None:
         """Write the submission: the reference's files, one of them made wrong."""

@@ -4,15 +4,14 @@ from course.wrong import Wrong
 
 CHOICE = "return min(candidates(machine, n), key=lambda each: Model(each, machine, n).seconds())"
 P = 'machine["nodes"] * machine["ranks_per_node"]'
-SLOW = {"near": "failed", "close": "failed", "score": "failed"}
 
 WRONG = [
-    Wrong("the ring for everything", {"ring": "failed", **SLOW}, {CHOICE: f"return ring({P})"}, is_quick=True),
-    Wrong("knows nothing of nodes", SLOW, {"if g == 1 or nodes == 1:": "if g:"}),
-    Wrong("ranks beyond a power of two get no result", {"*": "failed"}, {", Step(rest - core, rest, 0)]": "]"}),
+    Wrong("the ring for everything", "ring near close score", {CHOICE: f"return ring({P})"}, is_quick=True),
+    Wrong("knows nothing of nodes", "near close score", {"if g == 1 or nodes == 1:": "if g:"}),
+    Wrong("ranks beyond a power of two get no result", "*", {", Step(rest - core, rest, 0)]": "]"}),
     Wrong(
         "made for the practice machine",
-        {"*": "failed"},
+        "*",
         {
             "    # solution: make the schedule": "    from variant import MACHINE\n\n    machine = MACHINE\n"
             "    # solution: make the schedule"
@@ -20,18 +19,14 @@ WRONG = [
     ),
     Wrong(
         "ten million chunks",
-        {"*": "failed"},
+        "*",
         {CHOICE: f'return Schedule("all_reduce", {P}, 10**7, 1, lambda _: Step([], [], []))'},
         is_quick=True,
     ),
-    Wrong(
-        "a reduce-scatter only",
-        {"*": "failed"},
-        {CHOICE: f'return ring({P}).__class__("reduce_scatter", {P}, {P}, 0, None)'},
-    ),
+    Wrong("a reduce-scatter only", "*", {CHOICE: f'return ring({P}).__class__("reduce_scatter", {P}, {P}, 0, None)'}),
     Wrong(
         "the library's algorithm",
-        {"*": "blocked"},
+        "*=blocked",
         {CHOICE: f'from collectives.algorithms import ALGORITHMS\n\n    return ALGORITHMS["all_reduce", "ring"]({P})'},
     ),
 ]

@@ -2,10 +2,6 @@
 
 from course.wrong import Wrong
 
-CORRECT_FIRST = ("any-p", "any-length", "dtypes", "steps", "messages", "bytes", "small-buffers", "received")
-FOR_EACH = ("any-p", "any-length", "dtypes", "messages", "small-buffers", "received", "send-and-recv")
-WITHOUT_ALL_GATHER = dict.fromkeys(("all-gather", *CORRECT_FIRST, "send-and-recv"), "failed")
-
 SENDS_FIRST = """\
         if mine % 2 == 0:
             comm.send(out, after)
@@ -51,58 +47,54 @@ came = __import__("numpy").empty(len(buffer))
 """
 
 WRONG = [
-    Wrong("drops the remainder", {"any-length": "failed"}, {"min(chunk, larger)": "0"}, is_quick=True),
+    Wrong("drops the remainder", "any-length", {"min(chunk, larger)": "0"}, is_quick=True),
     Wrong(
         "bounds that nothing uses",
-        {"any-length": "failed"},
+        "any-length",
         {
             "def bounds(n, p):": "def bounds(n, p):\n    return [0] * (p + 1)\n\n\ndef own_bounds(n, p):",
             "ends = bounds(": "ends = own_bounds(",
         },
         says={"any-length": "bounds(3, 4): got [0, 0, 0, 0, 0], expected [0, 1, 2, 3, 3]"},
     ),
-    Wrong("deadlocks with small buffers", {"small-buffers": "failed"}, {"mine % 2 == 0": "True"}, is_quick=True),
-    Wrong("deadlocks always", WITHOUT_ALL_GATHER, {"mine % 2 == 0": "False"}),
-    Wrong("rounds log2(p) down", {"any-p": "failed"}, {"(comm.size - 1).bit_length()": "comm.size.bit_length() - 1"}),
+    Wrong("deadlocks with small buffers", "small-buffers", {"mine % 2 == 0": "True"}, is_quick=True),
     Wrong(
-        "hard-coded p",
-        {"any-p": "crashed", "tree": "crashed", "steps": "crashed"},
-        {"if rank < p]": "if rank < 4]"},
+        "deadlocks always",
+        "all-gather any-p any-length dtypes steps messages bytes small-buffers received send-and-recv",
+        {"mine % 2 == 0": "False"},
     ),
-    Wrong("ranks in the library's order", {"*": "failed"}, {"rank for rank in ORDER if rank < p": "*range(p)"}),
-    Wrong("a tree that goes far first", {"tree": "failed"}, {PARENT: "mine & (mine - 1)", CHILDREN: FAR_FIRST}),
-    Wrong("the small subtree first", {"steps": "failed"}, {CHILDREN: f"reversed({CHILDREN})"}),
-    Wrong("waits for the slow rank", {"slow-rank": "failed"}, {"key=lambda rank: rank == SLOW": "key=int"}),
-    Wrong("scatters whole buffers", {"bytes": "failed"}, {SCATTER: WHOLE}),
-    Wrong("scatters element by element", {"messages": "failed"}, {SCATTER: ONE_BY_ONE}),
-    Wrong("gathers, then broadcasts", {"bytes": "failed", "steps": "failed"}, {RING: GATHER_AND_BROADCAST}),
-    Wrong("works for float64 only", {"dtypes": "failed"}, {f"{RECEIVES}{PARENT}])\n": AS_FLOAT}),
+    Wrong("rounds log2(p) down", "any-p", {"(comm.size - 1).bit_length()": "comm.size.bit_length() - 1"}),
+    Wrong("hard-coded p", "any-p=crashed tree=crashed steps=crashed", {"if rank < p]": "if rank < 4]"}),
+    Wrong("ranks in the library's order", "*", {"rank for rank in ORDER if rank < p": "*range(p)"}),
+    Wrong("a tree that goes far first", "tree", {PARENT: "mine & (mine - 1)", CHILDREN: FAR_FIRST}),
+    Wrong("the small subtree first", "steps", {CHILDREN: f"reversed({CHILDREN})"}),
+    Wrong("waits for the slow rank", "slow-rank", {"key=lambda rank: rank == SLOW": "key=int"}),
+    Wrong("scatters whole buffers", "bytes", {SCATTER: WHOLE}),
+    Wrong("scatters element by element", "messages", {SCATTER: ONE_BY_ONE}),
+    Wrong("gathers, then broadcasts", "bytes steps", {RING: GATHER_AND_BROADCAST}),
+    Wrong("works for float64 only", "dtypes", {f"{RECEIVES}{PARENT}])\n": AS_FLOAT}),
     Wrong(
         "leaves messages unreceived",
-        {"received": "failed", "small-buffers": "failed"},
+        "received small-buffers",
         {"comm.send(chunks[rank], ranks[0])": "comm.send(chunks[rank], ranks[0])\n            " * 2},
     ),
-    Wrong(
-        "calls sendrecv",
-        {"send-and-recv": "failed"},
-        {SENDS_FIRST: "        comm.sendrecv(out, after, into, before)\n"},
-    ),
+    Wrong("calls sendrecv", "send-and-recv", {SENDS_FIRST: "        comm.sendrecv(out, after, into, before)\n"}),
     Wrong(
         "one collective of four is wrong",
-        {**dict.fromkeys(("scatter", *FOR_EACH, "bytes"), "failed")},
+        "scatter any-p any-length dtypes messages small-buffers received send-and-recv bytes",
         {"comm.recv(chunk, ranks[0])": "comm.recv(chunk.copy(), ranks[0])"},
         points=100 - 8 - (10 + 10 + 5 + 5 + 5 + 5 + 5) / 4 - 1.67,
     ),
     Wrong(
         "data by another way than messages",
-        {"*": "failed"},
+        "*",
         bypass=("broadcast", "scatter", "gather", "all_gather"),
         says={"gather": "received 0 bytes, expected at least 72: all data by comm"},
         points=0,
     ),
     Wrong(
         "returns a new array",
-        {"broadcast": "failed", "tree": "failed", **dict.fromkeys((*FOR_EACH, "steps"), "failed")},
+        "broadcast tree any-p any-length dtypes messages small-buffers received send-and-recv steps",
         {
             f"{RECEIVES}{PARENT}])\n": f"buffer = buffer.copy()\n        {RECEIVES}{PARENT}])\n",
             SEND_ON: SEND_ON + "    return buffer\n",

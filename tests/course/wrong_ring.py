@@ -58,39 +58,35 @@ IN_FLOAT64 = """\
 """
 
 WRONG = [
-    Wrong("drops the remainder", {"any-length": "failed"}, {"min(chunk, larger)": "0"}, is_quick=True),
+    Wrong("drops the remainder", "any-length", {"min(chunk, larger)": "0"}, is_quick=True),
     Wrong(
         "the last chunk takes the remainder",
-        {"any-length": "failed"},
+        "any-length",
         {"return [chunk * small + min(chunk, larger) for chunk in range(p + 1)]": REMAINDER_LAST},
         says={"any-length": "expected [0, 1, 2, 3, 3]: larger chunks first"},
         points=95,
     ),
-    Wrong(
-        "not a number in float32",
-        {"dtypes": "failed", "same-bits": "failed"},
-        {SHARE: SHARE + NOT_A_NUMBER},
-    ),
+    Wrong("not a number in float32", "dtypes same-bits", {SHARE: SHARE + NOT_A_NUMBER}),
     Wrong(
         "data by another way than messages",
-        {"*": "failed"},
+        "*",
         bypass=("all_reduce", "share_reduce", "share_only"),
         says={"owners": "sent 0 bytes together, expected at least 288", "dtypes": "all data by comm"},
     ),
     Wrong(
         "returns a new array",
-        {"*": "failed", "owners": "passed"},
+        "* owners=passed",
         {REDUCE: "    buffer = buffer.copy()\n" + REDUCE, SHARE: SHARE + "    return buffer\n"},
         says={"sum": "rank 0 returned an array, but its buffer is unchanged"},
     ),
-    Wrong("averages twice", {"mean": "failed"}, {"buffer /= comm.size": "buffer /= comm.size**2"}),
-    Wrong("divides before it adds", {"mean": "failed"}, {REDUCE + MEAN: MEAN + REDUCE}),
-    Wrong("hard-coded p", {"any-p": "failed", "mean": "failed"}, {"divmod(n, p)": "divmod(n, 4)"}),
-    Wrong("off by one chunk", {"*": "failed"}, {"(step + 1 + each)": "(step + each)"}),
-    Wrong("sums in float64 and casts back", {"dtypes": "failed"}, {REDUCE + MEAN + SHARE: IN_FLOAT64}, points=95),
+    Wrong("averages twice", "mean", {"buffer /= comm.size": "buffer /= comm.size**2"}),
+    Wrong("divides before it adds", "mean", {REDUCE + MEAN: MEAN + REDUCE}),
+    Wrong("hard-coded p", "any-p mean", {"divmod(n, p)": "divmod(n, 4)"}),
+    Wrong("off by one chunk", "*", {"(step + 1 + each)": "(step + each)"}),
+    Wrong("sums in float64 and casts back", "dtypes", {REDUCE + MEAN + SHARE: IN_FLOAT64}, points=95),
     Wrong(
         "sums what is no float in float64",
-        {"dtypes": "failed"},
+        "dtypes",
         {
             REDUCE + MEAN + SHARE: '    if buffer.dtype.kind == "f":\n'
             + textwrap.indent(REDUCE + MEAN + SHARE, "    ")
@@ -101,7 +97,7 @@ WRONG = [
     ),
     Wrong(
         "all_reduce has a share_only of its own",
-        {"owners": "failed"},
+        "owners",
         {
             "def share_only(comm, buffer):": "def share_only(comm, buffer):\n    raise NotImplementedError\n\n\n"
             "def own_share_only(comm, buffer):",
@@ -110,46 +106,38 @@ WRONG = [
         points=95,
         is_quick=True,
     ),
-    Wrong("owners are not shifted", {"owners": "failed"}, {"(rank + SHIFT) % p": "rank"}),
-    Wrong("goes the other way round", {"neighbours": "failed"}, {IMPORT: IMPORT + "\nDIRECTION = -DIRECTION\n"}),
-    Wrong("deadlocks with small buffers", {"small-buffers": "failed"}, {EXCHANGE: SEND + RECV}, is_quick=True),
-    Wrong("deadlocks always", {"*": "failed"}, {EXCHANGE: RECV + SEND}),
-    Wrong("sends and receives in turn", {"time": "failed"}, {EXCHANGE: IN_TURN}),
-    Wrong("passes whole tensors", {"bytes": "failed", "time": "failed"}, {PASS_ON: PASS_ALL_ON}),
-    Wrong(
-        "every rank adds in another order",
-        {"same-bits": "failed", "bytes": "failed", "time": "failed"},
-        {REDUCE: AS_THEY_COME, SHARE: ""},
-    ),
-    Wrong(
-        "through rank 0",
-        {"neighbours": "failed", "bytes": "failed", "time": "failed"},
-        {REDUCE: THROUGH_RANK_0, SHARE: ""},
-    ),
+    Wrong("owners are not shifted", "owners", {"(rank + SHIFT) % p": "rank"}),
+    Wrong("goes the other way round", "neighbours", {IMPORT: IMPORT + "\nDIRECTION = -DIRECTION\n"}),
+    Wrong("deadlocks with small buffers", "small-buffers", {EXCHANGE: SEND + RECV}, is_quick=True),
+    Wrong("deadlocks always", "*", {EXCHANGE: RECV + SEND}),
+    Wrong("sends and receives in turn", "time", {EXCHANGE: IN_TURN}),
+    Wrong("passes whole tensors", "bytes time", {PASS_ON: PASS_ALL_ON}),
+    Wrong("every rank adds in another order", "same-bits bytes time", {REDUCE: AS_THEY_COME, SHARE: ""}),
+    Wrong("through rank 0", "neighbours bytes time", {REDUCE: THROUGH_RANK_0, SHARE: ""}),
     Wrong(
         "works for float64 only",
-        {"dtypes": "failed", "same-bits": "failed"},
+        "dtypes same-bits",
         {"np.empty_like(_chunk(buffer, ends, into))": "np.empty(len(_chunk(buffer, ends, into)))"},
     ),
     Wrong(
         "leaves messages unreceived",
-        {"received": "failed", "small-buffers": "failed"},
+        "received small-buffers",
         {SHARE: SHARE + "    if comm.size > 1:\n        comm.send(buffer[:0], (comm.rank + DIRECTION) % comm.size)\n"},
     ),
     Wrong(
         "prints the expected output",
-        {"*": "failed", "owners": "passed"},
+        "* owners=passed",
         {REDUCE + MEAN + SHARE: '    print("all ranks have the sum: [66. 70. 74.]")\n'},
     ),
-    Wrong("imports torch", {"*": "blocked"}, {IMPORT: IMPORT + "import torch\n"}),
-    Wrong("calls the library", {"*": "blocked"}, {IMPORT: IMPORT + "from collectives.algorithms import ALGORITHMS\n"}),
+    Wrong("imports torch", "*=blocked", {IMPORT: IMPORT + "import torch\n"}),
+    Wrong("calls the library", "*=blocked", {IMPORT: IMPORT + "from collectives.algorithms import ALGORITHMS\n"}),
 ]
 
 RIGHT = [
-    Wrong("multiplies by 1/p", {}, {"buffer /= comm.size": "buffer *= 1 / comm.size"}),
+    Wrong("multiplies by 1/p", "", {"buffer /= comm.size": "buffer *= 1 / comm.size"}),
     Wrong(
         "an array of offsets",
-        {},
+        "",
         {"return [chunk * small": "return np.array([chunk * small", "range(p + 1)]": "range(p + 1)])"},
     ),
 ]

@@ -2,14 +2,6 @@
 
 from course.wrong import Wrong
 
-TREE = ("tree", "root", "ports", "depth", "pipeline")
-TWO_TREE = ("two-tree", "roots", "ports", "depth", "pipeline", "balance", "bandwidth")
-
-
-def failed(*names: str) -> dict[str, str]:
-    return dict.fromkeys(names, "failed")
-
-
 UP_AND_DOWN = 'then(reverse(to_all, "reduce", add=True), to_all, "all_reduce")'
 BOTH_UP_AND_DOWN = 'then(reverse(to_all, "two reduces", add=True), to_all, "all_reduce")'
 PARENT = "((up if up < p else role ^ lowest) + root) % p"
@@ -18,7 +10,7 @@ WRONG = [
     # NCCL 2.4.2 to 2.7.8: right sums, but for odd p the inner ranks of the first tree are inside the second, too.
     Wrong(
         "mirrors for odd p",
-        failed("ports", "balance", "bandwidth"),
+        "ports balance bandwidth",
         {
             "return numbered(p, ROOT + SECOND)\n": "mirrored = numbered(p, 0)\n    place = ROOT + SECOND\n"
             "    parent = [NO_PARENT] * p\n    for role in range(1, p):\n"
@@ -27,62 +19,56 @@ WRONG = [
     ),
     Wrong(
         "second tree repeats the first's inner ranks",
-        failed("ports", "roots", "balance", "bandwidth"),
+        "ports roots balance bandwidth",
         {"numbered(p, ROOT + SECOND)": "numbered(p, ROOT + 2 * SECOND)"},
     ),
     Wrong(
         "adds on the way down",
-        {"*": "failed"},
+        "*",
         {"made = [Step(*zip(*rows, strict=True))": "made = [Step(*zip(*rows, strict=True), add=True)"},
         points=0,
     ),
     Wrong(
         "hard-coded p",
-        {
-            **failed(*TREE, *TWO_TREE),
-            "two-tree": "crashed",
-            "roots": "crashed",
-            "balance": "crashed",
-            "bandwidth": "crashed",
-        },
+        "tree root ports depth pipeline two-tree=crashed roots=crashed balance=crashed bandwidth=crashed",
         {"parent = [NO_PARENT] * p": "p = 8\n    parent = [NO_PARENT] * p"},
     ),
     Wrong(
         "root unshifted",
-        failed("root", "roots"),
+        "root roots",
         {"numbered(p, ROOT)": "numbered(p, 0)", "ROOT + SECOND)\n    # end": "SECOND)\n    # end"},
     ),
     Wrong(
         "chunks through the other tree",
-        failed("roots"),
+        "roots",
         {"range(FIRST, 2 * segments, 2), range(1 - FIRST,": "range(1 - FIRST, 2 * segments, 2), range(FIRST,"},
         is_quick=True,
     ),
     Wrong(
         "one segment after the other",
-        failed("pipeline", "bandwidth"),
+        "pipeline bandwidth",
         {
             "+ 2 * (segments - 1))": "+ 2 * len(parent) * (segments - 1))",
             "first + 2 * segment]": "first + 2 * len(parent) * segment]",
         },
     ),
-    Wrong("chains", failed("depth", "bandwidth"), {PARENT: "(role - 1 + root) % p"}),
+    Wrong("chains", "depth bandwidth", {PARENT: "(role - 1 + root) % p"}),
     Wrong(
         "the second tree's chunks missing for odd p",
-        failed(*TWO_TREE),
+        "two-tree roots ports depth pipeline balance bandwidth",
         {"to_all = parallel(": "to_all = one if p % 2 else parallel("},
     ),
-    Wrong("ignores the colours", failed("ports", "bandwidth"), {"after + (after + colour[rank]) % 2": "after"}),
-    Wrong("a reduce only", failed(*TREE), {UP_AND_DOWN: 'reverse(to_all, "reduce", add=True)'}),
+    Wrong("ignores the colours", "ports bandwidth", {"after + (after + colour[rank]) % 2": "after"}),
+    Wrong("a reduce only", "tree root ports depth pipeline", {UP_AND_DOWN: 'reverse(to_all, "reduce", add=True)'}),
     Wrong(
         "a thousand million steps",
-        failed(*TWO_TREE),
+        "two-tree roots ports depth pipeline balance bandwidth",
         {BOTH_UP_AND_DOWN: 'Schedule("all_reduce", p, 2 * segments, 10**9, to_all.step)'},
         is_quick=True,
     ),
     Wrong(
         "the library's algorithm",
-        {"*": "blocked"},
+        "*=blocked",
         {"from variant import FIRST": "from collectives.algorithms import ALGORITHMS\nfrom variant import FIRST"},
     ),
 ]
