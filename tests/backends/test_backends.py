@@ -12,8 +12,9 @@ from torch import distributed as dist
 
 from collectives.backends import BACKENDS, Call, backend, horovod, mpi, nccl, need, open_mpi, presence
 from collectives.backends.torch_native import OnGpus
-from collectives.bench import DTYPES, MEASURED, OPS, Settings, bench
+from collectives.bench import DTYPES, OPS, Settings, bench
 from collectives.bench.settings import group_by_launch
+from collectives.contracts import CONTRACTS
 from collectives.launch import launch, programs
 from places import TASKS
 from sweep import each
@@ -36,7 +37,7 @@ def checks(name: str, p: int) -> Counter[str]:
 @pytest.mark.parametrize("name", each(["gloo", "horovod", "mpi"], few=["gloo", "mpi"]))
 def test_every_collective_that_a_back_end_has(name: str, p: int) -> None:
     counted = checks(name, p)
-    has = {collective for collective in MEASURED if collective not in backend(name).missing}
+    has = {collective for collective in CONTRACTS if collective not in backend(name).missing}
     assert set(counted) == has
     assert min(counted.values()) >= 12
     assert len(has) == (5 if name == "horovod" else 8)
@@ -127,7 +128,7 @@ def test_a_back_end_performs_no_collective_that_it_has_not(name: str, monkeypatc
     monkeypatch.setattr(horovod, "started", lambda: library)
     monkeypatch.setattr(mpi, "_started", lambda: library)
     tensor = torch.arange(4.0)
-    for collective in ("gossip", *(what for what in backend(name).missing if what in MEASURED)):
+    for collective in ("gossip", *(what for what in backend(name).missing if what in CONTRACTS)):
         algorithm = "ring" if backend(name).takes_schedules else "auto"
         with pytest.raises(ValueError, match=f"'{collective}'"):
             backend(name).perform(Call(collective, tensor, tensor, dist.ReduceOp.SUM, 0, algorithm=algorithm))
@@ -189,7 +190,7 @@ def test_a_rank_takes_the_only_visible_gpu_or_its_own(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
 def test_nccl_on_one_gpu(name: str) -> None:
-    assert len(checks(name, 1)) == len(MEASURED)
+    assert len(checks(name, 1)) == len(CONTRACTS)
 
 
 @pytest.mark.integration
@@ -197,7 +198,7 @@ def test_nccl_on_one_gpu(name: str) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("name", ["nccl", "p2p_nccl"])
 def test_nccl_on_all_gpus(name: str) -> None:
-    assert len(checks(name, torch.cuda.device_count())) == len(MEASURED)
+    assert len(checks(name, torch.cuda.device_count())) == len(CONTRACTS)
 
 
 @pytest.mark.integration

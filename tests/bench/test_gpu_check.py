@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,65 +65,51 @@ def test_without_a_gpu_one_line_says_what_is_missing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    def launched(module: str, settings: Row, ranks: int, *, timeout: float, on_event: object) -> None:
-        for event in ({"begins": "a"}, {"begins": "b"}, {"check": settings["check"], "ranks": ranks, "wrong": 0}):
-            on_event(event)  # type: ignore[operator]
+def passes(*_: object, on_event: Callable[[Row], None], **__: object) -> None:
+    for event in ({"begins": "ring on 2"}, {"check": "ring", "wrong": 0}):
+        on_event(event)
 
+
+def hangs(*_: object, on_event: Callable[[Row], None], **__: object) -> None:
+    on_event({"begins": "ring on 2"})
+    raise RankError("rank 1 of 2\nis late")
+
+
+def is_wrong(*_: object, on_event: Callable[[Row], None], **__: object) -> None:
+    on_event({"wrong": ["ring"]})
+
+
+@pytest.mark.parametrize(
+    ("launched", "gpus", "status", "results", "events"),
+    [
+        (passes, 2, 0, ["ok"] * 4, [{"check": "ring", "wrong": 0}]),
+        (hangs, 2, 1, ["failed"] * 3 + ["ok"], [{"begins": "ring on 2"}, {"error": ["rank 1 of 2", "is late"]}]),
+        (is_wrong, 1, 1, ["wrong results"] * 3 + ["skipped: one GPU"], [{"wrong": ["ring"]}]),
+    ],
+)
+def test_the_report_has_a_result_for_each_part(
+    launched: object,
+    gpus: int,
+    status: int,
+    results: list[str],
+    events: list[Row],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without GPUs: what is launched is made up, and a part that fails ends only itself."""
     row = {"backend": "nccl", "algorithm": "default", "bytes": 4, "busbw": 1.0, "wrong": 0}
     monkeypatch.setattr(gpu_check, "need", lambda name: None)
     monkeypatch.setattr(gpu_check, "machine", lambda: {"gpus": "two"})
     monkeypatch.setattr(gpu_check, "launch", launched)
     monkeypatch.setattr(gpu_check, "bench", lambda wanted: Measurement([row], []))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-
-
-def report_of(folder: Path, status: int) -> Row:
-    assert gpu_check.main([str(folder / "report.json")]) == status
-    (file,) = folder.iterdir()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert gpu_check.main([str(tmp_path / "no" / "report.json")]) == 2, "it cannot be written"
+    assert gpu_check.main([str(tmp_path / "report.json")]) == status
+    (file,) = tmp_path.iterdir()
     report: Row = json.loads(file.read_text())
-    return report
-
-
-@pytest.mark.usefixtures("two_gpus")
-def test_the_report(tmp_path: Path) -> None:
-    report = report_of(tmp_path, 0)
     assert report["machine"] == {"gpus": "two"}
-    assert [report[name]["result"] for name in gpu_check.PARTS] == ["ok"] * 4
-    assert report["algorithms"]["events"] == [{"check": "algorithms", "ranks": 2, "wrong": 0}]
-    assert report["bandwidth"]["events"][0]["row"]["backend"] == "nccl"
-
-
-@pytest.mark.usefixtures("two_gpus")
-def test_a_part_that_fails_ends_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hangs(*_: object, on_event: object, **__: object) -> None:
-        on_event({"begins": "ring on 2"})  # type: ignore[operator]
-        raise RankError("rank 1 of 2\nis late")
-
-    monkeypatch.setattr(gpu_check, "launch", hangs)
-    report = report_of(tmp_path, 1)
-    assert report["algorithms"]["result"] == "failed"
-    assert report["algorithms"]["events"] == [{"begins": "ring on 2"}, {"error": ["rank 1 of 2", "is late"]}]
-    assert report["bandwidth"]["result"] == "ok"
-
-
-@pytest.mark.usefixtures("two_gpus")
-def test_wrong_elements_and_a_lonely_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(gpu_check, "launch", lambda *_, on_event, **__: on_event({"wrong": ["ring"]}))
-    report = report_of(tmp_path, 1)
-    assert [report[name]["result"] for name in gpu_check.PARTS] == ["wrong results"] * 3 + ["skipped: one GPU"]
-
-
-@pytest.mark.usefixtures("two_gpus")
-def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu_check.main([str(tmp_path / "no" / "report.json")]) == 2
-    assert capsys.readouterr().err.startswith("gpu-check: ")
-
-
-def test_all_parts_together_take_less_than_five_minutes() -> None:
-    assert sum(gpu_check.SECONDS.values()) + len(gpu_check.TOOLS) * gpu_check.TOOL_SECONDS < 5 * 60
+    assert [report[name]["result"] for name in gpu_check.PARTS] == results
+    assert report["algorithms"]["events"] == events
 
 
 @pytest.mark.integration

@@ -173,18 +173,6 @@ def test_a_damaged_line_is_named_and_its_size_measured_again(
     assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
 
 
-def test_rows_that_a_cut_has_taken_are_measured_again(ranks: Ranks, tmp_path: Path) -> None:
-    ranks.failures = {1024: KeyboardInterrupt()}
-    with pytest.raises(KeyboardInterrupt):
-        sweep([SETTINGS], tmp_path / "rows")
-    path = sweep_path([SETTINGS], tmp_path / "rows")
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    ranks.failures = {}
-    sweep([SETTINGS], tmp_path / "rows")
-    assert ranks.launches == [[4, 64, 1024], [64, 1024]]
-    assert series(tmp_path / "rows") == [*all_of(4), *all_of(64), *all_of(1024)]
-
-
 def test_rows_of_sizes_that_are_no_longer_asked_for_are_left_out(ranks: Ranks, tmp_path: Path) -> None:
     ranks.failures = {1024: KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
@@ -207,13 +195,6 @@ def test_other_rows_are_not_overwritten(ranks: Ranks, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="made with other parameters or other code; name another output"):
         sweep([SETTINGS.model_copy(update={"ranks": 8})], tmp_path / "rows")
     assert len(ranks.launches) == 1
-
-
-def test_measurements_with_other_settings_have_rows_of_their_own(tmp_path: Path) -> None:
-    fewer = SETTINGS.model_copy(update={"bytes": [4]})
-    other = SETTINGS.model_copy(update={"ranks": 8})
-    assert sweep_path([fewer], tmp_path / "rows") == sweep_path([SETTINGS], tmp_path / "rows")
-    assert sweep_path([other], tmp_path / "rows") != sweep_path([SETTINGS], tmp_path / "rows")
 
 
 def test_rows_of_ranks_that_are_started_elsewhere_stand_with_the_others(ranks: Ranks, tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ import psutil  # type: ignore[import-untyped]
 
 from collectives import units
 from collectives.backends import backend, named, need
-from collectives.bench.settings import DTYPES, MEASURED, OPS, OURS, Row, Settings, group_by_launch, where_for
+from collectives.bench.settings import DTYPES, OPS, OURS, Row, Settings, group_by_launch, where_for
 from collectives.launch import launch
 from collectives.units import format_bytes
 
 __all__ = [
     "DTYPES",
-    "MEASURED",
     "OPS",
     "OURS",
     "Measurement",

@@ -6,11 +6,12 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from collectives import units
-from collectives.algorithms import ALGORITHMS, build
+from collectives.algorithms import build
 from collectives.autotune import VARIABLE
 from collectives.backends import BACKENDS, backend, named, variables_for
 from collectives.config import AlgorithmName
 from collectives.contracts import CONTRACTS
+from collectives.errors import unknown
 from collectives.launch import links, need_where
 from collectives.machine import machine
 from collectives.schedule import need_ranks_only, parts
@@ -34,7 +35,6 @@ DTYPES = {
 OPS = ("sum", "avg", "prod", "max", "min")
 OURS = tuple(name for name in BACKENDS if backend(name).takes_schedules)
 WHOLE = tuple(name for name, each in CONTRACTS.items() if each.parts == 0)  # torch has them in place only
-MEASURED = tuple(dict.fromkeys(collective for collective, _ in ALGORITHMS))
 
 
 class Settings(BaseModel):
@@ -69,10 +69,10 @@ class Settings(BaseModel):
     timeout: Annotated[float, Field(gt=0, le=units.MOST_SECONDS, allow_inf_nan=False)] = 600.0
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
-        for what, known in (("collective", MEASURED), ("dtype", DTYPES), ("op", OPS)):
+    def _check(self) -> Self:
+        for what, known in (("collective", CONTRACTS), ("dtype", DTYPES), ("op", OPS)):
             if (value := getattr(self, what)) not in known:
-                raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+                raise ValueError(unknown(what, value, list(known)))
         need_where(self.where, self.ranks)
         if self.machine is not None:
             machine(self.machine)
@@ -84,11 +84,6 @@ class Settings(BaseModel):
                 need_ranks_only(schedule, "bench, which runs on ranks")
                 need_cells(schedule.p, schedule.k)
                 verify(schedule)
-        return self
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        size, exact = DTYPES[self.dtype][0], self.exact()
         if self.root >= self.ranks:
             raise ValueError(f"root {self.root} is not one of the ranks 0 to {self.ranks - 1}")
         for name in dict(map(named, self.backends)):
@@ -96,9 +91,10 @@ class Settings(BaseModel):
                 raise ValueError(missing)
         if self.wires() and (self.op != "sum" or self.dtype not in ("float32", "float16", "bfloat16")):
             raise ValueError(f"measurement with a wire: got {self.op} of {self.dtype}, expected sum of floats")
-        if self.ranks > exact:
+        if self.ranks > self.exact():
             of = " or ".join([self.dtype, *self.wires()])
-            raise ValueError(f"{of} counts exactly to {exact} only, too few to check {self.ranks} ranks")
+            raise ValueError(f"{of} counts exactly to {self.exact()} only, too few to check {self.ranks} ranks")
+        size = DTYPES[self.dtype][0]
         for nbytes in self.bytes:
             if nbytes % size:
                 raise ValueError(f"{nbytes} bytes are no whole number of {self.dtype} ({size} bytes each)")
