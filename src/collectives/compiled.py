@@ -1,4 +1,4 @@
-"""`compiled`: numba's njit, with a cache on disk that a change of a source in the function's folder empties.
+"""Compile functions by numba, with a cache on disk that a change of a source in the function's folder empties.
 
 So does a change in the folders of what it calls. Numba compares the cached code only with the file of the function
 itself. It would go on running the old code of a function that this one calls from another file.
@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """The function as machine code, compiled at its first call; it holds no lock of the interpreter.
+    """Return the function as machine code, which is compiled at its first call and holds no lock of the interpreter.
 
     A division by zero gives inf or nan, as in numpy. Raises RuntimeError if no folder can keep what is compiled.
     """
@@ -32,7 +32,7 @@ def compiled(function: Function) -> Function:
 
 @cache
 def _drop_stale(folder: Path, called: Path) -> None:
-    """Delete the folder's cache indexes that are older than the newest source of what it calls; once a process."""
+    """Delete the folder's cache indexes that are older than the newest source of what it calls, once a process."""
     newest = max((source.stat().st_mtime_ns for source in called.glob("*.py")), default=0)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with suppress(OSError):  # another process was faster, or the folder is read-only

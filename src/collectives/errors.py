@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
-MOST = 4  # findings in one message
+MAX_SHOWN = 4  # findings in one message
 
 
 def explain(error: ValidationError) -> str:
-    """Pydantic's findings as ``name: problem, got …``, at most four; findings of our own checks have no name."""
+    """Return pydantic's findings as ``name: problem, got …``, at most four. Those of our own checks have no name."""
     lines = []
     for found in error.errors():
         where, what = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ")
         lines.append(f"{where}: {what}, got {short(found['input'])}" if where else what)
-    more = [f"and {len(lines) - MOST:,} more"] if len(lines) > MOST else []
-    return "; ".join([*lines[:MOST], *more])
+    more = [f"and {len(lines) - MAX_SHOWN:,} more"] if len(lines) > MAX_SHOWN else []
+    return "; ".join([*lines[:MAX_SHOWN], *more])
 
 
 def short(value: object) -> str:
-    """A value as a message shows it, cut beyond 80 characters.
+    """Return a value as a message shows it, cut beyond 80 characters.
 
     >>> short("64Q"), short("9" * 1000)
     ("'64Q'", "'999999999999999999999999999999999999999… (1,002 characters)")
@@ -45,10 +45,10 @@ SYNONYMS = {
 }
 
 
-def meant(name: str, known: Iterable[str]) -> str:
-    """The known name that an unknown one is nearest to, as a question; empty if none is near.
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is nearest to an unknown one, as a question. It is empty if none is near.
 
-    >>> meant("rnig", ["ring", "tree"]), meant("bandwidth", ["latency", "rate"]), meant("pigeon", ["ring"])
+    >>> suggest("rnig", ["ring", "tree"]), suggest("bandwidth", ["latency", "rate"]), suggest("pigeon", ["ring"])
     (": did you mean 'ring'?", ": did you mean 'rate'?", '')
     """
     known = list(known)
@@ -57,11 +57,11 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The message for an unknown name: the nearest known one, and all known ones.
+    """Return the message for an unknown name, with the nearest known one and all known ones.
 
     >>> unknown("parameter", "rnaks", ["ranks", "sizes"])
     "unknown parameter 'rnaks': did you mean 'ranks'? Known are ranks, sizes"
     """
     known = list(known)
-    near = meant(name, known)
+    near = suggest(name, known)
     return f"unknown {what} {short(name)}{f'{near} Known' if near else '; known'} are {', '.join(known)}"

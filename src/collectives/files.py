@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def need_new_or_file(path: str | Path) -> None:
+def check_new_or_file(path: str | Path) -> None:
     """Raise ValueError unless the path is a regular file, or a new name in an existing folder.
 
     Writing would replace a device, a pipe or a link by a file.
@@ -18,7 +18,7 @@ def need_new_or_file(path: str | Path) -> None:
 
 
 def replace(path: Path, write_to: Callable[[Path], object]) -> None:
-    """Have a file written beside ``path`` and moved there when it is whole."""
+    """Write a file next to ``path`` by a function, and move it there when it is whole."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write_to(partial)

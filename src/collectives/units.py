@@ -1,4 +1,4 @@
-"""How quantities are typed and printed: sizes as 64K (powers of 1024), times as 5us, rates as 25GB/s (of 1000).
+"""Parse and print quantities: sizes as 64K (powers of 1024), times as 5us, rates as 25GB/s (of 1000).
 
 The parsers read whatever `format_bytes`, `duration`, `format_seconds` and `format_rate` print. And the largest accepted
 values: beyond them memory or time would run out without a message.
@@ -12,36 +12,36 @@ from decimal import Decimal
 from collectives.errors import short
 
 # A schedule has arrays with an entry for every rank; at this limit a simulation takes a minute.
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 
 # If every rank sends to every other in one step, the step has a row for each pair: 16 million rows, 600 MB.
-MOST_RANKS_IN_PAIRS = 1 << 12
+MAX_RANKS_IN_PAIRS = 1 << 12
 
 # A step has a row for every segment in flight, and a pipeline gains nothing from more.
-MOST_SEGMENTS = 1 << 16
+MAX_SEGMENTS = 1 << 16
 
 # Every rank proves and compiles its schedule before it starts, which takes about a millisecond a segment.
-MOST_SEGMENTS_STARTED = 1 << 10
+MAX_SEGMENTS_STARTED = 1 << 10
 
 # The chunks' offsets are an array of 64-bit numbers: 1 GiB.
-MOST_CHUNKS = 1 << 27
+MAX_CHUNKS = 1 << 27
 
 # A command that shows or counts whole schedules does so within seconds; a picture, within a minute.
-MOST_RANKS_SHOWN = 1 << 10
-MOST_MESSAGES_DRAWN = 1 << 14
+MAX_RANKS_SHOWN = 1 << 10
+MAX_MESSAGES_DRAWN = 1 << 14
 
 # Bytes of one buffer: the bytes that all ranks send together stay below 2**63.
-MOST_BYTES = 1 << 38
+MAX_BYTES = 1 << 38
 
 # Ranks that are processes; a rank that has imported torch has more private memory than this.
-MOST_RANKS_STARTED = 1 << 14
+MAX_RANKS_STARTED = 1 << 14
 BYTES_OF_A_RANK = 64 << 20
 
 # The samples of one row are printed and kept.
-MOST_REPETITIONS = 10_000
+MAX_REPETITIONS = 10_000
 
 # A week. The longest time that every layer below can count is not much longer.
-MOST_SECONDS = 7 * 86_400
+MAX_SECONDS = 7 * 86_400
 
 _POWERS = {"": 0, "B": 0, "K": 1, "KIB": 1, "M": 2, "MIB": 2, "G": 3, "GIB": 3}
 _INT64 = (1 << 63) - 1
@@ -57,7 +57,7 @@ TYPED_RATE = rf"^\s*{_NUMBER}([KMGT]?B/s)\s*$"
 
 
 def parse_bytes(text: str | int) -> int:
-    """A size as people type it, in bytes; a fraction such as 1.5K is rounded to whole bytes.
+    """Parse a size as people type it, into bytes. A fraction such as 1.5K is rounded to whole bytes.
 
     Raises ValueError for anything else, and for sizes from 2^63 on.
 
@@ -75,7 +75,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """A time as people type it, in seconds. Raises ValueError for anything else.
+    """Parse a time as people type it, into seconds. Raises ValueError for anything else.
 
     >>> parse_seconds("5us"), parse_seconds("2.5 ms"), parse_seconds("400 µs"), parse_seconds("0s")
     (5e-06, 0.0025, 0.0004, 0.0)
@@ -84,7 +84,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """A rate as people type it, in bytes per second. Raises ValueError for anything else.
+    """Parse a rate as people type it, into bytes per second. Raises ValueError for anything else.
 
     >>> parse_rate("25MB/s"), parse_rate("23 GB/s")
     (25000000.0, 23000000000.0)
@@ -106,7 +106,7 @@ def _quantity(text: str, units: dict[str, int], what: str, examples: str) -> flo
 
 
 def format_bytes(nbytes: float) -> str:
-    """A size in bytes as people read it, to six significant digits.
+    """Format a size in bytes as people read it, to six significant digits.
 
     >>> format_bytes(65536), format_bytes(4), format_bytes(1536)
     ('64 KiB', '4 B', '1.5 KiB')
@@ -119,7 +119,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in seconds as people read it, to three significant digits.
+    """Format a time in seconds as people read it, to three significant digits.
 
     >>> duration(5e-6), duration(0.0123), duration(7.8), duration(999.6e-6)
     ('5 µs', '12.3 ms', '7.8 s', '1 ms')
@@ -131,7 +131,7 @@ def duration(seconds: float) -> str:
 
 
 def many(count: int, noun: str) -> str:
-    """A count and its noun, in the singular for one.
+    """Format a count and its noun, in the singular for one.
 
     >>> many(1, "chunk"), many(4, "chunk"), many(24_576, "rank")
     ('1 chunk', '4 chunks', '24,576 ranks')
@@ -142,7 +142,7 @@ def many(count: int, noun: str) -> str:
 
 
 def runs(numbers: Sequence[int]) -> str:
-    """Ascending whole numbers, with consecutive ones as runs.
+    """Format ascending whole numbers, with consecutive ones as runs.
 
     >>> runs((1, 2, 3, 5))
     '1–3, 5'
@@ -154,7 +154,7 @@ def runs(numbers: Sequence[int]) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A time in seconds as people type it, exactly: `parse_seconds` returns the same number.
+    """Format a time in seconds as people type it, exactly: `parse_seconds` returns the same number.
 
     >>> format_seconds(4e-4), format_seconds(0.02), format_seconds(0.0)
     ('400us', '20ms', '0s')
@@ -163,7 +163,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """A rate in bytes per second as people type it, exactly: `parse_rate` returns the same number.
+    """Format a rate in bytes per second as people type it, exactly: `parse_rate` returns the same number.
 
     >>> format_rate(25e9), format_rate(6.25e6), format_rate(50e3)
     ('25GB/s', '6.25MB/s', '50KB/s')
@@ -172,7 +172,7 @@ def format_rate(rate: float) -> str:
 
 
 def _typed(value: float, units: dict[str, int]) -> str:
-    """The value in its largest unit of at least 1; shifting the decimal point is exact."""
+    """Format the value in its largest unit of at least 1. Shifting the decimal point is exact."""
     exact = Decimal(repr(float(value)))
     fitting = [unit for unit, power in units.items() if exact.scaleb(-power) >= 1]
     smallest, largest = next(iter(units)), next(reversed(units))
@@ -181,7 +181,7 @@ def _typed(value: float, units: dict[str, int]) -> str:
 
 
 def _plain(value: float, digits: int) -> str:
-    """The value with the given number of significant digits, without an exponent."""
+    """Format the value with the given number of significant digits, without an exponent."""
     return _digits(Decimal(f"{value:.{digits}g}"))
 
 

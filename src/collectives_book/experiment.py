@@ -27,7 +27,7 @@ from collectives.launch import launch, links, need_where
 from collectives.launch.cluster import launch_on
 from collectives.launch.programs import need_launcher
 from collectives.machine import machine
-from collectives.units import MOST_BYTES, MOST_RANKS, MOST_REPETITIONS, duration
+from collectives.units import MAX_BYTES, MAX_RANKS, MAX_REPETITIONS, duration
 from collectives_book import ExperimentError
 
 T = TypeVar("T")
@@ -51,12 +51,12 @@ def distinct(values: Sequence[Any]) -> Any:
 
 Distinct = Annotated[list[T], AfterValidator(distinct)]
 Some = Annotated[list[T], Field(min_length=1), AfterValidator(distinct)]
-Size = Annotated[Bytes, Field(ge=1, le=MOST_BYTES)]
+Size = Annotated[Bytes, Field(ge=1, le=MAX_BYTES)]
 Name = Annotated[str, Field(max_length=300)]
 Algorithm = Annotated[AlgorithmName, Field(max_length=300)]
 Latency = Annotated[Seconds, Field(gt=0)]
-Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
-Repetitions = Annotated[int, Field(ge=1, le=MOST_REPETITIONS)]
+Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
+Repetitions = Annotated[int, Field(ge=1, le=MAX_REPETITIONS)]
 
 
 class Experiment(StrictModel):

@@ -13,7 +13,7 @@ from collectives.bench.settings import lacking
 from collectives.bench.sweep import Keep
 from collectives.config import Seconds
 from collectives.simulator import speed
-from collectives.units import MOST_SECONDS
+from collectives.units import MAX_SECONDS
 from collectives_book.experiment import (
     Algorithm,
     Distinct,
@@ -40,7 +40,7 @@ class Sweep(SweepExperiment):
     in_place: bool | None
     repetitions: Repetitions
     where: Name
-    timeout: Annotated[Seconds, Field(gt=0, le=MOST_SECONDS)]
+    timeout: Annotated[Seconds, Field(gt=0, le=MAX_SECONDS)]
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from collectives.bounds import busbw
 from collectives.contracts import CONTRACTS
-from collectives.units import MOST_RANKS, duration, format_bytes, many
+from collectives.units import MAX_RANKS, duration, format_bytes, many
 from collectives_logs.calls import waiting_findings
 from collectives_logs.finding import MOST_NAMED, Finding, Place, collective_of, named, ranks
 from collectives_logs.json_stream import Object, as_count, as_object, objects, texts
@@ -102,7 +102,7 @@ def read(paths: Sequence[Path]) -> InspectorLog:
 
 def _call(log: InspectorLog, header: Object, kind: str, perf: Object, place: Place) -> None:
     size, rank, time = as_count(header.get("n_ranks")), as_count(header.get("rank")), perf.get(f"{kind}_exec_time_us")
-    if not perf or not 0 <= rank < size <= MOST_RANKS or not isinstance(time, (int, float)) or not 0 <= time < 1e15:
+    if not perf or not 0 <= rank < size <= MAX_RANKS or not isinstance(time, (int, float)) or not 0 <= time < 1e15:
         return
     name, collective = str(header.get("id"))[:80], collective_of(str(perf.get(kind)))
     key = SeriesKey(name, collective, rank)

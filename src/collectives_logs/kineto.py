@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from collectives.bounds import algbw, busbw
 from collectives.contracts import CONTRACTS
-from collectives.units import MOST_RANKS, duration, format_bytes, many
+from collectives.units import MAX_RANKS, duration, format_bytes, many
 from collectives_logs.calls import FEWEST_CALLS, TOGETHER, waiting_findings
 from collectives_logs.finding import MOST_NAMED, Finding, Place, collective_of, named, places, ranks
 from collectives_logs.json_stream import Object, array_in, as_count, as_number, as_object
@@ -121,7 +121,7 @@ class _TraceReader:
         if not isinstance(given, dict):
             return
         trace, rank, world = self.trace, as_count(given.get("rank")), as_count(given.get("world_size"))
-        trace.world = world if world <= MOST_RANKS else 0
+        trace.world = world if world <= MAX_RANKS else 0
         trace.rank = rank if rank < world else trace.rank
         trace.backend = str(given.get("backend", ""))[:40]
         self.whole = trace.world if given.get("pg_count", 1) == 1 else 0
@@ -158,7 +158,7 @@ class _TraceReader:
         elements = max(as_count(args.get("In msg nelems")), as_count(args.get("Out msg nelems")))
         nbytes = elements * ITEM_BYTES.get(str(args.get("dtype")), 0)
         group = args.get("Process Group Ranks") or args.get("Process Group Name") or f"stream {args.get('stream')}"
-        size = min(as_count(args.get("Group size")), MOST_RANKS)
+        size = min(as_count(args.get("Group size")), MAX_RANKS)
         self.call(self.trace.calls, (collective, str(group)[:1000]), size, nbytes, start, duration)
 
     def call(

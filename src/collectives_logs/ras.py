@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from collectives.units import MOST_RANKS, many
+from collectives.units import MAX_RANKS, many
 from collectives_logs.finding import COLOURS, MOST_NAMED, Finding, Line, Place, lines_of, named, ranks
 
 # What is kept of a report: communicators, and ranks or processes in all blocks together.
@@ -120,7 +120,7 @@ class _Reader:
 
     def group(self, at: Place, found: re.Match[str]) -> None:
         of = self.reports[-1]
-        if len(of.groups) < MOST_BLOCKS and int(found[3]) <= MOST_RANKS:
+        if len(of.groups) < MOST_BLOCKS and int(found[3]) <= MAX_RANKS:
             of.groups[int(found[1])] = RasGroup(int(found[1]), int(found[2]), int(found[3]), found[4], found[5], at)
 
     def begin(self, at: Place, found: re.Match[str]) -> None:

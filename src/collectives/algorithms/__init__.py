@@ -24,9 +24,9 @@ from collectives.algorithms import (
 from collectives.algorithms.from_file import is_program as is_program
 from collectives.algorithms.from_file import own as own
 from collectives.bounds import Cost, Pipeline, height, share
-from collectives.errors import meant, unknown
+from collectives.errors import suggest, unknown
 from collectives.schedule import Schedule
-from collectives.units import MOST_CHUNKS, MOST_RANKS, MOST_RANKS_IN_PAIRS
+from collectives.units import MAX_CHUNKS, MAX_RANKS, MAX_RANKS_IN_PAIRS
 from collectives.wire import WIRES, current_name, split
 
 
@@ -253,14 +253,14 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
     6
     """
     make, wire = _function(collective, algorithm), split(algorithm)[1]
-    _need_at_most("ranks", p, MOST_RANKS)
-    if p > MOST_RANKS_IN_PAIRS and _is_in_pairs(make):
-        _need_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MOST_RANKS_IN_PAIRS)
+    _need_at_most("ranks", p, MAX_RANKS)
+    if p > MAX_RANKS_IN_PAIRS and _is_in_pairs(make):
+        _need_at_most(f"ranks for {collective} {algorithm}, a message for each pair", p, MAX_RANKS_IN_PAIRS)
     takes = inspect.signature(make).parameters
     schedule = make(p, **{name: value for name, value in options.items() if name in takes and value is not None})
     if (schedule.collective, schedule.p) != (collective, p):
         raise ValueError(f"{algorithm} is {schedule.collective} on {schedule.p} ranks, not {collective} on {p}")
-    _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MOST_CHUNKS)
+    _need_at_most(f"chunks of {collective} {algorithm} on {p:,} ranks", schedule.k, MAX_CHUNKS)
     return replace(schedule, wire=wire) if wire else schedule
 
 
@@ -307,7 +307,7 @@ def _function(collective: str, algorithm: str) -> Callable[..., Schedule]:
             raise ValueError(f"{PACKED}: got no machine, expected one after an @, as in {PACKED}@dgx1")
         if "/" in name:
             raise ValueError(unknown("wire", name.rpartition("/")[2], WIRES))
-        near = meant(name, (each for of, each in ALGORITHMS if of == collective))
+        near = suggest(name, (each for of, each in ALGORITHMS if of == collective))
         raise ValueError(f"no algorithm {name!r} for {collective!r}; {_known(collective)}{near}")
     return make
 

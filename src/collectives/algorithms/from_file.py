@@ -17,7 +17,7 @@ import numpy as np
 from collectives.formats import msccl
 from collectives.formats.as_schedule import schedule
 from collectives.schedule import Schedule, ScheduleError, Step
-from collectives.units import MOST_CHUNKS
+from collectives.units import MAX_CHUNKS
 
 LONGEST_REASON = 300
 
@@ -110,8 +110,8 @@ def _checked(name: str, schedule: Schedule) -> Schedule:
     """The schedule with its steps checked as they are made; raises TypeError or ValueError for what is none."""
     if not isinstance(schedule, Schedule):
         raise TypeError(f"it returned {type(schedule).__name__}, expected a collectives.Schedule")
-    if schedule.k > MOST_CHUNKS:
-        raise ValueError(f"k: got {schedule.k:,} chunks, expected at most {MOST_CHUNKS:,}")
+    if schedule.k > MAX_CHUNKS:
+        raise ValueError(f"k: got {schedule.k:,} chunks, expected at most {MAX_CHUNKS:,}")
 
     def make(t: int) -> Step:
         with _blamed(name, f"in step {t}"):

@@ -21,7 +21,7 @@ from collectives.wire import WIRES, split
 Row = dict[str, Any]
 Whole = Annotated[int, Field(ge=0, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
-Repetitions = Annotated[int, Field(ge=1, le=units.MOST_REPETITIONS, strict=True)]
+Repetitions = Annotated[int, Field(ge=1, le=units.MAX_REPETITIONS, strict=True)]
 
 # Bytes of an element, and up to which whole number a dtype counts without rounding.
 DTYPES = {
@@ -55,18 +55,18 @@ class Settings(BaseModel):
     collective: str = "all_reduce"
     algorithms: list[AlgorithmName] = ["auto"]
     backends: list[str] = ["p2p"]
-    ranks: Annotated[Positive, Field(le=units.MOST_RANKS_STARTED)] = 4
+    ranks: Annotated[Positive, Field(le=units.MAX_RANKS_STARTED)] = 4
     where: str = "loopback"
-    bytes: list[Annotated[Whole, Field(le=units.MOST_BYTES)]] = [4, 64 << 10, 1 << 20]
+    bytes: list[Annotated[Whole, Field(le=units.MAX_BYTES)]] = [4, 64 << 10, 1 << 20]
     dtype: str = "float32"
     op: str = "sum"
     root: Whole = 0
     in_place: Annotated[bool, Field(strict=True)] | None = None
-    segments: Annotated[Positive, Field(le=units.MOST_SEGMENTS_STARTED)] | None = None
+    segments: Annotated[Positive, Field(le=units.MAX_SEGMENTS_STARTED)] | None = None
     machine: str | None = None
     repetitions: Repetitions = 20
-    warmups: Annotated[Whole, Field(le=units.MOST_REPETITIONS)] = 3
-    timeout: Annotated[float, Field(gt=0, le=units.MOST_SECONDS, allow_inf_nan=False)] = 600.0
+    warmups: Annotated[Whole, Field(le=units.MAX_REPETITIONS)] = 3
+    timeout: Annotated[float, Field(gt=0, le=units.MAX_SECONDS, allow_inf_nan=False)] = 600.0
 
     @model_validator(mode="after")
     def _check(self) -> Self:

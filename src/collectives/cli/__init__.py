@@ -251,8 +251,8 @@ def seconds(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number <= units.MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected seconds: above 0, at most {units.MOST_SECONDS}")
+    if not 0 < number <= units.MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected seconds: above 0, at most {units.MAX_SECONDS}")
     return number
 
 
@@ -266,7 +266,7 @@ def size(text: str) -> int:
         number = units.parse_bytes(text[:40])
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if number > units.MOST_BYTES:
-        most = units.format_bytes(units.MOST_BYTES)
+    if number > units.MAX_BYTES:
+        most = units.format_bytes(units.MAX_BYTES)
         raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected at most {most}")
     return number

@@ -10,7 +10,7 @@ from collectives import units
 from collectives.bounds import busbw
 from collectives.cli import TIMEOUT, Verb, add_json, out, out_row, seconds, size, whole
 from collectives.cli.schedules import RANKS, add_schedule, complete, limited, save
-from collectives.files import need_new_or_file
+from collectives.files import check_new_or_file
 from collectives.schedule import Schedule
 from collectives.units import duration, format_bytes
 
@@ -26,7 +26,7 @@ on the real link. The hosts are removed when the command ends, also when it is k
 
 
 def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
-    add_schedule(parser, units.MOST_RANKS)
+    add_schedule(parser, units.MAX_RANKS)
     parser.add_argument(
         "--machine", default="textbook", help="a preset, mesh:5x5, or your own NAME.yaml (default textbook)"
     )
@@ -48,7 +48,7 @@ def _simulate(arguments: argparse.Namespace) -> None:
         names, on = (arguments.collective, arguments.algorithm), machine(arguments.machine)
         p = arguments.ranks or (on.ranks_per_node if on.links else RANKS)
         if arguments.trace:
-            need_new_or_file(arguments.trace)
+            check_new_or_file(arguments.trace)
             if len(arguments.bytes) > 1:
                 raise ValueError("a trace shows one size: give one with --bytes")
         for nbytes in arguments.bytes:
@@ -92,7 +92,7 @@ def _bound_arguments(parser: argparse.ArgumentParser) -> None:
     machines = "a preset, mesh:5x5, torus:4x4x4, or your own NAME.yaml; without links its ports count"
     parser.add_argument("--machine", required=True, help=machines)
     ranks = f"ranks (default: those of one node, or {RANKS} nodes of one)"
-    parser.add_argument("-p", "--ranks", type=whole(units.MOST_RANKS), help=ranks)
+    parser.add_argument("-p", "--ranks", type=whole(units.MAX_RANKS), help=ranks)
     parser.add_argument("--root", type=int, default=0, help="of a broadcast or reduce (default 0)")
     parser.add_argument("--svg", metavar="NAME", help="draw the links and the cut: NAME-light.svg, NAME-dark.svg")
     add_json(parser)
@@ -181,7 +181,7 @@ def _cluster(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
-    ranks, repetitions = whole(units.MOST_RANKS_STARTED, 2), whole(units.MOST_REPETITIONS)
+    ranks, repetitions = whole(units.MAX_RANKS_STARTED, 2), whole(units.MAX_REPETITIONS)
     parser.add_argument("--name", default="calibrated", help="the machine's name (default calibrated)")
     parser.add_argument("--where", default="loopback", help="what starts the ranks (default loopback)")
     parser.add_argument("--ranks", type=ranks, default=2, help="the first and the last are measured (default 2)")

@@ -141,7 +141,7 @@ def _measure(wanted: "list[Settings]", arguments: argparse.Namespace) -> int:
 
 
 def _error_arguments(parser: argparse.ArgumentParser) -> None:
-    add_schedule(parser, units.MOST_RANKS)
+    add_schedule(parser, units.MAX_RANKS)
     known = f"{', '.join(DTYPES)} (default bf16), or its whole name"
     parser.add_argument("--dtype", default="bf16", help=known)
     text = "sums travel in float32 and are rounded once, at the end: short for the wire float32, as in ring/float32"

@@ -64,7 +64,7 @@ def _proof() -> Iterator[None]:
 
 
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
-    add_schedule(parser, units.MOST_RANKS, nargs="?")
+    add_schedule(parser, units.MAX_RANKS, nargs="?")
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="instead: programs in MSCCL XML, schedules of TE-CCL in JSON"
     )
@@ -268,12 +268,12 @@ def _describe_time(row: Row) -> str:
 
 
 def _export_arguments(parser: argparse.ArgumentParser) -> None:
-    add_schedule(parser, units.MOST_RANKS_SHOWN, nargs="?")
+    add_schedule(parser, units.MAX_RANKS_SHOWN, nargs="?")
     formats = "MSCCL XML, proved before it is written; GOAL, for LogGOPSim; the file of NCCL's example tuner"
     parser.add_argument("--to", choices=tuple(TAKES), required=True, help=formats)
     parser.add_argument("--dialect", choices=DIALECTS, help="msccl: what reads it (default rccl)")
     parser.add_argument("--protocol", choices=tuple(SLOTS), help="msccl: NCCL's protocol (default Simple)")
-    nodes, shown = whole(units.MOST_RANKS), " ".join(map(str, NODES))
+    nodes, shown = whole(units.MAX_RANKS), " ".join(map(str, NODES))
     parser.add_argument("--machine", help="goal, nccl-tuner: whose network it is (default textbook)")
     parser.add_argument("--nodes", nargs="+", type=nodes, help=f"nccl-tuner: of the machine (default {shown})")
     parser.add_argument("--bytes", nargs="+", type=size, help="goal: one size; nccl-tuner: default 256 B to 1 GiB")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from collectives import units
 from collectives.algorithms import ALGORITHMS, build, is_for_links, is_own, is_program, machine_of, names, own, takes
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, seconds, whole
-from collectives.files import need_new_or_file, replace
+from collectives.files import check_new_or_file, replace
 from collectives.grid import grid
 from collectives.schedule import Schedule, Step
 from collectives.traffic import traffic
@@ -45,7 +45,7 @@ def add_schedule(parser: argparse.ArgumentParser, most_ranks: int, nargs: str | 
         "-p", "--ranks", type=whole(most_ranks), help=f"ranks (default {RANKS}, or those of FILE.xml or MACHINE)"
     )
     parser.add_argument("--root", type=int, help="for a collective that starts from or ends at one rank")
-    parser.add_argument("--segments", type=whole(units.MOST_SEGMENTS), help="for a pipelined algorithm")
+    parser.add_argument("--segments", type=whole(units.MAX_SEGMENTS), help="for a pipelined algorithm")
     add_timeout(parser)
 
 
@@ -99,7 +99,7 @@ def built(arguments: argparse.Namespace) -> Schedule:
 def write(path: Path, text: str) -> None:
     """Write a file, whole or not at all. Raises ValueError for a path that cannot be one."""
     try:
-        need_new_or_file(path)
+        check_new_or_file(path)
         replace(path, lambda partial: partial.write_text(text))
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
@@ -119,7 +119,7 @@ def save(picture: "Picture", stem: Path) -> None:
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    ranks = whole(units.MOST_RANKS_SHOWN)
+    ranks = whole(units.MAX_RANKS_SHOWN)
     parser.add_argument("-p", "--ranks", type=ranks, default=RANKS, help=f"ranks to count for (default {RANKS})")
     parser.add_argument("own", nargs="*", metavar="FILE.py:FUNCTION", help="schedules of your own")
     add_timeout(parser)
@@ -148,7 +148,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    add_schedule(parser, units.MOST_RANKS_SHOWN)
+    add_schedule(parser, units.MAX_RANKS_SHOWN)
     files = "NAME-steps-light.svg, NAME-time-light.svg, and both -dark"
     parser.add_argument("--svg", metavar="NAME", help=f"draw it: {files}")
     parser.add_argument("--json", action="store_true", help="one JSON object on one line: what the page's player reads")
@@ -177,8 +177,8 @@ def _draw(name: str, schedule: Schedule, algorithm: str) -> None:
     from collectives.figures.schedules import space_time, steps
 
     messages = schedule.p * schedule.nsteps
-    if messages > units.MOST_MESSAGES_DRAWN:
-        raise ValueError(f"ranks x steps to draw: got {messages:,}, expected at most {units.MOST_MESSAGES_DRAWN:,}")
+    if messages > units.MAX_MESSAGES_DRAWN:
+        raise ValueError(f"ranks x steps to draw: got {messages:,}, expected at most {units.MAX_MESSAGES_DRAWN:,}")
     save(steps(schedule, algorithm), Path(f"{name}-steps"))
     save(space_time(schedule), Path(f"{name}-time"))
 
@@ -186,7 +186,7 @@ def _draw(name: str, schedule: Schedule, algorithm: str) -> None:
 def _synthesize_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("collective", choices=("all_gather", "reduce_scatter", "all_reduce"))
     parser.add_argument("--machine", required=True, help="dgx1, mesh:3x3, or your own NAME.yaml with links")
-    many_at_most = whole(units.MOST_SEGMENTS)
+    many_at_most = whole(units.MAX_SEGMENTS)
     steps = "of the schedule; an all_reduce has an even number"
     parser.add_argument("--steps", type=many_at_most, required=True, help=steps)
     parser.add_argument("--chunks", type=many_at_most, default=1, help="of each rank (default 1)")
@@ -202,8 +202,8 @@ def _seconds_with_unit(text: str) -> float:
         number = units.parse_seconds(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < number <= units.MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"got {text[:40]}, expected above 0s, at most {units.MOST_SECONDS}s")
+    if not 0 < number <= units.MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"got {text[:40]}, expected above 0s, at most {units.MAX_SECONDS}s")
     return number
 
 

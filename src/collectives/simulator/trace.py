@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from collectives.files import need_new_or_file, replace
+from collectives.files import check_new_or_file, replace
 from collectives.machine import Machine
 from collectives.schedule import Schedule, run
 from collectives.simulator.simulation import Simulation, TimedMessages, simulate
@@ -79,7 +79,7 @@ def writing(path: str | Path, ranks: int, switches: int = 0) -> Iterator[list[Ev
         with partial.open("x", encoding="utf8") as file:
             json.dump({"displayTimeUnit": "ns", "traceEvents": events}, file)
 
-    need_new_or_file(path)
+    check_new_or_file(path)
     yield events
     replace(Path(path), write_to)
 

@@ -22,7 +22,7 @@ from collectives.backends.p2p.stages import stages
 from collectives.contracts import COMPACT
 from collectives.machine import Machine
 from collectives.schedule import Ints, Schedule, need_ranks_only
-from collectives.units import MOST_SEGMENTS_STARTED
+from collectives.units import MAX_SEGMENTS_STARTED
 from collectives.wire import bytes_on_wire, split
 
 # What each kind of process group moves.
@@ -250,8 +250,8 @@ def check(over: str, wanted: CallKey) -> None:
         raise ValueError(why)
     if wire := split(wanted.algorithm)[1]:
         _check_wire(wire, over, wanted)
-    if (wanted.segments or 0) > MOST_SEGMENTS_STARTED:
-        raise ValueError(f"segments: got {wanted.segments}, expected at most {MOST_SEGMENTS_STARTED}")
+    if (wanted.segments or 0) > MAX_SEGMENTS_STARTED:
+        raise ValueError(f"segments: got {wanted.segments}, expected at most {MAX_SEGMENTS_STARTED}")
     if not all(kind.contiguous for kind in kinds):
         raise ValueError("tensors must be contiguous")
 
