@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 
 from collectives.figures.style import Picture, Theme, mark, picture
 from collectives.formats import msccl
-from collectives.formats.order import Order
 from collectives.formats.program import Program, instruction_text
-from collectives.formats.prove import prove
+from collectives.formats.prove import Order, prove
 from collectives.schedule import ScheduleError
 
 StepPosition = tuple[int, int]  # a block, counted from the left, and a step of it
@@ -27,7 +26,7 @@ NAMED = re.compile(r"GPU (\d+), thread block (\d+), step (\d+)")
 def verdict(text: str) -> str:
     """Return what is wrong with a program, as ``collectives verify`` says it; empty if it is right."""
     try:
-        prove(msccl.program(text.encode()))
+        prove(msccl.read(text.encode()))
     except ScheduleError as error:
         return str(error)
     return ""
@@ -35,7 +34,7 @@ def verdict(text: str) -> str:
 
 def marked(text: str) -> set[StepPosition]:
     """Return the steps that the first line of the verdict names, and the one that its table marks."""
-    block_of = {(block.gpu, block.id): b for b, block in enumerate(msccl.program(text.encode()).blocks)}
+    block_of = {(block.gpu, block.id): b for b, block in enumerate(msccl.read(text.encode()).blocks)}
     head, *table = verdict(text).split("\n")
     named = [tuple(map(int, found)) for found in NAMED.findall(head)]
     for line in table:
@@ -62,7 +61,7 @@ def waiting(programs: Mapping[str, str]) -> Picture:
 
     Where the proof fails, steps are filled; an arrow between two of them is thick.
     """
-    read = {title: msccl.program(text.encode()) for title, text in programs.items()}
+    read = {title: msccl.read(text.encode()) for title, text in programs.items()}
     heights = [1.2 + max(len(block.steps) for block in program.blocks) for program in read.values()]
 
     def paint(figure: Figure, theme: Theme) -> None:

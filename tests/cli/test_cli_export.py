@@ -22,7 +22,7 @@ def run(capsys: Capture, line: str) -> tuple[int, str, str]:
 def test_a_program_on_standard_output_is_proved_again(capsys: Capture) -> None:
     code, out, err = run(capsys, "export all_reduce two_tree -p 5 --segments 2 --to msccl --protocol LL")
     assert (code, err) == (0, "")
-    program = msccl.program(out.encode())
+    program = msccl.read(out.encode())
     assert (program.collective, program.p, program.protocol) == ("all_reduce", 5, "LL")
     assert prove(program).messages == 2 * 4 * 2 * 2
 

@@ -32,7 +32,7 @@ def test_show_takes_collective_and_ranks_from_the_file(capsys: Capture, folder: 
 
 def test_show_gives_the_player_its_data(capsys: Capture, folder: Path) -> None:
     _, out, _ = run(capsys, "show", f"{folder}/all_pairs.xml", "--json")
-    shown = schedule(msccl.program(PROGRAMS["all_pairs"].encode()))
+    shown = schedule(msccl.read(PROGRAMS["all_pairs"].encode()))
     assert json.loads(out) == json.loads(json.dumps(player_data(shown, f"{folder}/all_pairs.xml")))
 
 
@@ -102,7 +102,7 @@ def test_a_machine_that_is_none_is_refused(capsys: Capture, folder: Path, words:
 # Programs of one collective and number of ranks, which are measured by the same ranks.
 ALIKE: dict[tuple[str, int], list[str]] = {}
 for name, text in RIGHT.items():
-    of = schedule(msccl.program(text.encode()))
+    of = schedule(msccl.read(text.encode()))
     ALIKE.setdefault((of.collective, of.p), []).append(name.replace(" ", "_"))
 
 

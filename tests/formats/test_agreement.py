@@ -16,7 +16,7 @@ from formats.programs import PROGRAMS, all_pairs, gather_ring, ring
 def judged(text: str) -> str:
     """What the proof says: right, wrong, or not a program."""
     try:
-        prove(msccl.program(text.encode()))
+        prove(msccl.read(text.encode()))
     except ScheduleError:
         return "wrong"
     except ValueError:
@@ -111,6 +111,6 @@ def test_a_dependency_is_needless_exactly_if_the_program_is_right_without_it(nam
         if judged(text) != "right" or len(waits_of(text)) <= len(waits_of(PROGRAMS[name])):
             continue
         more += 1
-        program = msccl.program(text.encode())
+        program = msccl.read(text.encode())
         right = [program.name(each) for each in waits_of(text) if judged(without_wait(text, each)) == "right"]
         assert sorted(right) == sorted(prove(program).needless)

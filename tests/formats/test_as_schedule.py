@@ -12,9 +12,8 @@ from collectives.algorithms import ALGORITHMS, build, executable, takes, variant
 from collectives.contracts import CONTRACTS
 from collectives.formats import msccl
 from collectives.formats.as_schedule import CycleError, levels, schedule
-from collectives.formats.msccl_export import text as exported
-from collectives.formats.order import Order
-from collectives.formats.prove import loads
+from collectives.formats.msccl import text as exported
+from collectives.formats.prove import prove
 from collectives.interpret import run
 from collectives.machine import machine
 from collectives.schedule import Schedule, ScheduleError
@@ -118,7 +117,7 @@ RIGHT = PROGRAMS | MORE
 
 
 def made(text: str) -> Schedule:
-    return schedule(msccl.program(text.encode()))
+    return schedule(msccl.read(text.encode()))
 
 
 def sent(text: str) -> Counter[tuple[int, int]]:
@@ -281,8 +280,8 @@ def test_a_program_has_the_root_that_it_has(tmp_path: Path) -> None:
 
 def test_loads_are_those_of_the_schedule() -> None:
     for text in RIGHT.values():
-        program, of = msccl.program(text.encode()), made(text)
-        found, counted = loads(program, Order(program)), traffic(of, n := size(of, 1))
+        program, of = msccl.read(text.encode()), made(text)
+        found, counted = prove(program), traffic(of, n := size(of, 1))
         assert (found.busiest_sent, found.busiest_received) == (counted.sent.max() / n, counted.received.max() / n)
         assert found.busiest_link == max(sent(text).values()) / n
         assert found.least == CONTRACTS[of.collective].factor(of.p)

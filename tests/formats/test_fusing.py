@@ -1,6 +1,6 @@
 """Which message goes on as which send, where several write and read the same cells."""
 
-from collectives.formats.fusing import Transfer, kept, onward
+from collectives.formats.lowering import Transfer, kept, onward
 from collectives.formats.program import BufferOffset
 
 

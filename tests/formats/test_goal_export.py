@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import build, executable
-from collectives.formats.goal import loggp, text
+from collectives.formats.others import goal, loggp
 from collectives.machine import Link, Machine
 from collectives.schedule import Schedule
 from collectives.simulator.simulation import simulate
@@ -38,7 +38,7 @@ def operations(program: str) -> list[dict[int, tuple[str, int, int, int, int, se
 @pytest.mark.parametrize("names", executable())
 def test_every_message_is_sent_and_received_once(names: tuple[str, str]) -> None:
     schedule = build(*names, 8)
-    ranks = operations(text(schedule, 1001))
+    ranks = operations(goal(schedule, 1001))
     sent, received = defaultdict(list), defaultdict(list)
     for rank, own in enumerate(ranks):
         for kind, size, peer, tag, _, needed in own.values():
@@ -51,7 +51,7 @@ def test_every_message_is_sent_and_received_once(names: tuple[str, str]) -> None
 
 
 def test_a_send_requires_what_it_sends() -> None:
-    ranks = operations(text(build("all_reduce", "ring", 4), 64))
+    ranks = operations(goal(build("all_reduce", "ring", 4), 64))
     for own in ranks:
         sends = [each for each in own.values() if each[0] == "send"]
         assert [len(each[-1]) for each in sends] == [0, *[1] * 5]
@@ -61,13 +61,13 @@ def test_a_send_requires_what_it_sends() -> None:
 
 def test_chunks_that_travel_together_share_a_cpu() -> None:
     cpus = {
-        each[4] for own in operations(text(build("all_reduce", "halving_doubling", 8), 64)) for each in own.values()
+        each[4] for own in operations(goal(build("all_reduce", "halving_doubling", 8), 64)) for each in own.values()
     }
     assert cpus == {0, 1}
 
 
 def test_a_message_without_bytes_is_not_sent() -> None:
-    assert sum(len(own) for own in operations(text(build("all_gather", "direct", 4), 2))) == 2 * 2 * 3
+    assert sum(len(own) for own in operations(goal(build("all_gather", "direct", 4), 2))) == 2 * 2 * 3
 
 
 def simulated(row: dict[str, str]) -> float:

@@ -17,39 +17,39 @@ FILE = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><algo>&b;</algo>'
 
 
 def test_the_dialect_of_msccl_tools_leaves_attributes_out() -> None:
-    program = msccl.program(RING.encode())
+    program = msccl.read(RING.encode())
     assert (program.collective, program.p, program.whole, program.modes) == ("all_reduce", 3, 3, (True,))
-    assert msccl.program(gather_ring(3).encode()).modes == (False,)
+    assert msccl.read(gather_ring(3).encode()).modes == (False,)
 
 
 def test_the_dialect_of_rccl_says_where_it_works() -> None:
     text = RING.replace("<algo ", '<algo minBytes="0" maxBytes="100" outofplace="0" redop="sum" ', 1)
-    assert prove(msccl.program(text.encode())).messages == 12
-    assert msccl.program(RING.replace("<algo ", '<algo outofplace="1" ', 1).encode()).modes == (True, False)
+    assert prove(msccl.read(text.encode())).messages == 12
+    assert msccl.read(RING.replace("<algo ", '<algo outofplace="1" ', 1).encode()).modes == (True, False)
 
 
 def test_a_thread_block_without_peers_needs_no_channel() -> None:
     alone = [(-1, -1, -1, [do("cpy", "i0", "o0")])]
     assert report_of(xml("broadcast", 1, [alone], in_place=False)).messages == 0
     with pytest.raises(ValueError, match="chan: got '-1', expected a whole number from 0"):
-        msccl.program(RING.replace('chan="0"', 'chan="-1"', 1).encode())
+        msccl.read(RING.replace('chan="0"', 'chan="-1"', 1).encode())
 
 
 def report_of(text: str) -> Report:
-    return prove(msccl.program(text.encode()))
+    return prove(msccl.read(text.encode()))
 
 
 def test_every_collective_has_both_names() -> None:
     text = PROGRAMS["reduce_scatter"]
-    assert msccl.program(text.encode()) == msccl.program(text.replace("reduce_scatter", "reducescatter").encode())
-    roots = {name: msccl.program(PROGRAMS[name].encode()).root for name in ("broadcast", "gather", "ring")}
+    assert msccl.read(text.encode()) == msccl.read(text.replace("reduce_scatter", "reducescatter").encode())
+    roots = {name: msccl.read(PROGRAMS[name].encode()).root for name in ("broadcast", "gather", "ring")}
     assert roots == {"broadcast": 0, "gather": 0, "ring": None}
 
 
 def test_gpus_may_come_in_any_order() -> None:
     head, *gpus = RING.replace("</algo>", "").split("<gpu ")
     text = head + "".join(f"<gpu {gpu}" for gpu in reversed(gpus)) + "</algo>"
-    assert prove(msccl.program(text.encode())) == prove(msccl.program(RING.encode()))
+    assert prove(msccl.read(text.encode())) == prove(msccl.read(RING.encode()))
 
 
 @pytest.mark.parametrize(
@@ -84,44 +84,44 @@ def test_gpus_may_come_in_any_order() -> None:
 def test_a_bad_file_gets_one_line(old: str, new: str, message: str) -> None:
     assert old in RING
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
-        msccl.program(RING.replace(old, new, 1).encode())
+        msccl.read(RING.replace(old, new, 1).encode())
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", [BOMB, FILE, "<!DOCTYPE algo><algo/>"])
 def test_entities_are_never_expanded(text: str) -> None:
     with pytest.raises(ValueError, match="line 1: got a document type or an entity, expected elements alone"):
-        msccl.program(text.encode())
+        msccl.read(text.encode())
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(msccl, "MOST_BYTES", 1000)
-    monkeypatch.setattr(msccl, "MOST_ELEMENTS", 10)
+    monkeypatch.setattr(msccl, "MAX_BYTES", 1000)
+    monkeypatch.setattr(msccl, "MAX_ELEMENTS", 10)
     (tmp_path / "a.xml").write_text(RING)
     with pytest.raises(ValueError, match="got more than 1,000 bytes"):
-        msccl.program(tmp_path / "a.xml")
+        msccl.read(tmp_path / "a.xml")
     with pytest.raises(ValueError, match="elements: got more than 10"):
-        msccl.program(RING.encode())
+        msccl.read(RING.encode())
     with pytest.raises(ValueError, match="there is no such file"):
-        msccl.program(tmp_path / "b.xml")
+        msccl.read(tmp_path / "b.xml")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff", b"\xff\xfe<\x00", b"<algo", "<algo é/>".encode("latin1"), b"[]"])
 def test_what_is_not_xml_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^not XML: "):
-        msccl.program(data)
+        msccl.read(data)
 
 
 def test_a_connection_has_one_thread_block_at_each_end() -> None:
     sends = [(1, -1, 0, [do("s", "i0")])] * 2
     text = xml("allreduce", 1, [sends, [(-1, 0, 0, [do("r", "i0"), do("r", "i0")])]])
     with pytest.raises(ValueError, match="GPU 0: got 2 thread blocks with send 1 on channel 0, expected one"):
-        msccl.program(text.encode())
+        msccl.read(text.encode())
 
 
 def test_too_many_contributions_are_refused() -> None:
     with pytest.raises(ValueError, match="too many contributions to count"):
-        msccl.program(chain("broadcast", 40).replace('loop="2"', 'loop="65536"').encode())
+        msccl.read(chain("broadcast", 40).replace('loop="2"', 'loop="65536"').encode())
 
 
 def large_programs() -> dict[str, tuple[str, int]]:
@@ -132,7 +132,7 @@ def large_programs() -> dict[str, tuple[str, int]]:
         "chunks-times-steps": (xml("allreduce", 65536, [send, receive]), 2),
         "scratch-of-all-gpus": (xml("allreduce", 16, [[]] * 1024, scratch=65536), 2),
         "cells-that-are-asked-for": (xml("allreduce", 16384, [[]] * 64), 2),
-        "added-chunks": (xml("allreduce", 512, [[(-1, -1, 0, [do("re", "i0", "o0", 512)] * 2000)], *[[]] * 16]), 2),
+        "added-chunks": (xml("allreduce", 512, [[(-1, -1, 0, [do("re", "i0", "o0", 512)] * 2000)], *[[]] * 16]), 1),
         "sums-that-grow": (xml("allreduce", 4096, [block, [], [], []]), 1),
     }
 

@@ -10,7 +10,7 @@ import pytest
 
 from collectives.algorithms import build, executable, variants
 from collectives.formats import msccl
-from collectives.formats.msccl_export import DIALECTS, text
+from collectives.formats.msccl import DIALECTS, text
 from collectives.formats.program import SLOTS
 from collectives.formats.prove import prove
 from collectives.schedule import Schedule, ScheduleError, Step
@@ -24,7 +24,7 @@ def exported(collective: str, algorithm: str, p: int) -> Iterator[str]:
 
 
 def kinds(program: str) -> Counter[str]:
-    return Counter(step.name for step in msccl.program(program.encode()).steps)
+    return Counter(step.name for step in msccl.read(program.encode()).steps)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_every_program_is_proved_and_waits_for_nothing_in_vain(names: tuple[str,
     most = 16 if names[1] == "multi_channel_tree" else max(ranks)
     for p in (p for p in ranks if p <= most):
         for made in exported(*names, p):
-            program = msccl.program(made.encode())
+            program = msccl.read(made.encode())
             assert (program.collective, program.p) == (names[0], p)
             report = prove(program)
             assert report.needless == ()
@@ -54,7 +54,7 @@ def test_a_program_ends_right_in_every_order_that_is_tried(names: tuple[str, str
 
 
 def test_a_ring_is_one_block_of_fused_steps() -> None:
-    program = msccl.program(text(build("all_reduce", "ring", 5), "ring").encode())
+    program = msccl.read(text(build("all_reduce", "ring", 5), "ring").encode())
     names = [[step.name for step in block.steps] for block in program.blocks]
     assert names == [["s", *["rrs"] * 3, "rrcs", *["rcs"] * 3, "r"]] * 5
     assert program.waits == {}
@@ -70,7 +70,7 @@ def test_what_is_needed_again_is_stored() -> None:
 def test_segments_of_a_tree_share_a_channel_and_rings_of_segments_have_their_own() -> None:
     channels = {}
     for name in ("tree", "two_tree", "segmented_ring"):
-        program = msccl.program(text(build("all_reduce", name, 8, segments=4), name).encode())
+        program = msccl.read(text(build("all_reduce", name, 8, segments=4), name).encode())
         channels[name] = len({block.channel for block in program.blocks})
     assert channels == {"tree": 1, "two_tree": 1, "segmented_ring": 4}
 
@@ -92,7 +92,7 @@ def test_the_dialects_differ_in_attributes_and_in_a_name() -> None:
     of_rccl, of_tools = (text(build("reduce_scatter", "ring", 3), "ring", dialect) for dialect in DIALECTS)
     assert 'coll="reducescatter" inplace="1" outofplace="0" minBytes="0" maxBytes="0">' in of_rccl
     assert 'coll="reduce_scatter" inplace="1">' in of_tools
-    assert msccl.program(of_rccl.encode()) == msccl.program(of_tools.encode())
+    assert msccl.read(of_rccl.encode()) == msccl.read(of_tools.encode())
     assert 'inplace="0" outofplace="1"' in text(build("all_to_all", "pairwise", 3), "pairwise")
     assert 'proto="LL128"' in text(build("broadcast", "chain", 3), "chain", protocol="LL128")
 
@@ -130,7 +130,7 @@ def test_a_limit_is_named(schedule: tuple[str, str, int, dict[str, int]], dialec
 
 def test_a_run_of_chunks_is_cut_below_the_largest_count() -> None:
     step = Step([0, 1], [1, 0], 0, 200, add=True)
-    made = msccl.program(text(Schedule("all_reduce", 2, 200, 1, lambda t: step), "long").encode())
+    made = msccl.read(text(Schedule("all_reduce", 2, 200, 1, lambda t: step), "long").encode())
     assert max(each.chunks for each in made.steps) == 71
     assert sum(each.chunks for each in made.steps if each.kind.sends) == 400
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.formats.nccl_tuner import Time, known, nvls, text
+from collectives.formats.others import Time, known, nvls, tuner
 
 SIZES = [256, 1024, 4096, 16384]
 
@@ -30,7 +30,7 @@ def chosen(file: str, collective: str, size: int, nodes: int, ranks: int) -> str
 
 
 def test_every_size_has_its_fastest_algorithm() -> None:
-    file = text(times(2, 1024) + times(4, 16384), "test")
+    file = tuner(times(2, 1024) + times(4, 16384), "test")
     for nodes, crossing in ((2, 1024), (4, 16384)):
         for size in (256, 300, 1023, 1024, 4095, 4096, 16383, 16384):
             tested = max(each for each in SIZES if each <= size)
@@ -39,7 +39,7 @@ def test_every_size_has_its_fastest_algorithm() -> None:
 
 
 def test_nothing_is_said_beyond_what_was_tried() -> None:
-    file = text(times(2, 1024), "test")
+    file = tuner(times(2, 1024), "test")
     unknown = [(8, 2, 16), (20000, 2, 16), (256, 3, 16), (256, 2, 8)]
     assert [chosen(file, "allreduce", *each) for each in unknown] == [None] * 4
     assert chosen(file, "broadcast", 256, 2, 16) is None
@@ -47,7 +47,7 @@ def test_nothing_is_said_beyond_what_was_tried() -> None:
 
 def test_where_nccl_s_own_choice_is_the_fastest_there_is_no_line() -> None:
     own = [each._replace(algorithm="", seconds=-1.0) for each in times(2, 0)[:4] if each.bytes in (1024, 16384)]
-    file = text(times(2, 4096) + own, "test")
+    file = tuner(times(2, 4096) + own, "test")
     chosen_by = {size: chosen(file, "allreduce", size, 2, 16) for size in (256, 257, 1024, 4095, 4096, 4097, 16384)}
     assert chosen_by == {256: "tree", 257: None, 1024: None, 4095: None, 4096: "ring", 4097: None, 16384: None}
 
@@ -65,7 +65,7 @@ def test_nvls_is_named_where_it_was_measured_and_otherwise_left_to_nccl() -> Non
 
 def test_a_protocol_has_its_own_lines() -> None:
     two = [Time("all_gather", "ring", name, -1, 8, size, 1.0) for name, size in (("ll", 256), ("simple", 1024))]
-    assert text(two, "test").splitlines()[2:] == [
+    assert tuner(two, "test").splitlines()[2:] == [
         "allgather,256,1023,ring,ll,-1,-1,8,-1,-1",
         "allgather,1024,1024,ring,simple,-1,-1,8,-1,-1",
     ]
@@ -78,4 +78,4 @@ def test_a_single_tree_is_not_nccls() -> None:
 
 def test_no_times_are_an_error() -> None:
     with pytest.raises(ValueError, match="times: got none by ring or tree"):
-        text([], "test")
+        tuner([], "test")

@@ -18,7 +18,7 @@ READ_FIRST: list[list[Block]] = [
 
 
 def report(text: str) -> Report:
-    return prove(msccl.program(text.encode()))
+    return prove(msccl.read(text.encode()))
 
 
 def fault(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from itertools import cycle
 import pytest
 
 from collectives.formats import msccl
-from collectives.formats.order import Order
+from collectives.formats.prove import Order
 from collectives.schedule import ScheduleError
 from formats.executor import Run
 from formats.mutants import mutants
@@ -76,9 +76,9 @@ def least_played(text: str) -> int | None:
 
 def least_proved(text: str) -> int | None:
     """What the proof says of it: the number is in the report, or in the message where the protocol has fewer."""
-    order = Order(msccl.program(text.encode()))
+    order = Order(msccl.read(text.encode()))
     try:
-        order.need_no_deadlock()
+        order.check_no_deadlock()
     except ScheduleError as error:
         found = re.search(r"\((\d+) suffice\)", str(error))
         return int(found[1]) if found else None

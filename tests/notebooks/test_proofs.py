@@ -11,7 +11,7 @@ EXCHANGE = (ROOT / "examples" / "exchange.xml").read_text()
 
 def test_the_example_is_right_and_nothing_is_marked() -> None:
     assert verdict(EXCHANGE) == ""
-    messages, waits = arrows(msccl.program(EXCHANGE.encode()))
+    messages, waits = arrows(msccl.read(EXCHANGE.encode()))
     assert sorted(messages) == [((0, 0), (2, 1)), ((1, 0), (3, 1)), ((2, 0), (0, 1)), ((3, 0), (1, 1))]
     assert waits == [((0, 1), (1, 0)), ((2, 1), (3, 0))]
     assert marked(EXCHANGE) == set()

@@ -8,7 +8,7 @@ import pytest
 from collectives import simulate, verify
 from collectives.algorithms import build, own
 from collectives.figures.layout import layout
-from collectives.formats import msccl_export
+from collectives.formats import msccl
 from collectives.machine import Machine, machine, text
 from collectives.schedule import ScheduleError
 from collectives.topology.bound import bound, seconds
@@ -139,7 +139,7 @@ def test_a_machine_s_text_is_read_back() -> None:
 def test_they_become_programs_of_msccl(collective: str, tmp_path: Path) -> None:
     schedule = build(collective, "packed_trees@mesh:2x3", 6, root=0)
     path = tmp_path / "trees.xml"
-    path.write_text(msccl_export.text(schedule, "trees", "msccl-tools"))
+    path.write_text(msccl.text(schedule, "trees", "msccl-tools"))
     verify(own(str(path))(6))
 
 

@@ -83,7 +83,7 @@ def _read(path: Path, changed: int | None) -> Schedule:
     """The program in a file, read anew if the file has changed."""
     del changed
     try:
-        return schedule(msccl.program(path))
+        return schedule(msccl.read(path))
     except ValueError as error:
         raise type(error)(f"{path}: {error}") from None
 

@@ -15,11 +15,9 @@ from collectives.algorithms import ALGORITHMS, build, variants
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, size, whole
 from collectives.cli.schedules import add_schedule, built, limited, refuse, write
 from collectives.formats import msccl, teccl
-from collectives.formats.nccl_tuner import ANY, COLLECTIVES, Time, known, nvls
-from collectives.formats.nccl_tuner import text as tuner_file
-from collectives.formats.order import Order
+from collectives.formats.others import ANY, COLLECTIVES, Time, goal, known, loggp, nvls, tuner
 from collectives.formats.program import SLOTS
-from collectives.formats.prove import Report, loads, prove
+from collectives.formats.prove import Report, prove
 from collectives.processes import workers
 from collectives.schedule import Schedule, ScheduleError
 from collectives.units import duration, format_bytes, many, runs
@@ -203,10 +201,10 @@ def _is_json(path: Path, data: bytes) -> bool:
 
 def _program(data: bytes, row: Row) -> Row:
     """Prove a program; ``row`` gets its collective and ranks even if it is wrong."""
-    program = msccl.program(data)
+    program = msccl.read(data)
     row |= {"collective": program.collective, "ranks": program.p, "in_place": list(program.modes)}
     report = prove(program)
-    return row | report._asdict() | loads(program, Order(program))._asdict()
+    return row | report._asdict()
 
 
 def _flows(data: bytes, row: Row) -> Row:
@@ -306,25 +304,22 @@ def _refuse_others(arguments: argparse.Namespace) -> None:
 
 
 def _program_text(arguments: argparse.Namespace) -> str:
-    from collectives.formats import msccl_export
-
     schedule = _proved(arguments)
     if arguments.to == "goal":
         return _goal(schedule, arguments)
     name = f"{arguments.collective}_{arguments.algorithm}"
-    return msccl_export.text(schedule, name, arguments.dialect or "rccl", arguments.protocol or "Simple")
+    return msccl.text(schedule, name, arguments.dialect or "rccl", arguments.protocol or "Simple")
 
 
 def _goal(schedule: Schedule, arguments: argparse.Namespace) -> str:
     """Return the program; print LogGOPSim's parameters for the machine's network on standard error."""
-    from collectives.formats import goal
     from collectives.machine import machine
 
     if arguments.bytes is None or len(arguments.bytes) != 1:
         raise ValueError(f"--bytes: got {arguments.bytes}, expected one size")
     on = machine(arguments.machine or "textbook")
-    options = " ".join(f"-{name} {value}" for name, value in goal.loggp(on.network)._asdict().items())
-    text = goal.text(schedule, arguments.bytes[0])
+    options = " ".join(f"-{name} {value}" for name, value in loggp(on.network)._asdict().items())
+    text = goal(schedule, arguments.bytes[0])
     print(f"LogGOPSim {options} -S {2**31 - 1}: times in picoseconds on {on.name}", file=sys.stderr)
     return text
 
@@ -333,8 +328,8 @@ def _tuner(arguments: argparse.Namespace) -> str:
     """Return the file for NCCL's example tuner."""
     if arguments.rows is not None:
         path = Path(arguments.rows)
-        return tuner_file(_measured(path, arguments.collective), f"measured: {path.name}")
-    return tuner_file(_simulated(arguments), f"simulated by `collectives` on {arguments.machine or 'textbook'}")
+        return tuner(_measured(path, arguments.collective), f"measured: {path.name}")
+    return tuner(_simulated(arguments), f"simulated by `collectives` on {arguments.machine or 'textbook'}")
 
 
 def _simulated(arguments: argparse.Namespace) -> list[Time]:

@@ -1,4 +1,4 @@
-"""A program that is right as one of our schedules: one cell for each GPU and chunk, and steps instead of thread blocks.
+"""Turn a program that is right into a schedule: one cell for each GPU and chunk, and steps instead of thread blocks.
 
 A value that a GPU sends, or ends with, is in its cell at some time. One that is only added to another goes there as a
 row that adds, so that scratch and local copies vanish. A value is read after the rows that make it, and before the next
@@ -11,15 +11,91 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import NamedTuple
 
-from collectives.formats.program import Program, wrong
-from collectives.formats.prove import proved
-from collectives.formats.replay import INPUT, Held, SentChunk, Value, Values
+import numpy as np
+
+from collectives.contracts import REDUCING, after, where
+from collectives.formats.program import Layout, Program, wrong
+from collectives.formats.prove import Contents, Order, inputs, proved, replay
 from collectives.schedule import Schedule, ScheduleError, Step
 
-MOST_VALUES = 3  # that an error names
+MAX_VALUES_SHOWN = 3  # in an error
 
 Edge = tuple[int, int, int]  # one message, another, and how many steps later that comes at least: 0 or 1
 Graph = list[list[int]]
+
+
+class Value(NamedTuple):
+    """A sum of contributions to one chunk: bit r of ``ranks`` is 1 if rank r's is in it."""
+
+    chunk: int
+    ranks: int
+
+    def __str__(self) -> str:
+        ranks = [str(r) for r in range(self.ranks.bit_length()) if self.ranks >> r & 1]
+        return f"rank {ranks[0]}" if len(ranks) == 1 else f"the sum of ranks {', '.join(ranks)}"
+
+
+class SentChunk(NamedTuple):
+    """One chunk of a message: the step that sends it, the sender, the receiver, and what is sent."""
+
+    message: int
+    src: int
+    dst: int
+    value: Value
+
+
+Held = tuple[int, Value]  # on a GPU
+INPUT: tuple[()] = ()
+Origin = tuple[()] | SentChunk | tuple[Value, Value]  # an input, the first row that brings it, or the sum of two values
+
+
+def _values(cells: Contents) -> list[Value | None]:
+    """Return the value of each cell; None for uninitialised data, several chunks, and what is counted twice."""
+    ranks = np.packbits(cells.counts[:, :-1] > 0, axis=1, bitorder="little")
+    bad = (cells.chunk < 0) | (cells.counts[:, -1] > 0) | (cells.counts > 1).any(axis=1)
+    rows = zip(cells.chunk.tolist(), ranks, bad.tolist(), strict=True)
+    return [None if is_bad else Value(chunk, int.from_bytes(bits.tobytes(), "little")) for chunk, bits, is_bad in rows]
+
+
+class Values:
+    """The values of a program that was proved, in the order in which they come to be, and its messages."""
+
+    def __init__(self, program: Program, order: Order, layout: Layout) -> None:
+        self.program = program
+        self.origin: dict[Held, Origin] = {}
+        self.arrivals: dict[Held, list[SentChunk]] = defaultdict(list)
+        self.messages: dict[int, list[SentChunk]] = {}  # by the step that sends it
+        rank, chunk = np.nonzero(where(program.contract))
+        last = _values(Contents(after(program.contract), chunk))
+        self.last = {(r, value) for r, value in zip(rank.tolist(), last, strict=True) if value}
+        cells = inputs(program, layout)
+        for gpu, begin, end in zip(range(program.p), layout.begins, layout.begins[1:], strict=False):
+            self.origin |= {(gpu, value): INPUT for value in _values(cells.at(range(begin, end))) if value}
+        receiver = {send: program.gpu_of(receive) for receive, send in order.sender.items()}
+        for number, operands, total in replay(program, order, layout, cells):
+            gpu = program.gpu_of(number)
+            for row in self.messages[order.sender[number]] if number in order.sender else ():
+                self.origin.setdefault((gpu, row.value), row)
+                self.arrivals[gpu, row.value].append(row)
+            if total and len(operands) == 2:
+                for one, other, value in zip(*map(_values, (*operands, total)), strict=True):
+                    if one and other and value:
+                        self.origin.setdefault((gpu, value), (one, other))
+            if total and number in receiver:
+                ends = number, gpu, receiver[number]
+                self.messages[number] = [SentChunk(*ends, self._check(number, value)) for value in _values(total)]
+
+    def _check(self, number: int, value: Value | None) -> Value:
+        if value is None:
+            name = self.program.name(number)
+            problem = f"not a schedule: {name} sends no sum of different contributions to one chunk"
+            raise wrong(self.program, number, problem, "nothing can use this")
+        return value
+
+    def needed(self) -> set[Held]:
+        """Return the values that a GPU sends or ends with; where nothing is summed, also those that nobody needs."""
+        found = {(row.src, row.value) for rows in self.messages.values() for row in rows}
+        return found | self.last | (set() if self.program.collective in REDUCING else self.arrivals.keys())
 
 
 class CellContent(NamedTuple):
@@ -33,12 +109,12 @@ class CellContent(NamedTuple):
 
     @property
     def writes(self) -> list[SentChunk]:
-        """The rows after which the value is there."""
+        """Return the rows after which the value is there."""
         return self.replaces + self.adds
 
 
 def schedule(program: Program) -> Schedule:
-    """The schedule that sends the same messages: as many, between the same ranks, of the same chunks.
+    """Return the schedule that sends the same messages: as many, between the same ranks, of the same chunks.
 
     Each message of the program is one message of the schedule, in the earliest step that the data allows. Raises
     ScheduleError for a program that is wrong (`proved`), and for one in which a GPU needs two different sums of one
@@ -46,7 +122,7 @@ def schedule(program: Program) -> Schedule:
 
     Cost: that of `proved`, and about 50 microseconds for each chunk of a message.
     """
-    order, _, (layout, *_) = proved(program)
+    order, (layout, *_) = proved(program)
     values = Values(program, order, layout)
     cells = cell_contents(values)
     level = _levels(values, cells)
@@ -55,11 +131,11 @@ def schedule(program: Program) -> Schedule:
     for message, t in level.items():
         rows[t] += values.messages[message]
     steps = [_step(sorted(each, key=lambda row: (row.src, row.dst)), adds) for each in rows]
-    return replace(layout.contract, nsteps=len(steps), make=steps.__getitem__, one_port=False)
+    return replace(program.contract, nsteps=len(steps), make=steps.__getitem__, one_port=False)
 
 
 def _levels(values: Values, cells: list[list[CellContent]]) -> dict[int, int]:
-    """The step of each message, by the instruction that sends it."""
+    """Return the step of each message, by the instruction that sends it."""
     sent = list(values.messages)
     number = {message: i for i, message in enumerate(sent)}
     edges = {*_by_cells(values, cells), *_one_by_one(values)}
@@ -73,7 +149,7 @@ def _levels(values: Values, cells: list[list[CellContent]]) -> dict[int, int]:
 
 
 def _by_cells(values: Values, cells: list[list[CellContent]]) -> Iterator[Edge]:
-    """Which message comes after which other one, or no earlier, because of a cell."""
+    """Yield the messages that come after other ones, or no earlier, because of a cell."""
     reads: dict[Held, list[int]] = defaultdict(list)
     for row in (row for rows in values.messages.values() for row in rows):
         reads[row.src, row.value].append(row.message)
@@ -94,7 +170,7 @@ def _after(some: list[SentChunk], others: list[SentChunk]) -> Iterator[Edge]:
 
 
 def _one_by_one(values: Values) -> Iterator[Edge]:
-    """Two messages from one GPU to another are in different steps, or they would be one."""
+    """Yield pairs of messages from one GPU to another: in one step they would be one."""
     pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
     for message, (row, *_) in values.messages.items():
         pairs[row.src, row.dst].append(message)
@@ -103,7 +179,7 @@ def _one_by_one(values: Values) -> Iterator[Edge]:
 
 
 def _step(rows: list[SentChunk], adds: set[SentChunk]) -> Step:
-    """A step; consecutive chunks of a message are one row."""
+    """Return a step; consecutive chunks of a message are one row."""
     runs: list[tuple[SentChunk, int, bool]] = []
     for row in rows:
         last, count, add = runs[-1] if runs else (None, 0, False)
@@ -117,20 +193,20 @@ def _step(rows: list[SentChunk], adds: set[SentChunk]) -> Step:
 
 
 def cell_contents(values: Values) -> list[list[CellContent]]:
-    """For each cell its values in order; ScheduleError if a GPU needs two sums of one chunk at the same time."""
+    """Return the values of each cell in order; ScheduleError if a GPU needs two sums of one chunk at the same time."""
     needed = values.needed() | {held for held, origin in values.origin.items() if origin == INPUT}
-    last = values.last()
+    last = values.last
     cells: dict[tuple[int, int], list[CellContent]] = defaultdict(list)
     for held in values.origin:
         if held in needed:
             cells[held[0], held[1].chunk].append(_content(values, held, needed))
     found = [_in_order(values, cell, last) for cell in cells.values()]
-    _need_each_row_once(values, found)
+    _check_rows(values, found)
     return found
 
 
 def _content(values: Values, held: Held, needed: set[Held]) -> CellContent:
-    """A value as the sum of at most one other that is needed, and of rows."""
+    """Return a value as the sum of at most one other that is needed, and of rows."""
     gpu, origin, arrivals = held[0], values.origin[held], values.arrivals.get(held, [])
     if isinstance(origin, SentChunk):
         return CellContent(held, None, [origin], [], arrivals[1:])
@@ -152,7 +228,7 @@ def _content(values: Values, held: Held, needed: set[Held]) -> CellContent:
 
 
 def _in_order(values: Values, cell: list[CellContent], last: set[Held]) -> list[CellContent]:
-    """Each sum right after the value that it adds to, and at the end what the collective asks for."""
+    """Put each sum right after the value that it adds to, and at the end what the collective asks for."""
     following = {content.base: content for content in cell if content.base is not None}
     chains = [[content] for content in cell if content.base is None]
     for chain in chains:
@@ -166,7 +242,7 @@ def _in_order(values: Values, cell: list[CellContent], last: set[Held]) -> list[
     return found
 
 
-def _need_each_row_once(values: Values, cells: list[list[CellContent]]) -> None:
+def _check_rows(values: Values, cells: list[list[CellContent]]) -> None:
     """Raise unless each row is in one content: it may be in none, or in several sums."""
     used = Counter(row for cell in cells for content in cell for row in content.writes + content.again)
     for row in (row for rows in values.messages.values() for row in rows):
@@ -178,8 +254,8 @@ def _need_each_row_once(values: Values, cells: list[list[CellContent]]) -> None:
 
 def _two_values(values: Values, held: Held, several: list[Value]) -> ScheduleError:
     gpu, chunk = held[0], held[1].chunk
-    shown = "; ".join(f"{value}{_use(values, gpu, value)}" for value in several[:MOST_VALUES])
-    more = f"; … ({len(several) - MOST_VALUES} more)" if len(several) > MOST_VALUES else ""
+    shown = "; ".join(f"{value}{_use(values, gpu, value)}" for value in several[:MAX_VALUES_SHOWN])
+    more = f"; … ({len(several) - MAX_VALUES_SHOWN} more)" if len(several) > MAX_VALUES_SHOWN else ""
     return ScheduleError(
         f"not a schedule: GPU {gpu} needs several values of chunk {chunk} at the same time, expected one, because a "
         f"rank of a schedule has one cell for a chunk: {shown}{more}"
@@ -187,12 +263,12 @@ def _two_values(values: Values, held: Held, several: list[Value]) -> ScheduleErr
 
 
 def _use(values: Values, gpu: int, value: Value) -> str:
-    """Which step sends the value, or that it is asked for at the end."""
+    """Name the step that sends the value, or say that it is asked for at the end."""
     sent = (row.message for rows in values.messages.values() for row in rows if (row.src, row.value) == (gpu, value))
     step = next(sent, None)
     if step is not None:
         return f" that {values.program.name(step)} sends"
-    return " at the end" if (gpu, value) in values.last() else ""
+    return " at the end" if (gpu, value) in values.last else ""
 
 
 class CycleError(ValueError):
@@ -204,7 +280,7 @@ class CycleError(ValueError):
 
 
 def levels(count: int, edges: Iterable[Edge]) -> list[int]:
-    """The earliest step of each of ``count`` messages; CycleError if there is none.
+    """Return the earliest step of each of ``count`` messages; CycleError if there is none.
 
     >>> levels(3, [(0, 1, 1), (1, 2, 0), (2, 1, 0)])
     [0, 1, 1]
@@ -224,7 +300,7 @@ def levels(count: int, edges: Iterable[Edge]) -> list[int]:
 
 
 def _groups(count: int, edges: set[Edge]) -> list[int]:
-    """A number for each message, the same where none comes earlier than the other, and else in an order (Kosaraju)."""
+    """Number the messages, the same if neither comes earlier than the other, and else in an order (Kosaraju)."""
     behind: Graph = [[] for _ in range(count)]
     before: Graph = [[] for _ in range(count)]
     for one, other, _ in edges:
@@ -242,7 +318,7 @@ def _groups(count: int, edges: set[Edge]) -> list[int]:
 
 
 def _finished(behind: Graph) -> list[int]:
-    """Depth first: each message after all that were found behind it."""
+    """Order messages depth first, each after all that were found behind it."""
     seen, finished = bytearray(len(behind)), []
     for start in range(len(behind)):
         path = [] if seen[start] else [(start, iter(behind[start]))]

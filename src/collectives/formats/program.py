@@ -1,15 +1,23 @@
-"""A program of thread blocks: what each block of each GPU does, step after step, and how an error shows it."""
+"""A program of thread blocks: its steps, the cells of its buffers, and the table that an error shows."""
 
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from collectives.schedule import ScheduleError
+import numpy as np
+
+from collectives.contracts import CONTRACTS
+from collectives.schedule import Ints, Schedule, ScheduleError, Step
+
+Cell = TypeVar("Cell")
 
 
 class InstructionKind(NamedTuple):
-    """What a step does: it takes a message, reads cells of its GPU, adds it all up, and stores or sends the sum."""
+    """The parts of a step: take a message, read cells of its GPU, add it all up, and store or send the sum."""
 
     receives: bool = False
     reads: bool = False
@@ -36,12 +44,19 @@ KINDS = {
 # protocol Simple and one in the others. A message of several chunks may take more than one slot.
 SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
 
+# XML elements of a program, and chunks that a schedule may move to become one: the largest that are published have
+# 24,000 steps.
+MAX_ELEMENTS = 1 << 18
+
 # How many thread blocks and steps an error shows.
-MOST_BLOCKS, MOST_STEPS = 5, 9
+MAX_BLOCKS_SHOWN, MAX_STEPS_SHOWN = 5, 9
+
+# A rank's input, or its output, is one part of the buffer; otherwise it is the whole.
+PART_IN, PART_OUT = ("all_gather", "gather"), ("reduce_scatter", "scatter")
 
 
 class BufferOffset(NamedTuple):
-    """Cells of a GPU: a buffer, "i" (input), "o" (output) or "s" (scratch), and the first cell."""
+    """The first of consecutive cells of a GPU, in a buffer: "i" (input), "o" (output) or "s" (scratch)."""
 
     buffer: str
     offset: int
@@ -60,7 +75,7 @@ class Instruction(NamedTuple):
 
     @property
     def kind(self) -> InstructionKind:
-        """What it does."""
+        """Return the parts of this step."""
         return KINDS[self.name]
 
 
@@ -77,7 +92,7 @@ class ThreadBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What a file says. A step's number counts all steps of all blocks, in the order of ``blocks``."""
+    """The contents of a file. A step's number counts all steps of all blocks, in the order of ``blocks``."""
 
     collective: str
     p: int
@@ -92,48 +107,155 @@ class Program:
 
     @cached_property
     def first(self) -> list[int]:
-        """The number of each block's first step, and how many steps there are."""
+        """Return the number of each block's first step, and of all steps."""
         return list(accumulate((len(block.steps) for block in self.blocks), initial=0))
 
     @cached_property
     def steps(self) -> list[Instruction]:
-        """All steps."""
+        """Return all steps, block after block."""
         return [step for block in self.blocks for step in block.steps]
 
     @cached_property
     def block_of(self) -> list[int]:
-        """Which block each step is in."""
+        """Return the block of each step."""
         return [b for b, block in enumerate(self.blocks) for _ in block.steps]
 
     def gpu_of(self, step: int) -> int:
-        """Which GPU runs this step."""
+        """Return the GPU that runs a step."""
         return self.blocks[self.block_of[step]].gpu
 
     def index(self, step: int) -> int:
-        """Which step of its block it is."""
+        """Return a step's index in its block."""
         return step - self.first[self.block_of[step]]
 
     def name(self, step: int) -> str:
-        """A step as messages name it."""
+        """Name a step as messages do."""
         block = self.blocks[self.block_of[step]]
         return f"GPU {block.gpu}, thread block {block.id}, step {self.index(step)} ({self.steps[step].name})"
 
+    @cached_property
+    def sizes(self) -> "Sizes":
+        """Return the cells of a GPU's input and output."""
+        return sizes(self.collective, self.p, self.whole)
 
-def wrong(program: Program, step: int, what: str, note: str) -> ScheduleError:
-    """The verdict on a wrong program, with the table of the GPU around this step."""
-    return ScheduleError(f"{what}\n{table(program, step, note)}")
+    @cached_property
+    def contract(self) -> Schedule:
+        """Return a schedule without steps: `contracts` says what it promises."""
+        k = self.whole * (self.p if CONTRACTS[self.collective].parts == 2 else 1)
+        return Schedule(self.collective, self.p, k, 0, _no_step, self.root)
+
+
+def _no_step(t: int) -> Step:
+    raise IndexError(f"step: got {t}, expected none")
+
+
+class Sizes(NamedTuple):
+    """Cells of a GPU's input and output."""
+
+    i: int
+    o: int
+
+
+def sizes(collective: str, p: int, whole: int) -> Sizes:
+    """Return the cells of a GPU's input and output.
+
+    >>> sizes("all_gather", 4, 16)
+    Sizes(i=4, o=16)
+    """
+    return Sizes(*(whole // p if collective in parts else whole for parts in (PART_IN, PART_OUT)))
+
+
+class Layout:
+    """The cells of all GPUs, numbered in one row; in place, input and output of a GPU share cells."""
+
+    def __init__(self, program: Program, in_place: bool) -> None:
+        self.program = program
+        size, gpus = program.sizes, np.arange(program.p)
+        rooms = (size.i + size.o + scratch for scratch in program.scratch)
+        self.begins = list(accumulate(rooms, initial=0))  # of each GPU, and the number of all cells
+        shares = np.full(program.p, in_place)
+        if program.root is not None and size.i != size.o:
+            shares &= gpus == program.root
+        own = gpus * program.whole // program.p
+        source = np.where(shares, own if program.collective in PART_IN else 0, 0)
+        target = np.where(shares, own if program.collective in PART_OUT else 0, size.i)
+        begins = np.array(self.begins[:-1])
+        self.starts = {"i": begins + source, "o": begins + target, "s": begins + size.i + size.o}
+
+    def _cells(self, gpu: int, place: BufferOffset, count: int) -> range:
+        start = int(self.starts[place.buffer][gpu]) + place.offset
+        return range(start, start + count)
+
+    def uses(self, number: int) -> tuple[range, range]:
+        """Return the cells that a step reads, and those that it writes."""
+        step, gpu = self.program.steps[number], self.program.gpu_of(number)
+        reads = self._cells(gpu, step.src, step.chunks) if step.kind.reads else range(0)
+        return reads, self._cells(gpu, step.dst, step.chunks) if step.kind.stores else range(0)
+
+    def copies(self) -> Iterator[tuple[range, range]]:
+        """Yield the cell that each copy before the first step reads, and the one that it writes."""
+        for gpu, i, o in self.program.copies:
+            yield self._cells(gpu, BufferOffset("i", i), 1), self._cells(gpu, BufferOffset("o", o), 1)
+
+    def place(self, cell: int) -> BufferOffset:
+        """Return the buffer and offset of a cell; in place, the buffer that holds all of it, or the input."""
+        gpu, size = bisect_right(self.begins, cell) - 1, self.program.sizes
+        for buffer, room in sorted(zip("io", size, strict=True), key=lambda each: -each[1]):
+            if 0 <= (offset := cell - int(self.starts[buffer][gpu])) < room:
+                return BufferOffset(buffer, offset)
+        return BufferOffset("s", cell - int(self.starts["s"][gpu]))
+
+    def inputs(self, rank: Ints, chunk: Ints) -> Ints:
+        """Return the cells that hold these chunks of these ranks before the first step."""
+        return self.starts["i"][rank] + chunk % self.program.sizes.i
+
+    def outputs(self, rank: Ints, chunk: Ints) -> Ints:
+        """Return the cells for these chunks at the end; in an all-to-all they are in the order of their senders."""
+        program = self.program
+        if CONTRACTS[program.collective].parts == 2:
+            part = program.whole // program.p
+            return self.starts["o"][rank] + chunk // program.whole * part + chunk % part
+        return self.starts["o"][rank] + chunk % program.sizes.o
+
+
+class CellUses(Generic[Cell]):
+    """The last steps that used each cell."""
+
+    def __init__(self) -> None:
+        self.writer: dict[Cell, int] = {}
+        self.readers: dict[Cell, list[int]] = defaultdict(list)
+
+    def before(self, number: int, reads: Collection[Cell], writes: Collection[Cell]) -> Iterator[tuple[int, Cell]]:
+        """Yield the steps that must be done before this one, each with a cell; from now on it is the last.
+
+        Of two uses of a cell one writes it. The uses are neighbours: a write is after those since the last write.
+        """
+        for cell in reads:
+            if cell not in writes:
+                if cell in self.writer:
+                    yield self.writer[cell], cell
+                self.readers[cell].append(number)
+        for cell in writes:
+            others = self.readers.pop(cell, None) or ([self.writer[cell]] if cell in self.writer else [])
+            yield from ((other, cell) for other in others)
+            self.writer[cell] = number
+
+
+def wrong(program: Program, step: int, problem: str, note: str) -> ScheduleError:
+    """Return the verdict on a wrong program, with the table of the GPU around this step."""
+    return ScheduleError(f"{problem}\n{table(program, step, note)}")
 
 
 def table(program: Program, marked: int, note: str) -> str:
-    """One line per step, one column per thread block, around the marked step.
+    """Return one line per step, one column per thread block, around the marked step.
 
     ``rrc i2<3`` reads: receive from GPU 3 and add into input cell 2; ``s o4>1``: send output cell 4 to GPU 1;
     ``re i0+=s8``; ``cpy o1=i0``; ``(x4)``: four cells from there on; ``^5.1``: after step 1 of thread block 5.
     """
     block, at = program.block_of[marked], program.index(marked)
     own = [b for b, each in enumerate(program.blocks) if each.gpu == program.blocks[block].gpu]
-    blocks = _window(own, own.index(block), MOST_BLOCKS)
-    steps = _window(list(range(max(len(program.blocks[b].steps) for b in blocks))), at, MOST_STEPS)
+    blocks = _window(own, own.index(block), MAX_BLOCKS_SHOWN)
+    steps = _window(list(range(max(len(program.blocks[b].steps) for b in blocks))), at, MAX_STEPS_SHOWN)
     lines = [["step", *(f"GPU {program.blocks[b].gpu} block {program.blocks[b].id}" for b in blocks)]]
     for t in steps:
         cells = [_cell(program, b, t) for b in blocks]
@@ -161,7 +283,7 @@ def _cell(program: Program, b: int, t: int) -> str:
 
 
 def instruction_text(step: Instruction, block: ThreadBlock) -> str:
-    """One step as text."""
+    """Return one step as text."""
     kind = KINDS[step.name]
     if step.name == "nop":
         return "nop"

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from collectives.contracts import where
 from collectives.errors import short, unknown
-from collectives.machine import machine
 from collectives.schedule import Ints, Schedule, ScheduleError, Step, owner
 from collectives.units import runs
 
@@ -331,6 +330,8 @@ def capacities(name: str) -> Ints:
 
 def _ndv2(chassis: int) -> Ints:
     """Join two chassis by a cable each way; more by a switch, node 0, from GPU 0 of each and to GPU 1 of each."""
+    from collectives.machine import machine  # needs pydantic
+
     wired = machine("ndv2").links
     inside = 2 * np.array(wired.matrix if wired else ())  # a link of 25 GB/s is two units
     first = int(chassis > 2)
