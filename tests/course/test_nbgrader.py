@@ -76,14 +76,12 @@ PARTS = {
     "reference/given.csv": "1,2\n",
 }
 # Version 3 of the metadata's schema, after nbgrader's documentation.
+FLAGS = ("grade", "locked", "solution", "task")
 METADATA = {
     "type": "object",
     "properties": {
         "schema_version": {"const": 3},
-        "grade": {"type": "boolean"},
-        "locked": {"type": "boolean"},
-        "solution": {"type": "boolean"},
-        "task": {"const": False},
+        **{name: {"type": "boolean"} for name in FLAGS},
         "grade_id": {"type": "string", "pattern": r"^[a-zA-Z0-9_\-]+$"},
         "points": {"type": "number", "minimum": 0},
     },
@@ -121,12 +119,14 @@ def kept(source: str, stub: str = "…") -> str:
     return source
 
 
-def test_every_cell_has_nbgrader_s_metadata(tmp_path: Path) -> None:
+def test_every_cell_has_nbgrader_s_metadata_and_the_grader_s_points(tmp_path: Path) -> None:
     cells = exported(tmp_path)
-    assert list(cells)[:5] == ["handout", "file-1", "file-2", "given-test_ring", "given-variant"]
-    assert list(cells)[5:8] == ["check", "public-1", "public-2"]
+    before, given = (
+        ["handout", "file-1", "file-2"],
+        ["given-test_ring", "given-variant", "check", "public-1", "public-2"],
+    )
+    assert list(cells) == [*before, *given, "grade", "criterion-1", "criterion-2"]
     assert cells["public-2"]["source"] == 'check("test_ring.py::test_zero")'
-    assert list(cells)[8:] == ["grade", "criterion-1", "criterion-2"]
     assert cells.pop("file-2")["metadata"] == {}
     for name, cell in cells.items():
         metadata = cell["metadata"]["nbgrader"]
@@ -137,25 +137,18 @@ def test_every_cell_has_nbgrader_s_metadata(tmp_path: Path) -> None:
         assert cell["cell_type"] == "code" or not metadata["grade"]
         assert metadata["grade"] or "HIDDEN TESTS" not in cell["source"]
         assert metadata["solution"] == ("BEGIN SOLUTION" in cell["source"])
-
-
-def test_the_points_are_the_grader_s(tmp_path: Path) -> None:
-    points = {name: cell["metadata"].get("nbgrader", {}).get("points") for name, cell in exported(tmp_path).items()}
-    assert {name: each for name, each in points.items() if each} == {"criterion-1": 8, "criterion-2": 2.5}
+        assert metadata.get("points", 0) == {"criterion-1": 8, "criterion-2": 2.5}.get(name, 0)
 
 
 def test_students_see_no_solution_and_no_hidden_test(tmp_path: Path) -> None:
-    seen = {name: kept(cell["source"]) for name, cell in exported(tmp_path).items()}
+    cells = exported(tmp_path)
+    seen = {name: kept(cell["source"]) for name, cell in cells.items()}
     assert seen["handout"] == "# Ring all-reduce\n\nWrite *it*."
     assert seen["file-1"].startswith('%%writefile ring.py\n"""All-reduce."""')
     assert "    # p - 1 steps\n    …\n" in seen["file-1"]
     assert not re.search("secret|2 \\* x|assignments|verdict|solution", "\n".join(seen.values()))
     assert seen["file-2"] == "%%writefile answers.yaml\nsteps:"
-
-
-def test_the_folder_has_what_the_cells_do_not_write(tmp_path: Path) -> None:
-    cells = exported(tmp_path)
-    folder = tmp_path / "course" / "source" / "ring"
+    folder = tmp_path / "course" / "source" / "ring"  # has what the cells do not write
     assert {path.name for path in folder.iterdir()} == {"ring.ipynb", "report.ipynb", "given.csv"}
     assert cells["given-variant"]["source"].startswith("%%writefile variant.py\n")
     assert "\nDIRECTION = 7" in cells["given-variant"]["source"]
@@ -187,16 +180,12 @@ def test_every_assignment_can_be_exported(tmp_path: Path, name: str) -> None:
 
 
 def test_without_solutions_the_file_can_be_imported_and_with_them_it_runs() -> None:
-    for stub, answer in (("raise NotImplementedError()", None), ("", 42)):
-        space: dict[str, Any] = {}
-        text = with_regions(REFERENCE)
-        exec(kept(text, stub) if stub else text, space)
-        assert ("secret" in space) == (not stub)
-        if answer:
-            assert space["twice"](21) == answer
-        else:
-            with pytest.raises(NotImplementedError):
-                space["twice"](21)
+    text, space, stubbed = with_regions(REFERENCE), {}, {}
+    exec(text, space)
+    exec(kept(text, "raise NotImplementedError()"), stubbed)
+    assert ("secret" in space, "secret" in stubbed, space["twice"](21)) == (True, False, 42)
+    with pytest.raises(NotImplementedError):
+        stubbed["twice"](21)
 
 
 def test_hidden_cells_are_python_and_their_command_is_ours(tmp_path: Path) -> None:
@@ -217,21 +206,17 @@ def test_where_answers_follow_the_seed_the_hidden_tests_have_the_handouts(tmp_pa
     assert f'\\"--seed\\", \\"{SEED}\\"' in (tmp_path / "course/source/ring/ring.ipynb").read_text()
 
 
-def test_an_instructor_s_configuration_stays(tmp_path: Path) -> None:
-    exported(tmp_path)
-    assert "timeout = 900" in (tmp_path / "course" / "nbgrader_config.py").read_text()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "nbgrader_config.py").write_text("# mine\n")
-    export(assignment.read(tmp_path / "ring"), SEED, tmp_path / "other")
-    assert (tmp_path / "other" / "nbgrader_config.py").read_text() == "# mine\n"
-
-
-def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
+def test_an_instructor_s_files_stay(tmp_path: Path) -> None:
     path = export(made(tmp_path), SEED, tmp_path / "course")
+    assert "timeout = 900" in (tmp_path / "course" / "nbgrader_config.py").read_text()
     path.write_text("mine")
     with pytest.raises(assignment.AssignmentError, match=r"folder: got .*/source/ring, which exists"):
         export(assignment.read(tmp_path / "ring"), SEED, tmp_path / "course")
     assert path.read_text() == "mine"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "nbgrader_config.py").write_text("# mine\n")
+    export(assignment.read(tmp_path / "ring"), SEED, tmp_path / "other")
+    assert (tmp_path / "other" / "nbgrader_config.py").read_text() == "# mine\n"
 
 
 @pytest.mark.parametrize(
