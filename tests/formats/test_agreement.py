@@ -1,16 +1,25 @@
-"""The proof and the independent executor agree: on right programs, in every order, and on programs with one edit."""
+"""The proof and the independent executor agree: on right programs, in every order, and on programs with one edit.
 
+They agree, too, on how many messages a connection must hold. Whether a program ends depends on the slots, and not on
+the order: what can act now can still act later.
+"""
+
+import random
+import re
+from collections import Counter
 from itertools import cycle
 from xml.etree import ElementTree
 
 import pytest
 
 from collectives.formats import msccl
-from collectives.formats.prove import prove
+from collectives.formats.prove import Order, prove
 from collectives.schedule import ScheduleError
-from formats.executor import play, play_all
+from formats.executor import Run, play, play_all
 from formats.mutants import mutants
-from formats.programs import PROGRAMS, all_pairs, gather_ring, ring
+from formats.programs import PROGRAMS, Block, all_pairs, do, gather_ring, ring, xml
+
+MOST = 20  # as good as unlimited: no program here has more messages on a connection
 
 
 def judged(text: str) -> str:
@@ -114,3 +123,113 @@ def test_a_dependency_is_needless_exactly_if_the_program_is_right_without_it(nam
         program = msccl.read(text.encode())
         right = [program.name(each) for each in waits_of(text) if judged(without_wait(text, each)) == "right"]
         assert sorted(right) == sorted(prove(program).needless)
+
+
+def ends_with(text: str, slots: int) -> bool:
+    """Whether all steps run."""
+    run = Run(text, slots)
+    acted = True
+    while acted:
+        acted = False
+        for b in range(len(run.blocks)):
+            while run.ready(b) if slots else pass_on(run, b):
+                acted = True
+                if slots:
+                    run.act(b)
+    return all(at == len(block[4]) for at, block in zip(run.at, run.blocks, strict=True))
+
+
+def pass_on(run: Run, first: int) -> bool:
+    """Without slots: run a step of one block, with the steps of all blocks through which its message goes at once."""
+    chain = [first]
+    while may_begin(run, chain[-1]) and kind(run, chain[-1]).endswith("s"):
+        out = run.blocks[chain[-1]][2]
+        following = [b for b, block in enumerate(run.blocks) if block[3] == out and receives(run, b)]
+        if not following or following[0] in chain:
+            return False
+        chain += following
+    if receives(run, first) or not may_begin(run, chain[-1]):
+        return False
+    for b in chain:
+        run.done.add((run.blocks[b][0], run.blocks[b][1], run.at[b]))
+        run.at[b] += 1
+    return True
+
+
+def kind(run: Run, b: int) -> str:
+    steps = run.blocks[b][4]
+    return steps[run.at[b]]["type"] if run.at[b] < len(steps) else ""
+
+
+def receives(run: Run, b: int) -> bool:
+    return kind(run, b) in ("r", "rcs", "rrs", "rrc", "rrcs")
+
+
+def may_begin(run: Run, b: int) -> bool:
+    """Whether there is a step, and what it depends on is done."""
+    if not kind(run, b):
+        return False
+    g, _, _, _, steps = run.blocks[b]
+    depid, deps = (int(steps[run.at[b]][name]) for name in ("depid", "deps"))
+    return depid < 0 or (g, depid, deps) in run.done
+
+
+def least_played(text: str) -> int | None:
+    """The smallest number with which the program ends; None if it does not even with unlimited slots."""
+    return next((slots for slots in range(MOST) if ends_with(text, slots)), None)
+
+
+def least_proved(text: str) -> int | None:
+    """What the proof says of it: the number is in the report, or in the message where the protocol has fewer."""
+    order = Order(msccl.read(text.encode()))
+    try:
+        order.check_no_deadlock()
+    except ScheduleError as error:
+        found = re.search(r"\((\d+) suffice\)", str(error))
+        return int(found[1]) if found else None
+    return order.slots()
+
+
+def any_order(rng: random.Random) -> str:
+    """A ring of two channels, on each of them as many sends as receives in any order, some of them joined."""
+    p, gpus = rng.randint(2, 4), []
+    counts = [rng.randint(1, 6) for _ in range(2)]
+    for r in range(p):
+        blocks: list[Block] = []
+        for channel, count in enumerate(counts):
+            early = rng.random()
+            kinds = sorted(["s"] * count + ["r"] * count, key=lambda each: rng.random() - early * (each == "s"))
+            for i in range(len(kinds) - 1, 0, -1):
+                if kinds[i - 1 : i + 1] == ["r", "s"] and rng.random() < 0.4:
+                    kinds[i - 1 : i + 1] = ["rcs"]
+            steps = [do(each, "i0") for each in kinds]
+            if channel and rng.random() < 0.5:
+                steps[at] = do(kinds[at := rng.randrange(len(kinds))], "i0", after=f"0.{rng.randrange(counts[0])}")
+            blocks.append(((r + 1) % p, (r - 1) % p, channel, steps))
+        gpus.append(blocks)
+    return xml("allreduce", 1, gpus, proto=rng.choice(("Simple", "LL")))
+
+
+@pytest.mark.integration  # seconds
+def test_sends_and_receives_in_any_order_need_what_the_proof_says() -> None:
+    rng, seen = random.Random(19), Counter[int | None]()
+    for _ in range(300):
+        text = any_order(rng)
+        least = least_played(text)
+        assert least_proved(text) == least, text
+        seen[least] += 1
+    assert all(seen[least] >= 5 for least in (None, 0, 1, 2, 3)), seen
+
+
+def test_mutants_need_what_the_proof_says() -> None:
+    sources = cycle([mutants(text, seed) for seed, text in enumerate(PROGRAMS.values())])
+    seen = Counter[int | None]()
+    while seen.total() < 150:
+        text = next(next(sources))
+        try:
+            least = least_proved(text)
+        except ValueError:
+            continue
+        assert least_played(text) == least, text
+        seen[least] += 1
+    assert all(seen[least] >= 5 for least in (None, 0, 1, 2)), seen

@@ -10,17 +10,18 @@ import pytest
 
 from collectives.algorithms import build, executable, variants
 from collectives.formats import msccl
+from collectives.formats.lowering import Transfer, kept, lower, onward
 from collectives.formats.msccl import DIALECTS, text
-from collectives.formats.program import SLOTS
+from collectives.formats.program import SLOTS, BufferOffset
 from collectives.formats.prove import prove
 from collectives.schedule import Schedule, ScheduleError, Step
 from formats.executor import play
 
 
-def exported(collective: str, algorithm: str, p: int) -> Iterator[str]:
+def exported(collective: str, algorithm: str, p: int) -> Iterator[tuple[Schedule, str]]:
     for schedule in variants(collective, algorithm, p):
         if not schedule.root:
-            yield text(schedule, algorithm, "msccl-tools")
+            yield schedule, text(schedule, algorithm, "msccl-tools")
 
 
 def kinds(program: str) -> Counter[str]:
@@ -39,9 +40,9 @@ def test_every_program_is_proved_and_waits_for_nothing_in_vain(names: tuple[str,
     # `multi_channel_tree` in three segments needs three slots on many ranks: `prove` says so, and runtimes have two.
     most = 16 if names[1] == "multi_channel_tree" else max(ranks)
     for p in (p for p in ranks if p <= most):
-        for made in exported(*names, p):
+        for schedule, made in exported(*names, p):
             program = msccl.read(made.encode())
-            assert (program.collective, program.p) == (names[0], p)
+            assert program == lower(schedule, channels=32, ends=32)
             report = prove(program)
             assert report.needless == ()
             assert report.slots <= min(SLOTS.values())
@@ -49,7 +50,7 @@ def test_every_program_is_proved_and_waits_for_nothing_in_vain(names: tuple[str,
 
 @pytest.mark.parametrize("names", executable())
 def test_a_program_ends_right_in_every_order_that_is_tried(names: tuple[str, str]) -> None:
-    for made in exported(*names, 4):
+    for _, made in exported(*names, 4):
         assert [fault for seed in range(8) if (fault := play(made, seed))] == []
 
 
@@ -152,3 +153,30 @@ def test_a_wrong_schedule_is_refuted() -> None:
     twice = Schedule("all_reduce", 2, 1, 2, lambda t: Step([0, 1], [1, 0], 0, add=True))
     with pytest.raises(ScheduleError, match="more than once"):
         text(twice, "twice")
+
+
+def move(t: int, src: int, dst: int, first: int = 0, chunks: int = 1, add: bool = False) -> Transfer:
+    return Transfer(t, src, dst, BufferOffset("i", first), BufferOffset("i", first), chunks, add)
+
+
+def test_a_message_goes_on_as_the_send_of_just_its_cells() -> None:
+    assert onward([move(0, 0, 1, chunks=2), move(1, 1, 2, chunks=2)]) == {0: 1}
+    assert onward([move(0, 0, 1, chunks=2), move(1, 1, 2, chunks=1)]) == {}
+    assert onward([move(0, 0, 1, chunks=1), move(1, 1, 2, chunks=2)]) == {}
+
+
+def test_a_message_that_is_partly_replaced_does_not_go_on() -> None:
+    assert onward([move(0, 0, 1, chunks=2), move(1, 3, 1, first=1), move(2, 1, 2, chunks=2)]) == {}
+    assert onward([move(0, 0, 1, chunks=2), move(1, 3, 1, first=0), move(2, 1, 2, chunks=2)]) == {}
+
+
+def test_a_message_goes_on_once() -> None:
+    assert onward([move(0, 0, 1), move(1, 1, 2), move(2, 1, 3)]) == {0: 1}
+
+
+def test_a_sum_that_its_rank_adds_to_or_sends_later_is_kept() -> None:
+    transfers = [move(0, 0, 1, add=True), move(1, 1, 2), move(2, 3, 1, add=True), move(3, 1, 2)]
+    assert kept(transfers, set()) == {1}
+    replaced = [move(0, 0, 1, add=True), move(1, 1, 2), move(2, 3, 1), move(3, 1, 2)]
+    assert kept(replaced, set()) == set()
+    assert kept(replaced, {(1, BufferOffset("i", 0))}) == {3}

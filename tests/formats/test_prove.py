@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from collectives.formats import msccl
+from collectives.formats.program import SLOTS
 from collectives.formats.prove import Report, prove
 from collectives.schedule import ScheduleError
 from command import Capture, run
@@ -37,17 +38,16 @@ def test_a_deadlock_is_told_as_a_circle() -> None:
     assert first == "   0 | >r i0<1<   <-- waits for itself"
 
 
-def many_sends(count: int) -> str:
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 17])
+def test_the_slots_of_the_protocol_must_suffice(count: int, protocol: str) -> None:
     """Both GPUs send all they have before they receive."""
     steps = [*(do("s", f"i{c}") for c in range(count)), *(do("rrc", f"i{c}") for c in range(count))]
-    return xml("allreduce", count, [[(1, 1, 0, steps)], [(0, 0, 0, steps)]])
-
-
-def test_the_slots_of_the_protocol_must_suffice() -> None:
-    assert report(many_sends(2)).slots == 2
-    assert "deadlock with the 2 slots of Simple (3 suffice)" in fault(many_sends(3))[0]
-    assert report(many_sends(3).replace("Simple", "LL")).slots == 3
-    assert report(PROGRAMS["gather_ring"]).slots == 0
+    text = xml("allreduce", count, [[(1, 1, 0, steps)], [(0, 0, 0, steps)]], proto=protocol)
+    if count <= SLOTS[protocol]:
+        assert report(text).slots == count
+    else:
+        assert f"deadlock with the {SLOTS[protocol]} slots of {protocol} ({count} suffice)" in fault(text)[0]
 
 
 def test_a_race_names_both_steps_and_the_cell() -> None:
