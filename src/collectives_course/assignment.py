@@ -43,7 +43,7 @@ class AssignmentError(ValueError):
 
 
 class Facts(BaseModel):
-    """What ``assignment.yaml`` says. ``files``: those that a student edits; the first has the functions.
+    """The content of ``assignment.yaml``. ``files``: those that a student edits. The first has the functions.
 
     ``answers_follow_seed``: students hand in numbers that are right only for the seed of their starter.
     """
@@ -61,7 +61,7 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class Assignment:
-    """An assignment as it was read; ``variant(seed)`` gives the numbers that differ from course to course."""
+    """An assignment as it was read. ``variant(seed)`` gives the numbers that differ from course to course."""
 
     folder: Path
     facts: Facts
@@ -112,7 +112,7 @@ def _nearby(folder: Path) -> str:
 
 def _criteria(folder: Path) -> ModuleType:
     name = f"collectives_assignment_{folder.name.replace('-', '_')}"
-    # The folder as a package, so that criteria.py may import files beside it: ``from .truths import truth``.
+    # The folder as a package, so that criteria.py may import files next to it: ``from .truths import truth``.
     spec = importlib.util.spec_from_file_location(
         name, folder / "criteria.py", submodule_search_locations=[str(folder)]
     )

@@ -57,7 +57,7 @@ class GradeOne:
 
     @staticmethod
     def run(arguments: argparse.Namespace) -> int:
-        """Grade, print, write; return 1 if the grader itself failed at a criterion."""
+        """Grade, print, write. Return 1 if the grader itself failed at a criterion."""
         from collectives_course import assignment, grade, report
 
         read = assignment.read(arguments.assignment)
@@ -83,7 +83,7 @@ class GradeAll:
 
     @staticmethod
     def run(arguments: argparse.Namespace) -> int:
-        """Grade every submission, and sum the class up; return 1 if the grader itself failed at one."""
+        """Grade every submission, and sum the class up. Return 1 if the grader itself failed at one."""
         from collectives_course import assignment, grade, report, submission
 
         def progress(done: int, of: int, graded: "Grade") -> None:
@@ -178,7 +178,7 @@ def _write_notebook(read: "Assignment", arguments: argparse.Namespace) -> list[s
 
 
 def _ranked(row: dict[str, Any]) -> str:
-    """Return a row as the terminal shows it; text of a submission without what could control the terminal."""
+    """Return a row as the terminal shows it, with nothing in it that could control the terminal."""
     if row["score"] is None:
         return f"{'-':>5}  {'-':>7}  {line(row['submission'])}: {row['status']}, {line(row['message'])[:200]}"
     return f"{row['place']:>5}  {row['score']:>7.3f}  {line(row['submission'])}"

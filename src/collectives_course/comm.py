@@ -1,4 +1,4 @@
-"""What a student's rank calls, which the grader carries out and counts: messages, or collectives of a training run."""
+"""A student's connection to the other ranks: messages or collectives, which the grader carries out and counts."""
 
 import sys
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class Comm(BaseComm):
         self._question(op="send", to=self._peer(dst), array=_numbers(array))
 
     def recv(self, array: Array, src: int) -> None:
-        """Wait for the next message from rank ``src``; it replaces the array's values."""
+        """Wait for the next message from rank ``src``. It replaces the array's values."""
         array = _numbers(array)
         array[...] = self._question(op="recv", **_place(array, self._peer(src)))["array"]
 

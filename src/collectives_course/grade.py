@@ -44,7 +44,7 @@ def grade(
     secret: str = "",
     handed_in: HandedIn | None = None,
 ) -> Grade:
-    """Grade the submission in a folder; ``on_verdict`` gets each verdict as soon as there is one.
+    """Grade the submission in a folder. ``on_verdict`` gets each verdict as soon as there is one.
 
     The test data are drawn from ``secret``, a hexadecimal number that no rank sees; a new one, if it is empty.
     ``handed_in``: the folder's files, if they have been read already. The folder itself may be a link.
@@ -91,7 +91,7 @@ def _hexadecimal(secret: str) -> str:
 def or_ungraded(
     graded: Callable[[Path], Grade], assignment: Assignment, folder: Path, seed: int, sandboxed: bool
 ) -> Grade:
-    """Return what ``graded`` gives for a folder of a class; if the grader itself fails, a grade that says so."""
+    """Return what ``graded`` gives for a folder of a class, or a grade that says that the grader failed."""
     try:
         return graded(folder)
     except SandboxError:
@@ -169,7 +169,7 @@ def grade_class(
     sandboxed: bool = True,
     on_grade: Callable[[int, int, Grade], None] | None = None,
 ) -> list[Grade]:
-    """Grade every folder in ``folder``; returns the grades by name, and writes them and ``class.csv`` to ``output``.
+    """Grade every folder in ``folder``. Returns the grades by name, and writes them and ``class.csv`` to ``output``.
 
     A submission whose files, assignment, seed, sandbox and grader are those of a grade in ``output`` is not run again,
     so a run that was cut off goes on where it ended. ``on_grade`` gets how many are done, of how many, and the last

@@ -56,7 +56,7 @@ class Race:
 
 
 def race(seed: int, stream: int = 0) -> Race:
-    """Draw the race of a seed; another ``stream`` of the same seed is another race.
+    """Draw the race of a seed. Another ``stream`` of the same seed is another race.
 
     >>> race(3) == race(3), race(3) == race(4), race(3) == race(3, stream=1)
     (True, False, False)
@@ -119,7 +119,7 @@ def _reach(on: Race) -> float:
 
 @dataclass(frozen=True)
 class Standing:
-    """One size of a race: the bound, and the times of the library's algorithms, in seconds; the best one first."""
+    """One size of a race: the bound, and the times of the library's algorithms, in seconds, the best one first."""
 
     n: int
     bound: float
@@ -154,7 +154,7 @@ def ranking(
     sandboxed: bool = True,
     on_row: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """Rank the submissions, the folders of ``folder``; ``on_row`` gets the row of each as soon as there is one.
+    """Rank the submissions, the folders of ``folder``. ``on_row`` gets the row of each as soon as there is one.
 
     The keys of a row: place, submission, score, status, message, sizes, seed. All submissions run in the same race.
     Without a ``seed`` a new one is drawn; the rows have it, so that a run can be repeated.

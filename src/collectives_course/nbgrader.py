@@ -116,7 +116,7 @@ def export(assignment: Assignment, seed: int, course: str | Path) -> Path:
 
 
 def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Path) -> None:
-    """Write the notebook in place of the starter's files that its cells write; others stay next to it."""
+    """Write the notebook in place of the starter's files that its cells write. Others stay next to it."""
     import nbformat
 
     cells = [
@@ -133,7 +133,7 @@ def _write_notebook(assignment: Assignment, seed: int, handout: str, folder: Pat
 
 
 def _cell(identity: str, kind: str, text: str, **given: Any) -> Cell:
-    """Return a cell with metadata by version 3 of nbgrader's schema; ``kind``: "locked", "solution" or "grade"."""
+    """Return a cell with metadata by version 3 of nbgrader's schema. ``kind``: "locked", "solution" or "grade"."""
     chosen = {"grade": kind == "grade", "solution": kind == "solution", "locked": kind != "solution", "task": False}
     metadata = {"nbgrader": {"schema_version": 3, "grade_id": identity, **chosen, **given}}
     return {"cell_type": "markdown", "id": identity, "metadata": metadata, "source": text}

@@ -45,7 +45,7 @@ FORBIDDEN_EVENTS = (
 
 
 class ForbiddenError(PermissionError):
-    """The submission tried what it must not do. The sandbox prevents it anyway; this says so in words."""
+    """The submission tried what it must not do. The sandbox prevents it anyway. This says so in words."""
 
 
 Load = Callable[[str], ModuleType]
@@ -129,7 +129,7 @@ def _is_forbidden(error: BaseException | None) -> bool:
 
 
 def loader(folder: Path) -> Load:
-    """Return a function that imports a file of a folder, once; an import that failed fails again."""
+    """Return a function that imports a file of a folder, once. An import that failed fails again."""
     loaded: dict[str, ModuleType] = {}
 
     def load(file: str) -> ModuleType:
@@ -147,7 +147,7 @@ def loader(folder: Path) -> Load:
 
 
 def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
-    """Raise ForbiddenError for processes, sockets and files elsewhere from now on; what was tried is in the list."""
+    """Raise ForbiddenError for processes, sockets and files elsewhere from now on. What was tried is in the list."""
     tried: list[str] = []
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -170,7 +170,7 @@ def load_packages(names: list[str]) -> None:
 
 
 def forbid_distributed(tried: list[str]) -> None:
-    """Refuse the collectives of torch, if it is there. In a sandbox they would reach no other rank; this says so."""
+    """Refuse the collectives of torch, if it is there. In a sandbox they would reach no other rank. This says so."""
     module, every = sys.modules.get("torch.distributed"), sys.modules.get("torch.distributed.distributed_c10d")
     for name in (*getattr(every, "__all__", ()), "TCPStore", "FileStore", "HashStore"):
         if callable(getattr(module, name, None)) and not name.startswith("is_"):
@@ -191,7 +191,7 @@ def _refuse(what: str, tried: list[str]) -> None:
 
 
 def watcher(tried: list[str]) -> Watch:
-    """Print the stacks when the grader asks by SIGALRM; at the end, raise an error for what was tried and hushed up."""
+    """Print the stacks when the grader asks by SIGALRM. At the end, raise an error for what was tried and hushed up."""
 
     @contextmanager
     def watch() -> Iterator[None]:

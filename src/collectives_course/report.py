@@ -1,4 +1,4 @@
-"""A grade as JSON, for Gradescope, as text for a terminal and as a page; a class as a table and as a summary.
+"""A grade as JSON, for Gradescope, as text for a terminal and as a page, and a class as a table and as a summary.
 
 The page loads nothing. It has every criterion with its message, the marked grid, and the schedule to play. Its template
 ``report.html`` escapes all text, and its policy allows only the scripts whose digests it names.
@@ -143,7 +143,7 @@ def _test(place: int, verdict: Verdict) -> dict[str, Any]:
 
 
 def write(grade: Grade, folder: str | Path) -> list[Path]:
-    """Write ``results.json``, ``grade.html`` and ``grade.json``, each whole or not at all; returns their paths.
+    """Write ``results.json``, ``grade.html`` and ``grade.json``, each whole or not at all. Returns their paths.
 
     ``grade.json`` comes last: where it is, the others are.
     """
@@ -170,7 +170,7 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def terminal(grade: Grade) -> str:
-    """Return the report, as wide as the terminal but at most 100 columns; control characters are escaped.
+    """Return the report, as wide as the terminal but at most 100 columns. Control characters are escaped.
 
     >>> sums = Verdict("sum", "Every rank ends with the sum", "failed", 2.5, 5, "rank 1, element 0: got 3, expected 6")
     >>> print(terminal(Grade("ring", "Ring all-reduce", "alice", 7, (sums,))))
@@ -202,7 +202,7 @@ def _row(verdict: Verdict, width: int) -> str:
 
 
 def _wrapped(text: str, width: int, first: str = "") -> str:
-    """Wrap every line of a text; all but the first begin below the end of ``first``."""
+    """Wrap every line of a text. All but the first begin below the end of ``first``."""
     indent = " " * len(first)
     lines = [
         wrapped
@@ -295,7 +295,7 @@ def _rate(criterion: str, grades: list[Grade]) -> str:
 
 
 def html(grade: Grade) -> str:
-    """Return the grade as the text of an HTML file; schedules are playable if the repository's player is there."""
+    """Return the grade as the text of an HTML file. Schedules are playable if the repository's player is there."""
     grade = shown(grade)
     schedules = _schedules(grade) if all((STATIC / name).exists() for name in (*SCRIPTS, STYLE)) else {}
     scripts, styles = _player(schedules) if schedules else ([], [])
@@ -346,7 +346,7 @@ def _player(schedules: Schedules) -> tuple[list[str], list[str]]:
 
 
 def shown(grade: Grade) -> Grade:
-    r"""Return the grade with printable text and plain JSON values as details; no report may show another.
+    r"""Return the grade with printable text and plain JSON values as details. No report may show another.
 
     >>> shown(Grade("ring", "Ring", "mallory\x1b[2J", 1, ())).submission
     'mallory\\x1b[2J'

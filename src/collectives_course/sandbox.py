@@ -90,7 +90,7 @@ class SandboxError(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one process may use: bytes, numbers and seconds of processor time. ``packages``: what it may import."""
+    """Limits of one process: bytes, numbers and seconds of processor time. ``packages``: those that it may import."""
 
     memory: int = 1 << 30
     processes: int = 16
@@ -100,7 +100,7 @@ class Limits:
 
 
 def unavailable() -> str:
-    """Return the reason why submissions cannot be run in a sandbox here; empty if they can."""
+    """Return the reason why submissions cannot be run in a sandbox here, empty if they can."""
     if sys.platform != "linux":
         return f"bubblewrap needs Linux: got {platform.system()}"
     if shutil.which("bwrap") is None:
@@ -144,7 +144,7 @@ def _walls() -> list[str]:
 
 
 def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) -> list[str]:
-    """Return the command that starts a rank; ``fd`` is its connection to the grader, ``filter_fd`` has the filter.
+    """Return the command that starts a rank. ``fd`` is its connection to the grader, ``filter_fd`` has the filter.
 
     Where the machine runs out of memory, the kernel ends a rank first, not the grader.
     """
@@ -174,7 +174,7 @@ def command(folder: Path, limits: Limits, fd: int, user: int, filter_fd: int) ->
 
 
 def _become(user: int) -> list[str]:
-    """Return the command by which root becomes this user inside; another user is in a namespace of users already."""
+    """Return the command by which root becomes this user inside. Another user is in a namespace of users already."""
     if os.geteuid() != 0:
         return []
     ids = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
@@ -221,7 +221,7 @@ def bare_command(folder: Path, limits: Limits, fd: int) -> list[str]:
 
 
 class RankProcess:
-    """One rank of a submission. ``channel`` leads to it; `kill` ends it and everything that it has started."""
+    """One rank of a submission. ``channel`` leads to it. `kill` ends it and everything that it has started."""
 
     def __init__(self, folder: Path, limits: Limits, sandboxed: bool = True) -> None:
         self.user: BinaryIO | None = None
@@ -230,11 +230,11 @@ class RankProcess:
         with theirs, _filter() as filter_fd:
             if sandboxed:
                 number, self.user = _own_user() if os.geteuid() == 0 else (0, None)
-                typed = command(folder, limits, theirs.fileno(), number, filter_fd)
+                words = command(folder, limits, theirs.fileno(), number, filter_fd)
             else:
-                typed = bare_command(folder, limits, theirs.fileno())
+                words = bare_command(folder, limits, theirs.fileno())
             self.process = processes.ChildProcess(
-                typed,
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -270,14 +270,14 @@ class RankProcess:
             self.user.close()
 
     def _kill_inside(self) -> None:
-        """Kill the first process in the sandbox; the kernel then ends all others, and bubblewrap collects it."""
+        """Kill the first process in the sandbox. The kernel then ends all others, and bubblewrap collects it."""
         with suppress(psutil.Error, subprocess.TimeoutExpired):
             for first in psutil.Process(self.process.pid).children():
                 first.kill()
                 self.process.wait(END_SECONDS)
 
     def _usage(self) -> Used:
-        """Return what the rank uses; one that has ended uses nothing, and one without its first thread is ended."""
+        """Return what the rank uses. One that has ended uses nothing, and one without its first thread is ended."""
         try:
             with self.rank.oneshot():
                 times, status = self.rank.cpu_times(), self.rank.status()
@@ -289,7 +289,7 @@ class RankProcess:
             return self.channel.meter.last._replace(sleeps=False)
 
     def _read(self) -> None:
-        """Keep the end of what it prints; more than a limit ends it."""
+        """Keep the end of what it prints. More than a limit ends it."""
         pipe: Any = self.process.stdout
         with pipe, suppress(OSError, ValueError):
             while piece := os.read(pipe.fileno(), 1 << 16):
@@ -316,7 +316,7 @@ class RankProcess:
         return f": {(fatal or lines)[-1][:300]}" if lines else ""
 
     def _stack(self, file: str) -> int:
-        """Ask the rank by a signal at which line of the submission's file it is; 0 if it does not say."""
+        """Ask the rank by a signal at which line of the submission's file it is, 0 if it does not say."""
         with suppress(psutil.Error):
             self.rank.send_signal(signal.SIGALRM)
         end = time.monotonic() + STACK_SECONDS
@@ -333,7 +333,7 @@ class RankProcess:
 
 
 def _told(file: str) -> str:
-    """Return the text of a file of the kernel; empty where there is none, as for a process that has ended."""
+    """Return the text of a file of the kernel, empty where there is none, as for a process that has ended."""
     try:
         return Path(file).read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What criteria about schedules share: a submission's schedules, refused where they are too large, proved, simulated.
+"""Functions for criteria about schedules: a submission's schedules are refused if too large, proved and simulated.
 
 A student's schedule is data from outside. Its size is checked before anything is done with it.
 """
@@ -25,7 +25,7 @@ MAX_PLAYER_RANKS, MAX_PLAYER_MOVED = 16, 4096
 def schedules(
     submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]]
 ) -> Iterator[tuple[str, Schedule]]:
-    """Yield each case's all-reduce schedule and call as text; a case is a number of ranks and the arguments.
+    """Yield each case's all-reduce schedule and call as text. A case is a number of ranks and the arguments.
 
     Raises Failed for another value, another collective, another number of ranks, and for more cells or moved chunks
     than a proof is made for. What the caller does with a schedule, its proof for example, counts as the submission's
@@ -73,7 +73,7 @@ def _count(number: int) -> str:
 
 
 def moved(schedule: Schedule) -> float:
-    """Count the chunks that move in all steps; in floating point, because counts may be anything yet.
+    """Count the chunks that move in all steps, in floating point because counts may be anything yet.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> moved(ALGORITHMS["all_reduce", "ring"](4))
@@ -104,7 +104,7 @@ def failed(call: str, schedule: Schedule, error: ScheduleError) -> Failed:
 
 
 def player_details(call: str, schedule: Schedule) -> dict[str, Any]:
-    """Return what a report needs to play the schedule; nothing if it is too large or names ranks that are not."""
+    """Return what a report needs to play the schedule, nothing if it is too large or names ranks that are not."""
     if schedule.p > MAX_PLAYER_RANKS or moved(schedule) > MAX_PLAYER_MOVED or not _is_possible(schedule):
         return {}
     from collectives.figures.player import player_data  # imports matplotlib
@@ -124,7 +124,7 @@ def _is_possible(schedule: Schedule) -> bool:
 def prove_each(
     submission: Submission, function: str, cases: Iterable[tuple[int, tuple[Any, ...]]], one_port: bool = False
 ) -> None:
-    """Prove all cases' schedules; raise what the first wrong one gives, with half the share of the right ones."""
+    """Prove all cases' schedules. Raise what the first wrong one gives, with half the share of the right ones."""
     cases = list(cases)
     wrong, first = 0, None
     for call, schedule in schedules(submission, function, cases):

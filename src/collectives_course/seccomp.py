@@ -91,18 +91,18 @@ def program(machine: str = "") -> bytes:
     code += _with_argument(CLONE[table], 0, _if(ANY_BIT, CLONE_THREAD, ALLOW), REFUSE)
     code += _with_argument(MMAP[table], 3, _if(ANY_BIT, MAP_SHARED, REFUSE), ALLOW)
     code += _with_argument(MADVISE[table], 2, _if(AT_LEAST, MADV_COLD, REFUSE), ALLOW)
-    # The C library then looks again at what it waits for, as it does when a thread has ended meanwhile.
+    # The C library then looks again at what it waits for, as it does when a thread has ended.
     code += _with_argument(FUTEX[table], 1, _if(ANY_BIT, FUTEX_PRIVATE, ALLOW), FAIL | errno.EAGAIN)
     return b"".join(struct.pack("<HBBI", *each) for each in [*code, (RETURN, 0, 0, REFUSE)])
 
 
 def _if(test: int, value: int, verdict: int) -> list[Instruction]:
-    """Return the verdict where the test holds; else go on."""
+    """Return the verdict where the test holds, else go on."""
     return [(test, 0, 1, value), (RETURN, 0, 0, verdict)]
 
 
 def _if_any(values: Iterable[int], verdict: int) -> list[Instruction]:
-    """Return the verdict where what was loaded is one of the values; else go on."""
+    """Return the verdict where what was loaded is one of the values, else go on."""
     return [each for value in values for each in _if(EQUAL, value, verdict)]
 
 

@@ -1,4 +1,4 @@
-"""What a student has handed in, and what an assignment's criteria.py checks it with.
+"""A submission: the files that a student has handed in, and the functions with which criteria.py checks them.
 
 A student may change a folder while it is read. So a file is opened once, no link on the way to it is followed, and what
 was read is all that is looked at from then on.
@@ -37,7 +37,7 @@ class SubmissionError(ValueError):
 
 @dataclass(frozen=True)
 class HandedIn:
-    """The files of a submission as they were read; or ``problem``, why they cannot be graded."""
+    """The files of a submission as they were read, or ``problem``, why they cannot be graded."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     problem: str = ""
@@ -113,7 +113,7 @@ def _open(folder: Path, name: str) -> int:
 
 @dataclass
 class Submission:
-    """What a check sees of a submission: functions that run it, each rank in a sandbox of its own.
+    """A submission as a check sees it: functions that run it, each rank in its own sandbox.
 
     ``variant`` has the numbers that the assignment's seed gives; ``file`` and those around it may show them. The data
     of tests come from ``random``, whose secret no rank sees: the same data for the same secret. ``limit``: the seconds
@@ -143,7 +143,7 @@ class Submission:
         file: str = "",
         **more: Any,
     ) -> RunResult:
-        """Call a function on as many ranks as there are lists of arguments; a Comm goes before the arguments.
+        """Call a function on as many ranks as there are lists of arguments. A Comm goes before the arguments.
 
         Raises an `EndedError` for a deadlock, an error or a rank that does not end. Run nothing more after that.
         """
@@ -152,7 +152,7 @@ class Submission:
         return playing.run(call, [list(each) for each in arguments])
 
     def call(self, function: str, *arguments: Any, file: str = "") -> Any:
-        """Call a function in one process, without a Comm; returns its value, a `Schedule` too."""
+        """Call a function in one process, without a Comm, and return its value, a `Schedule` too."""
         (process,) = self.ranks(1)
         playing = World([process.channel], Network(), self.limit, file or self.file, self.limits.memory)
         return playing.run(function, [list(arguments)], alone=True).values[0]
@@ -198,7 +198,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class Criterion:
-    """``check`` raises `Failed` with a message that teaches, or returns; ``text`` is for the student.
+    """``check`` raises `Failed` with a message that teaches, or returns. ``text`` is for the student.
 
     Any other error of a check is the grader's fault, and the criterion counts as not graded. A check therefore reads
     what the submission returned within `reading`, or looks at its type first.
@@ -219,7 +219,7 @@ def random_buffers(submission: Submission, p: int, n: int) -> list[NDArray[np.fl
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Raise Failed for errors within, as the fault of the value that the submission returned; ``what`` names it."""
+    """Raise Failed for errors within, as the fault of the value that the submission returned. ``what`` names it."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -227,7 +227,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def check_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, argument: int = 0) -> None:
-    """Raise Failed unless this argument of every rank is as expected now; names the first wrong rank and element.
+    """Raise Failed unless this argument of every rank is as expected now. Names the first wrong rank and element.
 
     Whole numbers are compared exactly: of large ones the tolerance of floats would hide what rounding has lost.
     """
@@ -243,12 +243,12 @@ def check_equal(result: RunResult, expected: Sequence[NDArray[Any]], what: str, 
 
 def check_bounds(submission: Submission, n: int, p: int) -> None:
     """Raise Failed, with half of the points, unless ``bounds(n, p)`` cuts n elements evenly, larger chunks first."""
-    told = submission.call("bounds", n, p)
-    found = told.tolist() if isinstance(told, np.ndarray) else told
+    returned = submission.call("bounds", n, p)
+    found = returned.tolist() if isinstance(returned, np.ndarray) else returned
     small, larger = divmod(n, p)
     wanted = [chunk * small + min(chunk, larger) for chunk in range(p + 1)]
     if not isinstance(found, list) or not all(isinstance(each, int) for each in found) or found != wanted:
-        raise Failed(f"bounds({n}, {p}): got {told!r:.80}, expected {wanted}: larger chunks first", share=0.5)
+        raise Failed(f"bounds({n}, {p}): got {returned!r:.80}, expected {wanted}: larger chunks first", share=0.5)
 
 
 def all_equal(result: RunResult, what: str, argument: int = 0) -> None:

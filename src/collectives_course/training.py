@@ -2,7 +2,7 @@
 
 A rank's clock goes on when it computes a layer and when it waits for a collective. The network carries one collective
 after another, each when all ranks have started it: alpha + beta * bytes. Which layers a rank computes, in which order,
-is known before; the factor of a layer's gradient is told when its computing has ended.
+is known before; the rank learns the factor of a layer's gradient when its computing has ended.
 
 The model has layers with tanh between them, and is trained by plain gradient descent. The loss of a sample is half the
 square of the distance to its target. Everything is float64.
@@ -153,7 +153,7 @@ class TrainingWorld(World):
         return self.computations[rank.number][done - 1].step if done else -1
 
     def _check_same(self, rank: Rank, number: int, found: Collective) -> None:
-        """Note a new collective; raise Failed if other ranks have started another in its place."""
+        """Note a new collective. Raise Failed if other ranks have started another in its place."""
         if number == len(self.collectives):
             self.collectives.append(found)
             return
@@ -284,7 +284,7 @@ class Model:
         return [self.parameters[index].nbytes for index in self.trained]
 
     def gradient(self, step: int, shards: Sequence[Shard]) -> list[Array]:
-        """Return the gradient of the batch's mean loss; zeros for parameters that are frozen."""
+        """Return the gradient of the batch's mean loss, zeros for parameters that are frozen."""
         total = [np.zeros_like(each) for each in self.parameters]
         for shard in shards:
             self._add(step, shard, total)
@@ -331,7 +331,7 @@ class Model:
 
 
 def greedy(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Put parameters, the last first, into buckets of at most ``most`` bytes; a larger one has its own.
+    """Put parameters, the last first, into buckets of at most ``most`` bytes. A larger one has its own.
 
     >>> greedy([50, 10, 40, 30, 200], 100)
     [[4], [3, 2, 1], [0]]

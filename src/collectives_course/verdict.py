@@ -97,12 +97,12 @@ class Grade:
 
     @property
     def percent(self) -> float | None:
-        """Return the points per hundred; None if a criterion is not graded, because its points are then unknown."""
+        """Return the points per hundred, or None if a criterion is not graded, because its points are then unknown."""
         return None if self.ungraded or not self.of else 100 * self.points / self.of
 
 
 def printable(text: str) -> str:
-    r"""Escape a text's control, format and surrogate characters; line breaks stay, tabs become spaces.
+    r"""Escape a text's control, format and surrogate characters. Line breaks stay, tabs become spaces.
 
     >>> printable("expected\t10\r\ngot\x1b[32m 10")
     'expected        10\ngot\\x1b[32m 10'

@@ -54,7 +54,7 @@ class Connection:
         return "the other end has gone"
 
     def send(self, value: Any) -> None:
-        """Send a value; what the socket does not take now goes with `flush`."""
+        """Send a value. What the socket does not take now goes with `flush`."""
         self.send_frame(pack(value))
 
     def send_frame(self, frame: bytes) -> None:

@@ -4,7 +4,7 @@ Time is simulated, so that every run gives the same: a message of m bytes takes 
 port carries one outgoing and one incoming message at a time, and computing takes no time. With small buffers a send
 returns when its message has been received; otherwise at once.
 
-A rank is charged for what it computes, and for what it sleeps in its turn, however often it asks something meanwhile.
+A rank is charged for what it computes, and for what it sleeps in its turn, however often it asks something in between.
 Its waits for a processor, for a message or for the grader are free, so a busy machine gives the same verdict as an idle
 one. In a criterion a rank may compute for ``limit`` seconds, less what all ranks have slept.
 """
@@ -34,7 +34,7 @@ Array = NDArray[Any]
 
 
 class Used(NamedTuple):
-    """Of a rank: seconds computed, whether it sleeps now, bytes of its own, and seconds waited for a processor."""
+    """The use of a rank: seconds computed, whether it sleeps now, its own bytes, and seconds waited for a processor."""
 
     computed: float
     sleeps: bool
@@ -51,7 +51,7 @@ def by_clock() -> Used:
 
 
 class UsageMeter:
-    """``usage`` tells what a rank uses, ``last`` is the last answer; ``spent``, ``slept``, ``waited``: seconds so far.
+    """``usage`` tells what a rank uses, ``last`` is the last answer. ``spent``, ``slept``, ``waited``: seconds so far.
 
     What a rank has slept is part of what it has spent. What it has waited for a processor is not.
     """
@@ -66,7 +66,7 @@ class UsageMeter:
         self.count(self.usage())
 
     def count(self, used: Used, is_its_turn: bool = False) -> None:
-        """Count the time since the last look, by what ``usage`` told now; sleep counts only in the rank's turn.
+        """Count the time since the last look, by the ``used`` of now. Sleep counts only in the rank's turn.
 
         A look that comes late, because the grader itself waited for a processor, counts no more sleep than one in time.
         """
@@ -99,7 +99,7 @@ class Channel(wire.Connection):
 
 
 class Sent(NamedTuple):
-    """One message, as it went over the wire; times in seconds of the simulated clock."""
+    """One message, as it went over the wire, with times in seconds of the simulated clock."""
 
     src: int
     dst: int
@@ -110,7 +110,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """What a message costs, and whether a send waits for its receiver (small buffers). ``late``: start of each rank."""
+    """The cost of a message, and whether a send waits for its receiver. ``late``: when each rank starts, in seconds."""
 
     alpha: float = 1e-6
     beta: float = 1e-9
@@ -120,7 +120,7 @@ class Network:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of one call on all ranks."""
+    """The result of one call on all ranks."""
 
     values: list[Any]
     arguments: list[list[Any]]
@@ -153,7 +153,7 @@ class Post:
 
 @dataclass
 class Rank:
-    """What the grader knows of one rank: its clock, and what it waits for."""
+    """The grader's view of one rank: its clock, and what it waits for."""
 
     number: int
     channel: Channel
@@ -195,7 +195,7 @@ Handler = Callable[[Rank, dict[str, Any]], None]
 
 @dataclass
 class World:
-    """One call on all ranks. ``run`` runs it; subclasses may have other ``handlers`` of questions.
+    """One call on all ranks. ``run`` runs it. Subclasses may have other ``handlers`` of questions.
 
     ``comm``: the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
     """
@@ -225,7 +225,7 @@ class World:
         self.sent: list[Sent] = []
 
     def run(self, call: str, arguments: Sequence[list[Any]], alone: bool = False) -> RunResult:
-        """Call a function of the submission on every rank, with that rank's arguments; ``alone``: without a Comm.
+        """Call a function of the submission on every rank, with that rank's arguments. ``alone``: without a Comm.
 
         Raises an `EndedError` that says how it went wrong: a deadlock, an error, a rank that is silent.
         """
@@ -464,12 +464,12 @@ class World:
 
 
 def _kind(value: Any) -> str:
-    """Describe the shape and dtype of an array; empty for what is none."""
+    """Describe the shape and dtype of an array, empty for what is none."""
     return f"shape {value.shape} of {value.dtype}" if isinstance(value, np.ndarray) else ""
 
 
 def stuck(ranks: Sequence[Rank]) -> list[Rank]:
-    """Return all ranks that wait for another, if none of them can go on; otherwise none."""
+    """Return all ranks that wait for another, if none of them can go on, else none."""
     return [] if any(rank.has_turn for rank in ranks) else [rank for rank in ranks if rank.waits]
 
 
