@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives.torch_backend
-from collectives.bench.statistics import median_interval
+from collectives.statistics import median_interval
 
 WARMUPS = 5
 

@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from collectives.bench import DTYPES, OPS, Settings, check_here
 from collectives.bench import bench as measured
 from collectives.bench.measure import BLOCK, reduced, values
-from collectives.bench.statistics import covered, median_interval
 from collectives.contracts import CONTRACTS, ROOTED
 from collectives.errors import explain
 from collectives.launch import launch
+from collectives.statistics import covered, median_interval
 from command import Capture, run
 from places import TASKS
 from sweep import each

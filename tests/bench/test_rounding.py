@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from collectives import rounding
 from collectives.algorithms import build
 from collectives.backends.coding import decode, encode
 from collectives.backends.coding import rounded as rounded_to_wire
-from collectives.bench import rounding
-from collectives.bench.rounding import measure, rounded, samples, total
+from collectives.rounding import measure, rounded, samples, total
 from collectives.summation import summation
 from collectives.wire import WIRES
 from command import Capture, run

@@ -10,7 +10,7 @@ from statistics import median
 import pandas as pd
 import pytest
 
-from collectives.bench.statistics import covered
+from collectives.statistics import covered
 from collectives_book import nccl_formulas as formula
 from collectives_book.measured_machines import comparison, predictions, samples
 from collectives_book.measured_machines.samples import Run, nanoseconds, read_archive

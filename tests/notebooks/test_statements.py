@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from collectives.bench.statistics import median_interval
+from collectives.statistics import median_interval
 from collectives_book.figures import statements
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import distributed as dist
 
 import collectives
+from collectives import rounding
 from collectives.algorithms import build, executable, names
 from collectives.backends import Call, backend
 from collectives.backends.p2p.batches import execute_in_batches
@@ -23,7 +24,7 @@ from collectives.backends.p2p.communicator import communicator
 from collectives.backends.p2p.compile import plan
 from collectives.backends.p2p.execute import execute
 from collectives.backends.p2p.program import Plan
-from collectives.bench import DTYPES, rounding
+from collectives.bench import DTYPES
 from collectives.bench.measure import OPS, reduced, values
 from collectives.interpret import apply
 from collectives.schedule import Schedule

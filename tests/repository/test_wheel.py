@@ -35,7 +35,11 @@ COMMANDS = {
     },
     "synthesis": {"synthesize all_gather --machine dgx1 --steps 2": "step | rank 0"},
     "cluster": {"cluster --hosts 2 -- hostname": "host1"},
-    "run": {f"{BENCH} p2p gloo": "gloo", "calibrate --repetitions 2": "network: {", "error all_reduce ring -p 4": ""},
+    "run": {
+        f"{BENCH} p2p gloo": "gloo",
+        "calibrate --repetitions 2": "network: {",
+        "error all_reduce ring/mxint8": "-",
+    },
     "experiments": {"show broadcast two_tree -p 5 --svg picture": "", RUN: ""},
     "course": {f"handout {RING} --output starter": "", f"grade {RING} {RING}/reference --unsafe": "100 / 100"},
     "backends": {f"{BENCH} mpi": "mpi"},
@@ -114,6 +118,7 @@ def test_numpy_alone(here: Installed) -> None:
     assert found.endswith("Rows\n")
     assert "two_tree" in here.collectives("list")
     assert "counted" in here.collectives("verify all_reduce ring -p 5")
+    assert "two_tree" in here.collectives("error all_reduce -p 5")
     assert "+0<4" in here.collectives("show all_reduce ring -p 5")
     assert "<algo" in here.collectives("export all_reduce ring -p 4 --to msccl")
     (here.folder / "job.log").write_text("n1:7:7 [0] NCCL INFO comm 0x1 rank 0 nranks 2\n")
@@ -123,7 +128,7 @@ def test_numpy_alone(here: Installed) -> None:
     install = "which is not installed: pip install 'collective-communication"
     asked = "synthesize all_gather --machine dgx1 --steps 2"
     assert f"synthesize needs yaml, {install}[synthesis]'" in here.collectives(asked, code=2)
-    assert f"bench needs pydantic, {install}[run]'" in here.collectives("bench", code=2)
+    assert f"bench needs psutil, {install}[run]'" in here.collectives("bench", code=2)
 
 
 @pytest.mark.parametrize("extra", COMMANDS)

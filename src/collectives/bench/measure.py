@@ -23,9 +23,9 @@ from collectives.backends import Backend, Call, Performed, backend, named
 from collectives.backends.exchange import everyones
 from collectives.bench.results import record, variables
 from collectives.bench.settings import DTYPES, WHOLE, Row, Settings
-from collectives.bench.statistics import interval_us, median_interval, microseconds
 from collectives.bounds import algbw, busbw
 from collectives.schedule import Ints, parts
+from collectives.statistics import interval_us, median_interval, microseconds
 from collectives.wire import bytes_on_wire, split
 
 T = TypeVar("T")

@@ -155,7 +155,7 @@ def _error_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _error(arguments: argparse.Namespace) -> None:
     """Print a row for the algorithm, or for every one of the collective."""
-    from collectives.bench.rounding import REDUCING, measure, samples
+    from collectives.rounding import REDUCING, measure, samples
 
     with limited(arguments, [arguments.algorithm]):
         if arguments.algorithm is not None:

@@ -14,7 +14,7 @@ from collectives import units
 from collectives.algorithms import ALGORITHMS, build, variants
 from collectives.cli import TIMEOUT, Verb, add_json, limit, out, out_row, size, whole
 from collectives.cli.schedules import add_schedule, built, limited, refuse, write
-from collectives.formats import msccl, teccl
+from collectives.formats import msccl
 from collectives.formats.others import ANY, COLLECTIVES, Time, goal, known, loggp, nvls, tuner
 from collectives.formats.program import SLOTS
 from collectives.formats.prove import Report, prove
@@ -209,6 +209,8 @@ def _program(data: bytes, row: Row) -> Row:
 
 def _flows(data: bytes, row: Row) -> Row:
     """Prove a schedule of TE-CCL; ``row`` gets its collective and ranks even if it is wrong."""
+    from collectives.formats import teccl
+
     flows = teccl.read(data)
     row |= {"collective": flows.collective, "ranks": len(flows.gpus), "gpus": runs(flows.gpus)}
     row |= {"switches": list(flows.switches), "epochs": flows.epochs, "flows": len(flows.hops)}

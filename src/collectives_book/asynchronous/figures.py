@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from collectives.algorithms import Mark
-from collectives.bench.statistics import median_interval
 from collectives.figures.style import Picture, Theme
+from collectives.statistics import median_interval
 from collectives.units import duration
 from collectives_book.figures import kit, statements
 from collectives_book.figures.statements import Row, Rows

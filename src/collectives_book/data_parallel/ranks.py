@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from collectives.backends import backend
 from collectives.bench.measure import gathered, report_rows
 from collectives.bench.settings import Row
-from collectives.bench.statistics import interval_us, microseconds
+from collectives.statistics import interval_us, microseconds
 from collectives_book.data_parallel.training import Replicas, State, Step, Training, alone, joined, step, train
 from collectives_book.digits import Samples, accuracy, digits
 

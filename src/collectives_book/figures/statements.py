@@ -8,7 +8,7 @@ than `FEWEST` samples always tie.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from collectives.bench.statistics import covered, median_interval, percent
+from collectives.statistics import covered, median_interval, percent
 from collectives.units import duration
 
 # Samples of a row that can win. With three each, the intervals of two equal series are apart in one of ten pairs; with

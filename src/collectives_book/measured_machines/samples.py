@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.bench.statistics import covered, median_interval
 from collectives.files import replace
+from collectives.statistics import covered, median_interval
 
 REPOSITORY, COMMIT = "HLC-Lab/pico", "413bc5d0f98f8c45a99926cb4b68d22824d968ab"
 TABLE = Path(__file__).resolve().parents[3] / "experiments" / "results" / "reference" / "measured-machines"

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from collectives.algorithms import Mark
-from collectives.bench.statistics import median_interval
 from collectives.figures.style import Picture, Theme
+from collectives.statistics import median_interval
 from collectives.units import format_bytes
 from collectives_book.figures import kit, measured
 from collectives_book.figures.kit import Rows

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from collectives.backends import Backend, backend
 from collectives.bench.measure import gathered, report_rows, sent_bytes
 from collectives.bench.settings import Row
-from collectives.bench.statistics import interval_us, microseconds
 from collectives.simulator.overlap import REDUCE, Activity, computing
+from collectives.statistics import interval_us, microseconds
 from collectives_book.overlap.hooks import NOTHING, Hook, RecordingHook, hook_of
 from collectives_book.overlap.layers import Stack
 

@@ -21,7 +21,7 @@ from torch.optim import SGD
 
 from collectives.algorithms import build
 from collectives.backends.coding import rounded
-from collectives.bench.rounding import total
+from collectives.rounding import total
 from collectives_book.digits import shard
 from collectives_book.rounded_training.comparison import Variant
 from collectives_book.rounded_training.models import Batch, Task, loss

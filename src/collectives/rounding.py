@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.bench.statistics import median_interval
 from collectives.errors import unknown
 from collectives.schedule import Schedule, owner
+from collectives.statistics import median_interval
 from collectives.summation import ROUNDINGS, Summation, Terms, bound, summation
 
 Floats = NDArray[Any]
