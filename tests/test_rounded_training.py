@@ -179,21 +179,6 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert [*read(table)[KEY].itertuples(index=False, name=None)] == [case.key for case in rows.cases()]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a,b\n", "heading of odd.csv: got a,b, expected model,workers"),
-        (",".join(COLUMNS) + "\nperceptron,8\n", "line 2 of odd.csv: got 'perceptron,8', expected model"),
-        (",".join(COLUMNS) + "\nperceptron,eight,ring,float32,0,0,0.5,0.9,0.5\n", "got 'perceptron,eight,ring"),
-        (",".join(COLUMNS) + "\nperceptron,8,ring,float32,0,0,0.5,0.9,0.5,0\n", "got 'perceptron,8,ring"),
-    ],
-)
-def test_an_odd_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "odd.csv").write_text(text)
-    with pytest.raises(ValueError, match=said):
-        read(tmp_path / "odd.csv")
-
-
 def invented(change: Callable[[Variant, int], float]) -> Rows:
     """A table of five seeds, in which a variant adds this to the loss of a seed."""
     trainings = [

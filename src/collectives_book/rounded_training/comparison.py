@@ -7,7 +7,6 @@ by chance. This module needs no torch.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,19 +71,9 @@ VARIANTS = (
 
 
 def read(path: Path = TABLE) -> Rows:
-    """Return the rows of a table. Raises ValueError for an unexpected header or an invalid line, with its number."""
-    with path.open(encoding="utf8", newline="") as file:
-        heading, *lines = csv.reader(file)
-    if heading != [*COLUMNS]:
-        raise ValueError(f"heading of {path.name}: got {','.join(heading)[:60]}, expected {','.join(COLUMNS)}")
-    rows = []
-    for at, line in enumerate(lines, 2):
-        try:
-            rows.append([kind(value) for kind, value in zip(COLUMNS.values(), line, strict=True)])
-        except ValueError:
-            got = ",".join(line)[:60]
-            raise ValueError(f"line {at} of {path.name}: got {got!r}, expected {','.join(COLUMNS)}") from None
-    return pd.DataFrame(rows, columns=[*COLUMNS]).assign(algorithm=lambda table: table.algorithm.map(current_name))
+    """Return the rows of a table. Raises ValueError for a value of another type, KeyError without a column."""
+    table = pd.read_csv(path, dtype=COLUMNS)[[*COLUMNS]]
+    return table.assign(algorithm=table.algorithm.map(current_name))
 
 
 def differences(rows: Rows, of: str = "loss", other: Variant = BASELINE) -> Rows:

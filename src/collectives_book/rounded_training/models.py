@@ -1,4 +1,4 @@
-"""What is trained: the perceptron that reads digits, and a small transformer that continues Python's help texts.
+"""Models to train: the perceptron that reads digits, and a small transformer that continues Python's help texts.
 
 Both draw their weights and their batches from a seed alone, so that two runs with one seed differ in nothing but the
 variant in which gradients are summed.
@@ -41,7 +41,7 @@ class Task(NamedTuple):
 
 
 def of_digits(seed: int) -> Iterator[Batch]:
-    """Batches of images and their digits, all of one size: the last images of an epoch's order are left out.
+    """Yield batches of images and their digits, all of one size. The last images of an epoch are left out.
 
     >>> [images.shape[0] for (images, _), _ in zip(of_digits(0), range(12))] == [DIGITS] * 12
     True
@@ -54,7 +54,7 @@ def of_digits(seed: int) -> Iterator[Batch]:
 
 @cache
 def text() -> tuple[torch.Tensor, torch.Tensor]:
-    """Python's help texts as numbers of characters, to learn from and to test with; other characters are left out.
+    """Return Python's help texts as numbers of characters, to learn from and to test with, without other characters.
 
     The texts come with Python (``pydoc_data.topics``), in the order of their names; another Python has others.
 
@@ -72,7 +72,7 @@ def text() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def of_text(seed: int) -> Iterator[Batch]:
-    """Batches of windows at random places in the text, and of the same windows one symbol further on."""
+    """Yield batches of windows at random places in the text, and of the same windows one symbol further on."""
     learned, places = text()[0], torch.Generator().manual_seed(seed)
     while True:
         yield _windows(learned, torch.randint(len(learned) - CONTEXT, (WINDOWS,), generator=places))
@@ -93,7 +93,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The output for input of shape (windows, CONTEXT, WIDTH)."""
+        """Return the output for input of shape (windows, CONTEXT, WIDTH)."""
         qkv = self.qkv(self.norm1(hidden)).unflatten(-1, (3, HEADS, WIDTH // HEADS))
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         mask = torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1)
@@ -113,13 +113,13 @@ class Transformer(nn.Module):
         self.layers = nn.Sequential(*(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, TOKENS))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The logits; those of a position depend on the tokens up to it."""
+        """Return the logits; those of a position depend on the tokens up to it."""
         logits: torch.Tensor = self.layers(self.embedding(tokens) + self.positions)
         return logits
 
 
 def transformer(seed: int) -> nn.Module:
-    """A new model; the same numbers for the same seed.
+    """Make a model; the same numbers for the same seed.
 
     >>> sum(parameter.numel() for parameter in transformer(0).parameters())
     67488
@@ -130,12 +130,12 @@ def transformer(seed: int) -> nn.Module:
 
 
 def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean cross entropy of logits and target classes."""
+    """Return the mean cross entropy of logits and target classes."""
     return cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
 def held_out_loss(model: nn.Module) -> float:
-    """The loss on the text that was not learned from, in windows side by side."""
+    """Return the loss on the text that was not learned from, in windows side by side."""
     tested = text()[1]
     symbols, following = _windows(tested, torch.arange(0, len(tested) - CONTEXT, CONTEXT))
     with torch.no_grad():

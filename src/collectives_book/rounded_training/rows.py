@@ -7,14 +7,13 @@ on the same kind of processor give the same rows.
 
 from __future__ import annotations
 
-import csv
 import sys
-from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from collectives_book.rounded_training.comparison import COLUMNS, KEY, TABLE, VARIANTS, Variant, read
@@ -64,19 +63,14 @@ def main(to: Path = TABLE) -> None:
     unfinished = to.with_name(f"unfinished-{to.name}")
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     if not unfinished.exists():
-        _append(unfinished, COLUMNS)
+        pd.DataFrame(columns=[*COLUMNS]).to_csv(unfinished, index=False)
     there = {*read(unfinished)[KEY].itertuples(index=False, name=None)}
     for case in cases():
         if case.key not in there:
             row = trained(case)
-            _append(unfinished, row)
+            pd.DataFrame([row]).to_csv(unfinished, mode="a", header=False, index=False)
             print(*row[:8], file=sys.stderr, flush=True)
     unfinished.replace(to)
-
-
-def _append(to: Path, row: Iterable[object]) -> None:
-    with to.open("a", encoding="utf8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerow(row)
 
 
 if __name__ == "__main__":

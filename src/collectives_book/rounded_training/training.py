@@ -34,7 +34,7 @@ Feed = Callable[[str, torch.Tensor, torch.Tensor], Batch]
 
 
 def train(task: Task, seed: int, variant: Variant, p: int, feed: Feed | None = None) -> tuple[list[float], nn.Module]:
-    """The loss of every step of p workers, each on its whole batch before the step, and the model they end with.
+    """Train p workers; return the loss of each step, on its whole batch before the step, and the model.
 
     Raises ValueError where a batch cannot be cut into p shards of one size. Cost: on one core about 10 ms a step of the
     perceptron and 50 ms of the transformer.
@@ -59,7 +59,7 @@ def train(task: Task, seed: int, variant: Variant, p: int, feed: Feed | None = N
 
 
 def of_shards(model: nn.Module, batch: Batch, p: int) -> Batch:
-    """The loss of each of p shards, of shape (p,), and its gradient, (p, parameters): all workers' in one go."""
+    """Return the loss of each of p shards, of shape (p,), and its gradient, (p, parameters)."""
     if len(batch[0]) % p:
         raise ValueError(f"samples of a batch on {p} workers: got {len(batch[0])}, expected a multiple of {p}")
     which = torch.stack([shard(torch.arange(len(batch[0])), rank, p) for rank in range(p)])
@@ -74,7 +74,7 @@ def of_shards(model: nn.Module, batch: Batch, p: int) -> Batch:
 
 
 def fed_back(wire: str, gradients: torch.Tensor, residual: torch.Tensor) -> Batch:
-    """What workers send for their gradients and what they kept back so far, and what they keep back now.
+    """Return what workers send for their gradients and their residuals, and the residuals that remain.
 
     Sent and kept add up to what there was, exactly: the values of a wire are near enough for their difference to be a
     float32.
@@ -85,7 +85,7 @@ def fed_back(wire: str, gradients: torch.Tensor, residual: torch.Tensor) -> Batc
 
 
 def averaging(variant: Variant, p: int, feed: Feed = fed_back) -> Mean:
-    """A function from the gradients of p workers, (p, n), to their mean as the workers compute it, (n,).
+    """Return a function from the gradients of p workers, (p, n), to their mean as the workers compute it, (n,).
 
     It remembers what each worker keeps back. Raises ValueError for an algorithm, a wire or a dtype that is unknown.
     """
