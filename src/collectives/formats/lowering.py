@@ -55,6 +55,11 @@ class Transfer(NamedTuple):
     add: bool
 
     @property
+    def end(self) -> tuple[BufferOffset, BufferOffset]:
+        """Return the cells of the sender and of the receiver after the last ones."""
+        return self.source.behind(self.chunks), self.target.behind(self.chunks)
+
+    @property
     def reads(self) -> list[Cell]:
         """Return the cells of the sender."""
         return _cells(self.src, self.source, self.chunks)
@@ -66,7 +71,7 @@ class Transfer(NamedTuple):
 
 
 def _cells(rank: int, place: BufferOffset, count: int) -> list[Cell]:
-    return [(rank, BufferOffset(place.buffer, place.offset + j)) for j in range(count)]
+    return [(rank, place.behind(j)) for j in range(count)]
 
 
 def by_step(transfers: list[Transfer]) -> list[list[int]]:
@@ -339,69 +344,46 @@ def _waits(found: list[ScheduledInstruction]) -> list[list[int]]:
     return waits
 
 
-class ChunkRun(NamedTuple):
-    """One row of a step."""
-
-    t: int
-    src: int
-    dst: int
-    chunk: int
-    chunks: int
-    add: bool
-
-
 class ChunkPlacement:
-    """The cell of each chunk on each rank, and the transfers of all steps."""
+    """The cell of each chunk on each rank, with scratch for what a rank only passes on."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self._rows = list(_rows(schedule))
-        used = {(rank, c) for row in self._rows for c in _chunks(row) for rank in (row.src, row.dst)}
-        passed: list[list[int]] = [[] for _ in range(schedule.p)]
+        self.schedule, self.rows = schedule, list(_rows(schedule))
+        self.scratch = [0] * schedule.p  # cells
+        self.passed: dict[tuple[int, int], BufferOffset] = {}
+        used = {(rank, c) for row in self.rows for c in range(row[3], row[3] + row[4]) for rank in row[1:3]}
         for rank, chunk in sorted(used):
             if _home(schedule, rank, chunk) is None:
-                passed[rank].append(chunk)
-        self.scratch = [len(chunks) for chunks in passed]
-        self._scratch_at = {(rank, c): at for rank, chunks in enumerate(passed) for at, c in enumerate(chunks)}
+                self.passed[rank, chunk] = BufferOffset("s", self.scratch[rank])
+                self.scratch[rank] += 1
 
     def offset(self, rank: int, chunk: int) -> BufferOffset:
         """Return the cell in which a rank keeps a chunk."""
-        return _home(self.schedule, rank, chunk) or BufferOffset("s", self._scratch_at[rank, chunk])
+        return _home(self.schedule, rank, chunk) or self.passed[rank, chunk]
 
     def transfers(self) -> list[Transfer]:
         """Return all transfers, in the order of steps and rows; a row is cut where cells are not consecutive."""
-        return [
-            Transfer(row.t, row.src, row.dst, self.offset(row.src, first), self.offset(row.dst, first), count, row.add)
-            for row in self._rows
-            for first, count in self._pieces(row)
-        ]
-
-    def _pieces(self, row: ChunkRun) -> Iterator[tuple[int, int]]:
-        first = row.chunk
-        for chunk in _chunks(row)[1:]:
-            if chunk - first == MAX_COUNT or not all(self._follow(rank, chunk) for rank in (row.src, row.dst)):
-                yield first, chunk - first
-                first = chunk
-        yield first, row.chunk + row.chunks - first
-
-    def _follow(self, rank: int, chunk: int) -> bool:
-        """Return whether this chunk's cell is the one after the last chunk's."""
-        before, here = self.offset(rank, chunk - 1), self.offset(rank, chunk)
-        return here == (before.buffer, before.offset + 1)
+        found: list[Transfer] = []
+        for t, src, dst, first, count, add in self.rows:
+            for chunk in range(first, first + count):
+                ends = self.offset(src, chunk), self.offset(dst, chunk)
+                last = found[-1] if chunk > first else None
+                if last and last.chunks < MAX_COUNT and ends == last.end:
+                    found[-1] = last._replace(chunks=last.chunks + 1)
+                else:
+                    found.append(Transfer(t, src, dst, *ends, 1, add))
+        return found
 
 
-def _rows(schedule: Schedule) -> Iterator[ChunkRun]:
+def _rows(schedule: Schedule) -> Iterator[tuple[int, int, int, int, int, bool]]:
+    """Yield step, sender, receiver, first chunk, chunks, and whether they are added."""
     total = 0
     for t, step in enumerate(schedule.steps()):
         total += int(step.count.sum())
         if total > MAX_ELEMENTS:
             raise ValueError(f"chunks that move: got more than {MAX_ELEMENTS:,}, expected at most that in a program")
         columns = (step.src, step.dst, step.chunk, step.count, step.add)
-        yield from (ChunkRun(t, *row) for row in zip(*(each.tolist() for each in columns), strict=True) if row[3])
-
-
-def _chunks(row: ChunkRun) -> range:
-    return range(row.chunk, row.chunk + row.chunks)
+        yield from ((t, *row) for row in zip(*(each.tolist() for each in columns), strict=True) if row[3])
 
 
 def _home(schedule: Schedule, rank: int, chunk: int) -> BufferOffset | None:
@@ -410,7 +392,7 @@ def _home(schedule: Schedule, rank: int, chunk: int) -> BufferOffset | None:
     if CONTRACTS[collective].parts == 2:
         (sender, to), piece = divmod(chunk * p * p // k, p), chunk % (k // p // p)
         at = BufferOffset("i", to) if sender == rank else BufferOffset("o", sender) if to == rank else None
-        return at and BufferOffset(at.buffer, at.offset * (k // p // p) + piece)
+        return at and at.behind(at.offset * (k // p // p - 1) + piece)
     if not CONTRACTS[collective].compact:
         # RCCL's waiting steps acquire what others have written only if they read the output.
         return BufferOffset("i" if collective == "reduce_scatter" else "o", chunk)

@@ -64,6 +64,10 @@ class BufferOffset(NamedTuple):
     def __str__(self) -> str:
         return f"{self.buffer}{self.offset}"
 
+    def behind(self, cells: int) -> "BufferOffset":
+        """Return the cell this many cells later."""
+        return self._replace(offset=self.offset + cells)
+
 
 class Instruction(NamedTuple):
     """One instruction of a thread block."""
