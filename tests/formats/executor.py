@@ -68,7 +68,7 @@ class Run:
             self.held[self.cell(g, "i", c)] = Counter([(g, c)])
 
     def asked(self) -> dict[Cell, Counter]:
-        """What must be where at the end."""
+        """Return the contents that cells must have at the end."""
         p, part, found = self.p, self.whole // self.p, {}
         for g in range(p):
             for c in range(part if self.coll in ("reducescatter", "scatter") else self.whole):

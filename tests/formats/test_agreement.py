@@ -23,7 +23,7 @@ MOST = 20  # as good as unlimited: no program here has more messages on a connec
 
 
 def judged(text: str) -> str:
-    """What the proof says: right, wrong, or not a program."""
+    """Return the verdict of the proof: right, wrong, or not a program."""
     try:
         prove(msccl.read(text.encode()))
     except ScheduleError:
@@ -126,7 +126,7 @@ def test_a_dependency_is_needless_exactly_if_the_program_is_right_without_it(nam
 
 
 def ends_with(text: str, slots: int) -> bool:
-    """Whether all steps run."""
+    """Return whether all steps run."""
     run = Run(text, slots)
     acted = True
     while acted:
@@ -166,7 +166,7 @@ def receives(run: Run, b: int) -> bool:
 
 
 def may_begin(run: Run, b: int) -> bool:
-    """Whether there is a step, and what it depends on is done."""
+    """Return whether there is a step, and what it depends on is done."""
     if not kind(run, b):
         return False
     g, _, _, _, steps = run.blocks[b]
@@ -180,7 +180,7 @@ def least_played(text: str) -> int | None:
 
 
 def least_proved(text: str) -> int | None:
-    """What the proof says of it: the number is in the report, or in the message where the protocol has fewer."""
+    """Return the number that the proof reports, or names in the message if the protocol has fewer."""
     order = Order(msccl.read(text.encode()))
     try:
         order.check_no_deadlock()

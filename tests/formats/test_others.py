@@ -24,7 +24,7 @@ SIZES = [256, 1024, 4096, 16384]
 
 
 def operations(program: str) -> list[dict[int, tuple[str, int, int, int, int, set[int]]]]:
-    """For each rank: kind, bytes, peer, tag, CPU of each operation, and those that it requires."""
+    """Return for each rank: kind, bytes, peer, tag, CPU of each operation, and those that it requires."""
     found: list[dict[int, tuple[str, int, int, int, int, set[int]]]] = []
     for line in program.splitlines()[1:]:
         if line.startswith("rank"):

@@ -1,4 +1,4 @@
-"""What the proof says of wrong programs: GPU, thread block, step and chunk, and the table with the step marked."""
+"""The verdict on wrong programs: GPU, thread block, step and chunk, and the table with the step marked."""
 
 import json
 from pathlib import Path

@@ -95,7 +95,7 @@ def read(file: Any) -> teccl.Flows:
 
 
 def judge(file: Any) -> teccl.Flows:
-    """What the command does with the contents of a file."""
+    """Judge the contents of a file as the command does."""
     flows = read(file)
     teccl.check_complete(flows)
     verify(teccl.schedule(flows))
@@ -280,7 +280,7 @@ def test_the_command_says_in_one_line_what_is_wrong(capsys: Capture, tmp_path: P
 
 
 def on_links(flows: list[str], nbytes: float) -> str:
-    """What the network of two NDv2 chassis says: epochs of 1 ms, in which its fastest link carries 50 MB."""
+    """Compare with two NDv2 chassis: epochs of 1 ms, in which the fastest link carries 50 MB."""
     file = gather(list(range(16)))
     return fit(read({**file, "7-Flows": flows}), "NDv2 2 chassis", nbytes).missing
 

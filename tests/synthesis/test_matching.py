@@ -63,7 +63,7 @@ def test_tacos_s_own_times(case: Any) -> None:
 
 
 def replayed(matched: Matched, latency: Any, rate: Any, nbytes: float) -> float:
-    """When the last chunk arrives if each leaves as soon as its sender has it and the link is free."""
+    """Return when the last chunk arrives if each leaves as soon as its sender has it and the link is free."""
     schedule, free = matched.schedule, {}
     here = np.full((schedule.p, schedule.k), np.inf)
     for chunk in range(schedule.k):

@@ -66,7 +66,7 @@ def test_dgx_1_has_no_schedule(question: tuple[int, int, int]) -> None:
 
 
 def plain(links: Ints, steps: int, rounds: int, chunks: int) -> bool:
-    """By the chunks alone: no bound and no counts before, and every split."""
+    """Return the answer by the chunks alone: no bound and no counts before, and every split."""
     of = Question(links, steps, rounds, chunks)
     deadline = Deadline(time.monotonic() + 60, threading.Event())
     answers = {check(chunks_of(of, split)[0], deadline) for split in splits(rounds, steps)}
@@ -135,7 +135,7 @@ def test_a_lost_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rounds_that_a_solver_overlooks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As z3's option pb.solver=sorting did."""
+    """The option pb.solver=sorting of z3 did so."""
     real = few_steps.chunks_of
     monkeypatch.setattr(few_steps, "chunks_of", lambda of, split, seed: real(of, [each + 9 for each in split], seed))
     with pytest.raises(ScheduleError, match=r"rounds of the schedule: got [4-9], expected 3"):

@@ -381,7 +381,7 @@ class Fit(NamedTuple):
 
 
 class Model(NamedTuple):
-    """For each pair of nodes: epochs of latency, epochs beyond the first for a chunk's bytes, chunks per epoch."""
+    """Times of each pair of nodes: epochs of latency, epochs beyond the first for a chunk's bytes, chunks per epoch."""
 
     latency: Ints
     extra: Ints
