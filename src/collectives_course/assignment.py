@@ -91,17 +91,13 @@ def read(folder: Path) -> Assignment:
     except ValidationError as error:
         raise AssignmentError(f"{file}: {explain(error)}") from None
     module = _criteria(folder)
-    return Assignment(folder, facts, tuple(module.CRITERIA), getattr(module, "variant", _no_variant))
+    return Assignment(folder, facts, tuple(module.CRITERIA), getattr(module, "variant", lambda _seed: {}))
 
 
 def check_outside(assignment: Assignment, folder: Path) -> None:
     """Raise AssignmentError for a folder in the assignment's own, from which later starters could take it."""
     if folder.resolve().is_relative_to(assignment.folder):
         raise AssignmentError(f"folder: got {folder}, expected one outside of {assignment.folder}")
-
-
-def _no_variant(_seed: int) -> dict[str, Any]:
-    return {}
 
 
 def _nearby(folder: Path) -> str:

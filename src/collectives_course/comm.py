@@ -31,10 +31,7 @@ class BaseComm:
         return float(self._question(op="time")["time"])
 
     def _question(self, **question: Any) -> Any:
-        answer = self._ask({**question, "line": _line(self._file)})
-        if "error" in answer:
-            raise CommError(answer["error"])
-        return answer
+        return self._ask({**question, "line": _line(self._file)})
 
 
 class Comm(BaseComm):

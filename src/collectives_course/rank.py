@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,7 +72,8 @@ def _answer(task: dict[str, Any], connection: Connection, load: Load, watch: Wat
     try:
         with watch():
             value = _called(task, connection, load)
-            return pack({"op": "return", "value": value, "arguments": _arrays(task["arguments"])})
+            arrays = [each if isinstance(each, np.ndarray) else None for each in task["arguments"]]
+            return pack({"op": "return", "value": value, "arguments": arrays})
     except BaseException as error:  # SystemExit and KeyboardInterrupt, too: the rank stays, to say so
         return pack({"op": "raise", **_described(error, task["file"])})
 
@@ -85,10 +87,6 @@ def _called(task: dict[str, Any], connection: Connection, load: Load) -> Any:
         kind = getattr(comm, task["comm"])
         arguments = [kind(task["rank"], task["size"], connection.ask, task["file"]), *arguments]
     return function(*arguments)
-
-
-def _arrays(values: list[Any]) -> list[Any]:
-    return [value if isinstance(value, np.ndarray) else None for value in values]
 
 
 def _described(error: BaseException, file: str) -> dict[str, Any]:
@@ -130,18 +128,16 @@ def _is_forbidden(error: BaseException | None) -> bool:
 
 def loader(folder: Path) -> Load:
     """Return a function that imports a file of a folder, once. An import that failed fails again."""
-    loaded: dict[str, ModuleType] = {}
 
+    @cache
     def load(file: str) -> ModuleType:
-        if file not in loaded:
-            spec = importlib.util.spec_from_file_location(Path(file).stem, folder / file)
-            if spec is None or spec.loader is None:
-                raise ImportError(f"{file} is no Python file")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-            loaded[file] = module
-        return loaded[file]
+        spec = importlib.util.spec_from_file_location(Path(file).stem, folder / file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return module
 
     return load
 
@@ -163,29 +159,16 @@ def forbid(readable: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
     return tried
 
 
-def load_packages(names: list[str]) -> None:
-    """Import packages before `forbid`, which would stop them: torch loads its libraries by ctypes."""
-    for name in names:
-        importlib.import_module(name)
-
-
 def forbid_distributed(tried: list[str]) -> None:
     """Refuse the collectives of torch, if it is there. In a sandbox they would reach no other rank. This says so."""
     module, every = sys.modules.get("torch.distributed"), sys.modules.get("torch.distributed.distributed_c10d")
     for name in (*getattr(every, "__all__", ()), "TCPStore", "FileStore", "HashStore"):
         if callable(getattr(module, name, None)) and not name.startswith("is_"):
             for each in (module, every):
-                setattr(each, name, _refusing(f"torch.distributed.{name}", tried))
+                setattr(each, name, partial(_refuse, f"torch.distributed.{name}", tried))
 
 
-def _refusing(what: str, tried: list[str]) -> Callable[..., None]:
-    def refuse(*_: Any, **__: Any) -> None:
-        _refuse(what, tried)
-
-    return refuse
-
-
-def _refuse(what: str, tried: list[str]) -> None:
+def _refuse(what: str, tried: list[str], *_: Any, **__: Any) -> None:
     tried.append(what)
     raise ForbiddenError(f"{what} is forbidden in the sandbox")
 
@@ -226,7 +209,8 @@ def main() -> None:
     faulthandler.enable()
     sys.path.insert(0, folder)
     limit(*map(int, limits))
-    load_packages(sys.argv[7:])
+    for package in sys.argv[7:]:  # before `forbid`, which would stop them: torch loads its libraries by ctypes
+        importlib.import_module(package)
     tried = forbid(
         (folder, sys.prefix, sys.base_prefix, "/usr", "/etc/", "/grader", "/dev/", "/proc/", "/sys/", "/packages"),
         ("/dev/",),

@@ -90,13 +90,11 @@ class TrainingWorld(World):
     """``computations`` has, for each rank, the layers that it computes, in the order of a training run."""
 
     comm: ClassVar[str] = "TrainingComm"
+    ops: ClassVar[tuple[str, ...]] = ("raise", "return", "time", "compute", "start", "wait")  # nothing goes past them
     computations: Sequence[Sequence[Computation]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for op in ("recv", "send", "sendrecv"):
-            del self.handlers[op]  # nothing goes past the collectives
-        self.handlers |= {"compute": self.on_compute, "start": self.on_start, "wait": self.on_wait}
         self.collectives: list[Collective] = []
         self.bytes = 0
         self.started: Counter[int] = Counter()

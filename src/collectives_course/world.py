@@ -190,17 +190,15 @@ class Rank:
         return int(self.receiving["from"]) if self.receiving is not None else self.sending.dst  # type: ignore[union-attr]
 
 
-Handler = Callable[[Rank, dict[str, Any]], None]
-
-
 @dataclass
 class World:
-    """One call on all ranks. ``run`` runs it. Subclasses may have other ``handlers`` of questions.
+    """One call on all ranks. ``run`` runs it. A subclass may have other ``ops``: the questions that it answers.
 
     ``comm``: the class of a rank's end, which asks them. ``memory``: what all ranks may use together.
     """
 
     comm: ClassVar[str] = "Comm"
+    ops: ClassVar[tuple[str, ...]] = ("raise", "return", "time", "send", "recv", "sendrecv")
     channels: Sequence[Channel]
     network: Network = field(default_factory=Network)
     limit: float = 5.0
@@ -210,14 +208,6 @@ class World:
     def __post_init__(self) -> None:
         late = self.network.late or (0.0,) * len(self.channels)
         self.ranks = [Rank(r, channel, clock=late[r]) for r, channel in enumerate(self.channels)]
-        self.handlers: dict[str, Handler] = {
-            "raise": self.on_raise,
-            "recv": self.on_recv,
-            "return": self.on_return,
-            "send": self.on_send,
-            "sendrecv": self.on_sendrecv,
-            "time": self.on_time,
-        }
         self.mail: dict[tuple[int, int], deque[Post]] = {}
         self.unreceived = 0  # bytes
         self.asked = 0  # questions
@@ -324,7 +314,7 @@ class World:
 
     def _take(self, rank: Rank, question: Any) -> None:
         op = question.get("op") if isinstance(question, dict) else None
-        if not isinstance(op, str) or op not in self.handlers or rank.has_ended or rank.waits:
+        if not isinstance(op, str) or op not in self.ops or rank.has_ended or rank.waits:
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read")
         self.asked += 1
         if self.asked > MAX_QUESTIONS:
@@ -332,7 +322,7 @@ class World:
         line = question.get("line", 0)
         rank.asks, rank.line = op, line if isinstance(line, int) and 0 < line < 10**7 else 0
         try:
-            self.handlers[op](rank, question)
+            getattr(self, f"on_{op}")(rank, question)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError):
             raise Crashed(f"rank {rank.number}: a message that the grader cannot read") from None
 
@@ -392,7 +382,7 @@ class World:
         else:
             post.at = max(rank.clock, rank.egress_free)
             rank.egress_free = post.at + self.cost(post.array.nbytes)
-            self.mail.setdefault((rank.number, dst), deque()).append(post)
+        self.mail.setdefault((rank.number, dst), deque()).append(post)
 
     def _want(self, rank: Rank, question: dict[str, Any]) -> None:
         dtype, shape = wire.array_type(question)
@@ -410,29 +400,16 @@ class World:
 
     def _match(self, rank: Rank) -> None:
         """Deliver what can be delivered to and from this rank, and answer every rank that waits no longer."""
-        receivers = [rank] if rank.sending is None else [rank, self.ranks[rank.sending.dst]]
-        if not self.network.small_buffers and rank.asks != "recv":
-            receivers += [each for each in self.ranks if each.receiving and each.peer == rank.number]
-        for receiver in receivers:
-            self._deliver(receiver)
-        if rank.asks == "send" and rank.sending is None:
+        for receiver in self.ranks:
+            if receiver.receiving is None or rank.number not in (receiver.number, receiver.peer):
+                continue
+            src = self.ranks[receiver.peer]
+            if posts := self.mail.get((src.number, receiver.number)):
+                self._move(posts.popleft(), src, receiver)
+                receiver.receiving = None
+                self._answer(receiver)
+        if rank.asks == "send":
             self._answer(rank)
-
-    def _deliver(self, receiver: Rank) -> None:
-        if receiver.receiving is None:
-            return
-        src = self.ranks[int(receiver.receiving["from"])]
-        box = self.mail.get((src.number, receiver.number))
-        direct = src.sending if src.sending is not None and src.sending.dst == receiver.number else None
-        post = box.popleft() if box else direct
-        if post is None:
-            return
-        self._move(post, src, receiver)
-        if post is direct:
-            src.sending = None
-            self._answer(src)
-        receiver.receiving = None
-        self._answer(receiver)
 
     def _move(self, post: Post, src: Rank, receiver: Rank) -> None:
         wanted = receiver.receiving or {}
@@ -448,6 +425,8 @@ class World:
             start = max(post.at, wanted["at"], src.egress_free, receiver.ingress_free)
             src.egress_free = start + cost
             src.clock = max(src.clock, start + cost)
+            src.sending = None
+            self._answer(src)
         else:
             start = max(post.at, receiver.ingress_free)
         receiver.ingress_free = start + cost
@@ -456,7 +435,7 @@ class World:
         self.sent.append(Sent(post.src, post.dst, post.array.nbytes, start, start + cost))
 
     def _answer(self, rank: Rank) -> None:
-        if rank.waits:
+        if rank.waits or not rank.asks:
             return
         rank.channel.send({} if rank.received is None else {"array": rank.received})
         rank.received = None
