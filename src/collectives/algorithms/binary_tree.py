@@ -17,7 +17,7 @@ NO_PARENT = -1
 
 
 def binary_tree(p: int) -> Ints:
-    """NCCL's binary tree on any number of ranks (``ncclGetBtree`` in NCCL's trees.cc): the parent of every rank.
+    """Return the parents in NCCL's binary tree on any number of ranks (``ncclGetBtree`` in NCCL's trees.cc).
 
     A rank's parent is found by clearing its lowest set bit and setting the next one; where that is no rank of ours, by
     clearing alone. The height is ceil(log2 p). Returns int64 of shape (p,), NO_PARENT for the root, rank 0.
@@ -35,7 +35,7 @@ def binary_tree(p: int) -> Ints:
 
 
 def second_tree(p: int, how: str | None = None) -> Ints:
-    """The other tree: "mirror" (rank r plays p-1-r), by default for even p, or "shift" (r plays r-1), for odd p.
+    """Return the other tree: "mirror" (rank r plays p-1-r), by default for even p, or "shift" (r plays r-1), for odd p.
 
     That is NCCL's choice since 2.8.3. For even p no rank is interior in both trees either way. For odd p the
     shift leaves exactly one, rank 0. Mirroring would keep odd ranks odd there, and leave half of all ranks.
@@ -55,7 +55,7 @@ def second_tree(p: int, how: str | None = None) -> Ints:
 
 
 def turned(first: Ints, how: str) -> Ints:
-    """A tree whose ranks change places: "mirror" (rank r plays p-1-r) or "shift" (r plays r-1).
+    """Return a tree whose ranks change places: "mirror" (rank r plays p-1-r) or "shift" (r plays r-1).
 
     >>> turned(np.array([-1, 0, 0]), "shift").tolist()
     [1, -1, 1]
@@ -95,7 +95,7 @@ def edge_colours(parents: Ints, ranks_per_node: int = 1) -> Ints:
 
 
 def _conflicts_at_receiver(parents: Ints, inside: Ints) -> Ints:
-    """For every edge, numbered tree * p + rank, the edge by which the same rank receives in the other tree."""
+    """Return for every edge, tree * p + rank, the edge by which the same rank receives in the other tree."""
     trees, p = parents.shape
     other = np.arange(trees * p).reshape(trees, p)[::-1]
     exists = (parents[::-1] != NO_PARENT) & (inside == inside[::-1]) & (trees > 1)
@@ -103,7 +103,7 @@ def _conflicts_at_receiver(parents: Ints, inside: Ints) -> Ints:
 
 
 def _conflicts_at_sender(flat: Ints, inside: Ints) -> Ints:
-    """For every edge the other edge that leaves the same rank by links of the same kind, if there is one."""
+    """Return for every edge the other edge out of the same rank by links of the same class, or -1."""
     port = 2 * flat + inside
     edges = np.flatnonzero(flat != NO_PARENT)
     edges = edges[np.argsort(port[edges], kind="stable")]
@@ -116,7 +116,7 @@ def _conflicts_at_sender(flat: Ints, inside: Ints) -> Ints:
 
 
 def arrivals(parent: Ints, colour: Ints) -> Ints:
-    """The step in which each rank first receives from its parent: the first of its edge's colour after its parent has.
+    """Return the first step in which each rank receives: the first of its edge's colour after its parent has the data.
 
     Step t serves the edges of colour t % 2. The root has everything before step 0, which is written -1.
 
@@ -135,7 +135,7 @@ def arrivals(parent: Ints, colour: Ints) -> Ints:
 
 
 def exchanges(parent: Ints) -> tuple[Ints, Ints, int]:
-    """The steps of an all-reduce in which the two ends of an edge always send to each other: ``up, down, period``.
+    """Return the steps of an all-reduce in which the ends of an edge always send to each other: ``up, down, period``.
 
     Rank r sends segment j to its parent in step ``up[r] + period * j`` and receives it in step ``down[r] + period * j``
     (-1 at the root). The period is the largest number of neighbours, because a rank serves one in each step. Of two
@@ -160,7 +160,7 @@ def exchanges(parent: Ints) -> tuple[Ints, Ints, int]:
 
 
 def depths(parent: Ints) -> Ints:
-    """How many links every rank is away from the root; -1 for ranks that do not reach it.
+    """Return the number of links from every rank to the root; -1 for ranks that do not reach it.
 
     >>> depths(np.array([-1, 0, 1, 4, 3])).tolist()
     [0, 1, 2, -1, -1]

@@ -46,7 +46,7 @@ def reduce(p: int, root: int = 0) -> Schedule:
 
 
 def _tree(p: int) -> tuple[Ints, Ints, list[int]]:
-    """Senders and receivers in the order of their steps, and where each step begins; for even p."""
+    """Return senders and receivers in the order of their steps, and where each step begins; p is even."""
     have, first = np.zeros(1, dtype=np.int64), [0]
     src, dst = have[:0], have[:0]
     for t in reversed(range(height(p))):

@@ -48,7 +48,7 @@ def reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
 
 
 def distances(p: int) -> list[int]:
-    """How far a rank sends in the rounds of a phase: p halved and rounded up, ceil(log2 p) times, smallest first.
+    """Return the distances of a rank's sends in a phase: p halved and rounded up, ceil(log2 p) times, smallest first.
 
     >>> distances(9), distances(8)
     ([1, 2, 3, 5], [1, 2, 4])
@@ -61,7 +61,7 @@ def distances(p: int) -> list[int]:
 
 @lru_cache(maxsize=8)
 def receives(p: int) -> Ints:
-    """For each rank and round of a phase, the segment that arrives: of this phase (0 and more) or of the one before.
+    """Return the segment that each rank receives in each round of a phase: 0 and more, or one of the phase before.
 
     A rank receives one segment of this phase, the one that reaches it first of all, and from the phase before those
     segments, -1 to -ceil(log2 p), that it still lacks. Rank 0, the root, receives nothing and has the same row.
@@ -74,7 +74,7 @@ def receives(p: int) -> Ints:
 
 
 def _row(rank: int, reach: list[int]) -> list[int]:
-    """What one rank receives in a phase: the paper's search for the paths by which the segments can come.
+    """Return the segments that one rank receives in a phase: the paper's search for paths by which they can come.
 
     Segment e leaves the root for rank reach[e], and travels on by ever other distances. What arrives in round k has
     come as far as reach[k] before the rank, and not as near as what arrived in the round before.
@@ -101,7 +101,7 @@ def _row(rank: int, reach: list[int]) -> list[int]:
 
 
 def _first(rank: int, reach: list[int]) -> int:
-    """The segment that reaches a rank first: the shortest distance on the way to it that takes the longest first."""
+    """Return the segment that reaches a rank first: the shortest distance on the way that takes the longest first."""
     way = [rank]
     while way[-1]:
         way.append(way[-1] - max(each for each in reach if each <= way[-1]))

@@ -147,7 +147,7 @@ def two_shot(p: int) -> Schedule:
 
 
 def _at_once(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:
-    """One step that breaks the rule of one message a port, which is the point of it; nothing to do for one rank."""
+    """Return one step, which breaks the rule of one message a port; a single rank has nothing to do."""
     return Schedule(collective, p, k, min(1, p - 1), lambda _: step, root, one_port=False)
 
 
@@ -156,6 +156,6 @@ def _others(p: int, root: int) -> Ints:
 
 
 def _pairs(p: int) -> tuple[Ints, Ints]:
-    """All (sender, receiver), a rank with itself left out."""
+    """Return all (sender, receiver), without a rank and itself."""
     src, dst = np.nonzero(~np.eye(p, dtype=np.bool_))
     return src, dst

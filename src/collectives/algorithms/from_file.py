@@ -58,7 +58,7 @@ def own(name: str) -> Callable[..., Schedule]:
 
 
 def is_program(name: str) -> bool:
-    """Whether this names a program of MSCCL."""
+    """Return whether this names a program of MSCCL."""
     return name.endswith(".xml")
 
 

@@ -98,7 +98,7 @@ def halving_doubling(p: int) -> Schedule:
 
 
 def _reversed_bits(p: int) -> Ints:
-    """Each rank's number with its bits in reverse, which exchanges near and far; p is a power of two.
+    """Reverse the bits of each rank's number, which exchanges near and far; p is a power of two.
 
     >>> _reversed_bits(8).tolist()
     [0, 4, 2, 6, 1, 5, 3, 7]

@@ -164,7 +164,7 @@ def multi_channel_chain(
 
 
 def _with_chains(parent: Ints, g: int) -> Ints:
-    """A tree of nodes made a tree of ranks: node i's first rank is i * g, the others follow in a chain."""
+    """Turn a tree of nodes into a tree of ranks: node i's first rank is i * g, the others follow in a chain."""
     rank = np.arange(len(parent) * g)
     above = np.repeat(np.where(parent == NO_PARENT, NO_PARENT, parent * g), g)
     return np.where(rank % g == 0, above, rank - 1)

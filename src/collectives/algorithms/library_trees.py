@@ -14,7 +14,7 @@ from collectives.schedule import Ints, Schedule, on, then
 
 
 def in_order_tree(p: int) -> Ints:
-    """UCC's first tree: rank r has the place of rank r + 1 in NCCL's tree on p + 1 ranks, whose root 0 is left out.
+    """Return UCC's first tree: rank r takes the place of rank r + 1 in NCCL's tree on p + 1 ranks without its root 0.
 
     >>> in_order_tree(7).tolist()
     [1, 3, 1, -1, 5, 3, 5]
@@ -24,7 +24,7 @@ def in_order_tree(p: int) -> Ints:
 
 
 def heap_tree(p: int) -> Ints:
-    """The first tree of torchcomms: ranks level by level, the children of rank r are 2 r + 1 and 2 r + 2.
+    """Return the first tree of torchcomms: ranks level by level, the children of rank r are 2 r + 1 and 2 r + 2.
 
     >>> heap_tree(7).tolist()
     [-1, 0, 0, 1, 1, 2, 2]
@@ -37,7 +37,7 @@ FIRST_TREES: dict[str, Callable[[int], Ints]] = {"NCCL": binary_tree, "UCC": in_
 
 
 def library_trees(library: str, p: int) -> Ints:
-    """The parents in both trees of a library, one row each (int64, shape (2, p)).
+    """Return the parents in both trees of a library, one row each (int64, shape (2, p)).
 
     >>> library_trees("torchcomms", 5).tolist()
     [[-1, 0, 0, 1, 1], [2, -1, 1, 1, 2]]
@@ -47,7 +47,7 @@ def library_trees(library: str, p: int) -> Ints:
 
 
 def interior_in_both(parents: Ints) -> Ints:
-    """The ranks that have children in both trees.
+    """Return the ranks that have children in both trees.
 
     >>> interior_in_both(library_trees("torchcomms", 9)).tolist()
     [1, 2, 3]

@@ -56,7 +56,7 @@ def reduce_scatter(p: int, aggregate: int | None = None) -> Schedule:
 
 
 def _edges(p: int, j: int) -> Iterator[tuple[int, Ints]]:
-    """For each step the length of the trees' edges, and where in a tree of p ranks they begin."""
+    """Yield for each step the length of the trees' edges, and where in a tree of p ranks they begin."""
     levels = height(p) - j
     top = ((0, 1 << above, 2 << above) for above in reversed(range(levels, height(p))))
     subtrees = ((at, length, 1 << levels) for at, length in _depth_first(0, levels))
@@ -67,7 +67,7 @@ def _edges(p: int, j: int) -> Iterator[tuple[int, Ints]]:
 
 
 def _depth_first(at: int, levels: int) -> Iterator[tuple[int, int]]:
-    """The edges of a binomial tree of 2**levels ranks: where each begins, and its length."""
+    """Yield the edges of a binomial tree of 2**levels ranks: where each begins, and its length."""
     for level in reversed(range(levels)):
         yield at, 1 << level
         yield from _depth_first(at + (1 << level), level)

@@ -17,7 +17,7 @@ from collectives.schedule import Bools, Ints, Schedule, Step, reverse, then
 
 
 def distance(t: int) -> int:
-    """How far on an even rank's partner of step t is: 1 - 2 + 4 - … (-2)**t, all binary digits 1 to the base -2.
+    """Return an even rank's distance to its partner in step t: 1 - 2 + 4 - … (-2)**t, all binary digits 1 to the base -2.
 
     >>> [distance(t) for t in range(6)]
     [1, -1, 3, -5, 11, -21]
@@ -26,7 +26,7 @@ def distance(t: int) -> int:
 
 
 def partner(rank: Ints, t: int, p: int) -> Ints:
-    """The partner of each rank in step t, round a ring of an even number p.
+    """Return the partner of each rank in step t, round a ring of an even number p.
 
     The partner's partner is the rank itself.
 
@@ -57,7 +57,7 @@ def all_gather(p: int) -> Schedule:
 
 
 def _held(p: int, t: int) -> Bools:
-    """Which parts (columns) every rank (row) has before step t of the all-gather."""
+    """Return the parts (columns) that every rank (row) has before step t of the all-gather."""
     held = np.eye(p, dtype=np.bool_)
     for before in range(t):
         held |= held[partner(np.arange(p), height(p) - 1 - before, p)]
@@ -65,7 +65,7 @@ def _held(p: int, t: int) -> Bools:
 
 
 def _runs(cells: Bools) -> tuple[Ints, Ints, Ints]:
-    """The runs of True in each row: row, first column and length."""
+    """Return the runs of True in each row: row, first column and length."""
     edges = np.diff(np.pad(cells.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     row, first = np.nonzero(edges == 1)
     return row, first, np.nonzero(edges == -1)[1] - first

@@ -197,7 +197,7 @@ def two_tree(p: int, segments: int = 1, second: str | None = None) -> Schedule:
 
 
 def both_trees(p: int, second: str | None = None) -> Ints:
-    """The parents in the first and in the second tree, one row each."""
+    """Return the parents in the first and in the second tree, one row each."""
     return np.stack([binary_tree(p), second_tree(p, second)])
 
 
