@@ -17,7 +17,7 @@ from collectives.schedule import Bools, Ints, Schedule, Step, reverse, then
 
 
 def distance(t: int) -> int:
-    """Return an even rank's distance to its partner in step t: 1 - 2 + 4 - … (-2)**t, all binary digits 1 to the base -2.
+    """Return an even rank's distance to its partner in step t: 1 - 2 + 4 - … (-2)**t, digits 1 to the base -2.
 
     >>> [distance(t) for t in range(6)]
     [1, -1, 3, -5, 11, -21]
