@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.config import MOST_BYTES, MOST_DEPTH, parse_yaml, read_yaml
+from collectives.config import MAX_BYTES, parse_yaml, read_yaml
 
 BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
 
@@ -28,11 +28,11 @@ def test_values_are_plain(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (BOMB, "line 2, column 8: got an alias, expected the value itself"),
-        ("a: !!python/object/apply:os.system [x]", "line 1, column 4: got a tag, expected a plain value"),
-        ("a: !!timestamp 2020-01-01", "got a tag, expected a plain value"),
-        ("[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1), "got more than 16 levels, expected fewer"),
-        ("[" * 30_000, "got more than 16 levels, expected fewer"),
+        (BOMB, "invalid YAML: line 2, column 8: got an alias, expected the value itself"),
+        ("a: !!python/object/apply:os.system [x]", "line 1, column 4: could not determine a constructor for the tag"),
+        ("[" * 30_000, "got too many levels, expected fewer"),
+        ("- " * 30_000, "got too many levels, expected fewer"),
+        ("{a: " * 16_000, "got too many levels, expected fewer"),
         ("a: " * 5, "invalid YAML: line 1, column 5: mapping values are not allowed here"),
         ("\x00", "invalid YAML: unacceptable character"),
         (b"\xff\xfe\x00", "invalid YAML: 'utf-8' codec can't decode"),
@@ -59,7 +59,7 @@ def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
         file.truncate(1 << 40)  # nothing of it is on the disk
     with pytest.raises(ValueError, match=r"large\.yaml: got more than 64 KiB of YAML, expected less"):
         read_yaml(tmp_path / "large.yaml")
-    assert len(parse_yaml("x" * MOST_BYTES, "x")) == MOST_BYTES
+    assert len(parse_yaml("x" * MAX_BYTES, "x")) == MAX_BYTES
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -207,5 +207,5 @@ def test_one_link_is_no_yaml():
 
 def test_a_file_that_would_fill_the_memory_is_refused(tmp_path):
     (tmp_path / "mine.yaml").write_text("name: &a [x, x]\nsource: [*a, *a]\n")
-    with pytest.raises(ValueError, match=r"mine\.yaml: line 2, column 10: got an alias"):
+    with pytest.raises(ValueError, match=r"mine\.yaml: invalid YAML: line 2, column 10: got an alias"):
         machine(str(tmp_path / "mine.yaml"))

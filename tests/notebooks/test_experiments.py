@@ -214,7 +214,7 @@ TEXTS = [
     (b"all-reduce-sweep: {__name__: x}", "unknown field '__name__'"),
     (b"all-reduce-sweep: {'ranks;x': 2}", "unknown field 'ranks;x'"),
     (b"all-reduce-sweep: {output: ../../x}", "invalid parameter 'output': expected --output NAME instead"),
-    (b"a: &a [x]\nb: *a", r"tiny\.yaml: line 2, column 4: got an alias, expected the value itself"),
+    (b"a: &a [x]\nb: *a", r"tiny\.yaml: invalid YAML: line 2, column 4: got an alias, expected the value itself"),
     (b"#" * 100_000, r"tiny\.yaml: got more than 64 KiB"),
 ]
 NAMES = ["tinny", "../presets/tiny", "..", "/etc/passwd", "", "x" * 101, "tiny\n", ".hidden"]

@@ -10,8 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow, shortest_path
 
-from collectives.link_table import MOST_VERTICES
-from collectives.machine import Machine
+from collectives.machine import MAX_VERTICES, Machine
 from collectives.schedule import Ints
 
 NO_LINKS: Ints = np.zeros((0, 2), dtype=np.int64)
@@ -68,8 +67,8 @@ def graph(machine: Machine, p: int | None = None) -> Graph:
         raise ValueError(f"ranks of {machine.name}: got {p:,}, expected {expected}")
     rails = table.rails if nodes > 1 else 0
     n = p + nodes * table.switches + rails
-    if n > MOST_VERTICES:
-        raise ValueError(f"ranks and switches of {machine.name}: got {n:,}, expected at most {MOST_VERTICES:,}")
+    if n > MAX_VERTICES:
+        raise ValueError(f"ranks and switches of {machine.name}: got {n:,}, expected at most {MAX_VERTICES:,}")
     inside, network = Fraction(machine.inside.rate), Fraction(machine.network.rate)
     links: dict[tuple[int, int], Fraction] = {}
     between: list[tuple[int, int]] = []
@@ -105,8 +104,8 @@ def graph_of_ports(machine: Machine, p: int) -> Graph:
     inside = nodes if machine.inside and min(p, g) > 1 else 0
     shared = nodes * ports if nodes > 1 and ports < g else 0
     n = p + inside + shared + (nodes > 1)
-    if n > MOST_VERTICES:
-        raise ValueError(f"ranks and switches of {machine.name}: got {n:,}, expected at most {MOST_VERTICES:,}")
+    if n > MAX_VERTICES:
+        raise ValueError(f"ranks and switches of {machine.name}: got {n:,}, expected at most {MAX_VERTICES:,}")
     links = {(r, p + r // g): Fraction(machine.inside.rate) for r in range(p) if inside and machine.inside}
     outer = [(r, p + inside + r // g * ports + r % g * ports // g if shared else n - 1) for r in range(p * (nodes > 1))]
     outer += [(p + inside + port, n - 1) for port in range(shared)]
