@@ -128,7 +128,7 @@ def trees(parents: dict[int, Ints], node: dict[int, str]) -> Picture | None:
     pair = sorted(distinct.values(), key=lambda each: each[0])
     if len(pair) != 2 or len(pair[0][1]) > MOST_DRAWN:
         return None
-    from collectives.figures.trees import side_by_side
+    from collectives.figures.schedules import side_by_side
 
     places = "nodes" if len(pair[0][1]) < len(node) else "ranks"
     return side_by_side(np.stack([parent for _, parent in pair]), f"NCCL, {places}")

@@ -13,9 +13,8 @@ from collectives.algorithms.library_trees import library_trees
 from collectives.bench import Settings
 from collectives.bench.results import read
 from collectives.figures.layout import SHAPES
-from collectives.figures.schedules import space_time, steps, two_trees, walk
+from collectives.figures.schedules import side_by_side, space_time, steps, two_trees, walk
 from collectives.figures.style import MARKS, NEUTRAL, Picture, colours, hues
-from collectives.figures.trees import side_by_side
 from collectives_book.figures import kit, measured
 from places import ROOT
 

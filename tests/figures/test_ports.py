@@ -5,8 +5,7 @@ import pytest
 
 from collectives.algorithms import build
 from collectives.figures.layout import turns
-from collectives.figures.ports import filled_ports
-from collectives.figures.schedules import space_time
+from collectives.figures.schedules import filled_ports, space_time
 
 
 @pytest.mark.parametrize("p", range(3, 17))
@@ -26,7 +25,7 @@ def test_slots_are_those_of_the_schedule(p: int) -> None:
 
 def test_the_drawing_has_a_mark_for_each_slot_and_holds_still_for_who_asks() -> None:
     drawn = filled_ports(8)
-    assert drawn.said[0].startswith("The first tree uses 14 of 32 slots")
+    assert drawn.message[0].startswith("The first tree uses 14 of 32 slots")
     html = drawn._repr_html_()
     assert f'aria-label="{drawn.alt}"' in html
     assert html.count('<g class="second"') == 14 + 7 + 8

@@ -130,7 +130,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("broadcast", "bine"): Algorithm(
         bine.broadcast, TEAL, "tree", lambda p: Cost(height(p), height(p), 0)),
     ("broadcast", "circulant"): Algorithm(
-        circulant.broadcast, INDIGO, pipeline=bounds.circulant),
+        circulant.broadcast, VIOLET, pipeline=bounds.circulant),
     ("broadcast", "multi_channel_chain"): Algorithm(
         hierarchical.multi_channel_chain, GOLD),
     ("scatter", "flat"): Algorithm(
@@ -177,7 +177,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("reduce", "bine"): Algorithm(
         bine.reduce, TEAL, "tree", lambda p: Cost(height(p), height(p), height(p))),
     ("reduce", "circulant"): Algorithm(
-        circulant.reduce, INDIGO, pipeline=lambda p: bounds.circulant(p)._replace(adds=1)),
+        circulant.reduce, VIOLET, pipeline=lambda p: bounds.circulant(p)._replace(adds=1)),
     ("reduce_scatter", "ring"): Algorithm(
         ring.reduce_scatter, BLUE, cost=lambda p: share(p, p - 1, adds=True)),
     ("reduce_scatter", "recursive_halving"): Algorithm(

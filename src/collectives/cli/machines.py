@@ -108,7 +108,7 @@ def _bound(arguments: argparse.Namespace) -> None:
     p = arguments.ranks or (on.ranks_per_node if on.ranks_per_node > 1 else RANKS)
     found = bound(arguments.collective, graph(on, p) if on.links else graph_of_ports(on, p), arguments.root)
     if arguments.svg:
-        from collectives.figures.links import cut
+        from collectives.figures.schedules import cut
 
         save(cut(on, found), Path(arguments.svg))
     row = {

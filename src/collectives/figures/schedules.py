@@ -1,6 +1,12 @@
-"""Schedules as pictures: what every rank holds after each step, who sends to whom, messages in time, and trees."""
+"""Pictures of schedules (what ranks hold, who sends to whom, messages in time), of trees, and of a machine's links."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
 from math import ceil
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,18 +14,48 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from collectives.algorithms.binary_tree import NO_PARENT, binary_tree, depths, edge_colours, second_tree
+from collectives.algorithms.library_trees import interior_in_both
 from collectives.contracts import Counts, after, before
-from collectives.figures.layout import Placement, bend, between, layout, turns
+from collectives.figures.layout import Placement, Points, bend, between, layout, ring, star, turns
 from collectives.figures.style import Colour, Picture, Theme, hues, mark, picture
 from collectives.interpret import apply
 from collectives.schedule import Ints, Schedule, Step, run
 from collectives.units import many
+
+if TYPE_CHECKING:
+    from collectives.machine import Machine
+    from collectives.topology.bound import Bound
+    from collectives.topology.graph import Graph
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 
 # Inches. Letters of a drawing this wide can still be read where a phone shrinks it.
 WIDTH = 5.4
+MAX_DRAWN = 64  # ranks and switches of a machine
+TREE, RING = mark("two_tree").colour, mark("ring").colour
+TREES = TREE, RING  # of the first tree, and of the second
+
+# Of the ports that trees fill, in pixels.
+COLUMN, LEVEL, SLOT, EDGE = 48, 36, 16, 14  # pixels: between ranks, between levels, a port's slot, the margin
+LEFT = 74  # the words beside the slots
+
+# The second tree is faint at first; a reader who asked for no motion sees it at once. On paper it is there.
+STYLE = """
+.filled-ports label { display: inline-flex; gap: 0.5em; align-items: center; margin: 0.5em 0; cursor: pointer; }
+.filled-ports input { width: 1.2em; height: 1.2em; }
+.filled-ports svg { display: block; margin: auto; }
+.filled-ports text { fill: currentColor; font-size: 15px; text-anchor: middle; dominant-baseline: central; }
+.filled-ports .second { transition: opacity 0.4s calc(var(--nth) * 0.15s); }
+.filled-ports:not(:has(:checked)) .second { opacity: 0.12; transition-delay: 0s; }
+.filled-ports:has(:checked) .alone, .filled-ports:not(:has(:checked)) .both { display: none; }
+@media (prefers-reduced-motion: reduce) { .filled-ports .second { transition: none; } }
+@media print {
+  .filled-ports .second { opacity: 1 !important; }
+  .filled-ports :is(label, .alone) { display: none !important; }
+  .filled-ports .both { display: inline !important; }
+}
+"""
 
 
 def symbol(rank: int, chunk: int) -> str:
@@ -305,8 +341,208 @@ def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme:
         if up != NO_PARENT:
             style = "solid" if colour[rank] == 0 else (0, (2, 1.5))
             axes.plot([rank, up], [depth[rank], depth[up]], color=theme.ink, lw=1.2, ls=style, zorder=1)
-        fill = mark("two_tree").colour if rank in inside_first else mark("ring").colour
+        fill = TREE if rank in inside_first else RING
         axes.scatter([rank], [depth[rank]], s=300, color=fill, zorder=2)
         axes.text(rank, depth[rank], str(rank), ha="center", va="center", color="white", fontsize=12.5, zorder=3)
     axes.set(xlim=(-0.7, len(parent) - 0.3), ylim=(depth.max() + 0.45, -0.45))
     axes.set_axis_off()
+
+
+def side_by_side(parents: Ints, title: str) -> Picture:
+    """Both trees; a rank that is interior in both is filled, the others are rings."""
+    both = interior_in_both(parents).tolist()
+    levels = [int(depths(parent).max()) for parent in parents]
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        for axes, parent, name in zip(figure.subplots(1, 2), parents, ("first", "second"), strict=True):
+            axes.set_title(f"{title}, {name} tree", fontsize=10, color=theme.ink)
+            _labelled_tree(axes, parent, set(both), theme)
+
+    shared = f"Interior in both: {', '.join(map(str, both))}." if both else "No rank is interior in both."
+    alt = f"{title}: two trees on {parents.shape[1]} ranks, {levels[0]} and {levels[1]} levels below the root. {shared}"
+    return picture(paint, alt, WIDTH, height=0.9 + 0.55 * (1 + max(levels)))
+
+
+def _labelled_tree(axes: Axes, parent: Ints, both: set[int], theme: Theme) -> None:
+    """A rank is above its subtree, level by level."""
+    depth, x = depths(parent), x_positions(parent)
+    for rank, up in enumerate(parent.tolist()):
+        if up != NO_PARENT:
+            axes.plot([x[rank], x[up]], [depth[rank], depth[up]], color=theme.ink, lw=1.2, zorder=1)
+        fill = TREE if rank in both else theme.ground
+        axes.scatter([x[rank]], [depth[rank]], s=300, color=fill, edgecolors=theme.ink, linewidths=1.0, zorder=2)
+        ink = "white" if rank in both else theme.ink
+        axes.text(x[rank], depth[rank], str(rank), ha="center", va="center", color=ink, fontsize=12.5, zorder=3)
+    axes.set(xlim=(min(x) - 0.6, max(x) + 0.6), ylim=(depth.max() + 0.45, -0.45))
+    axes.set_axis_off()
+
+
+def x_positions(parent: Ints) -> list[float]:
+    """Where each rank is from left to right: leaves in a row, all others above the middle of their children.
+
+    >>> x_positions(np.array([-1, 0, 0, 1, 1]))
+    [1.25, 0.5, 2.0, 0.0, 1.0]
+    """
+    found, free = [0.0] * len(parent), iter(range(len(parent)))
+
+    def place(rank: int) -> float:
+        below = [place(child) for child in np.flatnonzero(parent == rank).tolist()]
+        found[rank] = (below[0] + below[-1]) / 2 if below else float(next(free))
+        return found[rank]
+
+    place(int(np.flatnonzero(parent == NO_PARENT)[0]))
+    return found
+
+
+@dataclass(frozen=True)
+class FilledPorts:
+    """Both trees and how they use the ports: ``used[tree, way, colour, rank]`` is 1 where a rank works.
+
+    It sends (way 0) or receives (way 1) in steps of this colour.
+    """
+
+    parents: Ints
+    colours: Ints
+    used: Ints
+
+    @property
+    def message(self) -> tuple[str, str]:
+        """The sentence below the drawing, without and with the second tree."""
+        slots, first, both = self.used[0].size, int(self.used[0].sum()), int(self.used.sum())
+        can = f"in two steps each of {self.parents.shape[1]} ranks can send twice and receive twice"
+        return (
+            f"The first tree uses {first} of {slots} slots: {can}.",
+            f"With the second tree {both} of {slots} slots are in use, and no slot twice.",
+        )
+
+    @property
+    def alt(self) -> str:
+        """The alternative text."""
+        idle = np.flatnonzero(self.used[0, 1].sum(axis=0) == 0).tolist()
+        return (
+            f"Two binary trees on {many(self.parents.shape[1], 'rank')} while they reduce, and the ports between them. "
+            f"{' '.join(self.message)} In the first tree ranks {', '.join(map(str, idle))} receive nothing."
+        )
+
+    def _repr_html_(self) -> str:
+        p, levels = self.parents.shape[1], 1 + int(max(depths(tree).max() for tree in self.parents))
+        width, height = LEFT + COLUMN * p, 2 * (EDGE + LEVEL * levels) + 4 * SLOT
+        body = "".join([*_titles(height), *self._slots(height), *self._edges(height)])
+        alone, both = map(escape, self.message)
+        return (
+            f'<figure class="drawn filled-ports"><style>{STYLE}</style>'
+            '<label><input type="checkbox"> Add the second tree</label>'
+            f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(self.alt)}">'
+            f"{body}</svg>"
+            f'<figcaption><span class="alone">{alone}</span><span class="both">{both}</span></figcaption></figure>'
+        )
+
+    def _edges(self, height: int) -> Iterator[str]:
+        """The first tree from above, the second from below; solid and dashed edges take turns."""
+        for tree, (parent, colour) in enumerate(zip(self.parents, self.colours, strict=True)):
+            depth = depths(parent)
+            at = [(_column(rank), EDGE + LEVEL * down) for rank, down in enumerate(depth.tolist())]
+            at = [(x, height - y if tree else y) for x, y in at]
+            for rank, up in enumerate(parent.tolist()):
+                if up != NO_PARENT:
+                    (x, y), (to_x, to_y) = at[rank], at[up]
+                    dash = ' stroke-dasharray="4 3"' if colour[rank] else ""
+                    line = f'<path d="M{x} {y}L{to_x} {to_y}" stroke="{TREES[tree]}" stroke-width="2"{dash}/>'
+                    yield _group(tree, rank, line)
+            for rank, (x, y) in enumerate(at):
+                circle = f'<circle cx="{x}" cy="{y}" r="12" fill="{TREES[tree]}"/>'
+                number = f'<text x="{x}" y="{y}" style="fill: #fff; font-weight: 600">{rank}</text>'
+                yield _group(tree, rank, circle + number)
+
+    def _slots(self, height: int) -> Iterator[str]:
+        """A row in which ranks send and one in which they receive; each rank has a slot for either colour."""
+        for way, colour, rank in np.ndindex(*self.used.shape[1:]):
+            x, y = _column(rank) + (colour - 1) * (SLOT + 2), height // 2 + (way - 1) * (SLOT + 4)
+            box = f'x="{x}" y="{y}" width="{SLOT}" height="{SLOT}" rx="3"'
+            yield f'<rect {box} fill="none" stroke="currentColor" stroke-opacity="0.5"/>'
+            for tree in np.flatnonzero(self.used[:, way, colour, rank]).tolist():
+                yield _group(tree, rank, f'<rect {box} fill="{TREES[tree]}"/>')
+
+
+def filled_ports(p: int) -> FilledPorts:
+    """Which ports the two trees on p ranks use in two consecutive steps of the reduce, when both pipelines are full.
+
+    >>> filled_ports(8).message[1]
+    'With the second tree 28 of 32 slots are in use, and no slot twice.'
+    """
+    parents = np.stack([binary_tree(p), second_tree(p)])
+    colours = edge_colours(parents)
+    used = np.zeros((2, 2, 2, p), dtype=np.int64)
+    tree, rank = np.nonzero(parents != NO_PARENT)
+    colour = colours[tree, rank]
+    used[tree, 0, colour, rank] += 1
+    used[tree, 1, colour, parents[tree, rank]] += 1
+    return FilledPorts(parents, colours, used)
+
+
+def _column(rank: int) -> int:
+    return LEFT + COLUMN // 2 + COLUMN * rank
+
+
+def _titles(height: int) -> Iterator[str]:
+    for way, word in enumerate(("sends", "receives")):
+        yield f'<text x="{LEFT // 2}" y="{height // 2 + (way - 1) * (SLOT + 4) + SLOT // 2}">{word}</text>'
+
+
+def _group(tree: int, nth: int, inside: str) -> str:
+    return f'<g class="second" style="--nth: {nth}">{inside}</g>' if tree else inside
+
+
+def cut(of: Machine, found: Bound) -> Picture:
+    """A machine's ranks and switches, a line for each link between them, and in colour the links that cross the cut.
+
+    They are drawn where the machine's file has places for them, or on a ring with switches in the middle. Without a cut
+    (an all-reduce, an all-to-all) no link is in colour. Raises ValueError for more than 64 ranks and switches.
+    """
+    graph, side = found.graph, set(found.cut)
+    if graph.vertices > MAX_DRAWN:
+        raise ValueError(f"ranks and switches to draw: got {graph.vertices}, expected at most {MAX_DRAWN}")
+    points = _places(of, graph)
+    joined = np.maximum(graph.capacity, graph.capacity.T)
+
+    def paint(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        axes.set_axis_off()
+        for a, b in np.argwhere(np.triu(joined)).tolist():
+            _link(axes, points, a, b, int(joined[a, b]), bool(side) and (a in side) != (b in side), theme)
+        for v, (x, y) in enumerate(points):
+            colour = TREE if v in side else RING
+            size = 24 if len(points) <= 20 else 12
+            axes.plot(x, -y, marker="o" if v < graph.p else "s", ms=size, color=colour, zorder=3)
+            if len(points) <= 20:
+                told: Any = {"ha": "center", "va": "center", "color": "white", "fontsize": 11, "fontweight": "bold"}
+                axes.text(x, -y, str(v), zorder=4, **told)
+        axes.margins(0.09)
+        if side:
+            rate = found.links * float(graph.unit) / 1e9
+            message = f"{found.shards} shards cross the cut over links of {rate:g} GB/s in all"
+            figure.suptitle(message, x=0.01, ha="left", fontsize=10.5, fontweight="bold", color=theme.ink)
+
+    alt = f"{of.name}: {many(graph.p, 'rank')}, {many(graph.vertices - graph.p, 'switch')}, and their links."
+    if side:
+        alt += f" The cut separates {sorted(side)} from the others."
+    return picture(paint, alt, width=5.6, height=2.9)
+
+
+def _places(of: Machine, graph: Graph) -> Points:
+    if of.links is not None and len(of.links.places) == graph.vertices:
+        return np.array(of.links.places)
+    return star(graph.vertices, [*range(graph.p, graph.vertices)]) if graph.vertices > graph.p else ring(graph.p)
+
+
+def _link(axes: Axes, points: Points, a: int, b: int, count: int, crosses: bool, theme: Theme) -> None:
+    """Parallel links side by side, up to four; more than four as one wide line."""
+    (ax, ay), (bx, by) = points[[a, b]]
+    across = np.array([by - ay, ax - bx]) / np.hypot(bx - ax, by - ay)
+    if count > 4:
+        axes.plot([ax, bx], [-ay, -by], color=RING if crosses else theme.faint, lw=3.0, zorder=2 if crosses else 1)
+        return
+    for i in range(count):
+        shift = 0.02 * (i - (count - 1) / 2) * across
+        ends = [ax + shift[0], bx + shift[0]], [-(ay + shift[1]), -(by + shift[1])]
+        axes.plot(*ends, color=RING if crosses else theme.ink, lw=2.2 if crosses else 1.2, zorder=2 if crosses else 1)

@@ -5,16 +5,11 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from html import escape
-from importlib.machinery import SourceFileLoader
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -68,20 +63,10 @@ def mark(algorithm: str) -> Mark:
 
 
 def hues(k: int) -> list[Colour]:
-    """One hue for each of k chunks, equally bright: red, green and blue from 0 to 1; seaborn's palette "husl"."""
-    angles = 359 * ((np.linspace(0, 1, k + 1)[:-1] + 0.01) % 1)
-    return [tuple(_husl().husl_to_rgb(angle, 0.9 * 99, 0.65 * 99)) for angle in angles.tolist()]
+    """Return one hue for each of k chunks, equally bright: red, green and blue from 0 to 1."""
+    from seaborn import husl_palette  # a second of imports, which other figures do not need
 
-
-@cache
-def _husl() -> Any:
-    """The module of this colour space alone: to import all of seaborn takes 1.5 s, on each page."""
-    package = find_spec("seaborn")
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError("missing package: got none, expected seaborn (extra `experiments`)")
-    module = ModuleType("husl")
-    SourceFileLoader("husl", str(Path(package.origin).parent / "external" / "husl.py")).exec_module(module)
-    return module
+    return list(husl_palette(k))
 
 
 def colours(k: int) -> list[str]:
