@@ -22,10 +22,10 @@ from collectives_logs.nccl import HEAD
 Floats = NDArray[np.float64]
 
 # What is kept at most: rows of a table, tables of all files, and ranks of a table.
-MOST_ROWS, MOST_TABLES, MOST_RANKS = 1 << 12, 1 << 12, 1 << 16
+MAX_ROWS, MAX_TABLES, MAX_RANKS = 1 << 12, 1 << 12, 1 << 16
 
 # Sizes from 2^53 on are no whole numbers as floats.
-MOST_SIZE, MOST_US = 1 << 53, 1e15
+MAX_SIZE, MAX_US = 1 << 53, 1e15
 
 # What nccl-tests calls collectives, and which it calls otherwise than this library.
 PROGRAM = "all_reduce|all_?gather|reduce_scatter|alltoall|broadcast|sendrecv|scatter|gather|reduce"
@@ -35,7 +35,7 @@ SEND = COLLECTIVES["sendrecv"]
 NAMES = {"all_to_all": "alltoall", SEND: "sendrecv", "": "all_reduce"}
 
 # How many hosts, or devices, a sentence names.
-MOST_HOSTS = 2
+MAX_HOSTS = 2
 
 
 class TableRow(NamedTuple):
@@ -51,7 +51,7 @@ class TableRow(NamedTuple):
 
 @dataclass
 class TableHead:
-    """What is said of a table outside its rows."""
+    """The facts of a table outside its rows."""
 
     at: Place
     name: str = ""  # of the collective, if it is certain
@@ -88,12 +88,12 @@ class Table(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The collective and its hosts, as far as they are known."""
-        on = f" on {named(self.hosts, MOST_HOSTS)}" if self.hosts else ""
+        """Return the collective and its hosts, as far as they are known."""
+        on = f" on {named(self.hosts, MAX_HOSTS)}" if self.hosts else ""
         return f"{self.collective or 'a collective'}{on}"
 
     def again(self, first: float, last: float) -> str:
-        """The command that measures these sizes again."""
+        """Return the command that measures these sizes again."""
         low, high = int(first), int(last)
         if self.head.command:
             return f"`{self.head.command} --bytes {low}{f' {high}' if high > low else ''} --repetitions 100`"
@@ -102,19 +102,19 @@ class Table(NamedTuple):
 
 
 def tables_of(head: TableHead, rows: Iterable[TableRow]) -> Iterator[Table]:
-    """The tables that these rows make: a new one begins with another type, reduction or root, or where sizes fall.
+    """Yield the tables that rows make: a new one begins with another type, reduction or root, or where sizes fall.
 
     Rows without a time or a size are left out. Without rows, there is a table if sizes were asked for or a run failed.
     """
     some: list[TableRow] = []
     for row in rows:
         us = row.values[0] if np.isfinite(row.values[0]) else row.values[4]
-        if not (0 < row.nbytes < MOST_SIZE and 0 < us < MOST_US):
+        if not (0 < row.nbytes < MAX_SIZE and 0 < us < MAX_US):
             continue
         if some and (row[2:5] != some[-1][2:5] or row.nbytes <= some[-1].nbytes):
             yield _table(head, some)
             some = []
-        if len(some) < MOST_ROWS:
+        if len(some) < MAX_ROWS:
             some.append(row)
     if some or head.failure or head.last:
         yield _table(head, some)
@@ -124,7 +124,7 @@ def _table(head: TableHead, rows: list[TableRow]) -> Table:
     us, _, busbw, wrong = np.array([row.values for row in rows]).reshape(-1, 2, 4).transpose(2, 1, 0)
     nbytes = np.array([row.nbytes for row in rows])
     times = np.where(np.isfinite(us), us, us[::-1]) * 1e-6
-    has_both = bool(np.all((us[1] > 0) & (us[1] < MOST_US)))
+    has_both = bool(np.all((us[1] > 0) & (us[1] < MAX_US)))
     ranks = max(max(head.ranks, default=-1) + 1, head.size)
     # Rates of at least three digits. Algbw is not always bytes over time: some versions print busbw there.
     some = busbw[0] > 1
@@ -147,7 +147,7 @@ def _table(head: TableHead, rows: list[TableRow]) -> Table:
 
 
 def _collective(hints: list[str], rows: list[TableRow], ranks: int, ratio: float) -> str:
-    """The last name that was mentioned and agrees with the rows and the ratio of rates; or the only one that agrees."""
+    """Return the last name that was mentioned and agrees with the rows and the rates, or the only one that agrees."""
     if not np.isfinite(ratio) or ranks < 2:
         return hints[0] if hints else ""
     kind = (rows[0].op not in ("", "none"), rows[0].root >= 0)
@@ -160,7 +160,7 @@ def _collective(hints: list[str], rows: list[TableRow], ranks: int, ratio: float
 
 
 # Processes whose lines a launcher marks: each may print a table of its own. And names of collectives before a table.
-MOST_PROCESSES, MOST_HINTS = 1 << 12, 4
+MAX_PROCESSES, MAX_HINTS = 1 << 12, 4
 
 # mpirun --tag-output and srun --label say which process printed a line; mpirun may say it in the middle, too.
 PROCESS = re.compile(r"\s{0,8}(?:\[\d{1,6},\d{1,6}\](?:<\w{1,8}>)?:?|\d{1,6}:(?= ))")
@@ -190,7 +190,7 @@ LEAST_REST = 3
 
 @dataclass
 class PrintedTable:
-    """What one process printed of a table: the columns after the type, and rows with all their numbers as values."""
+    """A table as one process printed it: the columns after the type, and rows with all their numbers as values."""
 
     head: TableHead
     titles: list[str] = field(default_factory=list)
@@ -198,7 +198,7 @@ class PrintedTable:
 
 
 def has_table(start: bytes) -> bool:
-    """Whether a text that begins so has a table of nccl-tests, or its first lines, or why there is none.
+    """Return True if a text that begins so has a table of nccl-tests, or its first lines, or why there is none.
 
     >>> has_table(b"host: Test NCCL failure common.cu:961 'internal error'"), has_table(b"Test failure")
     (True, False)
@@ -208,7 +208,7 @@ def has_table(start: bytes) -> bool:
 
 
 def printed_tables(lines: Iterable[Line], hints: list[str]) -> Iterator[Table]:
-    """The tables in these lines of one file; `hints`: collectives that the file's name has.
+    """Yield the tables in these lines of one file; `hints`: collectives that the file's name has.
 
     >>> from collectives_logs.finding import numbered
     >>> text = ["# size count type redop root time algbw busbw #wrong", "1024 256 float sum -1 20.0 0.05 0.05 0"]
@@ -219,7 +219,7 @@ def printed_tables(lines: Iterable[Line], hints: list[str]) -> Iterator[Table]:
     for at, text in lines:
         found = PROCESS.match(text)
         process, start = (found[0].strip(), found.end()) if found else ("", 0)
-        if process not in processes and len(processes) >= MOST_PROCESSES:
+        if process not in processes and len(processes) >= MAX_PROCESSES:
             continue
         begun = processes.get(process) or PrintedTable(TableHead(at, hints=hints))
         if (begun.titles or begun.head.failure) and (begun.head.is_whole or HEADING.search(text)):
@@ -235,11 +235,11 @@ def _read(begun: PrintedTable, at: Place, text: str) -> None:
     head = begun.head
     if "_perf" in text:
         mentioned = [collective_of(name) for name in reversed(PERF.findall(text))]
-        head.hints = [*mentioned, *head.hints][:MOST_HINTS]
+        head.hints = [*mentioned, *head.hints][:MAX_HINTS]
     if found := CONFIG.search(text):
         head.at, head.last = at, float(found[1])
     elif found := RANK.search(text):
-        if int(found[1]) < MOST_RANKS:
+        if int(found[1]) < MAX_RANKS:
             head.ranks[int(found[1])] = (found[2], found[3].strip())
     elif found := TITLES.search(text):
         head.at = head.at if head.last else at
@@ -251,20 +251,20 @@ def _read(begun: PrintedTable, at: Place, text: str) -> None:
 
 
 def _below_titles(begun: PrintedTable, at: Place, text: str) -> None:
-    """A row, the rest of one, or what follows the last one."""
+    """Read a row, the rest of one, or what follows the last one."""
     if found := BAD.search(text):
         begun.head.bad = int(found[1])
     elif LAST_LINE.search(text):
         begun.head.is_whole = True
     elif found := ROW.search(text):
-        if len(begun.rows) < MOST_ROWS:
+        if len(begun.rows) < MAX_ROWS:
             begun.rows.append(TableRow(at, float(found[1]), found[2], found[3] or "", -1.0, _values(text, found.end())))
     elif begun.rows and len(begun.rows[-1].values) < len(begun.titles) and len(rest := _values(text)) >= LEAST_REST:
         begun.rows[-1].values.extend(rest)
 
 
 def _alone(head: TableHead, text: str) -> str:
-    """A row without the line of NCCL that begins inside it, with a host such as 38dcf168f605, as containers have."""
+    """Return a row without the line of NCCL that begins inside it, with a host such as 38dcf168f605."""
     if not (found := HEAD.search(text)) or not (whole := found["host"]):
         return text
     host = next((host for host, _ in head.ranks.values() if whole.endswith(host)), whole)
@@ -272,7 +272,7 @@ def _alone(head: TableHead, text: str) -> str:
 
 
 def _values(text: str, start: int = 0) -> list[float]:
-    """The numbers from here on; N/A is NaN.
+    """Return the numbers from here on; N/A is NaN.
 
     >>> _values(" -1  12.5 N/A 0host: x")
     [-1.0, 12.5, nan, 0.0]
@@ -282,7 +282,7 @@ def _values(text: str, start: int = 0) -> list[float]:
 
 
 def _made(begun: PrintedTable) -> Iterator[Table]:
-    """The tables that were printed, from the rows of which at least one part is whole."""
+    """Yield the tables that were printed, from the rows of which at least one part is whole."""
     titles, rows = begun.titles, []
     if not titles:
         begun.head.last = 0.0
@@ -298,7 +298,7 @@ def _made(begun: PrintedTable) -> Iterator[Table]:
 
 
 # Before the first row there may be lines of a launcher. A row of 10,000 samples takes 100 KB.
-MOST_LINES_BEFORE, LONGEST_ROW = 100, 1 << 20
+MAX_LINES_BEFORE, MAX_ROW_BYTES = 100, 1 << 20
 
 REPORT = re.compile(r'\s{0,100}\{\s{0,100}"version"\s{0,9}:\s{0,9}\d')
 RESULTS = re.compile(r'"results"\s{0,9}:\s{0,9}\[')
@@ -313,22 +313,22 @@ COLUMNS = (TIMES, ALGBW, BUSBW, ("nwrong", "#wrong", "wrong"))
 
 
 def is_report(start: bytes) -> bool:
-    """Whether a file that begins so is a JSON report of nccl-tests."""
+    """Return True if a file that begins so is a JSON report of nccl-tests."""
     return REPORT.match(start.decode("utf8", "replace")) is not None and b'"nccl_version"' in start
 
 
 def has_rows(start: bytes) -> bool:
-    """Whether a file that begins so has a row of rccl-tests or ours among its first lines."""
-    lines = start.decode("utf8", "replace").splitlines()[:MOST_LINES_BEFORE]
+    """Return True if a file that begins so has a row of rccl-tests or ours among its first lines."""
+    lines = start.decode("utf8", "replace").splitlines()[:MAX_LINES_BEFORE]
     return any(_record(line) for line in lines)
 
 
 def report_tables(path: Path, hints: list[str]) -> Iterator[Table]:
-    """The tables of a report, which is one line; if it was cut, of the results before. Raises OSError."""
+    """Return the tables of a report, which is one line; if it was cut, of the results before. Raises OSError."""
     before, results = array_in(path, RESULTS)
     config, at = as_object(before.get("config")), Place(str(path), 1)
     devices = config.get("devices")
-    devices = [as_object(each) for each in devices[:MOST_RANKS]] if isinstance(devices, list) else []
+    devices = [as_object(each) for each in devices[:MAX_RANKS]] if isinstance(devices, list) else []
     head = TableHead(
         at,
         hints=[*map(collective_of, PERF.findall(str(before.get("args")))), *hints],
@@ -338,12 +338,12 @@ def report_tables(path: Path, hints: list[str]) -> Iterator[Table]:
         last=as_number(config.get("maximum_bytes"), 0.0),
         is_whole='"average_bus_bandwidth"' in "".join(deque(texts(path), maxlen=2)),
     )
-    row_tables = (_row(at, each, each.get("out_of_place"), each.get("in_place")) for each in results if each)
-    return tables_of(head, islice(row_tables, MOST_ROWS))
+    rows = (_row(at, each, each.get("out_of_place"), each.get("in_place")) for each in results if each)
+    return tables_of(head, islice(rows, MAX_ROWS))
 
 
 def row_tables(lines: Iterable[Line]) -> Iterator[Table]:
-    """The tables that rows make: one for each collective, number of ranks, type, reduction, and so on, and each sweep.
+    """Yield the tables that rows make: one for each collective, number of ranks, type, reduction and sweep.
 
     >>> from collectives_logs.finding import numbered
     >>> row = '{"name": "AllReduce", "gpus": 4, "size": 8, "inPlace": 0, "time": 9, "algBw": 1}'
@@ -356,14 +356,14 @@ def row_tables(lines: Iterable[Line]) -> Iterator[Table]:
             continue
         head, row = _head(at, record), _row(at, record, record)
         key = (head.name, head.label, head.size, row.dtype, row.op)
-        if key not in tables and len(tables) >= MOST_TABLES:
+        if key not in tables and len(tables) >= MAX_TABLES:
             continue
         head, alike = tables.setdefault(key, (head, []))
         if error := as_text(record.get("error")):
             head.failure = head.failure or (at, error)
         elif record.get("inPlace") and alike and alike[-1].nbytes == row.nbytes:
             alike[-1].values[4:] = row.values[:4]
-        elif len(alike) < MOST_ROWS:
+        elif len(alike) < MAX_ROWS:
             alike.append(row)
     for head, alike in tables.values():
         for sweep in _sweeps(alike):
@@ -371,7 +371,7 @@ def row_tables(lines: Iterable[Line]) -> Iterator[Table]:
 
 
 def _record(line: str) -> Object:
-    """A row of rccl-tests or ours, or nothing for any other line."""
+    """Return a row of rccl-tests or ours, or nothing for any other line."""
     if not line.lstrip().startswith("{"):
         return {}
     try:
@@ -394,27 +394,27 @@ def _head(at: Place, record: Object) -> TableHead:
 
 
 def _row(at: Place, record: Object, *parts: Any) -> TableRow:
-    """A row of two parts, or of one."""
+    """Return a row of two parts, or of one."""
     values = [as_number(_first(as_object(part), *names)) for part in parts for names in COLUMNS]
     dtype, op = as_text(_first(record, "type", "dtype")), as_text(_first(record, "redop", "op"))
     nbytes, root = as_number(_first(record, "size", "bytes")), as_number(record.get("root"), -1.0)
     return TableRow(at, nbytes, dtype, op, root, (values + [float("nan")] * 4)[:8])
 
 
-def _sweeps(row_tables: list[TableRow]) -> list[list[TableRow]]:
-    """Rows by size: the second row of a size belongs to the second sweep."""
+def _sweeps(rows: list[TableRow]) -> list[list[TableRow]]:
+    """Sort rows into sweeps: the second row of a size belongs to the second sweep."""
     sizes: dict[float, list[TableRow]] = {}
-    for row in row_tables:
+    for row in rows:
         sizes.setdefault(row.nbytes, []).append(row)
     sweeps = zip_longest(*(sizes[nbytes] for nbytes in sorted(sizes)))
     return [[row for row in sweep if row] for sweep in sweeps] or [[]]
 
 
 def _first(record: Object, *names: str) -> Any:
-    """The value by the first of these names that it has."""
+    """Return the value by the first of these names that it has."""
     return next((record[name] for name in names if name in record), None)
 
 
 def _ranks(number: float) -> int:
-    """A number of ranks; 0 for none."""
-    return int(number) if 0 < number < MOST_RANKS else 0
+    """Return a number of ranks; 0 for none."""
+    return int(number) if 0 < number < MAX_RANKS else 0

@@ -1,4 +1,4 @@
-"""What results of benchmarks say: each table's facts and faults, and the tables that differ from the others."""
+"""Findings in results of benchmarks: each table's facts and faults, and the tables that differ from the others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from collectives.bounds import busbw, lower_bound
 from collectives.contracts import CONTRACTS
 from collectives.units import duration, format_bytes, many
 from collectives_logs.benchmark_tables import (
-    LONGEST_ROW,
-    MOST_HOSTS,
-    MOST_TABLES,
+    MAX_HOSTS,
+    MAX_ROW_BYTES,
+    MAX_TABLES,
     PROGRAM,
     Floats,
     Table,
@@ -30,7 +30,7 @@ from collectives_logs.benchmark_tables import (
     report_tables,
     row_tables,
 )
-from collectives_logs.finding import MOST_NAMED, Finding, LogError, Place, collective_of, lines_of, named
+from collectives_logs.finding import MAX_NAMED, Finding, LogError, Place, collective_of, finding, lines_of, named
 from collectives_logs.json_stream import CHUNK, plain
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # NCCL changes from LL to LL128 and to Simple at sizes in this range: by machine, ranks and version.
 PROTOCOLS_CHANGE = (1 << 12, 1 << 28)
 # A change of protocol does not make a size slower by more; and what is made of sends and receives has one protocol.
-MOST_FALL, OF_PAIRS = 8.0, ("all_to_all", "send and receive", "gather", "scatter")
+MAX_FALL, OF_PAIRS = 8.0, ("all_to_all", "send and receive", "gather", "scatter")
 
 # Times that scatter more than this from size to size say little about one size.
 NOISY = 0.12
@@ -49,16 +49,16 @@ LEAST_SIZES, LEAST_SPAN = 4, 8
 
 
 def begins(start: bytes) -> bool:
-    """Whether a file that begins so has results of nccl-tests, rccl-tests or `collectives bench --json`."""
+    """Return True if a file that begins so has results of nccl-tests, rccl-tests or `collectives bench --json`."""
     return is_report(start) or has_rows(start) or has_table(start)
 
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
-    """The findings in the tables that these files have together.
+    """Yield the findings in the tables that these files have together.
 
     Raises OSError, and LogError if no file has a table.
     """
-    found = list(islice(chain.from_iterable(map(tables_of, paths)), MOST_TABLES))
+    found = list(islice(chain.from_iterable(map(tables_of, paths)), MAX_TABLES))
     if not found:
         files = named([str(path) for path in paths])
         raise LogError(f"{files}: got no rows of a benchmark, expected size, time and rates")
@@ -66,22 +66,22 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
 
 
 def tables_of(path: Path) -> Iterator[Table]:
-    """The tables of a file; its name may have the collective's. Raises OSError."""
+    """Return the tables of a file; its name may have the collective's. Raises OSError."""
     with path.open("rb") as file:
         start = plain(file.read(CHUNK))
     hints = [collective_of(name) for name in re.findall(PROGRAM, path.name)[:1]]
     if is_report(start):
         return report_tables(path, hints)
     if has_rows(start):
-        return row_tables(lines_of([path], LONGEST_ROW))
+        return row_tables(lines_of([path], MAX_ROW_BYTES))
     return printed_tables(lines_of([path]), hints)
 
 
 def findings(tables: Sequence[Table]) -> Iterator[Finding]:
-    """Facts of the first tables, then what is wrong with any; of several, the findings say which."""
-    for table in tables[:MOST_NAMED]:
+    """Yield facts of the first tables, then what is wrong with any; of several, the findings say which."""
+    for table in tables[:MAX_NAMED]:
         yield from _facts(table)
-    if (more := len(tables) - MOST_NAMED) > 0:
+    if (more := len(tables) - MAX_NAMED) > 0:
         yield Finding("table", f"{many(more, 'more table')}; what is wrong with them follows, too")
     faults = (
         one._replace(found=f"{table.title}: {one.found}") if len(tables) > 1 else one
@@ -91,18 +91,18 @@ def findings(tables: Sequence[Table]) -> Iterator[Finding]:
     count: Counter[str] = Counter()
     for one in chain(faults, differences(tables)):
         count[one.kind] += 1
-        if count[one.kind] <= MOST_NAMED:
+        if count[one.kind] <= MAX_NAMED:
             yield one
     for kind, times in count.items():
-        if times > MOST_NAMED:
-            yield Finding(kind, f"{many(times - MOST_NAMED, 'more table')} with such a finding")
+        if times > MAX_NAMED:
+            yield Finding(kind, f"{many(times - MAX_NAMED, 'more table')} with such a finding")
 
 
 def _facts(table: Table) -> Iterator[Finding]:
     nbytes, rate, at = table.nbytes, table.busbw, (table.head.at,)
     ranks = many(table.ranks, "rank") if table.ranks else "ranks that are not named"
-    on = f" of {named(table.hosts, MOST_HOSTS)}" if table.hosts else ""
-    devices = f" ({named(table.devices, MOST_HOSTS)})" if table.devices else ""
+    on = f" of {named(table.hosts, MAX_HOSTS)}" if table.hosts else ""
+    devices = f" ({named(table.devices, MAX_HOSTS)})" if table.devices else ""
     label = f", {table.label}" if table.label else ""
     span = " to ".join(dict.fromkeys(format_bytes(size) for size in (*nbytes[:1], *nbytes[-1:])))
     sizes = f"{many(len(nbytes), 'size')}, {span}" if len(nbytes) else "no size"
@@ -113,8 +113,8 @@ def _facts(table: Table) -> Iterator[Finding]:
     speed = f"{table.factor / per_byte / 1e9:.3g} GB/s" if per_byte > 0 else "no cost per byte"
     over = f"fitted over {sizes}, median error {error:.0%}"
     line = table.factor * nbytes / (latency + per_byte * nbytes) / 1e9
-    said = f"latency {duration(latency)} and busbw {speed}, {over}"
-    yield Finding("fit", said, at=at, draw=lambda: _curve(nbytes, rate, line))
+    found = f"latency {duration(latency)} and busbw {speed}, {over}"
+    yield Finding("fit", found, at=at, draw=lambda: _curve(nbytes, rate, line))
     top = int(rate.argmax())
     half, most = (format_bytes(nbytes[(rate >= share * rate[top]).argmax()]) for share in (0.5, 0.9))
     knee = "no knee among these sizes"
@@ -131,7 +131,7 @@ def _curve(nbytes: Floats, busbw: Floats, fitted: Floats) -> Picture:
 
 
 def _about(nbytes: float) -> str:
-    """A size to two digits.
+    """Return a size to two digits.
 
     >>> _about(4_600_000), _about(900)
     ('4.4 MiB', '900 B')
@@ -146,38 +146,35 @@ def _faults(table: Table) -> Iterator[Finding]:
         return
     yield from _wrong(table)
     if table.ranks == 1:
-        follows = "no data moved; if a launcher started several processes, each ran a benchmark of its own"
-        advice = "build nccl-tests with `make MPI=1`, or ask for more devices with -g"
-        yield Finding("one rank", "the run has one rank", follows, advice, (table.head.at,))
+        yield finding("benchmarks.one rank", table.head.at)
         return
     noise = noise_of(table.nbytes, table.times)
     if noise > NOISY:
-        found = f"times scatter by {noise:.0%} from size to size"
-        advice = f"measure on idle hosts, with more iterations: {table.again(table.nbytes[0], table.nbytes[-1])}"
-        yield Finding("noise", found, "one size says little here", advice, (table.head.at,))
+        yield finding("benchmarks.noise", table.head.at, noise=noise, again=table.again(*table.nbytes[[0, -1]]))
     dips, disturbed = odd(table.nbytes, table.times)
     yield from (_dip(table, dip) for dip in dips)
     if disturbed:
         yield _disturbed(table, disturbed)
-    if len(table.times) > 1:
-        yield from _in_place(table)
+    for start, end, factor in unlike(*table.times) if len(table.times) > 1 else ():
+        first, last = table.nbytes[start], table.nbytes[end]
+        sizes, at = f"{format_bytes(first)} to {format_bytes(last)}", _places(table, (start, end))
+        yield finding("benchmarks.in place", *at, factor=factor, sizes=sizes, again=table.again(first, last))
     yield from against_preset(table)
 
 
 def _ended(table: Table) -> Iterator[Finding]:
-    """A run that failed, or one without the sizes up to the last that was asked for."""
+    """Yield a run that failed, or one without the sizes up to the last that was asked for."""
     head, nbytes = table.head, table.nbytes
     last = f"after {format_bytes(nbytes[-1])}" if len(nbytes) else "before the first size"
     factor = nbytes[-1] / nbytes[-2] if len(nbytes) > 1 else 2.0
     following = factor * nbytes[-1] if len(nbytes) else 8.0
     if head.failure:
-        at, said = head.failure
-        yield Finding("failed", said, f"the run ended {last}", "run it again with NCCL_DEBUG=INFO", (at,))
+        at, text = head.failure
+        yield finding("benchmarks.failed", at, found=text, last=last)
     elif not head.is_whole and following <= head.last:
-        found = f"the table ends {last}, expected sizes to {format_bytes(head.last)}"
-        follows = "the run was stopped, hangs, or its output was cut"
-        advice = f"NCCL_DEBUG=INFO {table.again(following, following)}"
-        yield Finding("ends early", found, follows, advice, table.places[-1:] or (head.at,))
+        at = table.places[-1] if table.places else head.at
+        again = table.again(following, following)
+        yield finding("benchmarks.ends early", at, last=last, expected=format_bytes(head.last), again=again)
 
 
 def _wrong(table: Table) -> Iterator[Finding]:
@@ -190,13 +187,12 @@ def _wrong(table: Table) -> Iterator[Finding]:
     else:
         return
     nbytes = table.nbytes[bad] if len(bad) else table.nbytes  # nothing says at which sizes
-    follows = "a GPU, a link or the library corrupts data: do not train on these devices"
-    advice = f"repeat with NCCL_PROTO=Simple and on half of the hosts: {table.again(nbytes[0], nbytes[-1])}"
-    yield Finding("wrong", found, follows, advice, _places(table, bad) or (table.head.at,))
+    at = _places(table, bad) or (table.head.at,)
+    yield finding("benchmarks.wrong", *at, found=found, again=table.again(nbytes[0], nbytes[-1]))
 
 
 def _places(table: Table, at: Iterable[int]) -> tuple[Place, ...]:
-    return tuple(table.places[i] for i in islice(at, MOST_NAMED))
+    return tuple(table.places[i] for i in islice(at, MAX_NAMED))
 
 
 def _dip(table: Table, dip: Dip) -> Finding:
@@ -205,37 +201,21 @@ def _dip(table: Table, dip: Dip) -> Finding:
     until = nbytes[min(dip.after, len(nbytes) - 1)]
     end = f"recovers at {format_bytes(until)}" if dip.after < len(nbytes) else "does not recover"
     least, most = PROTOCOLS_CHANGE
-    follows = "messages of these sizes may contend for something, such as a switch's buffers or memory"
-    how = "see whether it repeats"
-    is_small = rate[dip.before] <= MOST_FALL * rate[dip[1]] and table.collective not in OF_PAIRS
-    if is_small and least <= nbytes[dip.before] <= most and not table.head.command:
-        follows = "NCCL may change its protocol (LL, LL128, Simple) or its algorithm there, as it does at such sizes"
-        how = "compare NCCL_PROTO=LL, LL128 and Simple"
-    found = f"busbw falls from {before} to {lowest}, and {end}"
-    return Finding("dip", found, follows, f"{how}: {table.again(nbytes[dip.before], until)}", _places(table, dip[:2]))
+    is_small = rate[dip.before] <= MAX_FALL * rate[dip.lowest] and table.collective not in OF_PAIRS
+    is_protocol = is_small and least <= nbytes[dip.before] <= most and not table.head.command
+    key = "benchmarks.dip at a protocol's sizes" if is_protocol else "benchmarks.dip"
+    falls = {"before": before, "lowest": lowest, "end": end}
+    return finding(key, *_places(table, dip[:2]), **falls, again=table.again(nbytes[dip.before], until))
 
 
 def _disturbed(table: Table, at: list[int]) -> Finding:
-    """Not a fault: something else ran then, these sizes are special, or the first one pays for what is set up late."""
-    more = "with more warm-ups (-w)" if at == [0] else "and see whether it repeats"
-    advice = f"run it again, {more}: {table.again(table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]])}"
+    """Return sizes that are no fault: something else ran then, or the first one pays for what is set up late."""
     times = [duration(seconds) for seconds in table.times[:, at[0]]]
-    told = " out of place, ".join(times) + " in place" * (len(times) > 1) + ", the first" * (len(at) > 1)
-    found = f"times leave the curve at {named([format_bytes(nbytes) for nbytes in table.nbytes[at]])} ({told})"
-    return Finding("disturbed", found, "", advice, _places(table, at))
-
-
-def _in_place(table: Table) -> Iterator[Finding]:
-    for start, end, factor in unlike(*table.times):
-        first, last = table.nbytes[start], table.nbytes[end]
-        over = f"{format_bytes(first)} to {format_bytes(last)}"
-        yield Finding(
-            "in place",
-            f"in place takes {factor:.2g} times as long as out of place, {over}",
-            "one way uses another path, such as buffers that are registered or a copy",
-            f"measure the way that your program uses; repeat: {table.again(first, last)}",
-            _places(table, (start, end)),
-        )
+    first = " out of place, ".join(times) + " in place" * (len(times) > 1) + ", the first" * (len(at) > 1)
+    sizes = named([format_bytes(nbytes) for nbytes in table.nbytes[at]])
+    again = table.again(table.nbytes[max(at[0] - 1, 0)], table.nbytes[at[-1]])
+    how = "with more warm-ups (-w)" if at == [0] else "and see whether it repeats"
+    return finding("benchmarks.disturbed", *_places(table, at), sizes=sizes, times=first, how=how, again=again)
 
 
 # busbw that falls by more between two sizes is a dip; two columns that differ by more are unlike.
@@ -245,23 +225,23 @@ FALL = 0.15
 ABOVE_LINE, ABOVE_NEXT = 1.5, 1.25
 
 # How many points decide a fit: each pair of them gives a line, and the best one is taken.
-MOST_POINTS = 64
+MAX_POINTS = 64
 
 # Points that noise shows in, and how many times the noise a deviation must be to count.
 LEAST_POINTS, TIMES_NOISE = 7, 6
 
 
 def fit(nbytes: Floats, seconds: Floats) -> tuple[float, float, float]:
-    """Latency in seconds, seconds per byte and median relative error of the line that fits best.
+    """Return latency in seconds, seconds per byte and median relative error of the line that fits best.
 
     The sum of relative errors is least, which a few disturbed points do not change. Such a line goes through two of the
-    points, or through one and has no latency or no cost per byte. Takes time and memory O(MOST_POINTS^3).
+    points, or through one and has no latency or no cost per byte. Takes time and memory O(MAX_POINTS^3).
 
     >>> latency, per_byte, _ = fit(np.array([1e3, 1e4, 1e5, 1e6]), np.array([11e-6, 20e-6, 110e-6, 5.0]))
     >>> round(latency * 1e6, 6), round(per_byte * 1e9, 6)
     (10.0, 1.0)
     """
-    some = np.unique(np.linspace(0, len(nbytes) - 1, min(len(nbytes), MOST_POINTS)).astype(int))
+    some = np.unique(np.linspace(0, len(nbytes) - 1, min(len(nbytes), MAX_POINTS)).astype(int))
     n, t = nbytes[some], seconds[some]
     i, j = np.triu_indices(len(n), 1)
     slope = (t[j] - t[i]) / (n[j] - n[i])
@@ -275,7 +255,7 @@ def fit(nbytes: Floats, seconds: Floats) -> tuple[float, float, float]:
 
 
 def noise_of(nbytes: Floats, times: Floats) -> float:
-    """How far times scatter round a smooth curve: a robust relative standard deviation, 0 for few points.
+    """Return how far times scatter round a smooth curve: a robust relative standard deviation, 0 for few points.
 
     Of two columns, what both show is no noise, and a difference between two smooth curves is none, either.
 
@@ -298,7 +278,7 @@ def _deviation(values: Floats) -> float:
 
 
 def _above_line(nbytes: Floats, times: Floats) -> Floats:
-    """The log of each time over that on the line between its neighbours, both logarithmic; 0 at the ends."""
+    """Return the log of each time over that on the line between its neighbours, both logarithmic; 0 at the ends."""
     x, y = np.log(nbytes), np.log(times)
     found = np.zeros_like(y)
     share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
@@ -315,7 +295,7 @@ class Dip(NamedTuple):
 
 
 def dips(rate: Floats, noise_of: float = 0.0) -> list[Dip]:
-    """Where the rate falls by more than FALL from one size to the next, until it is what it was before.
+    """Return where the rate falls by more than FALL from one size to the next, until it is what it was before.
 
     >>> dips(np.array([5.0, 3.0, 4.0, 9.0, 2.0]))
     [Dip(before=0, lowest=1, after=3), Dip(before=3, lowest=4, after=5)]
@@ -333,7 +313,7 @@ def dips(rate: Floats, noise_of: float = 0.0) -> list[Dip]:
 
 
 def odd(nbytes: Floats, times: Floats) -> tuple[list[Dip], list[int]]:
-    """Dips that all columns show, and positions that were disturbed.
+    """Return dips that all columns show, and positions that were disturbed.
 
     What belongs to the size, such as a change of protocol, shows in each column. What shows in one of two does not. In
     both, one size alone was disturbed if its time is above the next size's.
@@ -359,7 +339,7 @@ def odd(nbytes: Floats, times: Floats) -> tuple[list[Dip], list[int]]:
 
 
 def unlike(first: Floats, second: Floats) -> list[tuple[int, int, float]]:
-    """Where two columns differ by more than FALL at almost all sizes: of the smaller half, of the larger, or of both.
+    """Return where two columns differ by more than FALL at almost all sizes: of the smaller half, the larger, or both.
 
     The first and the last position, and by what factor the second column takes longer there.
 
@@ -400,7 +380,7 @@ PRESETS = (
 
 
 def differences(tables: Sequence[Table]) -> Iterator[Finding]:
-    """The outliers of each group of tables that are alike: collective, label, and in one node or in several."""
+    """Yield the outliers of each group of tables that are alike: collective, label, and in one node or in several."""
     groups: dict[tuple[str, str, bool], list[Table]] = {}
     for table in tables:
         if len(table.nbytes) and table.ranks != 1 and table.collective:
@@ -418,11 +398,9 @@ def _low_rates(group: list[Table], nbytes: Floats) -> Iterator[Finding]:
     low = np.flatnonzero(shares < LOW_RATE).tolist()
     than = "the other table's" if len(group) == 2 else "the others' median"
     for i in low:
-        peak = f"peak busbw {peaks[i]:.3g} GB/s up to {format_bytes(nbytes[-1])}"
-        follows = "a link, a port or a host there is slow, or the settings differ"
-        if HALF[0] <= shares[i] <= HALF[1]:
-            follows = "half of the links, ports or lanes of these hosts are missing or slow"
-        yield _outlier("low rate", f"{peak}, {shares[i]:.0%} of {than}", follows, group, low, i)
+        found = f"peak busbw {peaks[i]:.3g} GB/s up to {format_bytes(nbytes[-1])}, {shares[i]:.0%} of {than}"
+        is_half = HALF[0] <= shares[i] <= HALF[1]
+        yield _outlier("benchmarks.half the rate" if is_half else "benchmarks.low rate", found, group, low, i)
 
 
 def _high_latencies(group: list[Table], small: Floats) -> Iterator[Finding]:
@@ -433,11 +411,11 @@ def _high_latencies(group: list[Table], small: Floats) -> Iterator[Finding]:
     high = np.flatnonzero(factors > HIGH_LATENCY).tolist()
     for i in high:
         found = f"{duration(latencies[i])} at the smallest sizes, {factors[i]:.2g} times the others' median"
-        yield _outlier("straggler", found, "a rank or host there answers late", group, high, i)
+        yield _outlier("benchmarks.straggler", found, group, high, i)
 
 
 def _against_others(group: list[Table], values: Floats) -> Floats:
-    """Each value over the median of other tables with as many ranks or more, which have no reason to be better."""
+    """Return each value over the median of tables with as many ranks or more, which have no reason to be better."""
     ranks = np.array([table.ranks for table in group])
     found = np.full(len(group), np.nan)
     for i, value in enumerate(values):
@@ -446,45 +424,36 @@ def _against_others(group: list[Table], values: Floats) -> Floats:
     return found
 
 
-def _outlier(kind: str, found: str, follows: str, group: list[Table], odd: list[int], i: int) -> Finding:
-    """The finding on one of a group's odd tables, with the hosts that all odd tables have and no other table has."""
-    table = group[i]
+def _outlier(key: str, found: str, group: list[Table], odd: list[int], i: int) -> Finding:
+    """Return the finding on an odd table, with the hosts that all odd tables of its group have and no other has."""
+    table, only = group[i], ""
     good = {host for j, other in enumerate(group) if j not in odd for host in other.hosts}
     hosts = [host for host in table.hosts if all(host in group[j].hosts for j in odd) and host not in good]
     if hosts:
-        follows += f"; only {'these tables have' if len(odd) > 1 else 'this table has'} {named(hosts)}"
+        only = f"; only {'these tables have' if len(odd) > 1 else 'this table has'} {named(hosts)}"
     how = "each of its hosts with one that is good" if len(table.hosts) > 1 else "it once more, then look at its links"
-    advice = f"measure {how}: {table.again(table.nbytes[0], table.nbytes[-1])}"
-    return Finding(kind, f"{table.title}: {found}", follows, advice, (table.head.at,))
+    again = table.again(table.nbytes[0], table.nbytes[-1])
+    return finding(key, table.head.at, found=f"{table.title}: {found}", only=only, how=how, again=again)
 
 
 def against_preset(table: Table) -> Iterator[Finding]:
-    """The peak as a share of what the preset allows; about half of it or less is a fault."""
+    """Yield the peak as a share of what the preset allows; about half of it or less is a fault."""
     preset = next((preset for pattern, preset in PRESETS if pattern.search(" ".join(table.devices))), "")
     is_one_node = len(table.hosts) == len(table.devices) == 1 < table.ranks
     can_tell = preset and is_one_node and table.collective in CONTRACTS and table.nbytes[-1] >= LARGE
     most = 0.0
     with suppress(ModuleNotFoundError):  # reading a log needs no extra, whereas presets are YAML
         most = _most(table, preset) if can_tell else 0.0
-    if not most:
-        return
-    top = int(table.busbw.argmax())
-    share = table.busbw[top] / most
-    peak = f"peak busbw {table.busbw[top]:.3g} GB/s at {format_bytes(table.nbytes[top])}"
-    found = f"{peak}, {share:.0%} of the {most:.3g} GB/s of the preset {preset}, if no switch adds (simulated)"
-    places = (table.places[top],)
-    if share > HALF[1]:
-        yield Finding("preset", found, at=places)
-        return
-    follows = "half of the links between these devices are missing or slow"
-    if share < HALF[0]:
-        follows = "data take another way than the fast links, such as PCIe or the hosts' memory, or few links work"
-    advice = f"see `nvidia-smi topo -m` and `nvidia-smi nvlink -s` on {table.hosts[0]}"
-    yield Finding("low rate", found, follows, advice, places)
+    if most:
+        top = int(table.busbw.argmax())
+        peak, share = table.busbw[top], table.busbw[top] / most
+        key = "preset" if share > HALF[1] else "half of a preset" if share >= HALF[0] else "less than half of a preset"
+        of = {"most": most, "preset": preset, "size": format_bytes(table.nbytes[top]), "host": table.hosts[0]}
+        yield finding(f"benchmarks.{key}", table.places[top], peak=peak, share=share, **of)
 
 
 def _most(table: Table, preset: str) -> float:
-    """The busbw in GB/s that a preset allows inside a node at the largest size; 0 if nothing says so.
+    """Return the busbw in GB/s that a preset allows inside a node at the largest size; 0 if nothing says so.
 
     A link-by-link preset needs all ranks of its node.
     """

@@ -1,21 +1,30 @@
-"""Which rank the others wait for: a collective ends on all ranks together, and lasts shortest where it begins last."""
+"""Calls of ranks with their times: calls that are alike, their rates, and which rank the others wait for.
+
+A collective ends on all ranks together, and lasts shortest where it begins last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.bounds import busbw
+from collectives.contracts import CONTRACTS
 from collectives.units import duration
-from collectives_logs.finding import MOST_NAMED, Finding, Place
+from collectives_logs.finding import Finding, Place, finding
 
 if TYPE_CHECKING:
     from collectives.figures.style import Picture
 
+Floats = NDArray[np.float64]
+
 # A rank is named if there are so many calls, and if it causes this much of the waiting and its calls are this shorter.
-FEWEST_CALLS, MOSTLY, WIDE = 5, 0.75, 1.5
+MIN_CALLS, MOSTLY, WIDE = 5, 0.75, 1.5
 
 # Of fewer calls the first ones, which connect and compile, are too large a part to say that ranks wait by turns.
 MANY_CALLS = 20
@@ -27,8 +36,48 @@ MUCH = 0.1
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 
+@dataclass
+class CallSeries:
+    """Calls of one collective by one rank of a group: microseconds, and bytes of the whole buffer; 0 for unknown."""
+
+    size: int  # ranks of the group
+    place: Place
+    order: array[float] = field(default_factory=lambda: array("d"))  # their numbers, or when they started
+    durations: array[float] = field(default_factory=lambda: array("d"))
+    nbytes: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, order: float, duration: float, nbytes: int) -> None:
+        """Add a call."""
+        self.order.append(order)
+        self.durations.append(duration)
+        self.nbytes.append(nbytes)
+
+
+class CallKind(NamedTuple):
+    """Calls that are alike."""
+
+    collective: str
+    size: int
+    nbytes: int
+
+    def busbw(self, microseconds: float) -> float:
+        """Return the bus bandwidth of a call in GB/s; 0 if the collective, its bytes or its ranks are not known."""
+        is_known = self.collective in CONTRACTS and self.nbytes and self.size > 1 and microseconds
+        return busbw(self.collective, self.size, self.nbytes, microseconds / 1e6) if is_known else 0.0
+
+
+def by_kind(series: Iterable[tuple[str, CallSeries]]) -> dict[CallKind, Floats]:
+    """Return the microseconds of calls of these collectives that are alike."""
+    kinds: dict[CallKind, list[Floats]] = {}
+    for collective, calls in series:
+        nbytes, durations = np.asarray(calls.nbytes), np.asarray(calls.durations)
+        for size in np.unique(nbytes).tolist():
+            kinds.setdefault(CallKind(collective, calls.size, size), []).append(durations[nbytes == size])
+    return {kind: np.concatenate(durations) for kind, durations in kinds.items()}
+
+
 class Waiting(NamedTuple):
-    """How calls of one group of ranks wait; times have the unit of what was given."""
+    """The waiting in calls of one group of ranks; times have the unit of what was given."""
 
     share: float  # of all time in these calls, that which is beyond the shortest on any rank
     last: int | None  # the row that the others wait for most, if it is one
@@ -37,8 +86,8 @@ class Waiting(NamedTuple):
     others: float  # the others' median, in these calls
 
 
-def waiting(durations: NDArray[np.float64]) -> Waiting:
-    """What durations say, with a row for each of two or more ranks, and a column for each call.
+def waiting(durations: Floats) -> Waiting:
+    """Return who waits by durations, with a row for each of two or more ranks, and a column for each call.
 
     >>> slow = np.array([[9.0, 8.0, 9.0, 9.0, 1.0], [1.0, 1.0, 1.0, 1.0, 2.0], [9.0, 9.0, 9.0, 8.0, 1.0]])
     >>> waiting(slow)
@@ -51,42 +100,28 @@ def waiting(durations: NDArray[np.float64]) -> Waiting:
     mine = durations[:, shortest == row]
     own, others = mine[row], np.median(np.delete(mine, row, axis=0), axis=0)
     middle, beside = (float(np.median(each)) if each.size else 0.0 for each in (own, others))
-    is_one = durations.shape[1] >= FEWEST_CALLS and caused[row] > MOSTLY * waits.sum() and beside > WIDE * middle
+    is_one = durations.shape[1] >= MIN_CALLS and caused[row] > MOSTLY * waits.sum() and beside > WIDE * middle
     share = 1 - float(least.sum()) * len(durations) / total if total else 0.0
     return Waiting(share, row if is_one else None, own.size, middle, beside)
 
 
-def waiting_findings(
-    collective: str, members: Sequence[tuple[str, Place]], microseconds: NDArray[np.float64]
-) -> Iterator[Finding]:
-    """Who waits for whom in calls of a collective; members are the rows' names and files."""
-    if len(members) < 2 or microseconds.shape[1] < FEWEST_CALLS or collective not in TOGETHER:
+def waiting_findings(collective: str, members: Sequence[tuple[str, Place]], microseconds: Floats) -> Iterator[Finding]:
+    """Yield who waits for whom in calls of a collective; members are the rows' names and files."""
+    calls = microseconds.shape[1]
+    if len(members) < 2 or calls < MIN_CALLS or collective not in TOGETHER:
         return
     of = waiting(microseconds)
-    own, others, between = (duration(each / 1e6) for each in (of.own, of.others, of.others - of.own))
     if (row := of.last) is not None:
+        own, others, between = (duration(each / 1e6) for each in (of.own, of.others, of.others - of.own))
         name, at = members[row]
-        yield Finding(
-            "straggler",
-            f"{name} begins last in {of.often:,} of {microseconds.shape[1]:,} calls of {collective}: a call takes "
-            f"{own} there and {others} on the others",
-            f"the others wait {between} in such a call: a collective ends on all ranks together",
-            f"compare {name} with another rank: its data loader, its kernels, its host, its clocks "
-            "(nvidia-smi -q -d CLOCK,PERFORMANCE)",
-            (at,),
-            lambda: _bars(collective, [name for name, _ in members], microseconds, row),
-        )
-    elif of.share > MUCH and microseconds.shape[1] >= MANY_CALLS:
-        yield Finding(
-            "waiting",
-            f"{of.share:.0%} of the time in {collective} is beyond the shortest rank's, and no rank is always the last",
-            "ranks begin at different times: their work differs from step to step",
-            "balance the batches (lengths of sequences, experts' tokens); look at data loading and garbage collection",
-            tuple(at for _, at in members)[:MOST_NAMED],
-        )
+        times = {"own": own, "others": others, "between": between}
+        one = finding("calls.straggler", at, name=name, often=of.often, calls=calls, collective=collective, **times)
+        yield one._replace(draw=lambda: _bars(collective, [name for name, _ in members], microseconds, row))
+    elif of.share > MUCH and calls >= MANY_CALLS:
+        yield finding("calls.waiting", *(at for _, at in members), share=of.share, collective=collective)
 
 
-def _bars(collective: str, names: Sequence[str], microseconds: NDArray[np.float64], row: int) -> Picture | None:
+def _bars(collective: str, names: Sequence[str], microseconds: Floats, row: int) -> Picture | None:
     from collectives_logs.report import times
 
     seconds = (np.median(microseconds, axis=1) / 1e6).tolist()

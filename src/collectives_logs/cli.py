@@ -35,25 +35,25 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _printed(findings: "Iterator[tuple[str, Finding]]", as_json: bool) -> "Iterator[tuple[str, Finding]]":
-    """The findings, each printed when it is found; where the kind of files changes, its name is a heading."""
+    """Yield the findings, each printed when it is found; where the kind of files changes, its name is a heading."""
     before = ""
     for source, found in findings:
         if source != before and not as_json:
             out(f"{source}:")
         before = source
-        told = row(source, found)
-        out_row(told, line(told), as_json)
+        shown = row(source, found)
+        out_row(shown, line(shown), as_json)
         yield source, found
 
 
 def row(source: str, found: "Finding") -> dict[str, Any]:
-    """A finding as JSON has it."""
+    """Return a finding as JSON has it."""
     said = {"source": source, "kind": found.kind, "found": found.found, "follows": found.follows, "next": found.next}
     return said | {"at": [str(place) for place in found.at]}
 
 
 def line(of: dict[str, Any]) -> str:
-    """A row as the terminal shows it."""
+    """Return a row as the terminal shows it."""
     first = f"  {of['kind']}: {of['found']}" + (f" ({', '.join(of['at'])})" if of["at"] else "")
     more = [f"      {word}: {of[name]}" for name, word in (("follows", "so"), ("next", "try")) if of[name]]
     return "\n".join([first, *more])

@@ -1,14 +1,19 @@
-"""A finding and the places that it rests on; the lines of files, each with its place."""
+"""Findings with their sentences and places; lines of files; and what reads lines by their forms.
+
+`advice.toml` has the sentences of every kind of finding.
+"""
 
 from __future__ import annotations
 
 import gzip
 import re
+import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import resources
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 from zipfile import BadZipFile
 
 from collectives.units import runs
@@ -16,11 +21,13 @@ from collectives.units import runs
 if TYPE_CHECKING:
     from collectives.figures.style import Picture
 
+    Draw = Callable[[], Picture | None]  # a picture of a finding, or None if there is too much to draw
+
 # A line is cut after this many bytes: the trees of 32 channels take 2 KB.
-LONGEST = 1 << 16
+MAX_LINE = 1 << 16
 
 # How many of a kind one finding names.
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 GZIP = b"\x1f\x8b"
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
@@ -45,8 +52,8 @@ class Place(NamedTuple):
 
 
 def places(files: Iterable[str]) -> tuple[Place, ...]:
-    """The first few of these files, each once."""
-    return tuple(Place(file) for file in dict.fromkeys(files))[:MOST_NAMED]
+    """Return the first few of these files, each once."""
+    return tuple(Place(file) for file in dict.fromkeys(files))[:MAX_NAMED]
 
 
 class Finding(NamedTuple):
@@ -57,7 +64,26 @@ class Finding(NamedTuple):
     follows: str = ""
     next: str = ""
     at: tuple[Place, ...] = ()
-    draw: Callable[[], Picture | None] | None = None  # a picture of it, or None if there is too much to draw
+    draw: Draw | None = None
+
+
+ADVICE: dict[str, dict[str, str]] = tomllib.loads(
+    (resources.files(__package__) / "advice.toml").read_text(encoding="utf8")
+)
+
+
+def finding(key: str, *at: Place, **values: object) -> Finding:
+    """Return the finding of a row of `advice.toml`, with values in its sentences, and the first few places.
+
+    >>> finding("nccl.crossings", Place("job.log", 3), channel=0, times=4, least=2).found
+    'the ring of channel 0 leaves a node 4 times, and 2 would do'
+    """
+    row = ADVICE[key]
+    found, follows, advice = (
+        row.get(name, default).format(**values)
+        for name, default in (("found", "{found}"), ("follows", ""), ("next", ""))
+    )
+    return Finding(row.get("kind", key.partition(".")[2]), found, follows, advice, at[:MAX_NAMED])
 
 
 class Line(NamedTuple):
@@ -68,7 +94,7 @@ class Line(NamedTuple):
 
 
 def numbered(texts: Iterable[str], file: str) -> Iterator[Line]:
-    """The lines of a file, counted from 1.
+    """Return the lines of a file, counted from 1.
 
     >>> [str(line.at) for line in numbered(["a", "b"], "job.log")]
     ['job.log:1', 'job.log:2']
@@ -76,7 +102,7 @@ def numbered(texts: Iterable[str], file: str) -> Iterator[Line]:
     return (Line(Place(file, number), text) for number, text in enumerate(texts, start=1))
 
 
-def lines_of(paths: Sequence[Path], longest: int = LONGEST) -> Iterator[Line]:
+def lines_of(paths: Sequence[Path], longest: int = MAX_LINE) -> Iterator[Line]:
     """Yield the lines of files, plain or gzip, without colours and cut after `longest` bytes.
 
     Of a longer one with carriage returns the end is kept, too: it is what a progress bar and then an error wrote.
@@ -89,7 +115,7 @@ def lines_of(paths: Sequence[Path], longest: int = LONGEST) -> Iterator[Line]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file, plain or gzip, to be read in pieces; where compressed data are cut or broken the block ends.
+    """Open a file, plain or gzip, to be read in pieces; where compressed data are cut or broken the block ends.
 
     Raises OSError.
     """
@@ -111,8 +137,39 @@ def _texts(path: Path, longest: int) -> Iterator[str]:
             yield COLOURS.sub("", kept.decode("utf8", "replace")).rstrip("\r\n")
 
 
-def named(names: Sequence[str], most: int = MOST_NAMED) -> str:
-    """The first few of these names, and how many there are beside them.
+Method = TypeVar("Method", bound=Callable[..., object])
+_PATTERNS: dict[Callable[..., object], re.Pattern[str]] = {}  # by the method that reads such a line
+
+
+def reads(pattern: str | re.Pattern[str]) -> Callable[[Method], Method]:
+    """Mark a method of a `LineReader`: it reads lines in which this pattern is found."""
+
+    def mark(method: Method) -> Method:
+        _PATTERNS[method] = re.compile(pattern)
+        return method
+
+    return mark
+
+
+class LineReader:
+    """A reader of lines that has a method for each form of a line; the first whose pattern is found takes the line."""
+
+    forms: ClassVar[tuple[tuple[re.Pattern[str], Callable[..., object]], ...]]
+
+    def __init_subclass__(cls) -> None:
+        methods = [each for each in vars(cls).values() if callable(each)]
+        cls.forms = tuple((_PATTERNS[each], each) for each in methods if each in _PATTERNS)
+
+    def take(self, text: str, *where: Any) -> None:
+        """Read a line, which stands at a place and may be a process's."""
+        for pattern, method in self.forms:
+            if found := pattern.search(text):
+                method(self, found, *where)
+                return
+
+
+def named(names: Sequence[str], most: int = MAX_NAMED) -> str:
+    """Return the first few of these names, and how many there are beside them.
 
     >>> named(["n1", "n2"]), named([str(i) for i in range(10)])
     ('n1, n2', '0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
@@ -122,7 +179,7 @@ def named(names: Sequence[str], most: int = MOST_NAMED) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """Ranks, consecutive ones as runs, many of them shortened.
+    """Return ranks as text, consecutive ones as runs, many of them shortened.
 
     >>> ranks([5, 0, 1, 2]), ranks([4])
     ('ranks 0–2, 5', 'rank 4')
@@ -150,7 +207,7 @@ COLLECTIVES = {
 
 
 def collective_of(name: str) -> str:
-    """The collective that c10d or NCCL calls so.
+    """Return the collective that c10d or NCCL calls so.
 
     >>> [collective_of(name) for name in ("_allgather_base", "ReduceScatter_Sum_f32_RING_LL", "nonsense")]
     ['all_gather', 'reduce_scatter', 'nonsense']

@@ -1,4 +1,4 @@
-"""What the dumps of a job say about a hang: the culprits first, what follows, what to try next."""
+"""Findings in the dumps of a job that hangs: the culprits first, what follows, what to try next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.units import duration, many
 from collectives_logs.calls import waiting_findings
-from collectives_logs.finding import MOST_NAMED, Finding, LogError, Place, named, places, ranks
+from collectives_logs.finding import MAX_NAMED, Finding, LogError, Place, finding, named, places, ranks
 from collectives_logs.flight_calls import (
     CallNumber,
     Odd,
@@ -26,21 +26,23 @@ from collectives_logs.flight_calls import (
     waiting_ranks,
     waits_of,
 )
-from collectives_logs.flight_dump import MOST_ENTRIES, Dump, Entry, read
+from collectives_logs.flight_dump import MAX_ENTRIES, Dump, Entry, read
 
 # Ranks whose entries are read in full; of more, the last ones of each.
 FEWEST = 100
 # The part of a timeout after which a call is late: clocks of hosts differ, and timers start after the call.
 ALMOST = 0.95
+# A link is slow if its messages take so many times as long as the median of the others, with so many on each.
+SLOW_LINK, MIN_MESSAGES = 2.0, 3
 
 
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
-    """The findings in these dumps, a file for each rank. Raises LogError if none of them can be read."""
+    """Yield the findings in these dumps, a file for each rank. Raises LogError if none of them can be read."""
     dumps: dict[int, Dump] = {}
     broken: list[LogError] = []
     for path in paths:
         try:
-            dump = read(path, max(FEWEST, MOST_ENTRIES // len(paths)))
+            dump = read(path, max(FEWEST, MAX_ENTRIES // len(paths)))
         except LogError as error:
             broken.append(error)
             continue
@@ -53,60 +55,54 @@ def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
 
 
 def findings(dumps: Sequence[Dump], broken: Sequence[LogError] = ()) -> Iterator[Finding]:
-    """All findings: what the dumps are, then the causes of a hang before its effects."""
+    """Yield what the dumps are, then the causes of a hang before its effects."""
     groups, by_rank = groups_of(dumps), {dump.rank: dump for dump in dumps}
     yield _job(dumps, groups)
-    for error in broken[:MOST_NAMED]:
+    for error in broken[:MAX_NAMED]:
         yield Finding("unreadable", str(error))
-    yield from _left_out(dumps)
+    for dump in [dump for dump in dumps if dump.left_out][:MAX_NAMED]:
+        calls = many(dump.left_out, "recorded call")
+        yield finding("flight.unreadable", Place(dump.path), calls=calls, rank=dump.rank)
     yield from _versions(dumps)
     odd = [(of, *found) for of in groups if (found := _first_odd(of))]
     for of, key, differs in odd:
         yield _differs(of, key, differs, by_rank)
     waits = [wait for of in groups for wait in (*waits_of(of, set(by_rank)), *message_waits(of))]
-    for circle in islice(cycles(waits), MOST_NAMED):
+    for circle in islice(cycles(waits), MAX_NAMED):
         yield _crossed(circle, by_rank)
-    told = {(id(of), key) for of, key, _ in odd}
-    yield from _waits([wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in told], by_rank)
+    shown = {(id(of), key) for of, key, _ in odd}
+    yield from _waits([wait for wait in waits if wait.absent or (id(wait.group), wait.key) not in shown], by_rank)
     files = {dump.rank: Place(dump.path) for dump in dumps}
     for of in groups:
         yield from _messages(of, by_rank)
     for of in groups if not waits and not odd else ():
-        yield from slow_links(of, files)
-        yield from stragglers(of, files)
+        yield from _slow_links(of, files)
+        yield from _stragglers(of, files)
 
 
 def _job(dumps: Sequence[Dump], groups: Sequence[ProcessGroup]) -> Finding:
     versions = sorted({dump.version or "?" for dump in dumps})
     count = sum(len(dump.entries) for dump in dumps)
-    said = f"{many(len(dumps), 'rank')}, {many(len(groups), 'process group')}, {many(count, 'recorded call')}"
+    found = f"{many(len(dumps), 'rank')}, {many(len(groups), 'process group')}, {many(count, 'recorded call')}"
     expected = {rank for of in groups for rank in of.ranks}
     lacking = expected - {dump.rank for dump in dumps}
     more = f"; without a dump: {ranks(lacking)}" if lacking else ""
-    return Finding("dumps", f"{said}, version {named(versions)}{more}", at=(Place(dumps[0].path),))
-
-
-def _left_out(dumps: Sequence[Dump]) -> Iterator[Finding]:
-    for dump in [dump for dump in dumps if dump.left_out][:MOST_NAMED]:
-        said = f"{many(dump.left_out, 'recorded call')} of rank {dump.rank} cannot be read and count as absent"
-        yield Finding("unreadable", said, at=(Place(dump.path),))
+    return Finding("dumps", f"{found}, version {named(versions)}{more}", at=(Place(dumps[0].path),))
 
 
 def _versions(dumps: Sequence[Dump]) -> Iterator[Finding]:
-    """Versions of the library that differ: those of few ranks first."""
+    """Yield versions of the library that differ: those of few ranks first."""
     by_version: dict[str, list[int]] = {}
     for dump in dumps:
         by_version.setdefault(dump.library or "an unknown version", []).append(dump.rank)
     if len(by_version) > 1:
         few = sorted(by_version.items(), key=lambda item: len(item[1]))
-        told = named([f"{ranks(those)}: {version}" for version, those in few])
-        follows = "ranks with different versions may choose different algorithms, and hang or fail"
         at = places(dump.path for dump in dumps if dump.rank in few[0][1])
-        yield Finding("versions", told, follows, "install one version on all hosts", at)
+        yield finding("flight.versions", *at, found=named([f"{ranks(those)}: {version}" for version, those in few]))
 
 
 def _first_odd(of: ProcessGroup) -> tuple[CallNumber, Odd] | None:
-    """The first call of a group in which its ranks differ."""
+    """Return the first call of a group in which its ranks differ."""
     keys = {key for calls in of.calls.values() for key in calls}
     for key in sorted(keys):
         calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
@@ -118,33 +114,24 @@ def _first_odd(of: ProcessGroup) -> tuple[CallNumber, Odd] | None:
     return None
 
 
-NEXT = {
-    "operation": "compare the frames: find the branch in which the ranks' programs part",
-    "dtypes": "print dtypes of the tensor on each rank before the call; see autocast and parameters' dtypes",
-    "algorithm": "compare the variables and options of these ranks that choose an algorithm",
-    "sizes": "print the tensor's shape on each rank before the call: an uneven last batch, or unused parameters",
-}
-
-
 def _differs(of: ProcessGroup, key: CallNumber, odd: Odd, dumps: Mapping[int, Dump]) -> Finding:
     calls = {rank: made[key] for rank, made in of.calls.items() if key in made}
     others = [rank for rank in calls if rank not in odd.culprits]
-    who, other = ranks(odd.culprits) if others else "all ranks", "other" if odd.kind.endswith("s") else "another"
-    said = f"{who}: {other} {odd.kind} in call {_number(key)} of {of}"
     shown = [odd.culprits[0], *others[:1]] if others else [*odd.culprits[:2]]
-    where = "; ".join(f"rank {rank}: {_told(calls[rank])}" for rank in shown if rank in calls)
-    follows = "a collective whose arguments differ hangs or gives wrong results" + _shifted(of, key, odd, others)
-    return Finding(
-        f"other {odd.kind}",
-        f"{said} ({odd.said}); {where}",
-        follows,
-        f"{NEXT[odd.kind]}; TORCH_DISTRIBUTED_DEBUG=DETAIL checks every call",
-        _places(dumps, shown),
+    return finding(
+        f"flight.other {odd.kind}",
+        *_places(dumps, shown),
+        ranks=ranks(odd.culprits) if others else "all ranks",
+        number=_number(key),
+        group=of,
+        differ=odd.text,
+        calls="; ".join(f"rank {rank}: {_describe(calls[rank])}" for rank in shown if rank in calls),
+        shifted=_shifted(of, key, odd, others),
     )
 
 
 def _shifted(of: ProcessGroup, key: CallNumber, odd: Odd, others: Sequence[int]) -> str:
-    """Whether the culprit is a call ahead or behind: one that it left out, or made twice."""
+    """Return that the culprit is a call ahead or behind, if so: one that it left out, or made twice."""
     if odd.kind != "operation" or not others:
         return ""
     mine, theirs = of.calls[odd.culprits[0]], of.calls[others[0]]
@@ -163,117 +150,79 @@ def _signature(entry: Entry) -> tuple[str, int, int]:
 def _crossed(circle: Sequence[WaitsFor], dumps: Mapping[int, Dump]) -> Finding:
     steps = [
         f"rank {link.rank} waits in {_call(link.wait, link.wait.waiting[link.rank])} for rank {link.other}"
-        for link in circle[:MOST_NAMED]
+        for link in circle[:MAX_NAMED]
     ]
     members = f"{ranks(link.rank for link in circle)} wait for each other in a circle"
     alone = [link.rank for link in circle if len(link.wait.waiting) == 1]
     if len(alone) == 1 < len(circle) and any(len(link.wait.waiting) > 1 for link in circle):
         members = f"rank {alone[0]} calls in another order than the others, and {members}"
-    return Finding(
-        "crossed order",
-        f"{members}: {'; '.join(steps)}",
-        "no order of messages ends it: the ranks make the same calls in different orders",
-        "let all ranks call the groups in one order; post receives before sends, or batch_isend_irecv",
-        _places(dumps, [link.rank for link in circle]),
-    )
+    at = _places(dumps, [link.rank for link in circle])
+    return finding("flight.crossed order", *at, found=f"{members}: {'; '.join(steps)}")
 
 
 def _waits(waits: Sequence[WaitingCall], dumps: Mapping[int, Dump]) -> Iterator[Finding]:
-    """Those whose culprits do not wait themselves, each culprit once; of the others, how many there are."""
+    """Yield those whose culprits do not wait themselves, each culprit once; of the others, how many there are."""
     stuck = waiting_ranks(waits)
-    told: list[tuple[int, ...]] = []
+    shown: list[tuple[int, ...]] = []
     effects = []
     for wait in waits:
         culprits = tuple(rank for rank in wait.absent if rank not in stuck)
-        if (wait.absent and not culprits and not wait.is_called) or (culprits and culprits in told):
+        if (wait.absent and not culprits and not wait.is_called) or (culprits and culprits in shown):
             effects.append(wait)
-        elif len(told) < MOST_NAMED:
-            told.append(culprits)
+        elif len(shown) < MAX_NAMED:
+            shown.append(culprits)
             yield _unfinished(wait, dumps) if wait.is_called else _never(wait, culprits, dumps)
     if effects:
         first = effects[0]
-        said = f"{_those(first)} in {_call(first)} for {ranks(first.absent)}"
-        yield Finding("effects", f"{many(len(effects), 'more call')} in which ranks wait, such as: {said}")
+        such = f"{_those(first)} in {_call(first)} for {ranks(first.absent)}"
+        yield Finding("effects", f"{many(len(effects), 'more call')} in which ranks wait, such as: {such}")
 
 
 def _never(wait: WaitingCall, culprits: Sequence[int], dumps: Mapping[int, Dump]) -> Finding:
     at = _places(dumps, [*culprits, *wait.waiting])
     gone = [rank for rank in culprits if rank not in dumps]
     here = [rank for rank in culprits if rank in dumps]
+    waiting = {"waiting": _those(wait), "call": _call(wait)}
     if not here:
-        return Finding(
-            "no dump",
-            f"{ranks(gone)} left no dump; {_those(wait)} in {_call(wait)}",
-            f"{ranks(gone)} died, or hung before the dump, or its file is not among these",
-            f"look for the file and the last lines of rank {gone[0]}'s log; if it lives, py-spy dump --pid PID",
-            at,
-        )
+        return finding("flight.no dump", *at, ranks=ranks(gone), rank=gone[0], **waiting)
     entry = next(iter(wait.waiting.values()))
     if entry.ends:
         last = f"rank {here[0]} made no {'receive' if entry.operation == 'send' else 'send'} for it"
     else:
-        last = "; ".join(_last(wait.group, rank) for rank in here[:MOST_NAMED])
+        last = "; ".join(_last(wait.group, rank) for rank in here[:MAX_NAMED])
     more = f"; {ranks(gone)} left no dump" if gone else ""
     calls = dumps[here[0]].entries
-    after = f"after {_told(calls[-1])} in group {calls[-1].group}, " if calls else ""
-    return Finding(
-        "never arrived",
-        f"{last}; {_those(wait)} in {_call(wait)}{more}",
-        f"{after}rank {here[0]} hung or is slow elsewhere, or its program took another path",
-        f"see what rank {here[0]} does: py-spy dump --pid PID on its host, twice",
-        at,
-    )
+    after = f"after {_describe(calls[-1])} in group {calls[-1].group}, " if calls else ""
+    return finding("flight.never arrived", *at, last=last, more=more, after=after, rank=here[0], **waiting)
 
 
 def _last(of: ProcessGroup, rank: int) -> str:
-    """What a rank that is behind called last."""
+    """Return what a rank that is behind called last."""
     key = of.last(rank)
     if rank in of.spans:
-        return f"rank {rank} made call {_number(key)} of {of} last ({_told(of.calls[rank][key])})"
+        return f"rank {rank} made call {_number(key)} of {of} last ({_describe(of.calls[rank][key])})"
     if rank not in of.knowing:
         return f"rank {rank} does not know {of}: it did not make it, or lazily"
     return f"rank {rank} made no call of {of}" + ("" if rank in of.whole else " among its last ones")
 
 
 def _unfinished(wait: WaitingCall, dumps: Mapping[int, Dump]) -> Finding:
-    """All have called it."""
-    of, members, at = wait.group, len(wait.group.ranks), _places(dumps, [*wait.absent, *wait.waiting])
+    """Return what a call that all have called waits for."""
+    at, call = _places(dumps, [*wait.absent, *wait.waiting]), _call(wait)
     if late := _late(wait):
-        rank, seconds = next(iter(late)), max(late.values())
-        return Finding(
-            "late",
-            f"{ranks(late)} came late to {_call(wait)}: {seconds:,.1f} s after the first, beyond the timeout",
-            "the others had given up: what was before the call took too long there",
-            f"see what rank {rank} did before it (input, checkpoint, compilation), or raise the group's timeout",
-            _places(dumps, [*late, *wait.waiting]),
-        )
+        at = _places(dumps, [*late, *wait.waiting])
+        seconds = max(late.values())
+        return finding("flight.late", *at, ranks=ranks(late), rank=next(iter(late)), seconds=seconds, call=call)
     if wait.absent:
-        return Finding(
-            "not started",
-            f"{ranks(wait.absent)} called {_call(wait)} and did not start it; {_those(wait)} in it",
-            "work before it on the same stream or device has not ended, or another call goes first there",
-            f"see what the device of rank {wait.absent[0]} runs, and in which order it called its groups",
-            at,
-        )
-    if len(wait.waiting) < members:
-        return Finding(
-            "not completed",
-            f"{ranks(wait.waiting)} did not complete {_call(wait)}; the others of {of} did",
-            "the others have their results: the device or network of these ranks is the suspect",
-            f"see the log of rank {min(wait.waiting)}, its GPU's health (Xid errors, dmesg) and its network's counters",
-            at,
-        )
-    return Finding(
-        "not completed",
-        f"all ranks are in {_call(wait)}, and none completed it",
-        "the program called alike everywhere: the network or a peer's GPU is the suspect, or work before it",
-        "see NCCL's log (NCCL_DEBUG=INFO), links and GPUs' health; run nccl-tests on these hosts",
-        at,
-    )
+        absent = {"ranks": ranks(wait.absent), "rank": wait.absent[0]}
+        return finding("flight.not started", *at, **absent, call=call, waiting=_those(wait))
+    some = {"ranks": ranks(wait.waiting), "rank": min(wait.waiting), "call": call, "group": wait.group}
+    is_part = len(wait.waiting) < len(wait.group.ranks)
+    return finding("flight.not completed by some" if is_part else "flight.not completed", *at, **some)
 
 
 def _late(wait: WaitingCall) -> dict[int, float]:
-    """Seconds after the first for each rank that called when the first one's timeout was over."""
+    """Return seconds after the first for each rank that called when the first one's timeout was over."""
     calls = {rank: made[wait.key] for rank, made in wait.group.calls.items() if wait.key in made}
     if not all(entry.created and entry.timeout for entry in calls.values()):
         return {}
@@ -283,57 +232,19 @@ def _late(wait: WaitingCall) -> dict[int, float]:
 
 
 def _messages(of: ProcessGroup, dumps: Mapping[int, Dump]) -> Iterator[Finding]:
-    """Sends whose receive is for another size or dtype, where one of both is not completed."""
+    """Yield sends whose receive is for another size or dtype, where one of both is not completed."""
     for (sender, receiver), (sends, receives) in pairs(of).items():
         for i, (send, recv) in enumerate(zip(sends, receives, strict=False)):
             fits = elements(send.inputs) == elements(recv.outputs) and send.input_types == recv.output_types
-            if fits or "completed" == send.state == recv.state:
-                continue
-            yield Finding(
-                "other message",
-                f"message {i} from rank {sender} to rank {receiver} in {of}: {_told(send)}; {_told(recv)}",
-                "both ends pair messages in the order of calls: one end's order or size is another",
-                "compare the order of sends and receives at both frames",
-                _places(dumps, [sender, receiver]),
-            )
-            break
+            if not fits and not "completed" == send.state == recv.state:
+                calls = f"{_describe(send)}; {_describe(recv)}"
+                ends = {"sender": sender, "receiver": receiver, "number": i, "group": of}
+                yield finding("flight.other message", *_places(dumps, [sender, receiver]), **ends, calls=calls)
+                break
 
 
-def _those(wait: WaitingCall) -> str:
-    return f"{ranks(wait.waiting)} wait{'s' if len(wait.waiting) == 1 else ''}"
-
-
-def _call(wait: WaitingCall, entry: Entry | None = None) -> str:
-    entry = entry or next(iter(wait.waiting.values()))
-    if entry.ends:
-        sender, receiver = (wait.group.ranks[end] for end in entry.ends)
-        return f"the message from rank {sender} to rank {receiver} in {wait.group}, {_told(entry)}"
-    return f"call {_number(wait.key)} of {wait.group}, {_told(entry)}"
-
-
-def _number(key: CallNumber) -> str:
-    return f"{key[0]}.{key[1]}" if key[1] else str(key[0])
-
-
-def _told(entry: Entry) -> str:
-    """The operation, its tensors and where the program called it."""
-    is_in = bool(entry.inputs)
-    shapes, types = (entry.inputs, entry.input_types) if is_in else (entry.outputs, entry.output_types)
-    sizes = named([f"[{', '.join(map(str, each))}]" for each in shapes])
-    kind = named(sorted(set(types)))
-    return entry.operation + (f" of {kind} {sizes}" if shapes else "") + (f" at {entry.frame}" if entry.frame else "")
-
-
-def _places(dumps: Mapping[int, Dump], of: Sequence[int]) -> tuple[Place, ...]:
-    return places(dumps[rank].path for rank in of if rank in dumps)
-
-
-# A link is slow if its messages take so many times as long as the median of the others, with so many on each.
-SLOW_LINK, FEWEST_MESSAGES = 2.0, 3
-
-
-def stragglers(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
-    """For each kind of collective the rank that begins last: there it takes the least time."""
+def _stragglers(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
+    """Yield for each kind of collective the rank that begins last: there it takes the least time."""
     made = {rank: calls for rank, calls in of.calls.items() if calls}
     if len(made) < len(of.ranks) or len(made) < 2:
         return
@@ -349,8 +260,8 @@ def stragglers(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Findin
         yield from waiting_findings(operation, members, np.array(lasted, dtype=float).T / 1e3)
 
 
-def slow_links(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
-    """Links whose messages took much longer than messages of their size on the median link."""
+def _slow_links(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Finding]:
+    """Yield links whose messages took much longer than messages of their size on the median link."""
     sizes: dict[int, dict[tuple[int, int], float]] = {}
     for ends, (_, receives) in pairs(of).items():
         times: dict[int, list[int]] = {}
@@ -358,17 +269,40 @@ def slow_links(of: ProcessGroup, places: Mapping[int, Place]) -> Iterator[Findin
             if entry.lasted:
                 times.setdefault(elements(entry.outputs), []).append(entry.lasted)
         for size, lasted in times.items():
-            if len(lasted) >= FEWEST_MESSAGES:
+            if len(lasted) >= MIN_MESSAGES:
                 sizes.setdefault(size, {})[ends] = float(np.median(lasted)) / 1e9
     for size, took in sizes.items():
         usual = float(np.median([*took.values()]))
         for (sender, receiver), seconds in took.items():
             if len(took) > 2 and seconds > SLOW_LINK * usual:
-                yield Finding(
-                    "slow link",
-                    f"rank {sender} to rank {receiver}: a message of {size:,} elements takes {duration(seconds)}, and "
-                    f"{duration(usual)} on the median of {len(took)} links",
-                    f"all that crosses this link waits for it; it is slow, or rank {sender} sends late",
-                    f"measure it alone, and rank {sender} with another one: `sendrecv_perf` on the two hosts",
-                    (places[receiver],),
-                )
+                found = {"time": duration(seconds), "usual": duration(usual), "size": size, "links": len(took)}
+                yield finding("flight.slow link", places[receiver], sender=sender, receiver=receiver, **found)
+
+
+def _those(wait: WaitingCall) -> str:
+    return f"{ranks(wait.waiting)} wait{'s' if len(wait.waiting) == 1 else ''}"
+
+
+def _call(wait: WaitingCall, entry: Entry | None = None) -> str:
+    entry = entry or next(iter(wait.waiting.values()))
+    if entry.ends:
+        sender, receiver = (wait.group.ranks[end] for end in entry.ends)
+        return f"the message from rank {sender} to rank {receiver} in {wait.group}, {_describe(entry)}"
+    return f"call {_number(wait.key)} of {wait.group}, {_describe(entry)}"
+
+
+def _number(key: CallNumber) -> str:
+    return f"{key[0]}.{key[1]}" if key[1] else str(key[0])
+
+
+def _describe(entry: Entry) -> str:
+    """Return the operation, its tensors and where the program called it."""
+    is_in = bool(entry.inputs)
+    shapes, types = (entry.inputs, entry.input_types) if is_in else (entry.outputs, entry.output_types)
+    sizes = named([f"[{', '.join(map(str, each))}]" for each in shapes])
+    kind = named(sorted(set(types)))
+    return entry.operation + (f" of {kind} {sizes}" if shapes else "") + (f" at {entry.frame}" if entry.frame else "")
+
+
+def _places(dumps: Mapping[int, Dump], of: Sequence[int]) -> tuple[Place, ...]:
+    return places(dumps[rank].path for rank in of if rank in dumps)

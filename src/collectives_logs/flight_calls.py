@@ -1,4 +1,4 @@
-"""The dumps of all ranks together: each process group, what each of its ranks called, and in which call it waits."""
+"""The calls in the dumps of all ranks: in which call a rank waits, for whom, and whether the ranks call alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives_logs.finding import MOST_NAMED, ranks
+from collectives_logs.finding import MAX_NAMED, ranks
 from collectives_logs.flight_dump import Dump, DumpedGroup, Entry, Shapes
 
 # The number of a collective in its group, and of a call within it: several tensors may be coalesced under one number.
@@ -29,9 +29,8 @@ class ProcessGroup:
     description: str
     ranks: tuple[int, ...]
     calls: dict[int, dict[CallNumber, Entry]] = field(default_factory=dict)  # by rank with a dump
-    spans: dict[int, tuple[CallNumber, CallNumber]] = field(
-        default_factory=dict
-    )  # of ranks with calls: the first and last one
+    # Of ranks with calls: the first and last one.
+    spans: dict[int, tuple[CallNumber, CallNumber]] = field(default_factory=dict)
     messages: dict[int, list[Entry]] = field(default_factory=dict)  # sends and receives, in order
     whole: set[int] = field(default_factory=set)  # ranks whose recorder has overwritten nothing
     knowing: set[int] = field(default_factory=set)  # ranks whose dump names the group
@@ -41,7 +40,7 @@ class ProcessGroup:
         return f"group {self.name} ({self.description})" if known else f"group {self.name or '(no name)'}"
 
     def last(self, rank: int) -> CallNumber:
-        """The last call of a rank, below all others if it made none."""
+        """Return the last call of a rank, below all others if it made none."""
         return self.spans[rank][1] if rank in self.spans else (-1, 0)
 
 
@@ -56,7 +55,7 @@ class WaitingCall(NamedTuple):
 
 
 def groups_of(dumps: Sequence[Dump]) -> list[ProcessGroup]:
-    """The groups of these dumps, one for each rank. Where no dump names a group's ranks, they are those that used it.
+    """Return the groups of these dumps. Where no dump names a group's ranks, they are those that used it.
 
     >>> entry = Entry("0", 1, "all_reduce", None, ((4,),), ((4,),), ("Float",), ("Float",), "started", "")
     >>> (of,) = groups_of([Dump(f"d{rank}", rank, "2.10", "", {}, [entry], 0, True) for rank in (0, 1)])
@@ -81,7 +80,7 @@ def groups_of(dumps: Sequence[Dump]) -> list[ProcessGroup]:
 
 
 def _known(dumps: Sequence[Dump]) -> dict[str, list[tuple[int, ...]]]:
-    """The ranks that dumps name for a group."""
+    """Return the ranks that dumps name for a group."""
     known: dict[str, list[tuple[int, ...]]] = {}
     for dump in dumps:
         for name, members in dump.groups.items():
@@ -91,7 +90,7 @@ def _known(dumps: Sequence[Dump]) -> dict[str, list[tuple[int, ...]]]:
 
 
 def _users(dumps: Sequence[Dump]) -> dict[str, set[int]]:
-    """The ranks that called something in a group; the default group has all."""
+    """Return the ranks that called something in a group; the default group has all."""
     users: dict[str, set[int]] = {DEFAULT: {dump.rank for dump in dumps}}
     for dump in dumps:
         for entry in dump.entries:
@@ -100,7 +99,7 @@ def _users(dumps: Sequence[Dump]) -> dict[str, set[int]]:
 
 
 def _add(of: ProcessGroup, dump: Dump, entries: Sequence[Entry]) -> None:
-    """Return what this rank did in the group: its entries there."""
+    """Give the group what this rank did there: its entries."""
     calls: dict[CallNumber, Entry] = {}
     messages = of.messages.setdefault(dump.rank, [])
     number, index = -1, 0
@@ -123,17 +122,17 @@ def _add(of: ProcessGroup, dump: Dump, entries: Sequence[Entry]) -> None:
 
 
 def with_dumps(of: ProcessGroup, dumped: set[int]) -> list[int]:
-    """The group's ranks that have a dump."""
+    """Return the group's ranks that have a dump."""
     return [rank for rank in of.ranks if rank in dumped]
 
 
 def reaches(of: ProcessGroup, rank: int, key: CallNumber) -> bool:
-    """Whether a rank has made this call, as far as its dump can tell: one that it has overwritten, it has."""
+    """Return True if a rank has made this call, as far as its dump can tell: one that it has overwritten, it has."""
     return of.last(rank) >= key
 
 
 def waits_of(of: ProcessGroup, dumped: set[int]) -> Iterator[WaitingCall]:
-    """The calls in which ranks of a group wait, the earliest first, with those for which they wait."""
+    """Yield the calls in which ranks of a group wait, the earliest first, with those for which they wait."""
     members = with_dumps(of, dumped)
     missing = [rank for rank in of.ranks if rank not in dumped]
     first: dict[CallNumber, dict[int, Entry]] = {}
@@ -157,12 +156,12 @@ def waits_of(of: ProcessGroup, dumped: set[int]) -> Iterator[WaitingCall]:
 
 
 def is_done(of: ProcessGroup, key: CallNumber, entry: Entry, members: Sequence[int]) -> bool:
-    """Whether a call is completed; one that is over, well or not, was so if all ranks made it."""
+    """Return True if a call is completed; one that is over, well or not, was so if all ranks made it."""
     return entry.state == "completed" or (entry.state == "ended" and all(reaches(of, rank, key) for rank in members))
 
 
 def message_waits(of: ProcessGroup) -> Iterator[WaitingCall]:
-    """Messages without their other end, while the rank of this end waits."""
+    """Yield messages without their other end, while the rank of this end waits."""
     for (sender, receiver), (sends, receives) in pairs(of).items():
         for here, there, mine, others in ((sender, receiver, sends, receives), (receiver, sender, receives, sends)):
             after = [entry for entry in mine[len(others) :] if entry.state in ("scheduled", "started")]
@@ -171,7 +170,7 @@ def message_waits(of: ProcessGroup) -> Iterator[WaitingCall]:
 
 
 def pairs(of: ProcessGroup) -> dict[tuple[int, int], tuple[list[Entry], list[Entry]]]:
-    """The sends and the receives of each sender and receiver, both as ranks of the job, from where they match.
+    """Return the sends and the receives of each sender and receiver, as ranks of the job, from where they match.
 
     Where a recorder has overwritten the first ones, those count that are not completed.
     """
@@ -209,20 +208,20 @@ EXCHANGES = frozenset(("all_to_all", "all_to_all_single", "all_to_all_v_single",
 
 
 class Odd(NamedTuple):
-    """What differs, of which kind, and the ranks that differ from most; all ranks where no side has more."""
+    """A difference, its kind, and the ranks that differ from most; all ranks where no side has more."""
 
     kind: str
     culprits: tuple[int, ...]
-    said: str
+    text: str
 
 
 def disagreement(calls: Mapping[int, Entry], p: int) -> Odd | None:
-    """What differs between the calls of ranks in a group of p; None if they fit, or too few are there to tell.
+    """Return what differs between the calls of ranks in a group of p; None if they fit, or too few are there.
 
     >>> entry = Entry("0", 1, "all_reduce", None, ((4,),), ((4,),), ("Float",), ("Float",), "started", "")
     >>> calls = {rank: entry for rank in range(3)} | {3: entry._replace(inputs=((5,),), outputs=((5,),))}
     >>> disagreement(calls, 4)
-    Odd(kind='sizes', culprits=(3,), said='rank 3: 5 elements; ranks 0–2: 4')
+    Odd(kind='sizes', culprits=(3,), text='rank 3: 5 elements; ranks 0–2: 4')
     """
     operations = {rank: entry.operation for rank, entry in calls.items()}
     if len(set(operations.values())) > 1:
@@ -253,7 +252,7 @@ def disagreement(calls: Mapping[int, Entry], p: int) -> Odd | None:
 
 
 def elements(shapes: Shapes) -> int:
-    """Of all tensors together."""
+    """Return the elements of all tensors together."""
     return sum(math.prod(sizes) for sizes in shapes)
 
 
@@ -265,14 +264,14 @@ def _alike(shapes: Mapping[int, Shapes]) -> Odd | None:
 
 
 def _counted(counts: tuple[int, ...]) -> str:
-    """The elements of each tensor; of many, their number and sum."""
-    if len(counts) > MOST_NAMED:
+    """Return the elements of each tensor as text; of many, their number and sum."""
+    if len(counts) > MAX_NAMED:
         return f"{sum(counts)} in {len(counts)} tensors"
     return " + ".join(map(str, counts)) or "0"
 
 
 def _gather(totals: Mapping[int, tuple[int, int]], p: int, part: str = "input", whole: str = "output") -> Odd | None:
-    """Parts that make up a whole: (part, whole) of each rank, in elements."""
+    """Compare parts that make up a whole: (part, whole) of each rank, in elements."""
     if all(there == p * here for here, there in totals.values()) and len(set(totals.values())) < 2:
         return None
     parts = [here for here, _ in totals.values()]
@@ -281,16 +280,16 @@ def _gather(totals: Mapping[int, tuple[int, int]], p: int, part: str = "input", 
     if len(wholes) == 1 and is_uneven:
         return None  # parts of different sizes make up the whole, as far as one can tell
     fit = Counter(each for each in totals.values() if each[1] == p * each[0]).most_common(2)
-    told = {rank: f"{part} {here}, {whole} {there}" for rank, (here, there) in totals.items()}
-    odd = _odd("sizes", told, " elements")
+    sums = {rank: f"{part} {here}, {whole} {there}" for rank, (here, there) in totals.items()}
+    odd = _odd("sizes", sums, " elements")
     if fit and (len(fit) == 1 or fit[0][1] > fit[1][1]):
         right = fit[0][0]
         return odd._replace(culprits=tuple(sorted(rank for rank, each in totals.items() if each != right)))
-    return odd._replace(said=f"{odd.said}; expected {whole} = {p} × {part}")
+    return odd._replace(text=f"{odd.text}; expected {whole} = {p} × {part}")
 
 
 def _exchange(calls: Mapping[int, Entry], totals: Mapping[int, tuple[int, int]], p: int, operation: str) -> Odd | None:
-    """What the ranks send together they receive together; each pair, where there is a tensor for each peer."""
+    """Compare what the ranks send and receive together; each pair, where there is a tensor for each peer."""
     if len(calls) == p and p > 1 and all(len(e.inputs) == len(e.outputs) == p for e in calls.values()):
         return _pairs(calls)
     sent, received = (sum(each) for each in zip(*totals.values(), strict=True))
@@ -305,7 +304,7 @@ def _exchange(calls: Mapping[int, Entry], totals: Mapping[int, tuple[int, int]],
 
 
 def _pairs(calls: Mapping[int, Entry]) -> Odd | None:
-    """A tensor for each peer: those of a rank to another must be as large as the other expects them."""
+    """Compare the tensors for each peer: one must be as large as the other rank expects it."""
     order = sorted(calls)
     wrong = [
         (a, b)
@@ -320,13 +319,13 @@ def _pairs(calls: Mapping[int, Entry]) -> Odd | None:
     culprits = tuple(sorted(rank for rank, count in most if count == most[0][1]))
     a, b = next(pair for pair in wrong if culprits[0] in pair)
     i, j = order.index(a), order.index(b)
-    said = f"rank {a} sends {math.prod(calls[a].inputs[j])} elements to rank {b}, which expects "
+    sends = f"rank {a} sends {math.prod(calls[a].inputs[j])} elements to rank {b}, which expects "
     more = f"; {len(wrong)} pairs differ" if len(wrong) > 1 else ""
-    return Odd("sizes", culprits, f"{said}{math.prod(calls[b].outputs[i])}{more}")
+    return Odd("sizes", culprits, f"{sends}{math.prod(calls[b].outputs[i])}{more}")
 
 
 def _odd(kind: str, values: Mapping[int, Hashable], unit: str = "") -> Odd:
-    """The fewest first; the ranks that differ from most."""
+    """Return the sides, the fewest ranks first, and the ranks that differ from most."""
     sides: dict[Hashable, list[int]] = {}
     for rank, value in sorted(values.items()):
         sides.setdefault(value, []).append(rank)
@@ -334,9 +333,9 @@ def _odd(kind: str, values: Mapping[int, Hashable], unit: str = "") -> Odd:
     most = max(len(of) for of in sides.values())
     minority = [rank for _, of in order if len(of) < most for rank in of]
     is_tie = sum(len(of) == most for of in sides.values()) > 1
-    told = [f"{ranks(of)}: {value}{unit if i == 0 else ''}" for i, (value, of) in enumerate(order)]
-    more = f"; {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
-    return Odd(kind, tuple(sorted(values if is_tie else minority or values)), "; ".join(told[:MOST_NAMED]) + more)
+    texts = [f"{ranks(of)}: {value}{unit if i == 0 else ''}" for i, (value, of) in enumerate(order)]
+    more = f"; {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
+    return Odd(kind, tuple(sorted(values if is_tie else minority or values)), "; ".join(texts[:MAX_NAMED]) + more)
 
 
 class WaitsFor(NamedTuple):
@@ -348,12 +347,12 @@ class WaitsFor(NamedTuple):
 
 
 def waiting_ranks(waits: Sequence[WaitingCall]) -> set[int]:
-    """All that wait in some call."""
+    """Return all ranks that wait in some call."""
     return {rank for wait in waits for rank in wait.waiting}
 
 
 def cycles(waits: Sequence[WaitingCall]) -> Iterator[list[WaitsFor]]:
-    """Ranks each of which waits for the next, and the last for the first; no rank is in two of them.
+    """Yield circles of ranks, each of which waits for the next; no rank is in two of them.
 
     Ranks that wait for nobody are taken away, then those that waited for them alone, and so on; whatever is left
     leads into a cycle.
@@ -382,7 +381,7 @@ def cycles(waits: Sequence[WaitingCall]) -> Iterator[list[WaitsFor]]:
 
 
 def _left(waits: Sequence[WaitingCall], of: dict[int, list[WaitingCall]]) -> set[int]:
-    """The ranks that wait for one of these ranks."""
+    """Return the ranks that wait for one of these ranks."""
     wanted: dict[int, list[int]] = {}  # by rank: the waits that it keeps others in, as places in `waits`
     for i, wait in enumerate(waits):
         for rank in wait.absent:

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from collectives_logs.finding import LogError, opened
-from collectives_logs.json_stream import MOST_LETTERS, as_count, as_text
+from collectives_logs.json_stream import MAX_LETTERS, as_count, as_text
 
 # What is read at most: bytes of a pickle, bytes and dicts of JSON; entries of all files together, tensors of an entry,
 # their dimensions, elements of a tensor; ranks of a group, groups of a rank; and sizes, frames and ranks of all entries
 # and groups of a file, because a pickle names one list as often as it likes.
-MOST_BYTES, MOST_JSON, MOST_DICTS = 1 << 27, 1 << 25, 1 << 20
-MOST_ENTRIES, MOST_TENSORS, MOST_DIMENSIONS, MOST_ELEMENTS = 1 << 21, 1 << 10, 64, 1 << 62
-MOST_RANKS, MOST_GROUPS, MOST_PARTS = 1 << 17, 1 << 12, 1 << 22
+MAX_BYTES, MAX_JSON, MAX_DICTS = 1 << 27, 1 << 25, 1 << 20
+MAX_ENTRIES, MAX_TENSORS, MAX_DIMENSIONS, MAX_ELEMENTS = 1 << 21, 1 << 10, 64, 1 << 62
+MAX_RANKS, MAX_GROUPS, MAX_PARTS = 1 << 17, 1 << 12, 1 << 22
 
 MESSAGE = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
 AT_END = re.compile(r"(\d{1,9})(?:\.(?:json|pickle|pkl|pt|bin|txt))?$")
@@ -75,7 +75,7 @@ class Dump(NamedTuple):
 
 
 def begins(start: bytes) -> bool:
-    """Whether a file that begins so is a dump of the flight recorder.
+    """Return True if a file that begins so is a dump of the flight recorder.
 
     >>> begins(b'{"entries":[{"collective_seq_id":1}]}'), begins(b'{"version":"2"}'), begins(b"")
     (True, False, False)
@@ -85,16 +85,16 @@ def begins(start: bytes) -> bool:
     return looks and not is_trace and any(key in start for key in (b"collective_seq_id", b"pg_config"))
 
 
-def read(path: Path, most: int = MOST_ENTRIES) -> Dump:
-    """The dump in a file, the last ``most`` entries of it. Raises LogError, in one line."""
+def read(path: Path, most: int = MAX_ENTRIES) -> Dump:
+    """Return the dump in a file, the last ``most`` entries of it. Raises LogError, in one line."""
     try:
         data = b""
         with opened(path) as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
         is_pickle = data[:1] == b"\x80"
-        room, dicts = (MOST_BYTES, 0) if is_pickle else (MOST_JSON, data.count(b"{"))
-        if len(data) > room or dicts > MOST_DICTS:
-            raise ValueError(f"got over {room:,} bytes, or over {MOST_DICTS:,} dicts in JSON, expected a rank's dump")
+        room, dicts = (MAX_BYTES, 0) if is_pickle else (MAX_JSON, data.count(b"{"))
+        if len(data) > room or dicts > MAX_DICTS:
+            raise ValueError(f"got over {room:,} bytes, or over {MAX_DICTS:,} dicts in JSON, expected a rank's dump")
         value = load(data) if is_pickle else json.loads(data, parse_constant=_refuse)
         return _dump(path, value, most)
     except OSError as error:
@@ -108,12 +108,12 @@ def read(path: Path, most: int = MOST_ENTRIES) -> Dump:
 class _Left:
     """The parts of a file that may still be read. Raises LogError when there are no more."""
 
-    parts = MOST_PARTS
+    parts = MAX_PARTS
 
     def take(self, parts: Sized) -> None:
         self.parts -= 1 + len(parts)
         if self.parts < 0:
-            raise LogError(f"got more than {MOST_PARTS:,} sizes, frames and ranks, expected a dump of one rank")
+            raise LogError(f"got more than {MAX_PARTS:,} sizes, frames and ranks, expected a dump of one rank")
 
 
 def _refuse(name: str) -> NoReturn:
@@ -125,7 +125,7 @@ def _dump(path: Path, value: Any, most: int) -> Dump:
         raise ValueError(f"got a {type(value).__name__}, expected the dict of a dump")
     found = AT_END.search(path.name)
     rank = value["rank"] if _is_count(value.get("rank")) else int(found[1]) if found else -1
-    if not 0 <= rank < MOST_RANKS:
+    if not 0 <= rank < MAX_RANKS:
         raise ValueError("got no rank, expected one in the dump, or a number at the end of the file's name")
     raw = value.get("entries", [])
     raw = raw if isinstance(raw, list) else []
@@ -146,7 +146,7 @@ def _dump(path: Path, value: Any, most: int) -> Dump:
 
 
 def _entries(raw: list[Any], left: _Left) -> Iterator[Entry]:
-    """Those of right types; equal parts of them are shared."""
+    """Yield the entries of right types; equal parts of them are shared."""
     known: dict[Any, Any] = {}
     for each in raw:
         try:
@@ -159,7 +159,7 @@ def _entries(raw: list[Any], left: _Left) -> Iterator[Entry]:
 
 
 def _entry(raw: Any, left: _Left) -> Entry:
-    """One entry. Raises one of several errors if a part that is needed is absent or has a wrong type."""
+    """Return one entry. Raises one of several errors if a part that is needed is absent or has a wrong type."""
     group = raw["process_group"]
     name = group[0] if isinstance(group, list | tuple) and group else group
     number = raw.get("collective_seq_id", raw.get("seq_id"))
@@ -168,14 +168,14 @@ def _entry(raw: Any, left: _Left) -> Entry:
     called = raw["profiling_name"]
     if not isinstance(called, str):
         raise TypeError("a call's name")
-    back_end, _, operation = called[:MOST_LETTERS].rpartition(":")
+    back_end, _, operation = called[:MAX_LETTERS].rpartition(":")
     message = MESSAGE.fullmatch(operation)
     ends = None
     if message:
         a, b = int(message[2]), int(message[3])
         operation, ends = message[1], (a, b) if message[1] == "send" else (b, a)
     return Entry(
-        name[:MOST_LETTERS],
+        name[:MAX_LETTERS],
         number,
         operation,
         ends,
@@ -185,20 +185,20 @@ def _entry(raw: Any, left: _Left) -> Entry:
         _names(raw.get("output_dtypes"), left),
         _state(raw, back_end),
         _frame(raw.get("frames"), left),
-        as_count(raw.get("time_created_ns"), MOST_ELEMENTS),
-        as_count(raw.get("timeout_ms"), MOST_ELEMENTS),
+        as_count(raw.get("time_created_ns"), MAX_ELEMENTS),
+        as_count(raw.get("timeout_ms"), MAX_ELEMENTS),
         _lasted(raw),
         as_text(raw.get("algorithm")),
     )
 
 
 def _lasted(raw: Any) -> int:
-    start, end = (as_count(raw.get(f"time_discovered_{what}_ns"), MOST_ELEMENTS) for what in ("started", "completed"))
+    start, end = (as_count(raw.get(f"time_discovered_{what}_ns"), MAX_ELEMENTS) for what in ("started", "completed"))
     return end - start if 0 < start < end else 0
 
 
 def _state(raw: Any, back_end: str) -> str:
-    """The state; gloo leaves every entry scheduled, and tells only that it is over."""
+    """Return the state; gloo leaves every entry scheduled, and tells only that it is over."""
     state = raw.get("state")
     if state not in ("scheduled", "started", "completed"):
         raise ValueError("a state")
@@ -206,13 +206,13 @@ def _state(raw: Any, back_end: str) -> str:
 
 
 def _shapes(raw: Any, left: _Left) -> Shapes:
-    """The sizes of each tensor."""
-    shapes = tuple(tuple(sizes[: MOST_DIMENSIONS + 1]) for sizes in _of_tensors(raw, left))
+    """Return the sizes of each tensor."""
+    shapes = tuple(tuple(sizes[: MAX_DIMENSIONS + 1]) for sizes in _of_tensors(raw, left))
     for sizes in shapes:
         left.take(sizes)
-        if len(sizes) > MOST_DIMENSIONS or not all(_is_count(size) for size in sizes):
+        if len(sizes) > MAX_DIMENSIONS or not all(_is_count(size) for size in sizes):
             raise ValueError("sizes")
-        if math.prod(sizes) > MOST_ELEMENTS:
+        if math.prod(sizes) > MAX_ELEMENTS:
             raise ValueError("elements")
     return shapes
 
@@ -225,52 +225,52 @@ def _of_tensors(raw: Any, left: _Left) -> Sequence[Any]:
     """Return a part for each tensor; none where the key is absent."""
     if raw is None:
         return ()
-    if not isinstance(raw, list | tuple) or len(raw) > MOST_TENSORS:
+    if not isinstance(raw, list | tuple) or len(raw) > MAX_TENSORS:
         raise ValueError("tensors")
     left.take(raw)
     return raw
 
 
 def _frame(raw: Any, left: _Left) -> str:
-    """The innermost frame of the program itself; of torch's own where there is no other."""
-    frames = raw[:MOST_DIMENSIONS] if isinstance(raw, list) else []
+    """Return the innermost frame of the program itself; of torch's own where there is no other."""
+    frames = raw[:MAX_DIMENSIONS] if isinstance(raw, list) else []
     left.take(frames)
-    told = [
+    called = [
         f"{as_text(frame.get('filename'))}:{frame.get('line')} ({as_text(frame.get('name'))})"
         for frame in frames
         if isinstance(frame, dict) and _is_count(frame.get("line"))
     ]
-    return next((each for each in told if not LIBRARY.search(each)), told[0] if told else "")
+    return next((each for each in called if not LIBRARY.search(each)), called[0] if called else "")
 
 
 def _groups(raw: Any, left: _Left) -> dict[str, DumpedGroup]:
-    found = [*raw.items()][:MOST_GROUPS] if isinstance(raw, dict) else []
+    found = [*raw.items()][:MAX_GROUPS] if isinstance(raw, dict) else []
     return {
-        name[:MOST_LETTERS]: DumpedGroup(as_text(of.get("desc")), _ranks(of.get("ranks"), left))
+        name[:MAX_LETTERS]: DumpedGroup(as_text(of.get("desc")), _ranks(of.get("ranks"), left))
         for name, of in found
         if isinstance(name, str) and isinstance(of, dict)
     }
 
 
 def _ranks(raw: Any, left: _Left) -> tuple[int, ...]:
-    """Ranks of a group: torch writes their list as a text, "[0, 1]"; none if it is broken."""
-    if isinstance(raw, str) and re.fullmatch(r"\[[\d, ]*\]", raw[: 8 * MOST_RANKS]):
+    """Return the ranks of a group: torch writes their list as a text, "[0, 1]"; none if it is broken."""
+    if isinstance(raw, str) and re.fullmatch(r"\[[\d, ]*\]", raw[: 8 * MAX_RANKS]):
         raw = [int(each) for each in re.findall(r"\d{1,9}", raw)]
-    if not isinstance(raw, list) or len(raw) > MOST_RANKS:
+    if not isinstance(raw, list) or len(raw) > MAX_RANKS:
         return ()
     left.take(raw)
-    return tuple(sorted({each for each in raw if each < MOST_RANKS})) if all(map(_is_count, raw)) else ()
+    return tuple(sorted({each for each in raw if each < MAX_RANKS})) if all(map(_is_count, raw)) else ()
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST_ELEMENTS
+    return type(value) is int and 0 <= value <= MAX_ELEMENTS
 
 
 # Opcodes by what they count, because a file of a megabyte can stand for gigabytes: those that make or enlarge a value,
 # and those that name one or read what frames the others.
 MAKING = b"}])(tKMJG\x8aUX\x8c\x8d\x85\x86\x87aesu"
 NAMING = b"N\x88\x89hjqr\x94\x80\x95."
-MOST_PICKLED = 1 << 24
+MAX_PICKLED = 1 << 24
 
 
 def _counted(opcode: int, parts: int) -> Callable[[Any], None]:
@@ -280,8 +280,8 @@ def _counted(opcode: int, parts: int) -> Callable[[Any], None]:
 
     def counted(loader: Any) -> None:
         loader.parts += parts
-        if loader.parts > MOST_PICKLED:
-            raise ValueError(f"more than {MOST_PICKLED:,} parts")
+        if loader.parts > MAX_PICKLED:
+            raise ValueError(f"more than {MAX_PICKLED:,} parts")
         for key in loader.stack[keys] if keys else ():
             if type(key) not in (str, int):
                 raise ValueError("keys that are no strings")

@@ -15,13 +15,13 @@ from typing import Any
 from collectives_logs.finding import GZIP, opened
 
 # What is read at once, and the longest object: an event of a trace takes a few hundred bytes.
-CHUNK, LONGEST_OBJECT = 1 << 20, 1 << 22
+CHUNK, MAX_OBJECT = 1 << 20, 1 << 22
 
 # Letters of a name.
-MOST_LETTERS = 300
+MAX_LETTERS = 300
 
 # After so many characters, or so many places that are no JSON, the rest of a file is left out.
-MOST_CHARACTERS, MOST_BROKEN = 1 << 35, 64
+MAX_CHARACTERS, MAX_BROKEN = 1 << 35, 64
 
 BETWEEN = re.compile(r"[\s,]*")
 LINE_OF_OBJECT = re.compile(r"^[ \t]*\{", re.MULTILINE)
@@ -30,7 +30,7 @@ Object = dict[str, Any]
 
 
 def plain(start: bytes) -> bytes:
-    """The first bytes of a file without gzip's compression, as many as were given.
+    """Return the first bytes of a file without gzip's compression, as many as were given.
 
     >>> import gzip
     >>> plain(gzip.compress(b"a trace")), plain(b"a trace")
@@ -45,11 +45,11 @@ def plain(start: bytes) -> bytes:
 
 
 def texts(path: Path) -> Iterator[str]:
-    """A file's text in pieces, without compression; a compressed file that is cut short gives what it has.
+    """Yield a file's text in pieces, without compression; a compressed file that is cut short gives what it has.
 
     Raises OSError.
     """
-    decoder, left = codecs.getincrementaldecoder("utf8")("replace"), MOST_CHARACTERS
+    decoder, left = codecs.getincrementaldecoder("utf8")("replace"), MAX_CHARACTERS
     with opened(path) as file:
         while left > 0 and (piece := file.read1(CHUNK)):  # type: ignore[attr-defined]  # both kinds of file have it
             yield decoder.decode(piece)
@@ -57,7 +57,7 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def array_in(path: Path, name: re.Pattern[str]) -> tuple[Object, Iterator[Object | None]]:
-    """What comes before a named array in a file's object, and the array's objects, as `objects` gives them.
+    """Return what comes before a named array in a file's object, and the array's objects, as `objects` gives them.
 
     Raises OSError.
     """
@@ -66,7 +66,7 @@ def array_in(path: Path, name: re.Pattern[str]) -> tuple[Object, Iterator[Object
         head += piece
         if found := name.search(head):
             return _members(head[: found.start()]), objects(chain([head[found.end() :]], pieces))
-        if len(head) > LONGEST_OBJECT:
+        if len(head) > MAX_OBJECT:
             break
     return {}, iter([None])
 
@@ -79,23 +79,23 @@ def _members(text: str) -> Object:
 
 
 def as_object(value: Any) -> Object:
-    """An object; an empty one for anything else."""
+    """Return an object; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def as_text(value: Any) -> str:
     """Return the first line of a text; "" for anything else."""
-    start = value[: 2 * MOST_LETTERS].lstrip()[:MOST_LETTERS] if isinstance(value, str) else ""
+    start = value[: 2 * MAX_LETTERS].lstrip()[:MAX_LETTERS] if isinstance(value, str) else ""
     return " ".join(start.partition("\n")[0].split())
 
 
 def as_count(value: Any, most: int = 1 << 50) -> int:
-    """A whole number from 0 on; 0 for anything else."""
+    """Return a whole number from 0 on; 0 for anything else."""
     return value if isinstance(value, int) and 0 <= value <= most else 0
 
 
 def as_number(value: Any, otherwise: float = math.nan) -> float:
-    """A number, also one in a text; `otherwise` for anything else.
+    """Return a number, also one in a text; `otherwise` for anything else.
 
     >>> as_number("-1"), as_number(None), as_number(10**400, 0.0), as_number(float("inf"))
     (-1.0, nan, 0.0, nan)
@@ -108,16 +108,16 @@ def as_number(value: Any, otherwise: float = math.nan) -> float:
 
 
 def objects(pieces: Iterable[str]) -> Iterator[Object | None]:
-    """The objects in a text: behind each other, or at the start of a line; None for each place that is no JSON.
+    """Yield the objects in a text, behind each other or at the start of a line; None for each place that is no JSON.
 
-    An array's end stops it. Text between lines is passed over, and so is the rest after MOST_BROKEN broken places.
+    An array's end stops it. Text between lines is passed over, and so is the rest after MAX_BROKEN broken places.
 
     >>> [*objects(['{"a": 1}, {"a"', ': 2}', ' {"a": oops}', chr(10), '{"a": 3}', '], {"a": 4}'])]
     [{'a': 1}, {'a': 2}, None, {'a': 3}]
     """
     source, text, at, broken, has_more = iter(pieces), "", 0, 0, True
     decode = json.JSONDecoder().raw_decode
-    while broken <= MOST_BROKEN:
+    while broken <= MAX_BROKEN:
         at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
         if text.startswith("]", at):
             return
@@ -128,7 +128,7 @@ def objects(pieces: Iterable[str]) -> Iterator[Object | None]:
             try:
                 value, at = decode(text, at)
             except (ValueError, RecursionError):
-                if not has_more or len(text) - at > LONGEST_OBJECT:
+                if not has_more or len(text) - at > MAX_OBJECT:
                     yield None
                     broken, at = broken + 1, _next_line(text, at)
                     continue
@@ -147,6 +147,6 @@ def _next_line(text: str, at: int) -> int:
 
 
 def _last_line(text: str, at: int) -> int:
-    """Where the last line begins, because the rest of it is to come; a line that is too long is dropped."""
+    """Return where the last line begins, because its rest is to come; a line that is too long is dropped."""
     at = max(at, text.rfind("\n") + 1)
-    return at if len(text) - at <= LONGEST_OBJECT else len(text)
+    return at if len(text) - at <= MAX_OBJECT else len(text)

@@ -17,17 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from collectives.bounds import algbw, busbw
+from collectives.bounds import algbw
 from collectives.contracts import CONTRACTS
 from collectives.units import MAX_RANKS, duration, format_bytes, many
-from collectives_logs.calls import FEWEST_CALLS, TOGETHER, waiting_findings
-from collectives_logs.finding import MOST_NAMED, Finding, Place, collective_of, named, places, ranks
+from collectives_logs.calls import MIN_CALLS, TOGETHER, CallKind, CallSeries, Floats, by_kind, waiting_findings
+from collectives_logs.finding import MAX_NAMED, Finding, Place, collective_of, finding, named, places, ranks
 from collectives_logs.json_stream import Object, array_in, as_count, as_number, as_object
 
 # Of one file: calls of all collectives, other kernels, groups of calls, and kernels' names.
-MOST_CALLS, MOST_KERNELS, MOST_GROUPS, MOST_NAMES = 1 << 20, 1 << 22, 1 << 12, 64
+MAX_CALLS, MAX_KERNELS, MAX_GROUPS, MAX_NAMES = 1 << 20, 1 << 22, 1 << 12, 64
 
 EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 STEP = re.compile(r"ProfilerStep#\d+$")
@@ -53,28 +52,14 @@ ITEM_BYTES = {
 
 
 @dataclass
-class Calls:
-    """Calls of one collective in one group of ranks: microseconds and bytes; 0 bytes or ranks if the trace has none."""
-
-    size: int
-    starts: array[float] = field(default_factory=lambda: array("d"))
-    durations: array[float] = field(default_factory=lambda: array("d"))
-    nbytes: array[int] = field(default_factory=lambda: array("q"))
-
-    def ordered(self) -> Floats:
-        """The durations by time of start."""
-        return np.asarray(self.durations)[np.argsort(np.asarray(self.starts), kind="stable")]
-
-
-@dataclass
 class Trace:
-    """What one file says, in microseconds."""
+    """A file's content, in microseconds."""
 
     file: str
     rank: int
     world: int = 0
     backend: str = ""
-    calls: dict[tuple[str, str], Calls] = field(default_factory=dict)  # by collective and group
+    calls: dict[tuple[str, str], CallSeries] = field(default_factory=dict)  # by collective and group
     kernels: Counter[str] = field(default_factory=Counter)  # how often each algorithm and protocol is in a name
     steps: array[float] = field(default_factory=lambda: array("d"))
     broken: int = 0  # places that could not be read
@@ -86,38 +71,36 @@ class Trace:
 
 
 def begins(start: bytes) -> bool:
-    """Whether a file that begins so is a trace."""
+    """Return True if a file that begins so is a trace."""
     return EVENTS.search(start.decode("utf8", "replace")) is not None
 
 
 def read(path: Path, place: int = 0) -> Trace:
-    """The trace of a file; its rank is what it says, or what the file's name says, or else `place`. Raises OSError."""
+    """Return the trace of a file; its rank is the file's, or that of its name, or else `place`. Raises OSError."""
     head, events = array_in(path, EVENTS)
-    named = RANK.search(path.name)
-    reader = _TraceReader(Trace(str(path), int(named[1]) if named else place))
+    number = RANK.search(path.name)
+    reader = _Events(Trace(str(path), int(number[1]) if number else place))
     reader.job(head.get("distributedInfo"))
     for event in events:
         if event is None:
             reader.trace.broken += 1
         else:
-            reader.event(event)
+            reader.add(event)
     return reader.measured()
 
 
-class _TraceReader:
+class _Events:
     """The trace so far, and the compute kernels and host operators that only its measures need."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.host: dict[tuple[str, str], Calls] = {}
-        self.compute: dict[str, tuple[array[float], array[float]]] = {
-            cat: (array("d"), array("d")) for cat in ("kernel", "cpu_op")
-        }
+        self.host: dict[tuple[str, str], CallSeries] = {}
+        self.compute = {cat: (array("d"), array("d")) for cat in ("kernel", "cpu_op")}  # starts and durations
         self.often = 0
         self.whole = 0  # ranks of the only group, if there is one
 
     def job(self, given: Any) -> None:
-        """What comes before the events."""
+        """Read what comes before the events."""
         if not isinstance(given, dict):
             return
         trace, rank, world = self.trace, as_count(given.get("rank")), as_count(given.get("world_size"))
@@ -126,60 +109,57 @@ class _TraceReader:
         trace.backend = str(given.get("backend", ""))[:40]
         self.whole = trace.world if given.get("pg_count", 1) == 1 else 0
 
-    def event(self, event: Object) -> None:
+    def add(self, event: Object) -> None:
         cat, name, args = event.get("cat"), str(event.get("name"))[:400], as_object(event.get("args"))
-        start, duration = as_number(event.get("ts")), as_number(event.get("dur"))
-        if event.get("ph") != "X" or math.isnan(start) or not duration >= 0 or args.get("finished") is False:
+        start, lasts = as_number(event.get("ts")), as_number(event.get("dur"))
+        if event.get("ph") != "X" or math.isnan(start) or not lasts >= 0 or args.get("finished") is False:
             return  # what has not finished lasts to the end of the profile there
         if cat == "kernel" and (found := KERNEL.search(name)):
-            self.kernel(found, args, start, duration)
+            self._kernel(found, args, start, lasts)
         elif cat == "kernel" or (cat == "cpu_op" and name.startswith("aten::")):
             starts, durations = self.compute[cat]
-            if len(starts) < MOST_KERNELS:
+            if len(starts) < MAX_KERNELS:
                 starts.append(start)
-                durations.append(duration)
+                durations.append(lasts)
             else:
                 self.trace.left_out += 1
         elif cat == "user_annotation" and STEP.match(name):
-            self.trace.steps.append(duration)
+            self.trace.steps.append(lasts)
         elif cat == "user_annotation" and (found := HOST.match(name)):
             collective = collective_of(found[2])
             nbytes = _host_bytes(args) * (self.whole if collective in ("all_gather", "gather") else 1)
-            self.call(self.host, (collective, ""), self.whole, nbytes, start, duration)
+            self._call(self.host, (collective, ""), self.whole, (start, lasts, nbytes))
 
-    def kernel(self, found: re.Match[str], args: Object, start: float, duration: float) -> None:
-        kind, said = found[1] or found[2] or "Generic", args.get("Collective name")
+    def _kernel(self, found: re.Match[str], args: Object, start: float, lasts: float) -> None:
+        kind, name = found[1] or found[2] or "Generic", args.get("Collective name")
         is_generic = GENERIC.match(kind) is not None
-        collective = "generic kernel" if is_generic and not said else collective_of(str(said or kind))
-        if (told := ALGORITHM.search(kind)) and not is_generic:
-            name = f"{collective} {told[1]}_{told[2]}"
-            if name in self.trace.kernels or len(self.trace.kernels) < MOST_NAMES:
-                self.trace.kernels[name] += 1
+        collective = "generic kernel" if is_generic and not name else collective_of(str(name or kind))
+        if (choice := ALGORITHM.search(kind)) and not is_generic:
+            kernel = f"{collective} {choice[1]}_{choice[2]}"
+            if kernel in self.trace.kernels or len(self.trace.kernels) < MAX_NAMES:
+                self.trace.kernels[kernel] += 1
         elements = max(as_count(args.get("In msg nelems")), as_count(args.get("Out msg nelems")))
         nbytes = elements * ITEM_BYTES.get(str(args.get("dtype")), 0)
         group = args.get("Process Group Ranks") or args.get("Process Group Name") or f"stream {args.get('stream')}"
         size = min(as_count(args.get("Group size")), MAX_RANKS)
-        self.call(self.trace.calls, (collective, str(group)[:1000]), size, nbytes, start, duration)
+        self._call(self.trace.calls, (collective, str(group)[:1000]), size, (start, lasts, nbytes))
 
-    def call(
-        self, to: dict[tuple[str, str], Calls], key: tuple[str, str], size: int, nbytes: int, start: float, dur: float
+    def _call(
+        self, to: dict[tuple[str, str], CallSeries], key: tuple[str, str], size: int, call: tuple[float, float, int]
     ) -> None:
         self.often += 1
-        if self.often > MOST_CALLS or (key not in to and len(to) >= MOST_GROUPS):
+        if self.often > MAX_CALLS or (key not in to and len(to) >= MAX_GROUPS):
             self.trace.left_out += 1
-            return
-        calls = to.setdefault(key, Calls(size))
-        calls.starts.append(start)
-        calls.durations.append(dur)
-        calls.nbytes.append(nbytes)
+        else:
+            to.setdefault(key, CallSeries(size, Place(self.trace.file))).add(*call)
 
     def measured(self) -> Trace:
-        """The trace with what its times add up to."""
+        """Return the trace with what its times add up to."""
         trace, on_gpu = self.trace, bool(self.trace.calls or self.compute["kernel"][0])
         if not on_gpu:
             trace.calls = self.host
         begun, lasting = (np.asarray(each) for each in self.compute["kernel" if on_gpu else "cpu_op"])
-        starts = np.concatenate([np.empty(0), *(np.asarray(each.starts) for each in trace.calls.values())])
+        starts = np.concatenate([np.empty(0), *(np.asarray(each.order) for each in trace.calls.values())])
         durations = np.concatenate([np.empty(0), *(np.asarray(each.durations) for each in trace.calls.values())])
         communication, compute = union(starts, durations), union(begun, lasting)
         everything = union(np.concatenate([starts, begun]), np.concatenate([durations, lasting]))
@@ -191,7 +171,7 @@ class _TraceReader:
 
 
 def _host_bytes(args: Object) -> int:
-    """Bytes of the first tensor of a CPU event."""
+    """Return the bytes of the first tensor of a CPU event."""
     dims, kinds = args.get("Input Dims"), args.get("Input type")
     if not (isinstance(dims, list) and isinstance(kinds, list) and dims and kinds and isinstance(dims[0], list)):
         return 0
@@ -205,118 +185,86 @@ def _host_bytes(args: Object) -> int:
 MUCH_EXPOSED, MANY_CALLS, SMALL = 0.05, 100, 1 << 16
 
 
-class CallKind(NamedTuple):
-    """Calls that are alike."""
-
-    collective: str
-    size: int
-    nbytes: int
-
-
 def findings_of(paths: Sequence[Path]) -> Iterator[Finding]:
-    """The findings in the traces of one job, a file for each rank. Raises OSError."""
+    """Yield the findings in the traces of one job, a file for each rank. Raises OSError."""
     return findings([read(path, place) for place, path in enumerate(paths)])
 
 
 def findings(traces: Sequence[Trace]) -> Iterator[Finding]:
-    """What was traced, what the communication takes, who waits, and what else is worth a look."""
+    """Yield what was traced, what the communication takes, who waits, and what else is worth a look."""
     yield _job(traces)
     yield from _cut(traces)
-    yield from _twice(traces)
     if not any(trace.calls for trace in traces):
-        yield Finding(
-            "no communication",
-            "no trace has a collective",
-            "the job has one rank, or its GPUs were not traced",
-            "profile with ProfilerActivity.CUDA and after the first steps; NCCL's kernels must be there",
-            places(trace.file for trace in traces),
-        )
+        yield finding("kineto.no communication", *places(trace.file for trace in traces))
         return
     yield from _collectives(traces)
     yield from _exposed(traces)
     first = {trace.rank: trace for trace in reversed(traces)}
     yield from _waiting([first[rank] for rank in sorted(first)])
     yield from _small(traces)
-    yield from _kernels(traces)
+    counts: Counter[str] = Counter()
+    for trace in traces:
+        counts.update(trace.kernels)
+    if counts:
+        names = named([f"{name} ({count:,})" for name, count in counts.most_common()])
+        yield finding("kineto.kernels", *places(trace.file for trace in traces if trace.kernels), names=names)
 
 
 def _job(traces: Sequence[Trace]) -> Finding:
     world, numbers = max(trace.world for trace in traces), {trace.rank for trace in traces}
     backends = named(sorted({trace.backend for trace in traces} - {""}))
     steps = np.concatenate([np.asarray(trace.steps) for trace in traces])
-    told = f", {many(len(steps) // len(traces), 'step')} of {_time(np.median(steps))}" if len(steps) else ""
+    each = f", {many(len(steps) // len(traces), 'step')} of {_time(np.median(steps))}" if len(steps) else ""
     whole = f" of {world}" if world else ""
-    more = "give the traces of the other ranks, too: together they tell who waits for whom"
-    found = f"{ranks(numbers)}{whole}{f', {backends}' if backends else ''}{told}"
-    return Finding("trace", found, "", more if len(numbers) < world else "", places(trace.file for trace in traces))
+    found = f"{ranks(numbers)}{whole}{f', {backends}' if backends else ''}{each}"
+    key = "kineto.trace in part" if len(numbers) < world else "kineto.trace"
+    return finding(key, *places(trace.file for trace in traces), found=found)
 
 
 def _cut(traces: Sequence[Trace]) -> Iterator[Finding]:
+    """Yield places that cannot be read, events that are not kept, and traces of one rank."""
     for trace in traces:
-        at = places([trace.file])
         if trace.broken:
-            follows = "what comes behind it may be missing in all sums"
-            yield Finding("cut", f"{many(trace.broken, 'place')} of the trace cannot be read", follows, "", at)
+            yield finding("kineto.cut", Place(trace.file), places=many(trace.broken, "place"))
         if trace.left_out:
-            yield Finding("left out", f"{many(trace.left_out, 'event')} beyond what is kept in memory", at=at)
-
-
-def _twice(traces: Sequence[Trace]) -> Iterator[Finding]:
+            yield finding("kineto.left out", Place(trace.file), events=many(trace.left_out, "event"))
     for rank, times in Counter(trace.rank for trace in traces).items():
         if times > 1:
-            here = [trace for trace in traces if trace.rank == rank]
-            yield Finding(
-                "twice",
-                f"{many(times, 'trace')} are of rank {rank}",
-                "the first of them is compared with the other ranks",
-                "give the traces of one time of all ranks",
-                places(trace.file for trace in here),
-            )
+            here = places(trace.file for trace in traces if trace.rank == rank)
+            yield finding("kineto.twice", *here, traces=many(times, "trace"), rank=rank)
 
 
 def _collectives(traces: Sequence[Trace]) -> Iterator[Finding]:
-    """Calls that are alike: how many, how long, how fast; those that take the longest first."""
+    """Yield calls that are alike: how many, how long, how fast; those that take the longest first."""
     found: dict[CallKind, list[Floats]] = {}
     for trace in traces:
-        for kind, durations in _kinds(trace).items():
+        for kind, durations in by_kind((name, calls) for (name, _), calls in trace.calls.items()).items():
             found.setdefault(kind, []).append(durations)
     order = sorted(found, key=lambda kind: -sum(float(each.sum()) for each in found[kind]))
-    for kind in order[:MOST_NAMED]:
+    for kind in order[:MAX_NAMED]:
         least = _least(kind) if kind == order[0] else ""
         yield Finding("collective", _collective(kind, found[kind], len(traces)) + least)
-    if rest := order[MOST_NAMED:]:
+    if rest := order[MAX_NAMED:]:
         took = sum(float(each.sum()) for kind in rest for each in found[kind]) / len(traces)
         yield Finding("collective", f"{many(len(rest), 'more kind')} of calls: they take {_time(took)} a rank together")
 
 
-def _kinds(trace: Trace) -> dict[CallKind, Floats]:
-    """The durations of calls that are alike."""
-    kinds: dict[CallKind, list[Floats]] = {}
-    for (collective, _), calls in trace.calls.items():
-        nbytes, durations = np.asarray(calls.nbytes), np.asarray(calls.durations)
-        for size in np.unique(nbytes):
-            kinds.setdefault(CallKind(collective, calls.size, int(size)), []).append(durations[nbytes == size])
-    return {kind: np.concatenate(durations) for kind, durations in kinds.items()}
-
-
 def _collective(kind: CallKind, durations: Sequence[Floats], files: int) -> str:
-    """The rank whose median call is the shortest waits least for others, so that its median says how fast they are."""
+    """Return how long calls take; the rank of the shortest median waits least, so that it says how fast they are."""
     least = min(float(np.median(each)) for each in durations)
     calls, took = sum(each.size for each in durations) / files, sum(float(each.sum()) for each in durations) / files
     size = f" of {format_bytes(kind.nbytes)}" if kind.nbytes else ""
     on = f" on {many(kind.size, 'rank')}" if kind.size else ""
     each = " a rank" if files > 1 else ""
-    said = f"{kind.collective}{size}{on}: {calls:.4g} calls{each}, {_time(took)} in all, median {_time(least)}"
-    if not (kind.collective in CONTRACTS and kind.nbytes and kind.size > 1 and least):
-        return said
-    rate = f"algbw {algbw(kind.nbytes, least / 1e6):.3g} GB/s"
-    if kind.collective in TOGETHER:
-        rate += f", busbw {busbw(kind.collective, kind.size, kind.nbytes, least / 1e6):.3g} GB/s"
-    return f"{said}: {rate}"
+    found = f"{kind.collective}{size}{on}: {calls:.4g} calls{each}, {_time(took)} in all, median {_time(least)}"
+    if not (busbw := kind.busbw(least)):
+        return found
+    together = f", busbw {busbw:.3g} GB/s" if kind.collective in TOGETHER else ""
+    return f"{found}: algbw {algbw(kind.nbytes, least / 1e6):.3g} GB/s{together}"
 
 
 def _least(kind: CallKind) -> str:
-    """What any schedule of it must send."""
+    """Return what any schedule of it must send."""
     if kind.collective not in TOGETHER or kind.collective not in CONTRACTS or not kind.nbytes or kind.size < 2:
         return ""
     least = round(kind.nbytes * CONTRACTS[kind.collective].factor(kind.size))
@@ -324,56 +272,45 @@ def _least(kind: CallKind) -> str:
 
 
 def _exposed(traces: Sequence[Trace]) -> Iterator[Finding]:
-    """Communication beside which no compute kernel runs."""
+    """Yield communication beside which no compute kernel runs."""
     of = [trace for trace in traces if trace.communication and trace.computation]
     if not of:
         return
     share = np.array([[trace.communication / trace.span, trace.exposed / trace.span] for trace in of])
-    hidden = [1 - trace.exposed / trace.communication for trace in of]
-    worst = of[int(share[:, 1].argmax())]
-    least = f"{share[:, 1].min():.0%} to {share[:, 1].max():.0%}" if len(of) > 1 else f"{share[0, 1]:.0%}"
-    steps = len(worst.steps) or 1
-    told = f"communication takes {np.median(share[:, 0]):.0%} of the time, and {np.median(hidden):.0%} of it is hidden"
-    found = f"{told} behind computation; exposed: {least} of the time"
-    if share[:, 1].max() < MUCH_EXPOSED:
-        yield Finding("overlap", found, at=places([worst.file]))
-        return
-    saves = f"{_time(worst.exposed / steps)} a step" if worst.steps else f"{_time(worst.exposed)}"
-    yield Finding(
-        "exposed",
-        found,
-        f"if all communication ran beside computation, rank {worst.rank} would save up to {saves}",
-        "start collectives earlier (smaller first buckets, prefetch), send fewer bytes, or compute more between them",
-        places([worst.file]),
+    worst, most = of[int(share[:, 1].argmax())], share[:, 1].max()
+    yield finding(
+        "kineto.overlap" if most < MUCH_EXPOSED else "kineto.exposed",
+        Place(worst.file),
+        share=np.median(share[:, 0]),
+        hidden=np.median([1 - trace.exposed / trace.communication for trace in of]),
+        exposed=f"{share[:, 1].min():.0%} to {most:.0%}" if len(of) > 1 else f"{most:.0%}",
+        rank=worst.rank,
+        time=_time(worst.exposed / (len(worst.steps) or 1)) + " a step" * bool(worst.steps),
     )
 
 
 def _waiting(traces: Sequence[Trace]) -> Iterator[Finding]:
-    """Over several ranks: who begins last."""
-    groups: dict[tuple[str, str], list[tuple[Trace, Calls]]] = {}
+    """Yield who begins last, over several ranks."""
+    groups: dict[tuple[str, str], list[tuple[Trace, CallSeries]]] = {}
     for trace in traces:
         for key, calls in trace.calls.items():
             groups.setdefault(key, []).append((trace, calls))
     for (collective, _), members in groups.items():
-        counts = {len(calls.durations) for _, calls in members}
-        if collective not in TOGETHER or len(members) < 2 or max(counts) < FEWEST_CALLS:
+        (least, few), (most, many_calls) = (pick(members, key=lambda one: len(one[1].durations)) for pick in (min, max))
+        counts = {"few": len(few.durations), "many": len(many_calls.durations)}
+        if collective not in TOGETHER or len(members) < 2 or counts["many"] < MIN_CALLS:
             continue
-        if len(counts) > 1:
-            most, least = (pick(members, key=lambda one: len(one[1].durations))[0] for pick in (max, min))
-            yield Finding(
-                "calls",
-                f"rank {least.rank} has {min(counts):,} calls of {collective}, rank {most.rank} {max(counts):,}",
-                "these calls cannot be matched, and are not compared",
-                "trace the same steps on all ranks",
-                places([least.file, most.file]),
-            )
+        if counts["few"] < counts["many"]:
+            at, numbers = places([least.file, most.file]), {"least": least.rank, "most": most.rank}
+            yield finding("kineto.calls", *at, collective=collective, **numbers, **counts)
             continue
-        names = [(f"rank {trace.rank}", Place(trace.file)) for trace, _ in members]
-        yield from waiting_findings(collective, names, np.array([calls.ordered() for _, calls in members]))
+        names = [(f"rank {trace.rank}", calls.place) for trace, calls in members]
+        times = [np.asarray(calls.durations)[np.argsort(calls.order, kind="stable")] for _, calls in members]
+        yield from waiting_findings(collective, names, np.array(times))
 
 
 def _small(traces: Sequence[Trace]) -> Iterator[Finding]:
-    """Many small messages, in the rank that has the most of them."""
+    """Yield many small messages, in the rank that has the most of them."""
     most: dict[str, tuple[float, float, Trace]] = {}
     for trace in traces:
         for (collective, _), calls in trace.calls.items():
@@ -381,37 +318,13 @@ def _small(traces: Sequence[Trace]) -> Iterator[Finding]:
             if a_step > MANY_CALLS and 0 < nbytes < SMALL and a_step > most.get(collective, (0.0,))[0]:
                 most[collective] = a_step, nbytes, trace
     for collective, (a_step, nbytes, trace) in most.items():
-        per = "a step" if trace.steps else "in the trace"
-        yield Finding(
-            "small messages",
-            f"{a_step:,.0f} calls of {collective} {per}, median {format_bytes(nbytes)}",
-            "latency sets their time, not the links' rate",
-            "send them together: DDP's bucket_cap_mb, larger FSDP units, torch.distributed's coalescing",
-            places([trace.file]),
-        )
-
-
-def _kernels(traces: Sequence[Trace]) -> Iterator[Finding]:
-    """What NCCL's kernels are called, and what that does not tell."""
-    counts: Counter[str] = Counter()
-    for trace in traces:
-        counts.update(trace.kernels)
-    if counts:
-        yield Finding(
-            "kernels",
-            f"{named([f'{name} ({count:,})' for name, count in counts.most_common()])}; TREE is a tree; RING and "
-            "LL may run other algorithms and protocols, because NCCL does not compile a kernel for each",
-            "",
-            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING prints the algorithm and protocol of each call",
-            places(trace.file for trace in traces if trace.kernels),
-        )
+        per, size = "a step" if trace.steps else "in the trace", format_bytes(nbytes)
+        calls_of = {"calls": a_step, "collective": collective}
+        yield finding("kineto.small messages", Place(trace.file), **calls_of, per=per, size=size)
 
 
 def _time(microseconds: float) -> str:
     return duration(float(microseconds) / 1e6)
-
-
-Floats = NDArray[np.float64]
 
 
 class Spans(NamedTuple):
@@ -422,12 +335,12 @@ class Spans(NamedTuple):
 
     @property
     def length(self) -> float:
-        """Of all together."""
+        """Return the length of all together."""
         return float((self.ends - self.starts).sum())
 
 
 def union(starts: Floats, durations: Floats) -> Spans:
-    """When at least one of these intervals is under way.
+    """Return when at least one of these intervals is under way.
 
     >>> union(np.array([5.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0]))
     Spans(starts=array([0., 5.]), ends=array([4., 6.]))
@@ -441,7 +354,7 @@ def union(starts: Floats, durations: Floats) -> Spans:
 
 
 def shared(a: Spans, b: Spans) -> float:
-    """For how long both are under way.
+    """Return for how long both are under way.
 
     >>> shared(Spans(np.array([0.0, 10.0]), np.array([4.0, 12.0])), Spans(np.array([3.0]), np.array([11.0])))
     2.0

@@ -1,4 +1,9 @@
-"""The forms of lines that say why a job fails: `forms.toml` has what follows from each, and what to try."""
+"""A log of NCCL (NCCL_DEBUG=INFO or TRACE), read line by line: ranks, rings, trees, connections, settings, calls.
+
+Formats of NCCL 2.2 to 2.30 are known, as `init.cc`, `enqueue.cc`, `graph/connect.cc` and `transport/` print them. Lines
+of other programs are counted and passed over, but for those that say why the job fails (`forms.toml`); lines of several
+ranks may be interleaved, and any may be wrapped or cut short. Memory is that of what is found, not of the file.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from importlib import resources
 from itertools import zip_longest
 from typing import NamedTuple
 
-from collectives_logs.finding import COLOURS, Line, Place, named
+from collectives_logs.finding import COLOURS, Line, LineReader, Place, named, reads
 from collectives_logs.watchdog import WatchdogLog, is_torch
 
 # How near to the cause a line is: it names one, follows from another process's, or only names a result.
@@ -53,7 +58,7 @@ def form_of(text: str, forms: tuple[Form, ...] = IN_NCCL + ANYWHERE) -> Form | N
 
 
 class Process(NamedTuple):
-    """Who wrote a line: a host, a process of it, and the process's device."""
+    """A writer of lines: a host, a process of it, and the process's device."""
 
     host: str
     pid: int
@@ -64,7 +69,7 @@ NOBODY = Process("", 0, 0)
 
 
 class LogMessage(NamedTuple):
-    """A warning or error: its first line, who said it, and the form that it has; None for one that is not known."""
+    """A warning or error: its first line, its process, and the form that it has; None for one that is not known."""
 
     at: Place
     process: Process
@@ -89,7 +94,7 @@ class TreeEdges(NamedTuple):
 
 @dataclass
 class LoggedCommunicator:
-    """What was printed about one communicator; every value has the number of the line that says it."""
+    """A communicator as it was printed; every value has the number of the line that says it."""
 
     name: str
     size: int
@@ -103,17 +108,17 @@ class LoggedCommunicator:
     # By channel and sender: the first that it connects to. NCCL connects rings before trees.
     successors: dict[tuple[int, int], int] = field(default_factory=dict)
     graph: tuple[RingSearch, Place] | None = None
-    told: int = 0  # on how many nodes it is, where NCCL prints that
+    printed_nodes: int = 0  # on how many nodes it is, where NCCL prints that
 
     @property
     def nodes(self) -> int:
-        """On how many nodes it is at least."""
-        return max(self.told, len({process.host for process in self.processes.values()}))
+        """Return on how many nodes it is at least."""
+        return max(self.printed_nodes, len({process.host for process in self.processes.values()}))
 
     @property
     def is_one_node(self) -> bool:
-        """Whether all its ranks share a node, as far as the log shows it."""
-        return self.nodes == 1 and (self.told == 1 or len(self.processes) == self.size)
+        """Return True if all its ranks share a node, as far as the log shows it."""
+        return self.nodes == 1 and (self.printed_nodes == 1 or len(self.processes) == self.size)
 
 
 class Setting(NamedTuple):
@@ -135,7 +140,7 @@ class NcclLog:
     environment: dict[str, dict[str, Setting]] = field(default_factory=dict)  # by variable and value
     nics: dict[str, Setting] = field(default_factory=dict)
     bridges: dict[str, Setting] = field(default_factory=dict)  # what uses Docker's bridge
-    said: list[LogMessage] = field(default_factory=list)
+    messages: list[LogMessage] = field(default_factory=list)
     torch: WatchdogLog = field(default_factory=WatchdogLog)
     has_geforce: bool = False
     choices: dict[tuple[str, int, str, str], tuple[int, Place]] = field(default_factory=dict)  # how often, first line
@@ -144,13 +149,13 @@ class NcclLog:
     @property
     def is_told(self) -> bool:
         """Return True if a line of a known form, or torch's watchdog, says that the job fails."""
-        return bool(self.torch.kept) or any(said.form is not None for said in self.said)
+        return bool(self.torch.kept) or any(each.form is not None for each in self.messages)
 
 
 # What is kept at most: ranks of a communicator, its connections, warnings, and different values of anything else.
-MOST_RANKS, MOST_CONNECTIONS, MOST_WARNINGS, MOST_VALUES = 1 << 16, 1 << 20, 1 << 14, 1 << 14
+MAX_RANKS, MAX_CONNECTIONS, MAX_WARNINGS, MAX_VALUES = 1 << 16, 1 << 20, 1 << 14, 1 << 14
 # Each line with a version is compared with all versions before.
-MOST_VERSIONS = 64
+MAX_VERSIONS = 64
 
 # An author who quotes a log may have left out host and process, and the device, too; before 2.4 NCCL left out its name.
 HEAD = re.compile(
@@ -176,8 +181,8 @@ TORCH = re.compile(
 OWN = re.compile(r"\[[EF][\d :.]{0,40}ProcessGroup\w{1,20}\.cpp:\d")
 # Where what belongs to such a line ends, how many lines it has at most, and how much is read of each and shown of all.
 END = re.compile(r"^\W*$|Exception raised from|frame #|Traceback|^  File |^(?!nccl)\S{1,60}Error: ")
-MOST_LINES, MOST_READ, MOST_SHOWN = 12, 1 << 12, 600
-MOST_OPEN = 1 << 13  # records, one for each writer
+MAX_LINES, MAX_READ, MAX_SHOWN = 12, 1 << 12, 600
+MAX_OPEN = 1 << 13  # records, one for each writer
 NOISE = re.compile(
     r", TensorDeviceTypes=TensorOptions\(.{0,400}?\(nullopt\)\)"
     r"|This (?:may indicate|typically indicates) .{0,1500}?(?:cause deadlock\.|debug the hang\.) ?"
@@ -205,7 +210,7 @@ def begins(start: bytes) -> bool:
 
 def is_own(text: str) -> bool:
     """Return True if a line is NCCL's, or has one of the forms that say why a job fails."""
-    text = text[:MOST_READ]
+    text = text[:MAX_READ]
     if not any(word in text for word in WORDS):
         return False
     is_one = (
@@ -245,8 +250,8 @@ class _Record:
     texts: list[str] = field(default_factory=list)
 
 
-class _LogReader:
-    """The log so far, the communicator of each process, and what older versions print before they name it."""
+class _LogReader(LineReader):
+    """A reader of the log so far, each process's communicator, and what older versions print before they name it."""
 
     def __init__(self) -> None:
         self.log = NcclLog()
@@ -269,24 +274,24 @@ class _LogReader:
             self.log.own += 1
             process = Process(head["host"] or "", int(head["pid"] or 0), int(head["device"] or head["only"] or 0))
             self.line(at, process, head["level"], head["source"], text[head.end() : following and following.start()])
-        begun = text[:MOST_READ]
+        begun = text[:MAX_READ]
         is_new = TORCH.search(begun) or (not heads and form_of(begun, ANYWHERE + BESIDE))
         if not writer and (newest := self.records.get(self.newest)):  # what was wrapped has no prefix
             is_inside = re.match(r"[a-z]+ ", begun) and not re.search(r"[.:;!?)]\s*$", newest.texts[-1])
             writer, is_new = ("", is_new) if is_new and not is_inside else (self.newest, None)
         if is_new or END.search(text):
             self.close(writer)
-        if len(self.records) >= MOST_OPEN:
+        if len(self.records) >= MAX_OPEN:
             self.end(at.file)
         if is_new:
-            said_by = Process(f"rank {rank}", 0, 0) if rank else NOBODY
-            self.records[writer] = _Record(at, said_by, int(rank or -1))
+            process = Process(f"rank {rank}", 0, 0) if rank else NOBODY
+            self.records[writer] = _Record(at, process, int(rank or -1))
             self.newest = writer
         if not heads and (found := VERSION.search(text)):
-            self.version(at, NOBODY, found)
+            self.version(found, at, NOBODY)
         if (is_new or not heads) and (record := self.records.get(writer)):
             record.texts.append(begun)
-            if len(record.texts) == MOST_LINES:
+            if len(record.texts) == MAX_LINES:
                 self.close(writer)
 
     def end(self, file: str = "") -> None:
@@ -306,92 +311,23 @@ class _LogReader:
         form = (last and form_of(last[1], IN_NCCL)) or form_of(whole, ANYWHERE + BESIDE)
         shown = shown if form and form.next else record.texts[0]
         if form and not (is_known and form.kind == "timeout"):
-            self.said(LogMessage(record.at, record.process, last[1] if last else shown, form))
+            self.message(LogMessage(record.at, record.process, last[1] if last else shown, form))
 
-    def said(self, said: LogMessage) -> None:
-        if len(self.log.said) < MOST_WARNINGS:
-            self.log.said.append(said._replace(text=said.text[:MOST_SHOWN]))
+    def message(self, message: LogMessage) -> None:
+        if len(self.log.messages) < MAX_WARNINGS:
+            self.log.messages.append(message._replace(text=message.text[:MAX_SHOWN]))
 
     def line(self, at: Place, process: Process, level: str, source: str | None, text: str) -> None:
         if level == "WARN" or "No route to host" in text:  # NCCL tries that again for minutes
-            self.said(LogMessage(at, process, text, form_of(f"{source or ''}{text[:MOST_READ]}", IN_NCCL)))
-        for pattern, method in PATTERNS:
-            if found := pattern.search(text):
-                method(self, at, process, found)
-                return
-
-    def nic(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        """Return what NCCL sends over, without addresses."""
-        using = found[2].partition(";")[0]
-        names = re.findall(r"(?:\[\d{1,3}\]|Using )([^\s:\[\]]{1,60}(?::\d{1,3}/\w{1,20})?)", using)
-        value = f"{found[1]}: {named(names) or found[2][:80]}"
-        beside = re.search(r"OOB ([\w.-]{1,60}):", found[2])
-        _add(self.log.nics, f"{value}, out of band by {beside[1]}" if beside else value, process, at)
-        if re.search(r"docker0|\b172\.17\.\d", found[2]):
-            _add(self.log.bridges, found[1], process, at)
-
-    def version(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        """Torch prints a version without its CUDA: the same number is the same version."""
-        alike = (each for each in self.log.versions if each.partition("+")[0] == found[2])
-        name = next(alike, found[1])
-        if name in self.log.versions or len(self.log.versions) < MOST_VERSIONS:
-            _add(self.log.versions, name, process, at)
-
-    def network(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        _add(self.log.networks, found[1].strip(), process, at)
-
-    def variable(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        if found[1] in self.log.environment or len(self.log.environment) < MOST_VALUES:
-            _add(self.log.environment.setdefault(found[1], {}), found[2].rstrip("."), process, at)
-
-    def rank(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        """A line that names rank and size; by its identifier, or else by its size, the communicator is known."""
-        rank, size, text = int(found[1]), int(found[2]), found.string
-        if not 0 <= rank < size <= MOST_RANKS or "Destroy" in text or "Abort" in text:
-            return
-        told = re.search(r"commId (0x[0-9a-f]+)", text)
-        before = self.now.get(process)
-        if told is None and before is not None and before.size == size:
-            here = before
-        else:
-            name = told[1] if told else f"{size} ranks"
-            if name not in self.log.communicators and len(self.log.communicators) >= MOST_VALUES:
-                return
-            here = self.log.communicators.setdefault(name, LoggedCommunicator(name, size, told is not None))
-            if told and before is not None and not before.is_named and before.size == size:
-                self._join(before, here)
-        here.is_several |= told is None and here.processes.get(rank, process) != process
-        self.now[process] = here
-        if (pointer := POINTER.search(text)) and len(self.pointers) < MOST_CONNECTIONS:
-            self.pointers[process.host, process.pid, pointer[1]] = here
-        here.processes.setdefault(rank, process)
-        if nodes := re.search(r"\bnNodes (\d{1,6})\b", text):
-            here.told = max(here.told, int(nodes[1]))
-        self.finished.discard(process)
-        if "Init COMPLETE" in text:
-            here.complete.setdefault(rank, at)
-            if told is None:
-                self.finished.add(process)
-        for _, act in self.early.pop(process, []):
-            act(here)
+            self.message(LogMessage(at, process, text, form_of(f"{source or ''}{text[:MAX_READ]}", IN_NCCL)))
+        self.take(text, at, process)
 
     def _join(self, unnamed: LoggedCommunicator, here: LoggedCommunicator) -> None:
-        """What was printed before the communicator's identifier belongs to it."""
+        """Give a communicator what was printed before its identifier."""
         self.log.communicators.pop(unnamed.name, None)
         for name in ("rings", "trees", "connections", "successors"):
             vars(here)[name] = vars(unnamed)[name] | vars(here)[name]
         here.graph = here.graph or unnamed.graph
-
-    def ring(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        channel, order = int(found[1]), tuple(map(int, found[2].split()))
-        self._later(process, len(order), lambda here: here.rings.setdefault(channel, (order, at)))
-
-    def trees(self, at: Place, process: Process, found: re.Match[str]) -> None:
-        for channel, *parts in TREE.findall(found.string):
-            down, rank, up = parts[:3] if parts[0] else parts[:2:-1]
-            children = tuple(int(child) for child in down.split("/") if int(child) >= 0)
-            edges = TreeEdges(int(up) if int(up) >= 0 else None, children)
-            self._place(at, process, int(channel), int(rank), edges)
 
     def _place(self, at: Place, process: Process, channel: int, rank: int, edges: TreeEdges) -> None:
         least = 1 + max(rank, edges.parent or 0, *edges.children, 0)
@@ -401,39 +337,84 @@ class _LogReader:
 
         self._later(process, least, act)
 
-    def connection(self, at: Place, process: Process, found: re.Match[str]) -> None:
+    @reads(r"^Trees? \[\d+\]")
+    def trees(self, found: re.Match[str], at: Place, process: Process) -> None:
+        for channel, *parts in TREE.findall(found.string):
+            down, rank, up = parts[:3] if parts[0] else parts[:2:-1]
+            children = tuple(int(child) for child in down.split("/") if int(child) >= 0)
+            edges = TreeEdges(int(up) if int(up) >= 0 else None, children)
+            self._place(at, process, int(channel), int(rank), edges)
+
+    @reads(r"^(?:Channel|Ring) (\d+)(?:/\d+)? ?:((?:\s+\d+)+)\s*$")
+    def ring(self, found: re.Match[str], at: Place, process: Process) -> None:
+        channel, order = int(found[1]), tuple(map(int, found[2].split()))
+        self._later(process, len(order), lambda here: here.rings.setdefault(channel, (order, at)))
+
+    @reads(r"^(?:Channel|Ring) (\d+)(?:/\d+)? ?: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?.* via (.+)$")
+    def connection(self, found: re.Match[str], at: Place, process: Process) -> None:
         channel, a, b, way = int(found[1]), int(found[2]), int(found[3]), found[4].strip()
 
         def act(here: LoggedCommunicator) -> None:
-            if len(here.connections) < MOST_CONNECTIONS:
+            if len(here.connections) < MAX_CONNECTIONS:
                 here.connections.setdefault((channel, a, b), (way, at))
                 if "[receive]" not in found.string:
                     here.successors.setdefault((channel, a), b)
 
         self._later(process, 1 + max(a, b), act)
 
-    def system(self, _: Place, process: Process, found: re.Match[str]) -> None:
-        """The rate of a GPU's links; the search for rings follows."""
+    @reads(r"^=== System : max(?:Bw|Width) [\d.]+ total(?:Bw|Width) (\d{1,6}\.?\d{0,6}) ")
+    def system(self, found: re.Match[str], _: Place, process: Process) -> None:
+        """Keep the rate of a GPU's links; the search for rings follows."""
         self.links[process] = float(found[1])
 
-    def searched(self, at: Place, process: Process, found: re.Match[str]) -> None:
+    @reads(r"^Pattern 4, .*nChannels (\d{1,4}), (?:speed|bw) (\d{1,6}\.?\d{0,6})/")
+    def searched(self, found: re.Match[str], at: Place, process: Process) -> None:
         graph = RingSearch(int(found[1]), float(found[2]), self.links.get(process, 0.0))
         self._later(process, 1, lambda here: setattr(here, "graph", here.graph or (graph, at)))
 
-    def heads(self, _: Place, process: Process, found: re.Match[str]) -> None:
-        """A rank of each node."""
-        those = [int(each) for each in found[1].split()]
-        self._later(process, 1 + max(those), lambda here: setattr(here, "told", max(here.told, len(those))))
+    @reads(r"\brank (\d+) n[rR]anks (\d+)\b")
+    def rank(self, found: re.Match[str], at: Place, process: Process) -> None:
+        """Read a line with rank and size; by its identifier, or else by its size, the communicator is known."""
+        rank, size, text = int(found[1]), int(found[2]), found.string
+        if not 0 <= rank < size <= MAX_RANKS or "Destroy" in text or "Abort" in text:
+            return
+        identifier = re.search(r"commId (0x[0-9a-f]+)", text)
+        before = self.now.get(process)
+        if identifier is None and before is not None and before.size == size:
+            here = before
+        else:
+            name = identifier[1] if identifier else f"{size} ranks"
+            if name not in self.log.communicators and len(self.log.communicators) >= MAX_VALUES:
+                return
+            here = self.log.communicators.setdefault(name, LoggedCommunicator(name, size, identifier is not None))
+            if identifier and before is not None and not before.is_named and before.size == size:
+                self._join(before, here)
+        here.is_several |= identifier is None and here.processes.get(rank, process) != process
+        self.now[process] = here
+        if (pointer := POINTER.search(text)) and len(self.pointers) < MAX_CONNECTIONS:
+            self.pointers[process.host, process.pid, pointer[1]] = here
+        here.processes.setdefault(rank, process)
+        if nodes := re.search(r"\bnNodes (\d{1,6})\b", text):
+            here.printed_nodes = max(here.printed_nodes, int(nodes[1]))
+        self.finished.discard(process)
+        if "Init COMPLETE" in text:
+            here.complete.setdefault(rank, at)
+            if identifier is None:
+                self.finished.add(process)
+        for _, act in self.early.pop(process, []):
+            act(here)
 
-    def choice(self, at: Place, _: Process, found: re.Match[str]) -> None:
+    @reads(r"^(?:(\w+): +)?(\d+) Bytes -> Algo (\w+) proto (\w+)")
+    def choice(self, found: re.Match[str], at: Place, _: Process) -> None:
         algorithm, protocol = _name(found[3], ALGORITHMS), _name(found[4], PROTOCOLS)
         key = (found[1] or "", int(found[2]), algorithm, protocol)
-        if len(self.log.choices) >= MOST_VALUES and key not in self.log.choices:
+        if len(self.log.choices) >= MAX_VALUES and key not in self.log.choices:
             return
         often, first = self.log.choices.get(key, (0, at))
         self.log.choices[key] = often + 1, first
 
-    def call(self, at: Place, process: Process, found: re.Match[str]) -> None:
+    @reads(r"^(\w+): opCount ([0-9a-f]+) .*?(?:count (\d+)|$)")
+    def call(self, found: re.Match[str], at: Place, process: Process) -> None:
         pointer = POINTER.search(found.string)
         here = self.pointers.get((process.host, process.pid, pointer[1])) if pointer else None
         if here is None or here.is_several or found[1] in ("Send", "Recv"):
@@ -441,17 +422,53 @@ class _LogReader:
         what = f"{found[1]} of {found[3]} elements" if found[3] else found[1]
         self.log.calls[here.name, process] = int(found[2], 16), what, at
 
+    @reads(r"^(NCCL_\w+) set by environment to (.*)$")
+    def variable(self, found: re.Match[str], at: Place, process: Process) -> None:
+        if found[1] in self.log.environment or len(self.log.environment) < MAX_VALUES:
+            _add(self.log.environment.setdefault(found[1], {}), found[2].rstrip("."), process, at)
+
+    @reads(VERSION)
+    def version(self, found: re.Match[str], at: Place, process: Process) -> None:
+        """Keep a version; torch prints one without its CUDA, and the same number is the same version."""
+        alike = (each for each in self.log.versions if each.partition("+")[0] == found[2])
+        name = next(alike, found[1])
+        if name in self.log.versions or len(self.log.versions) < MAX_VERSIONS:
+            _add(self.log.versions, name, process, at)
+
+    @reads(r"^NVLS Head +\d{1,6}:((?: +\d{1,7})+)$")
+    def heads(self, found: re.Match[str], _: Place, process: Process) -> None:
+        """Read a list with a rank of each node."""
+        those = [int(each) for each in found[1].split()]
+        self._later(
+            process, 1 + max(those), lambda here: setattr(here, "printed_nodes", max(here.printed_nodes, len(those)))
+        )
+
+    @reads(r"^Using network (.+)$")
+    def network(self, found: re.Match[str], at: Place, process: Process) -> None:
+        _add(self.log.networks, found[1].strip(), process, at)
+
+    @reads(r"^(NET/(?:IB|Socket)|Bootstrap) ?: ((?:Using|No device) .+)$")
+    def nic(self, found: re.Match[str], at: Place, process: Process) -> None:
+        """Keep what NCCL sends over, without addresses."""
+        using = found[2].partition(";")[0]
+        names = re.findall(r"(?:\[\d{1,3}\]|Using )([^\s:\[\]]{1,60}(?::\d{1,3}/\w{1,20})?)", using)
+        value = f"{found[1]}: {named(names) or found[2][:80]}"
+        beside = re.search(r"OOB ([\w.-]{1,60}):", found[2])
+        _add(self.log.nics, f"{value}, out of band by {beside[1]}" if beside else value, process, at)
+        if re.search(r"docker0|\b172\.17\.\d", found[2]):
+            _add(self.log.bridges, found[1], process, at)
+
     def _later(self, process: Process, least: int, act: Callable[[LoggedCommunicator], object]) -> None:
-        """Now, if the process's communicator is known and large enough; otherwise when it is."""
+        """Act now, if the process's communicator is known and large enough; otherwise when it is."""
         here = self.now.get(process)
         if here is not None and least <= here.size and process not in self.finished:
             act(here)
-        elif least <= MOST_RANKS and self.waiting < MOST_CONNECTIONS:
+        elif least <= MAX_RANKS and self.waiting < MAX_CONNECTIONS:
             self.waiting += 1
             self.early.setdefault(process, []).append((least, act))  # type: ignore[arg-type]
 
     def flush(self) -> None:
-        """What no line has named a communicator for belongs to one as large as its largest rank says."""
+        """Give what no line has named a communicator for to one as large as its largest rank says."""
         self.end()
         waiting = [each for some in self.early.values() for each in some]
         if not waiting:
@@ -465,12 +482,12 @@ class _LogReader:
 
 
 def _add(to: dict[str, Setting], value: str, process: Process, at: Place) -> None:
-    if value in to or len(to) < MOST_VALUES:
+    if value in to or len(to) < MAX_VALUES:
         to.setdefault(value, Setting(set(), at)).processes.add(process)
 
 
 def _name(given: str, known: tuple[str, ...]) -> str:
-    """The name of a number or name as NCCL prints it, in NCCL's own spelling.
+    """Return the name of a number or name as NCCL prints it, in NCCL's own spelling.
 
     >>> _name("1", ALGORITHMS), _name("RING", ALGORITHMS), _name("SIMPLE", PROTOCOLS)
     ('Ring', 'Ring', 'Simple')
@@ -479,23 +496,3 @@ def _name(given: str, known: tuple[str, ...]) -> str:
         return known[int(given)] if int(given) < len(known) else given
     squeezed = {name.lower(): name for name in known}
     return squeezed.get(given.lower().replace("_", ""), given)
-
-
-PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_LogReader, Place, Process, re.Match[str]], None]], ...] = (
-    (re.compile(r"^Trees? \[\d+\]"), _LogReader.trees),
-    (re.compile(r"^(?:Channel|Ring) (\d+)(?:/\d+)? ?:((?:\s+\d+)+)\s*$"), _LogReader.ring),
-    (
-        re.compile(r"^(?:Channel|Ring) (\d+)(?:/\d+)? ?: (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?.* via (.+)$"),
-        _LogReader.connection,
-    ),
-    (re.compile(r"^=== System : max(?:Bw|Width) [\d.]+ total(?:Bw|Width) (\d{1,6}\.?\d{0,6}) "), _LogReader.system),
-    (re.compile(r"^Pattern 4, .*nChannels (\d{1,4}), (?:speed|bw) (\d{1,6}\.?\d{0,6})/"), _LogReader.searched),
-    (re.compile(r"\brank (\d+) n[rR]anks (\d+)\b"), _LogReader.rank),
-    (re.compile(r"^(?:(\w+): +)?(\d+) Bytes -> Algo (\w+) proto (\w+)"), _LogReader.choice),
-    (re.compile(r"^(\w+): opCount ([0-9a-f]+) .*?(?:count (\d+)|$)"), _LogReader.call),
-    (re.compile(r"^(NCCL_\w+) set by environment to (.*)$"), _LogReader.variable),
-    (VERSION, _LogReader.version),
-    (re.compile(r"^NVLS Head +\d{1,6}:((?: +\d{1,7})+)$"), _LogReader.heads),
-    (re.compile(r"^Using network (.+)$"), _LogReader.network),
-    (re.compile(r"^(NET/(?:IB|Socket)|Bootstrap) ?: ((?:Using|No device) .+)$"), _LogReader.nic),
-)

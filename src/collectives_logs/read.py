@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from collectives_logs import benchmarks, flight, flight_dump, inspector, kineto, nccl, nccl_findings, ras
-from collectives_logs.finding import MOST_NAMED, Finding, LogError, lines_of
+from collectives_logs.finding import MAX_NAMED, Finding, LogError, lines_of
 from collectives_logs.json_stream import plain
 
 # How much of a file decides what it is.
 START = 1 << 20
 
 # Files of a folder or an archive, and bytes that an archive may unpack.
-MOST_FILES, MOST_UNPACKED = 1 << 14, 1 << 30
+MAX_FILES, MAX_UNPACKED = 1 << 14, 1 << 30
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
@@ -53,7 +53,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """Return the last part of the path."""
         return self.info.filename.rpartition("/")[2]
 
     def open(self, _mode: str = "rb") -> IO[bytes]:
@@ -71,7 +71,7 @@ def inside(path: Path, archives: ExitStack) -> list[Path] | None:
     if getattr(path, "archive", None):  # an archive in an archive is a file of an unknown kind
         return None
     if path.is_dir():
-        found = [*islice(filter(Path.is_file, path.rglob("*")), MOST_FILES + 1)]
+        found = [*islice(filter(Path.is_file, path.rglob("*")), MAX_FILES + 1)]
         nbytes = 0
     elif path.exists() and not path.is_file():  # opening a pipe would wait for a writer
         raise LogError(f"cannot read {path}: got a pipe or device, expected a file or folder")
@@ -85,8 +85,8 @@ def inside(path: Path, archives: ExitStack) -> list[Path] | None:
             raise LogError(f"cannot read {path}: {error}") from None
         infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
         found, nbytes = cast(list[Path], [Member(archive, info) for info in infos]), sum(i.file_size for i in infos)
-    if len(found) > MOST_FILES or nbytes > MOST_UNPACKED:
-        most = f"{MOST_FILES:,} files, or {MOST_UNPACKED:,} bytes unpacked"
+    if len(found) > MAX_FILES or nbytes > MAX_UNPACKED:
+        most = f"{MAX_FILES:,} files, or {MAX_UNPACKED:,} bytes unpacked"
         raise LogError(f"{path}: got more than {most}, expected the files of one job")
     return sorted(found, key=str)
 
@@ -130,8 +130,8 @@ def read(paths: Sequence[Path]) -> Iterator[tuple[str, Finding]]:
         present = [kind for kind in KINDS if any(kind in some for some in kinds.values())]
         if not present:
             raise LogError(refused[0] if refused else f"{paths[0]}: got a folder without a file, expected one")
-        if len(refused) > MOST_NAMED:
-            refused[MOST_NAMED:] = [f"{len(refused) - MOST_NAMED:,} more files"]
+        if len(refused) > MAX_NAMED:
+            refused[MAX_NAMED:] = [f"{len(refused) - MAX_NAMED:,} more files"]
         yield from (("files", Finding("unreadable", said)) for said in refused)
         for kind in present:
             alike = [path for path, some in kinds.items() if kind in some]

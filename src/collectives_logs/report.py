@@ -34,7 +34,7 @@ b.act { color: var(--act) } .at { color: var(--faint); font-size: .85rem } img {
 
 
 def page(findings: Iterable[tuple[str, Finding]]) -> str:
-    """The page: a section for each kind of file; findings from which something follows are marked.
+    """Return a page of HTML: a section for each kind of file; findings from which something follows are marked.
 
     >>> "<h2>NCCL log</h2>" in page([("NCCL log", Finding("log", "9 lines, 1 of them NCCL's"))])
     True
@@ -60,8 +60,8 @@ def _article(found: Finding) -> str:
     return "\n".join(["<article>", *lines, *([_image(drawn)] if drawn else []), "</article>"])
 
 
-def _text(said: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(said))
+def _text(sentence: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
 
 
 def _image(drawn: Picture) -> str:
@@ -72,12 +72,12 @@ def _image(drawn: Picture) -> str:
     )
 
 
-WIDTH, MOST_BARS = 5.6, 64
+WIDTH, MAX_BARS = 5.6, 64
 
 
 def times(names: Sequence[str], seconds: Sequence[float], marked: int, what: str) -> Picture | None:
-    """A bar for each rank, one of them marked; None if there are too many."""
-    if len(names) > MOST_BARS:
+    """Draw a bar for each rank, one of them marked; None if there are too many."""
+    if len(names) > MAX_BARS:
         return None
     from collectives.figures.style import mark, picture
 
@@ -99,7 +99,7 @@ def times(names: Sequence[str], seconds: Sequence[float], marked: int, what: str
 
 
 def curve(nbytes: NDArray[np.float64], busbw: NDArray[np.float64], fitted: NDArray[np.float64]) -> Picture:
-    """Measured busbw (markers) and the fit (line) by size, in GB/s."""
+    """Draw measured busbw (markers) and the fit (line) by size, in GB/s."""
     from collectives.figures.style import mark, picture
 
     def paint(figure: Figure, theme: Theme) -> None:
@@ -118,15 +118,15 @@ def curve(nbytes: NDArray[np.float64], busbw: NDArray[np.float64], fitted: NDArr
     return picture(paint, alt, WIDTH, 2.6)
 
 
-MOST_DRAWN = 32
+MAX_DRAWN = 32
 
 
 def trees(parents: dict[int, Ints], node: dict[int, str]) -> Picture | None:
-    """Two different trees side by side, or None if there are not two, or too many places to draw."""
+    """Draw two different trees side by side, or None if there are not two, or too many places to draw."""
     between = {channel: among_nodes(parent, node) for channel, parent in parents.items()}
     distinct = {parent.tobytes(): (channel, parent) for channel, parent in reversed(between.items())}
     pair = sorted(distinct.values(), key=lambda each: each[0])
-    if len(pair) != 2 or len(pair[0][1]) > MOST_DRAWN:
+    if len(pair) != 2 or len(pair[0][1]) > MAX_DRAWN:
         return None
     from collectives.figures.schedules import side_by_side
 
@@ -135,9 +135,9 @@ def trees(parents: dict[int, Ints], node: dict[int, str]) -> Picture | None:
 
 
 def among_nodes(parent: Ints, node: dict[int, str]) -> Ints:
-    """Each node's parent node in a tree over ranks, nodes counted in the order of their first ranks.
+    """Return each node's parent node in a tree over ranks, nodes counted in the order of their first ranks.
 
-    The tree itself if all ranks share a node, if a rank's node is unknown, or if a node has two parents.
+    It is the tree itself if all ranks share a node, if a rank's node is unknown, or if a node has two parents.
 
     >>> among_nodes(np.array([-1, 0, 0, 2]), {0: "a", 1: "a", 2: "b", 3: "b"}).tolist()
     [-1, 0]
@@ -158,7 +158,7 @@ def among_nodes(parent: Ints, node: dict[int, str]) -> Ints:
 
 def first_step(schedule: Schedule) -> Picture | None:
     """Draw the first step of a schedule, one arrow a message; None if there are too many ranks to draw."""
-    if not 1 < schedule.p <= MOST_DRAWN:
+    if not 1 < schedule.p <= MAX_DRAWN:
         return None
     from collectives.figures.schedules import steps
 

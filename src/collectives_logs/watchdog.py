@@ -9,10 +9,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from collectives.units import many
-from collectives_logs.finding import MOST_NAMED, Finding, Place, named, ranks
+from collectives_logs.finding import MAX_NAMED, Finding, Place, finding, named, ranks
 
 # What is kept: calls that timed out, and sentences of reports.
-MOST_TIMEOUTS, MOST_REPORTS = 1 << 16, 64
+MAX_TIMEOUTS, MAX_REPORTS = 1 << 16, 64
 
 # All patterns are for a text without its blanks, because a terminal or a thread may have wrapped its lines anywhere.
 WHO = r"\[(?:PG(?P<group>[^\[\]]{1,300}?))?Rank(?P<rank>\d{1,7})\]"
@@ -22,7 +22,7 @@ WATCHDOG = re.compile(
     r"(?:NumelIn=(?P<sent>\d{1,20}),NumelOut=(?P<received>\d{1,20}),)?Timeout\(ms\)=(?P<milliseconds>\d{1,12})\)"
 )
 STATE = re.compile(
-    WHO + r"(?P<said>[^\[\]]{0,600}?)lastenqueued(?:NCCL)?work:(?P<enqueued>-?\d{1,19}),"
+    WHO + r"(?P<text>[^\[\]]{0,600}?)lastenqueued(?:NCCL)?work:(?P<enqueued>-?\d{1,19}),"
     r"lastcompleted(?:NCCL)?work:(?P<completed>-?\d{1,19})",
     re.IGNORECASE,
 )
@@ -99,9 +99,9 @@ class WatchdogLog:
     kept: int = 0
 
     def record(self, at: Place, text: str, job: int = -1) -> bool:
-        """Keep what a record says, a text without blanks; whether it says something."""
+        """Keep what a record says, a text without blanks; return True if it says something."""
         before = self.kept + len(self.reports)
-        for found in WATCHDOG.finditer(text) if before < MOST_TIMEOUTS else ():
+        for found in WATCHDOG.finditer(text) if before < MAX_TIMEOUTS else ():
             group, member = _who(text, found, job)
             sent, received = (int(found[name] or -1) for name in ("sent", "received"))
             call = TimedOutCall(found["collective"], sent, received, int(found["milliseconds"]))
@@ -109,29 +109,29 @@ class WatchdogLog:
             if group:
                 self._of(group).add(*self.loose.pop())
             self.kept += 1
-        for found in STATE.finditer(text) if before < MOST_TIMEOUTS else ():
+        for found in STATE.finditer(text) if before < MAX_TIMEOUTS else ():
             group, member = _who(text, found, job)
             of, enqueued, completed = self._of(group), int(found["enqueued"]), int(found["completed"])
             of.enqueued[member] = max(of.enqueued.get(member, -1), enqueued)
             if completed <= enqueued:  # torch 2.3 prints a number here that was never set
                 of.completed[member] = max(of.completed.get(member, -1), completed)
-            if said := AT.search(found["said"]):
-                self.of_call.setdefault((member, int(said[1])), set()).add(group)
+            if number := AT.search(found["text"]):
+                self.of_call.setdefault((member, int(number[1])), set()).add(group)
             self.kept += 1
         for found in REPORT.finditer(text):
-            did, number = "never joined a collective", int(found["joined"] or found["unfinished"] or -1)
+            did, joined = "never joined a collective", int(found["joined"] or found["unfinished"] or -1)
             if found["finished"]:
                 did = f"finished collective #{found['finished']}, but did not join collective #{found['joined']}"
             elif found["unfinished"]:
                 did = f"joined but did not finish collective #{found['unfinished']}"
-            if len(self.reports) < MOST_REPORTS:
+            if len(self.reports) < MAX_REPORTS:
                 those = ranks(int(each[:9]) for each in found[1].split(",") if each)
-                self.reports.setdefault(f"{those} {did}", (at, number))
+                self.reports.setdefault(f"{those} {did}", (at, joined))
         return self.kept + len(self.reports) > before
 
     def about(self, number: int) -> dict[str, Place]:
         """Return torch's reports on a call; they count from 1, and the watchdog of some versions from 0."""
-        return {told: at for told, (at, of) in self.reports.items() if -1 in (of, number) or of - number in (0, 1)}
+        return {report: at for report, (at, of) in self.reports.items() if -1 in (of, number) or of - number in (0, 1)}
 
     def _of(self, group: str) -> TimedOutGroup:
         return self.groups.setdefault(group, TimedOutGroup())
@@ -176,14 +176,11 @@ def is_torch(text: str) -> bool:
 def timeouts(of: WatchdogLog, size: int) -> Iterator[Finding]:
     """Yield what timed out, those first that say why; `size`: the ranks of the job's only communicator, or 0."""
     groups = of.settled()
-    found = [each for name, group in groups.items() for each in islice(_of_group(of, name, group, size), MOST_NAMED)]
-    yield from sorted(found, key=lambda one: one.kind == "timeout")[:MOST_NAMED]
-    told = {report for group in groups.values() for call in group.calls.values() for report in of.about(call[0])}
-    if rest := {report: at for report, (at, _) in of.reports.items() if report not in told}:
-        follows = "torch compared what the ranks of one group have done"
-        advice = "see what these ranks do: py-spy dump --pid PID on their hosts"
-        at = tuple(rest.values())[:MOST_NAMED]
-        yield Finding("timeout", f"torch reports, counting from 1: {'; '.join(rest)}", follows, advice, at)
+    found = [each for name, group in groups.items() for each in islice(_of_group(of, name, group, size), MAX_NAMED)]
+    yield from sorted(found, key=lambda one: one.kind == "timeout")[:MAX_NAMED]
+    shown = {report for group in groups.values() for call in group.calls.values() for report in of.about(call[0])}
+    if rest := {report: at for report, (at, _) in of.reports.items() if report not in shown}:
+        yield finding("watchdog.reports", *rest.values(), reports="; ".join(rest))
 
 
 def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> Iterator[Finding]:
@@ -195,14 +192,10 @@ def _of_group(torch: WatchdogLog, name: str, of: TimedOutGroup, size: int) -> It
             yield found
         for call, those in calls.items():
             at = [of.calls[member][2] for member in those]
-            places = tuple(dict.fromkeys([at[0], *torch.about(number).values(), *at[1:]]))[:2]
-            yield Finding(
-                "timeout",
-                f"{_told(those)} waited {call.milliseconds / 1000:g} s in {_call(name, number, call)}",
-                _follows(torch, name, of, number, call, those, size),
-                "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE, run again, and read the dumps of all ranks",
-                places,
-            )
+            places = [*dict.fromkeys([at[0], *torch.about(number).values(), *at[1:]])][:2]
+            follows = _follows(torch, name, of, number, call, those, size)
+            of_call = {"ranks": _ranks(those), "seconds": call.milliseconds / 1000, "call": _call(name, number, call)}
+            yield finding("watchdog.timeout", *places, **of_call, follows=follows)
 
 
 def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCall, list[Member]]) -> Finding | None:
@@ -211,14 +204,9 @@ def _differ(name: str, of: TimedOutGroup, number: int, calls: Mapping[TimedOutCa
     is_size = len(kinds) == 1 and next(iter(kinds)) in ALIKE and len({call[:3] for call in calls}) > 1
     if len(kinds) < 2 and not is_size:
         return None
-    told = "; ".join(f"{_told(those)}: {call}" for call, those in calls.items())
-    return Finding(
-        "calls",
-        f"call {number} of {_group(name)} differs between ranks: {told}",
-        "ranks of a group must make the same calls in the same order",
-        "find where the programs of these ranks part",
-        tuple(of.calls[those[0]][2] for those in calls.values())[:MOST_NAMED],
-    )
+    different = "; ".join(f"{_ranks(those)}: {call}" for call, those in calls.items())
+    at = [of.calls[those[0]][2] for those in calls.values()]
+    return finding("watchdog.calls", *at, number=number, group=_group(name), calls=different)
 
 
 def _follows(
@@ -233,10 +221,10 @@ def _follows(
             if last < number and each not in those:
                 behind.setdefault(last, []).append(each)
         if behind:
-            told = [f"{_told(some)} had enqueued call {last} last" for last, some in sorted(behind.items())]
-            return f"{named(told)}, as torch printed: {COUNTED}"
+            last_calls = [f"{_ranks(some)} had enqueued call {last} last" for last, some in sorted(behind.items())]
+            return f"{named(last_calls)}, as torch printed: {COUNTED}"
         if beyond := [each for each, last in of.completed.items() if last >= number and each not in those]:
-            return f"{_told(beyond)} had completed this call, as torch printed"
+            return f"{_ranks(beyond)} had completed this call, as torch printed"
     is_default = not name or _is_default(name)
     members = (name and _gathered(call)) or (size if is_default else 0)
     here = {each.job for each in those if each.job >= 0}
@@ -255,7 +243,7 @@ def _gathered(call: TimedOutCall) -> int:
     return large // small if is_one and small > 0 and large % small == 0 else 0
 
 
-def _told(members: Iterable[Member]) -> str:
+def _ranks(members: Iterable[Member]) -> str:
     """Return the members by their ranks in the job, or in their group where lines say no more."""
     given = [*members]
     if all(each.job >= 0 for each in given):

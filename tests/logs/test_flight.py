@@ -277,7 +277,7 @@ def test_an_all_to_all_of_lists_names_the_pair() -> None:
     calls[1] = entry("all_to_all", (((1,), (2,), (4,))), columns[1])
     odd = disagreement(calls, 3)
     assert odd
-    assert odd.said == "rank 1 sends 4 elements to rank 2, which expects 3"
+    assert odd.text == "rank 1 sends 4 elements to rank 2, which expects 3"
 
 
 HOSTILE = [

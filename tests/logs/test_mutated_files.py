@@ -9,7 +9,7 @@ from collectives_logs.read import KINDS
 from logs.mutated import FORMATS
 from places import ROOT
 
-MOST_BYTES = 1_000_000_000
+MAX_BYTES = 1_000_000_000
 
 
 def test_every_format_is_mutated() -> None:
@@ -23,4 +23,4 @@ def test_no_mutation_makes_it_fail_or_take_much_memory(name: str, number: int) -
     command = [sys.executable, "-m", "logs.mutated", name, str(number)]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) < MOST_BYTES
+    assert int(done.stdout) < MAX_BYTES

@@ -14,7 +14,7 @@ import pytest
 from collectives.cli import main
 from collectives_logs.calls import waiting
 from collectives_logs.finding import Finding, collective_of
-from collectives_logs.json_stream import CHUNK, MOST_BROKEN, objects, plain
+from collectives_logs.json_stream import CHUNK, MAX_BROKEN, objects, plain
 from collectives_logs.kineto import begins, findings_of, read, shared, union
 from logs.traces import RING, Event, all_reduce, event, gemm, step, text, training, write
 
@@ -232,7 +232,7 @@ def test_objects_are_found_in_any_pieces() -> None:
         ends = sorted(chance.sample(range(len(whole)), 5))
         pieces = [whole[a:b] for a, b in zip([0, *ends], [*ends, len(whole)], strict=True)]
         assert [*objects(["\n", *pieces])] == wanted
-    assert sum(each is None for each in objects(["{x\n" * 9999])) == MOST_BROKEN + 1
+    assert sum(each is None for each in objects(["{x\n" * 9999])) == MAX_BROKEN + 1
 
 
 def test_intervals_agree_with_a_count_of_each_microsecond() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collectives.cli import main
-from collectives_logs.read import KINDS, MOST_FILES
+from collectives_logs.read import KINDS, MAX_FILES
 from logs import benchmark_logs, mutated
 from logs.flight_dumps import dumps, job, written
 from logs.nccl_logs import Job, lines, watchdog
@@ -137,7 +137,7 @@ def test_an_archive_of_too_much_is_refused(tmp_path: Path, capsys: pytest.Captur
         archive.writestr("job.log", "\n".join(lines(Job())))
         archive.getinfo("job.log").file_size = 1 << 40
     with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
-        for number in range(MOST_FILES + 1):
+        for number in range(MAX_FILES + 1):
             archive.writestr(str(number), "")
     for path in (tmp_path / "large.zip", tmp_path / "many.zip"):
         assert main(["read", str(path)]) == 2
