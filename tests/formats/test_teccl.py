@@ -263,7 +263,7 @@ def test_the_command_says_in_one_line_what_is_wrong(capsys: Capture, tmp_path: P
         (json.dumps(wrong), 1, "GPU 0: got no chunk 0 from 1, expected it at the end"),
         (json.dumps(wrong)[:99], 2, "not JSON: "),
         ("3", 2, "the file: got 3"),
-        ("<algo/>", 2, "<algo>: got no attribute coll"),
+        ("<algo/>", 2, "line 1: <algo>: got no attribute coll"),
     ):
         (tmp_path / "file.json").write_text(text)
         ended, out, err = run(capsys, "verify", str(tmp_path / "file.json"))
