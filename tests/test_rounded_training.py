@@ -29,7 +29,7 @@ RING, FED = Variant("ring", "bfloat16"), Variant("two_shot/mxfp4", feedback=1)
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """As the rows are made: on several threads sums inside a worker are taken in another order."""
+    """Train on one thread, as the rows are made: several take the sums inside a worker in another order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -109,7 +109,7 @@ def backwards(wire: str, gradients: torch.Tensor, residual: torch.Tensor) -> Bat
 
 
 def average_sent(feed: Callable[[str, torch.Tensor, torch.Tensor], Batch], steps: int = 200) -> torch.Tensor:
-    """What a worker with one gradient sends on average."""
+    """Return what a worker with one gradient sends on average, less the gradient."""
     gradient, residual, total = torch.linspace(-0.03, 1, 32)[None], torch.zeros(1), torch.zeros(1, 32)
     for _ in range(steps):
         sent, residual = feed("mxfp4", gradient, residual)
@@ -206,7 +206,7 @@ def test_a_variant_that_changes_the_loss_is_found_with_its_change() -> None:
 
 
 def test_an_interval_is_student_s_of_the_paired_differences() -> None:
-    """By hand: 1, 2, 3 have the mean 2, and 2.4841 either way; seeds themselves differ by more."""
+    """Computed by hand, 1, 2, 3 have the mean 2, and 2.4841 either way; seeds themselves differ by more."""
     table = invented(lambda variant, seed: seed + 1.0 if variant == RING else 0.0)
     found = differences(table[table.seed < 3])
     (one,) = found[(found.variant == RING.name) & (found.model == "perceptron") & (found.workers == 8)].itertuples()

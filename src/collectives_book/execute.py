@@ -64,7 +64,7 @@ def run(
     try:
         runs = planned(notebooks, preset, overrides or {}, folder)
         for each in runs:
-            _need(each, replace=replace, queued=check)
+            _check(each, replace=replace, queued=check)
             if check:
                 print(f"{each.notebook.stem}: ready; its results go to {each.executed.parent}", file=sys.stderr)
         return 0 if check else _run(runs, replace=replace)
@@ -72,7 +72,7 @@ def run(
         raise ExperimentError(f"{error.filename}: {error.strerror}" if error.filename else _line(error)) from None
 
 
-def _need(run: Run, *, replace: bool, queued: bool) -> None:
+def _check(run: Run, *, replace: bool, queued: bool) -> None:
     """Raise ExperimentError for other rows in the way, no place for its own, and what this machine lacks for it.
 
     Where emulated hosts are what it lacks, the notebook says so, and shows no rows.
@@ -84,7 +84,7 @@ def _need(run: Run, *, replace: bool, queued: bool) -> None:
         if not replace and (others := run.experiment.others(run.stem)):
             raise ExperimentError(f"{others}; name another folder with --output, or overwrite it with --replace")
         if not run.experiment.is_measured(run.stem):
-            run.experiment.need_here(queued=queued)
+            run.experiment.check_here(queued=queued)
     except ClusterError:
         return
     except (ImportError, ValueError) as error:

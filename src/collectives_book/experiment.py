@@ -136,7 +136,7 @@ class Experiment(StrictModel):
         """Return what rows depend on beside the library's code, as a JSON value."""
         return [type(self).__name__, self.model_dump(exclude={"output"}), code(Path(__file__).parent)]
 
-    def need_here(self, *, queued: bool = False) -> None:
+    def check_here(self, *, queued: bool = False) -> None:
         """Raise ImportError, ClusterError or ValueError, with the reason, where this machine cannot measure it.
 
         A command that is only to be ``queued`` needs no job yet.
@@ -151,7 +151,7 @@ class Experiment(StrictModel):
     def lacking(self) -> str | None:
         """Return why this machine cannot measure it, in one line; None where it can."""
         try:
-            self.need_here()
+            self.check_here()
         except (ImportError, ClusterError, ValueError) as error:
             return str(error)
         return None
@@ -167,13 +167,13 @@ class Experiment(StrictModel):
     def run(self) -> tuple[Any, Record]:
         """Measure the cases that have no rows yet; returns all rows and their record.
 
-        Raises FileExistsError for `others`, what `need_here` does, and RankError where a rank fails: what was measured
+        Raises FileExistsError for `others`, what `check_here` does, and RankError where a rank fails: what was measured
         until then is kept, and the next call goes on there.
         """
         if others := self.others():
             raise FileExistsError(f"{others}; name another output")
         if not self.is_measured():
-            self.need_here()
+            self.check_here()
             self.measure_rest()
         return read(self.output)
 

@@ -45,7 +45,12 @@ class Sweep(SweepExperiment):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         for one in self.measurements():
-            _need_sizes(one)
+            what, elements = f"sizes for {one.collective} on {one.ranks} ranks", list(map(one.elements, one.bytes))
+            for nbytes, n in zip(one.bytes, elements, strict=True):
+                if not n:
+                    raise ValueError(f"{what}: got {nbytes} bytes, expected an element or more for each rank")
+                if elements.count(n) > 1:
+                    raise ValueError(f"{what}: got {nbytes} bytes and another of {n} elements, expected distinct sizes")
             if not one.configurations():
                 raise ValueError(f"algorithms: got none, expected one or more for {', '.join(one.backends)}")
         return self
@@ -53,17 +58,6 @@ class Sweep(SweepExperiment):
     def _of(self, collective: str, algorithms: list[str], backends: list[str]) -> Settings:
         same = self.model_dump(include={"ranks", "where", "dtype", "in_place", "repetitions", "timeout"})
         return Settings(collective=collective, algorithms=algorithms, backends=backends, bytes=self.sizes, **same)
-
-
-def _need_sizes(one: Settings) -> None:
-    """Raise ValueError for a size without an element for each rank, or two sizes that are rounded to the same."""
-    elements = [one.elements(nbytes) for nbytes in one.bytes]
-    what = f"sizes for {one.collective} on {one.ranks} ranks"
-    for nbytes, n in zip(one.bytes, elements, strict=True):
-        if not n:
-            raise ValueError(f"{what}: got {nbytes} bytes, expected an element or more for each rank")
-        if elements.count(n) > 1:
-            raise ValueError(f"{what}: got {nbytes} bytes and another size of {n} elements, expected distinct ones")
 
 
 class AllReduceSweep(Sweep):

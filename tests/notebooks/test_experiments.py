@@ -93,7 +93,7 @@ def test_wrong_parameters_are_one_line(given: dict[str, Any], message: str) -> N
         ({"collectives": ["all_to_all"], "in_place": True}, "all_to_all in place: got p2p, expected out of place"),
         ({"backends": ["p2p", "nccl2"]}, "unknown backend 'nccl2'"),
         ({"sizes": [4]}, "sizes for gather on 2 ranks: got 4 bytes, expected an element or more for each rank"),
-        ({"sizes": [1024, 1028]}, "got 1024 bytes and another size of 256 elements, expected distinct ones"),
+        ({"sizes": [1024, 1028]}, "got 1024 bytes and another of 256 elements, expected distinct sizes"),
         ({"backends": ["mpi:ring"]}, "mpi takes an algorithm for all_reduce only, so not 'mpi:ring' for gather"),
     ],
 )

@@ -105,7 +105,7 @@ def _output(command: list[str]) -> list[str]:
 
 
 def _timed(part: Part, gpus: int, seconds: int) -> Row:
-    """What a part found; where it failed, what its ranks said last, and how far it came."""
+    """Return what a part found, and if it failed, the last words of its ranks and how far it came."""
     events: list[Row] = []
 
     def note(event: Row) -> None:

@@ -1,4 +1,4 @@
-"""What every rank does in a measurement: run each configuration in turn, time it, and check each result.
+"""The task of every rank in a measurement: run each configuration in turn, time it, and check each result.
 
 The data are whole numbers hashed from (rank, element), small enough that every result is exact. Ones would not show a
 chunk that landed in the wrong place, and equal ranks would not show one counted twice while another is dropped.
