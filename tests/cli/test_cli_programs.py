@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from collectives.figures.player import player_data
 from collectives.formats import msccl
 from collectives.formats.as_schedule import schedule
 from command import Capture, run
-from formats.programs import PROGRAMS, chain, ring
+from formats.programs import chain, ring
 from formats.test_as_schedule import RIGHT, relay
 from sweep import each
 
@@ -28,19 +27,6 @@ def test_show_takes_collective_and_ranks_from_the_file(capsys: Capture, folder: 
     assert out.startswith(f"all_reduce by {folder}/ring.xml on 3 ranks: 4 steps, 3 chunks.")
     assert "   0 | +2<2   | +0<0   | +1<1\n" in out
     assert run(capsys, "show", "all_reduce", f"{folder}/ring.xml", "-p", "3") == (0, out, "")
-
-
-def test_show_gives_the_player_its_data(capsys: Capture, folder: Path) -> None:
-    _, out, _ = run(capsys, "show", f"{folder}/all_pairs.xml", "--json")
-    shown = schedule(msccl.read(PROGRAMS["all_pairs"].encode()))
-    assert json.loads(out) == json.loads(json.dumps(player_data(shown, f"{folder}/all_pairs.xml")))
-
-
-def test_show_draws(capsys: Capture, folder: Path) -> None:
-    code, out, err = run(capsys, "show", f"{folder}/doubling.xml", "--svg", f"{folder}/picture")
-    assert (code, out) == (0, "")
-    assert "8 ranks" in err
-    assert len(list(folder.glob("picture-*.svg"))) == 4
 
 
 def test_simulate_counts_the_messages_of_the_program(capsys: Capture, folder: Path) -> None:
@@ -85,18 +71,6 @@ def test_verify_tells_loads_and_time(capsys: Capture, folder: Path) -> None:
     assert "busiest GPU: 1.33 n sent, 1.33 n received, at least 1.33 n; busiest link: 1.33 n; textbook, 1 MiB: " in out
     code, out, _ = run(capsys, "verify", f"{folder}/relay.xml", "--machine", "textbook")
     assert (code, "textbook, 1 MiB: " in out, "not a schedule" in out) == (0, True, True)
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        ("ring.xml --machine none", "none"),
-        ("ring.xml --machine none.yaml", "none.yaml"),
-    ],
-)
-def test_a_machine_that_is_none_is_refused(capsys: Capture, folder: Path, words: str, fault: str) -> None:
-    code, _, err = run(capsys, "verify", *f"{folder}/{words}".split())
-    assert (code, err.count("\n"), fault in err) == (2, 1, True), err
 
 
 # Programs of one collective and number of ranks, which are measured by the same ranks.

@@ -62,15 +62,6 @@ def test_the_limit_is_a_failure(capsys: Capture) -> None:
     assert err == "collectives: synthesize: not done within 0.2 s (--limit)\n"
 
 
-@pytest.mark.integration  # seconds
-def test_the_elapsed_time_is_shown(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "IN_FILE", 0.05)
-    options = ("--steps", "3", "--chunks", "12", "--rounds", "14", "--limit", "500ms")
-    _, out, err = run(capsys, "synthesize", "all_gather", *DGX1, *options)
-    assert "solving for 0 s\n" in err
-    assert "solving" not in out
-
-
 def test_what_is_saved_is_read_by_the_other_verbs(capsys: Capture, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     what = ("all_reduce", *DGX1, "--steps", "4", "--chunks", "2", "--rounds", "6", "--output", str(file))

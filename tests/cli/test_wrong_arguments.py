@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from test_cli_own import OWN
 
 from command import Capture, run
+from formats.programs import ring
 
 WRONG = [
     # unknown words
@@ -99,7 +101,16 @@ WRONG = [
     ("export all_reduce in_network -p 4 --to msccl", "got 1, expected none for MSCCL, whose GPUs do the adding"),
     ("export all_reduce in_network -p 4 --to goal --bytes 1K", "got 1, expected none for GOAL, whose ranks do the"),
     ("bench --algorithm in_network --ranks 2", "got 1, expected none for bench, which runs on ranks"),
+    # a schedule of one's own
+    ("bench --algorithm mine.py:wrong --ranks 2", "0 times, not 1"),
+    ("show all_reduce mine.py:no", "has no function 'no'"),
+    ("show all_reduce nowhere.py:no", "there is no file nowhere.py"),
+    ("list nowhere.py:no", "there is no file nowhere.py"),
+    ("list mine.py:more -p 2", "got 3 ranks, expected 2"),
+    ("show broadcast mine.py:right -p 2", "is all_reduce on 2 ranks, not broadcast on 2"),
     # files that are not there, or cannot be written
+    ("verify ring.xml --machine none", "unknown machine 'none'"),
+    ("verify ring.xml --machine none.yaml", "there is no machine file none.yaml"),
     ("run no-such.ipynb", "notebook: got no-such.ipynb, expected an existing file"),
     ("simulate all_reduce ring --machine nowhere.yaml", "there is no machine file nowhere.yaml"),
     ("export all_reduce --to nccl-tuner --rows /nowhere", "cannot read /nowhere"),
@@ -122,11 +133,13 @@ def test_wrong_arguments_are_explained(
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     Path("link").symlink_to("elsewhere")
+    Path("mine.py").write_text(OWN)
+    Path("ring.xml").write_text(ring(3))
     code, out, err = run(capsys, *words.split())
     assert (code, out) == (2, "")
-    assert message in err.splitlines()[-1]
+    assert message in err
     assert err.startswith(("usage: ", "collectives: "))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "mine.py", "pipe", "ring.xml"]
     assert Path("pipe").is_fifo()
 
 

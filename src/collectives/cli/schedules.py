@@ -129,16 +129,16 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 def _list(arguments: argparse.Namespace) -> None:
     """Print a row for each algorithm: steps, messages, and what passes through the busiest port."""
     p = arguments.ranks
-    if not arguments.json:
-        out(
-            f"{'collective':<16}{'algorithm':<20}  {'steps':>6}  {'messages':>8}  through the busiest port  ({p} ranks)"
-        )
     with limited(arguments, arguments.own):
         schedules = [(algorithm, build(collective, algorithm, p)) for collective, algorithm in ALGORITHMS]
         schedules += [(name, own(name)(p)) for name in arguments.own]
         for algorithm, schedule in schedules:
             if schedule.p != p:
                 raise ValueError(f"schedule {algorithm}: got {schedule.p} ranks, expected {p}")
+        if not arguments.json:
+            columns = f"{'collective':<16}{'algorithm':<20}  {'steps':>6}  {'messages':>8}"
+            out(f"{columns}  through the busiest port  ({p} ranks)")
+        for algorithm, schedule in schedules:
             counted = traffic(schedule, n := 1000 * schedule.k)
             messages = int(counted.messages_sent.sum())
             busiest = float(max(counted.sent.max(), counted.received.max()) / n)
