@@ -37,6 +37,7 @@ def written(name: str) -> Callable[[Path], object]:
         (written("__pycache__/module.act-1.py311.nbi"), False),
         (written("__pycache__/module.cpython-311.pyc"), False),
         (written(".module.py.swp"), False),
+        (lambda folder: (folder / ".#module.py").symlink_to("editor@host.17"), False),
         (lambda folder: (folder / "module.py").touch(), False),
     ],
 )

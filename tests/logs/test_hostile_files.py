@@ -58,9 +58,7 @@ def test_small_files_take_neither_gigabytes_nor_hours(tmp_path: Path) -> None:
         paths.append(tmp_path / name)
         paths[-1].write_bytes(content)
     command = [sys.executable, "-c", READ, *map(str, paths)]
-    done = subprocess.run(
-        command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=MAX_SECONDS, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
     said = done.stderr.splitlines()
     assert done.returncode == 0, done.stderr
     assert [f"{path} {code}" for path in paths for code in (0, 2) if f"{path} {code}" in said] == [

@@ -143,7 +143,9 @@ def fingerprint(value: Any) -> str:
 def code(folder: Path) -> str:
     """Return a hash, in hexadecimal digits, of the names and bytes of a package's code and data files."""
     found = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".py", ".toml", ".yaml")):
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in (".json", ".py", ".toml", ".yaml") or not path.is_file():  # an editor's lock is no file
+            continue
         data = path.read_bytes()
         found.update(f"{path.relative_to(folder)} {len(data)}\n".encode() + data)
     return found.hexdigest()
