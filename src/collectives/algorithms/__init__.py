@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from collectives import bounds
 from collectives.algorithms import (
-    bine,
     bruck,
     circulant,
     direct,
     halving,
     hierarchical,
-    in_network,
     pat,
     ring,
     swing,
@@ -128,7 +126,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("broadcast", "two_tree"): Algorithm(
         tree.two_tree_broadcast, VERMILION, "two trees", pipeline=bounds.fed_trees),
     ("broadcast", "bine"): Algorithm(
-        bine.broadcast, TEAL, "tree", lambda p: Cost(height(p), height(p), 0)),
+        swing.bine_broadcast, TEAL, "tree", lambda p: Cost(height(p), height(p), 0)),
     ("broadcast", "circulant"): Algorithm(
         circulant.broadcast, VIOLET, pipeline=bounds.circulant),
     ("broadcast", "multi_channel_chain"): Algorithm(
@@ -175,7 +173,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("reduce", "two_tree"): Algorithm(
         tree.two_tree_reduce, VERMILION, "two trees", pipeline=lambda p: bounds.fed_trees(p)._replace(adds=1)),
     ("reduce", "bine"): Algorithm(
-        bine.reduce, TEAL, "tree", lambda p: Cost(height(p), height(p), height(p))),
+        swing.bine_reduce, TEAL, "tree", lambda p: Cost(height(p), height(p), height(p))),
     ("reduce", "circulant"): Algorithm(
         circulant.reduce, VIOLET, pipeline=lambda p: bounds.circulant(p)._replace(adds=1)),
     ("reduce_scatter", "ring"): Algorithm(
@@ -232,7 +230,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "around_slow_rank"): Algorithm(
         ring.around_slow_rank, ROSE),
     ("all_reduce", "in_network"): Algorithm(
-        in_network.all_reduce, PLUM, "star", pipeline=bounds.in_network),
+        direct.in_network, PLUM, "star", pipeline=bounds.in_network),
 }
 # fmt: on
 COSTS = {names: each.cost for names, each in ALGORITHMS.items() if each.cost}

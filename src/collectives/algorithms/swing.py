@@ -6,6 +6,11 @@
 
 An even rank has its partner ``distance(t)`` further on, an odd rank as far back, round the ring. A doubling's partner
 is 2**t away: these are about two thirds as far (De Sensi et al. 2024, section 3).
+
+Bine trees (binomial negabinary) are binomial trees with these edges, instead of …, 8, 4, 2, 1. The tree reaches to both
+sides of each rank, round a ring of the ranks, so that fewer edges leave a rack (De Sensi et al. 2025).
+
+    8 ranks, the steps of a broadcast:      0 -> 3 | 0 -> 7, 3 -> 4 | 0 -> 1, 3 -> 2, 7 -> 6, 4 -> 5
 """
 
 import numpy as np
@@ -13,7 +18,7 @@ import numpy as np
 from collectives import bounds
 from collectives.algorithms.halving import fold
 from collectives.bounds import height
-from collectives.schedule import Bools, Ints, Schedule, Step, reverse, then
+from collectives.schedule import Bools, Ints, Schedule, Step, on, reverse, then
 
 
 def distance(t: int) -> int:
@@ -99,3 +104,48 @@ def doubling(p: int) -> Schedule:
     rank = np.arange(core)
     swaps = Schedule("all_reduce", core, 1, height(core), lambda t: Step(rank, partner(rank, t, core), 0, add=True))
     return fold(swaps, p)
+
+
+def bine_broadcast(p: int, root: int = 0) -> Schedule:
+    """Every rank that has the buffer sends it to its partner, far partners first: a binomial tree with shorter edges.
+
+    Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: at most ceil(log2 p) n. For odd p it is the tree of p+1
+    ranks without one of its leaves (De Sensi et al. 2025, for powers of two).
+
+    >>> list(bine_broadcast(8).steps())
+    [Step(0->3:=0), Step(0->7:=0, 3->4:=0), Step(0->1:=0, 3->2:=0, 7->6:=0, 4->5:=0)]
+    """
+    even = p + p % 2
+    src, dst, first = _tree(even)
+    leaf = int(dst[-1]) if even > p else even  # it receives in the last step, and nobody from it
+    kept = dst != leaf
+    src, dst = (ends - (ends > leaf) for ends in (src, dst))
+
+    def make(t: int) -> Step:
+        now = slice(first[t], first[t + 1])
+        return Step(src[now][kept[now]], dst[now][kept[now]], 0)
+
+    tree = Schedule("broadcast", p, 1, height(p), make, 0)
+    return on(tree, p, 1, (np.arange(p) + root) % p, [0])
+
+
+def bine_reduce(p: int, root: int = 0) -> Schedule:
+    """Sums flow down the same tree to the root: the Bine broadcast in reverse, with the same cost.
+
+    >>> list(bine_reduce(4).steps())
+    [Step(1->0:+0, 2->3:+0), Step(3->0:+0)]
+    """
+    return reverse(bine_broadcast(p, root), "reduce", add=True)
+
+
+def _tree(p: int) -> tuple[Ints, Ints, list[int]]:
+    """Return senders and receivers in the order of their steps, and where each step begins; p is even."""
+    have, first = np.zeros(1, dtype=np.int64), [0]
+    src, dst = have[:0], have[:0]
+    for t in reversed(range(height(p))):
+        other = partner(have, t, p)
+        new = ~np.isin(other, have)
+        src, dst = np.append(src, have[new]), np.append(dst, other[new])
+        have = np.append(have, other[new])
+        first.append(len(dst))
+    return src, dst, first
