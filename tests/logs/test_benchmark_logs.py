@@ -276,38 +276,6 @@ def test_healthy_runs_with_noise_have_no_fault() -> None:
     assert sum(bool(faults(text(Run(seed=seed, noise=0.06)))) for seed in range(1000, 1100)) < 10
 
 
-TITLES = "# size count type redop root time algbw busbw #wrong\n"
-HOSTILE = [
-    "# nThread 1 nGpus 8 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5",
-    TITLES + "1 " * 30_000,
-    TITLES + "1024 256 float sum -1 " + "-" * 65_000,
-    TITLES + " " * 65_000 + "1",
-    "# size count type" + " x" * 30_000 + "\n# nThread 1 nGpus 1 minBytes 1 maxBytes 1 step: 2(factor)",
-    TITLES + "1024 256 float sum -1 nan inf -inf nan\n-8 2 float sum -1 1 1 1 0",
-    TITLES + "1024 256 float sum -1 -5 1 1 0\n2048 512 float sum -1 0 0 0 0",
-    TITLES + "9999999999999999999 2 float sum -1 1e308 1e308 1e308 1e308",
-    '{"version": 1, "nccl_version": 2, "results": ' + "[" * 100_000,
-    '{"version": 1, "nccl_version": 2, "config": ' + '{"a":' * 100_000,
-    '{"version": 1, "nccl_version": 2, "config": [], "results": [1, null, {"size": "x"}, {"size": 1e400}]}',
-    '{"version": 1, "nccl_version": 2, "config": {"devices": {"rank": 1}}, "results": [{"size": NaN, "in_place": []}]}',
-    '{"version": 1, "nccl_version": 2, "results": [{"size": 8, "in_place": {"time": ' + "9" * 5000 + "}}]}",
-    '{"name": {}, "size": [1], "type": 1, "inPlace": "", "time": "x", "algBw": null, "busBw": 1e999, "gpus": 1e999}',
-    '{"collective": [], "algorithm": {}, "backend": 1, "where": null, "ranks": "x", "bytes": [], "samples": 0}',
-    '{"collective": "", "algorithm": "ring", "backend": "", "where": "x", "ranks": -1, "bytes": -8, "samples": []}',
-]
-
-
-@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_files(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They get a line or a partial answer."""
-    path = tmp_path / "a.log"
-    path.write_text(content)
-    assert main(["read", str(path)]) in (0, 2)
-    said = capsys.readouterr().err
-    assert (len(said.splitlines()) <= 1, "Traceback" in said) == (True, False)
-    assert content != HOSTILE[0] or "got no rows of a benchmark, expected size, time and rates" in said
-
-
 def test_a_file_with_both_is_read_as_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.log"
     path.write_text("n1:7:7 [0] NCCL INFO NCCL version 2.20.5\nn1:7:7 [0] NCCL WARN Out of memory\n" + text(Run()))

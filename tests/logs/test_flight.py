@@ -280,36 +280,6 @@ def test_an_all_to_all_of_lists_names_the_pair() -> None:
     assert odd.text == "rank 1 sends 4 elements to rank 2, which expects 3"
 
 
-HOSTILE = [
-    (pickle.dumps({"pg_config": print}), "got a pickle with opcode 0x93, expected"),
-    (b"\x80\x02cos\nsystem\n(Vpg_config\ntR.", "got a pickle with opcode 0x63"),
-    (pickle.dumps({"pg_config": "x" * 99})[:-9], "broken pickle"),
-    (
-        b"\x80\x02}X\x09\x00\x00\x00pg_config" + b")" + b"\x85" * 10**5 + b"sN)" + b"\x85" * 10**5 + b"s.",
-        "broken pickle",
-    ),
-    (b"\x80\x02X\x09\x00\x00\x00pg_configr\xff\xff\xff\x7f.", "got a str, expected the dict of a dump"),
-    (b"\x80\x02X\xff\xff\xff\xffpg_config", "cut at byte"),
-    (b'{"pg_config": {}, "entries": NaN}', "got NaN, which is not JSON"),
-    (b'{"pg_config": {}, "entries": [', "Expecting value"),
-    (b'{"pg_config": ' + b"[" * 10**5, "nested too deep"),
-    (b'{"pg_config": "\xff"}', "can't decode byte"),
-    (b'{"pg_config": ' + b"9" * 10**4 + b"}", "Exceeds the limit"),
-]
-
-
-@pytest.mark.parametrize(("content", "says"), HOSTILE)
-def test_a_hostile_file_gets_one_line(
-    content: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "trace_0"
-    path.write_bytes(content)
-    assert main(["read", str(path)]) == 2
-    said = capsys.readouterr()
-    assert (said.out, len(said.err.splitlines())) == ("", 1)
-    assert says in said.err
-
-
 def test_one_broken_file_does_not_silence_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of = job(3, 2)
     of.programs[1].pop()

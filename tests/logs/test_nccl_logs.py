@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from collectives import verify
-from collectives_logs.finding import Finding, Place, lines_of, numbered
-from collectives_logs.nccl import NcclLog, Process
+from collectives_logs.finding import Place, lines_of, numbered
+from collectives_logs.nccl import NcclLog
 from collectives_logs.nccl import read as read_lines
 from collectives_logs.nccl_findings import findings, loaded_nodes, orders, ring_schedule, tree_schedule
 from collectives_logs.nccl_findings import parents as found_parents
+from logs.found import finders
 from logs.nccl_logs import Job, call, head, lines, parents, watchdog
 
 JOBS = [
@@ -29,13 +30,7 @@ def read(log: list[str]) -> NcclLog:
     return read_lines(numbered(log, "job.log"))
 
 
-def kinds(log: list[str]) -> list[str]:
-    return [one.kind for one in findings(read(log))]
-
-
-def only(log: list[str], kind: str) -> Finding:
-    (one,) = [one for one in findings(read(log)) if one.kind == kind]
-    return one
+kinds, only = finders(lambda log: findings(read(log)))
 
 
 @pytest.mark.parametrize("job", JOBS, ids=str)
@@ -331,6 +326,9 @@ def test_two_communicators_are_kept_apart() -> None:
     log = read([*one, *other])
     assert {name: of.size for name, of in log.communicators.items()} == {"0xabc": 8, "0xdef": 4}
     assert [len(of.rings) for of in log.communicators.values()] == [2, 2]
+    many = [line.replace("0xabc", f"0xabc{number}") for number in range(10) for line in one]
+    last = [one.found for one in findings(read(many)) if one.kind == "communicator"][-1]
+    assert last == "2 more communicators; what is wrong with them follows, too"
 
 
 def test_interleaved_and_foreign_lines_do_not_matter() -> None:
@@ -352,14 +350,3 @@ def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
     found = [line.text for line in lines_of([path])]
     assert len(found[0]) == 1 << 16
     assert kinds(found) == ["log", "communicator", "proved", "proved"]
-
-
-def test_processes_are_told_apart_by_device() -> None:
-    log = read(
-        [
-            head(Job(), rank).replace("10", "1") + f"comm 0x{rank} rank {rank} nranks 2 - Init COMPLETE"
-            for rank in (0, 1)
-        ]
-    )
-    (of,) = log.communicators.values()
-    assert of.processes == {0: Process("node0", 10, 0), 1: Process("node0", 11, 1)}

@@ -11,21 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectives.cli import main
 from collectives_logs.calls import waiting
-from collectives_logs.finding import Finding, collective_of
 from collectives_logs.json_stream import CHUNK, MAX_BROKEN, objects, plain
 from collectives_logs.kineto import begins, findings_of, read, shared, union
+from logs.found import finders
 from logs.traces import RING, Event, all_reduce, event, gemm, step, text, training, write
 
-
-def kinds(paths: list[Path]) -> list[str]:
-    return [one.kind for one in findings_of(paths)]
-
-
-def only(paths: list[Path], kind: str) -> Finding:
-    (one,) = [one for one in findings_of(paths) if one.kind == kind]
-    return one
+kinds, only = finders(findings_of)
 
 
 @pytest.mark.parametrize("is_gzip", [False, True])
@@ -179,33 +171,6 @@ def test_a_trace_that_is_cut_short(is_gzip: bool, tmp_path: Path) -> None:
     assert len(next(iter(read(path).calls.values())).durations) == 299
 
 
-HOSTILE = [
-    '{"traceEvents": [',
-    '{"traceEvents": [' + "[" * 100_000,
-    '{"traceEvents": [' + '{"a":' * 100_000,
-    '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": null, "ts": NaN, "dur": Infinity, "args": 7}]}',
-    '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclKernel_", "ts": 1e400, "dur": -1}]}',
-    '{"traceEvents": [{"ph": "X", "cat": ["kernel"], "name": {"a": 1}, "ts": 1, "dur": 1}]}',
-    '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclKernel_", "ts": ' + "9" * 5000 + ', "dur": 1}]}',
-    '{"distributedInfo": [], "traceEvents": [7, "a", null, {}, true]}',
-    '{"distributedInfo": {"rank": -1, "world_size": 1e9, "backend": {}}, "traceEvents": []}',
-    '{"distributedInfo": ' + "[" * 100_000 + ', "traceEvents": []}',
-    '{"traceEvents": [' + "\n{" * 10_000,
-    text([all_reduce(0, 0, -5, 1 << 60), event("kernel", "nccl" * 50_000 + "Kernel", 1, 0)]),
-    text([event("user_annotation", "gloo:all_reduce", 0, 1, **{"Input Dims": [[1 << 40] * 99], "Input type": [[]]})]),
-]
-
-
-@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_traces(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (path,) = write(tmp_path, [content])
-    assert main(["read", str(path)]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("profiler trace:\n  trace: rank 0")
-    assert "nan" not in said.out.lower()
-    assert said.err == ""
-
-
 def test_an_archive_that_expands_is_read_in_pieces(tmp_path: Path) -> None:
     """A few kilobytes that become 64 MiB of blanks, and a second member behind them."""
     path = tmp_path / "bomb.json.gz"
@@ -252,13 +217,6 @@ def test_noise_names_nobody() -> None:
     for ranks in (3, 4, 8, 64):
         for _ in range(50):
             assert waiting(chance.lognormal(0, 1, (ranks, 40))).last is None
-
-
-def test_names_of_collectives() -> None:
-    names = ["allreduce_coalesced", "_reduce_scatter_base", "all_gather_into_tensor", "all_to_allv", "_broadcast_oop"]
-    assert [collective_of(name) for name in names] == [
-        "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast",
-    ]  # fmt: skip
 
 
 def many_events(nbytes: int) -> Iterator[str]:

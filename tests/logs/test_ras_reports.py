@@ -162,27 +162,3 @@ def test_nodes_that_differ_and_indentation(tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().out
     assert said.startswith("NCCL RAS:\n  job: NCCL 2.26.2: 2 nodes, 11 GPUs")
     assert not begins("\n".join(VERSION).encode())
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Rank " + "9" * 65_000,
-        "Rank 1 has " + "x " * 30_000 + "-- ",
-        " " * 65_000 + "Rank 1",
-        "1 " * 30_000,
-        "The missing ranks: " + "7," * 30_000,
-        "#0-0 (" + "f" * 65_000,
-        "99999999 ranks have launched up to operation " + "9" * 60_000,
-        "Rank 1057455228 -- GPU -5 managed by process 0 on node ::",
-        "Communicator ranks have different ",
-        "#999999999-1 (0) MISMATCH",
-    ],
-)
-def test_hostile_lines(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "ras.txt"
-    path.write_text("\n".join([*report("MISMATCH", blocks=mismatch("status", [line])), line]))
-    assert main(["read", str(path)]) == 0
-    said = capsys.readouterr()
-    assert (said.out.splitlines()[0], said.err) == ("NCCL RAS:", "")
-    assert max(map(len, said.out.splitlines())) < 500

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from collectives.cli import main
-from collectives_logs.read import KINDS, MAX_FILES
+from collectives_logs.read import KINDS, MAX_FILES, read
 from logs import benchmark_logs, mutated
 from logs.flight_dumps import dumps, job, written
 from logs.nccl_logs import Job, lines, watchdog
+from places import ROOT
 from test_schemas import kind
 
 
@@ -173,22 +174,14 @@ def test_the_package_without_extras_reads_every_kind(tmp_path: Path) -> None:
     assert {f"{name}:" for name in mutated.FORMATS} == {*done.stdout.splitlines()} & {f"{each.name}:" for each in KINDS}
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "cannot read"),
-        (b"", "got 0 bytes of an unknown kind, expected one of: "),
-        (b"\x80\x04\x95" + bytes(range(256)), "got 259 bytes of an unknown kind"),
-        (b"loss 0.3\n" * 5, "got 45 bytes of an unknown kind"),
-    ],
-)
-def test_what_is_no_log_gets_one_line(
-    content: bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "job.log"
-    if content is not None:
-        path.write_bytes(content)
-    assert main(["read", str(path)]) == 2
-    said = capsys.readouterr()
-    assert (said.out, len(said.err.splitlines())) == ("", 1)
-    assert says in said.err
+# Recorded dumps of jobs with a planted fault, and the kind of the first finding from which something follows.
+RECORDED = {
+    1: "no dump", 2: "no dump", 3: "straggler", 4: "slow link", 5: "other operation", 6: "other sizes",
+    7: "other algorithm", 8: "crossed order", 9: "versions", 10: "crossed order",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", RECORDED)
+def test_the_first_finding_in_recorded_dumps_is_the_fault(number: int) -> None:
+    found = read([ROOT / f"experiments/results/reference/slow-motion/faults/case-{number}.zip"])
+    assert next(one.kind for _, one in found if one.follows) == RECORDED[number]
