@@ -81,7 +81,7 @@ def all_reduce(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Sum the ranks' tensors in place; afterwards every rank's ``tensor`` holds the sum, bit for bit the same.
+    """Sum the ranks' tensors in place, so that every rank's ``tensor`` holds the sum, bit for bit the same.
 
     The tensors have the same number of elements. With ``x[r]`` the tensor of rank r it equals
     ``for r in ranks: x[r][:] = sum(x)``.
@@ -153,7 +153,7 @@ def gather(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Collect the ranks' tensors in a list at rank ``dst``: ``for r in ranks: gather_list[r][:] = x[r]``.
+    """Gather the ranks' tensors in a list at rank ``dst``: ``for r in ranks: gather_list[r][:] = x[r]``.
 
     The list has p tensors, each with as many elements as ``tensor``; other ranks give None.
     """
@@ -172,7 +172,7 @@ def all_gather(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Collect the ranks' tensors in every rank's list: ``for r in ranks: tensor_list[r][:] = x[r]``.
+    """Gather the ranks' tensors in every rank's list: ``for r in ranks: tensor_list[r][:] = x[r]``.
 
     The list has p tensors, each with as many elements as ``tensor``.
     """
@@ -190,7 +190,7 @@ def all_gather_into_tensor(
     algorithm: str = "auto",
     segments: int | None = None,
 ) -> Work | None:
-    """Put all ranks' inputs one after the other into every output: ``for r in ranks: out[r][:] = concatenate(x)``.
+    """Copy all ranks' inputs one after the other into every output: ``for r in ranks: out[r][:] = concatenate(x)``.
 
     The output has p times as many elements as the input, whatever its shape.
     """
@@ -281,7 +281,7 @@ def all_to_all_single(
 
 
 def _perform(call: Call, async_op: bool, into: Tensors | None = None) -> Work | None:
-    """Now, or in the background; the list ``into`` gets what was received, where there is one."""
+    """Perform the call now, or in the background. The list ``into``, if given, gets what was received."""
     group: Any = call.group
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         warnings.warn(
@@ -352,7 +352,7 @@ def _lengths(tensors: Tensors) -> tuple[int, ...]:
 
 
 def _split(tensor: torch.Tensor, rows: Sequence[int] | None, group: Group) -> tuple[int, ...]:
-    """Elements for each rank: equal shares, or the given rows of the tensor."""
+    """Return the elements for each rank: equal shares, or the given rows of the tensor."""
     p = dist.get_world_size(group)
     if rows is None:
         if p > 0 and tensor.numel() % p:

@@ -68,7 +68,7 @@ def choose(
     on: Machine | None = None,
     splits: bool = False,
 ) -> Choice:
-    """The algorithm and segments for a collective of ``n`` bytes on p ranks; a value other than "auto" or None stays.
+    """Choose the algorithm and segments for ``nbytes`` bytes on p ranks. A value other than "auto" or None stays.
 
     With ``splits`` (an all-to-all whose pieces differ) ``nbytes`` may differ from rank to rank, and does not count.
 
@@ -105,12 +105,12 @@ def _simulated(collective: str, name: str, p: int, nbytes: int, segments: int | 
 
 
 def _rounded(seconds: float) -> float:
-    """Without the last digits, in which two formulas of one value may differ."""
+    """Round off the last digits, in which two formulas of one value may differ."""
     return float(f"{seconds:.12g}")
 
 
 def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | None, on: Machine) -> Choice:
-    """The time by an algorithm's closed form, with its best number of segments; None where there is no such form."""
+    """Return one algorithm in its best segments with the seconds of its closed form, None if it has none."""
     known, link = ALGORITHMS.get((collective, name)), slowest_link(on, p)
     alpha, beta = link.alpha, link.beta
     if known is None:
@@ -133,7 +133,7 @@ def _predicted(collective: str, name: str, p: int, nbytes: int, segments: int | 
 
 
 def _on_nodes(known: Algorithm, p: int, nbytes: int, on: Machine, link: Link) -> float:
-    """Return the seconds of an algorithm for nodes; what stays inside takes the machine's links there, if nodes fit."""
+    """Return the seconds of an algorithm for nodes. What stays inside takes the machine's links there, if nodes fit."""
     node = full_node(on, p)
     fits = on.inside and on.ranks_per_node % (node or default_node(p)) == 0
     inner = on.inside if on.inside and fits else link
@@ -141,7 +141,7 @@ def _on_nodes(known: Algorithm, p: int, nbytes: int, on: Machine, link: Link) ->
 
 
 def full_node(on: Machine | None, p: int) -> int | None:
-    """The ranks of a node if p ranks fill several nodes of several: what an algorithm for nodes is built with.
+    """Return the ranks of a node if p ranks fill several nodes of several, which an algorithm for nodes is built with.
 
     >>> from collectives.machine import machine
     >>> [full_node(machine("summit"), p) for p in (6, 12, 16)]
@@ -151,12 +151,12 @@ def full_node(on: Machine | None, p: int) -> int | None:
 
 
 def slowest_link(on: Machine, p: int) -> Link:
-    """The slowest link of a machine that p ranks use."""
+    """Return the slowest link of a machine that p ranks use."""
     return on.inside if on.inside is not None and p <= on.ranks_per_node else on.network
 
 
 def bound(on: Machine, collective: str, p: int, nbytes: int) -> float:
-    """Seconds that a collective takes at least on a machine, whatever the algorithm (`collectives.bounds`).
+    """Return the seconds that a collective takes at least on a machine with any algorithm (`collectives.bounds`).
 
     On several nodes of several ranks a rank may use the links of both classes at once, and a node has to move its bytes
     through its ports. A machine with protocols sends each message by the best of them. Where switches add, it does not
@@ -187,18 +187,18 @@ def _best_link(on: Machine, p: int) -> Link:
 
 @cache
 def named_machine(name: str) -> Machine:
-    """`collectives.machine.machine`, read once. Raises ValueError, one line, as that does."""
+    """Return `collectives.machine.machine` of a name, read once. Raises ValueError, one line, as that does."""
     return machine(name)
 
 
 def environment_machine() -> Machine | None:
-    """The machine that COLLECTIVES_MACHINE names in this process; None if it names none. Raises ValueError, OSError."""
+    """Return the machine that COLLECTIVES_MACHINE names in this process, or None. Raises ValueError, OSError."""
     name = os.environ.get(VARIABLE)
     return named_machine(name) if name else None
 
 
 def encode_machine() -> bytes:
-    """The machine that this process's environment names, as JSON; nothing where it names none, "!" and why if it fails.
+    """Return the environment's machine as JSON, nothing if it names none, and "!" with the error if it fails.
 
     Rank 0 tells it to its group: what the other ranks' environments name, and the files they have, do not count.
     """
@@ -211,7 +211,7 @@ def encode_machine() -> bytes:
 
 @cache
 def decode_machine(encoded: bytes) -> Machine | None:
-    """The machine that `encode_machine` encoded, if any; ValueError says what was wrong with it on rank 0."""
+    """Return the machine that `encode_machine` encoded, if any. Raises ValueError with rank 0's error."""
     if encoded.startswith(b"!"):
         raise ValueError(f"{VARIABLE} on rank 0: {encoded[1:].decode()}")
     return Machine.model_validate_json(encoded) if encoded else None

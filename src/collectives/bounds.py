@@ -24,12 +24,12 @@ class Cost(NamedTuple):
     added: float
 
     def seconds(self, n: float, alpha: float, beta: float, gamma: float = 0.0) -> float:
-        """The time for n bytes."""
+        """Return the seconds for n bytes."""
         return alpha * self.steps + n * (beta * self.sent + gamma * self.added)
 
 
 def height(p: int) -> int:
-    """ceil(log2 p): the height of a binary tree on p ranks, and the steps of an algorithm that doubles in each.
+    """Return ceil(log2 p): the height of a binary tree on p ranks, and the steps of an algorithm that doubles in each.
 
     >>> [height(p) for p in (1, 2, 3, 8, 9, 4096)]
     [0, 1, 2, 3, 4, 12]
@@ -38,7 +38,7 @@ def height(p: int) -> int:
 
 
 def core(p: int) -> int:
-    """The largest power of two not above p: the others fold into its ranks.
+    """Return the largest power of two not above p, into whose ranks the others fold.
 
     >>> [core(p) for p in (1, 2, 3, 8, 9)]
     [1, 2, 2, 8, 8]
@@ -47,12 +47,12 @@ def core(p: int) -> int:
 
 
 def even(p: int) -> int:
-    """The largest even number not above p, or 1: on a ring of these, every rank has a partner on either side."""
+    """Return the largest even number not above p, or 1. On a ring of these every rank has a partner on either side."""
     return max(1, p - p % 2)
 
 
 def default_node(p: int) -> int:
-    """The ranks of a node that an algorithm assumes where nothing is said: as square as p allows.
+    """Return the ranks of a node that an algorithm assumes if nothing is said: as square as p allows.
 
     >>> [default_node(p) for p in (1, 7, 8, 12, 16, 64)]
     [1, 1, 2, 3, 4, 8]
@@ -61,44 +61,44 @@ def default_node(p: int) -> int:
 
 
 def _fold(p: int, whole: int) -> int:
-    """Steps for folding p ranks into the ``whole`` first: 2, or none where these are all."""
+    """Return the steps for folding p ranks into the ``whole`` first: 2, or 0 if these are all."""
     return 0 if p == whole else 2
 
 
 def recursive_doubling(p: int) -> Cost:
-    """Whole buffers in every step; 2 more steps where ranks fold."""
+    """Return the cost of whole buffers in every step, with 2 more steps if ranks fold."""
     fold = _fold(p, core(p))
     steps = height(core(p)) + fold
     return Cost(steps, steps, steps - fold // 2)
 
 
 def halving_doubling(p: int, whole: int | None = None) -> Cost:
-    """Reduce-scatter and all-gather on the core, or on the first ``whole``; ranks that fold send whole buffers."""
+    """Return the cost on the core, or on the first ``whole``. Ranks that fold send whole buffers."""
     whole = whole or core(p)
     fold = _fold(p, whole)
     return Cost(2 * height(whole) + fold, 2 * (whole - 1) / whole + fold, (whole - 1) / whole + fold / 2)
 
 
 def gather_by_doubling(p: int) -> Cost:
-    """A folded rank hands in its part and gets all others; blocks of 2**t ranks bring the parts folded into them."""
+    """Return the cost of the all-gather by doubling. A folded rank hands in its part and gets all others."""
     whole = core(p)
     parts = sum((1 << t) + min(p - whole, 1 << t) for t in range(height(whole))) + (p if p > whole else 0)
     return Cost(height(whole) + _fold(p, whole), parts / p, 0)
 
 
 def scatter_by_halving(p: int) -> Cost:
-    """The all-gather by doubling in reverse, which adds what it receives."""
+    """Return the cost of the all-gather by doubling in reverse, which adds what it receives."""
     cost = gather_by_doubling(p)
     return cost._replace(added=cost.sent)
 
 
 def bruck_all_to_all(p: int) -> Cost:
-    """A piece for the rank i further on moves once for every binary 1 in i."""
+    """Return the cost of Bruck's all-to-all: a piece for the rank i further on moves once for every binary 1 in i."""
     return Cost(height(p), sum(i.bit_count() for i in range(p)) / p, 0)
 
 
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Cost:
-    """On the squarest nodes unless told; inside and outside one after the other, as if their links were alike."""
+    """Return the cost of both rings in turn, as if all links were the same, by default on the squarest nodes."""
     g, inside = ranks_per_node or default_node(p), inside_nodes(p, ranks_per_node)
     outside = 2 * (p // g - 1)
     sent = inside.sent + outside / p
@@ -106,7 +106,7 @@ def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Cost:
 
 
 def inside_nodes(p: int, ranks_per_node: int | None = None) -> Cost:
-    """The part of a hierarchical ring's cost that stays inside nodes, by default of `default_node` ranks.
+    """Return the part of a hierarchical ring's cost inside nodes, by default of `default_node` ranks.
 
     >>> inside_nodes(16)
     Cost(steps=6, sent=1.5, added=0.75)
@@ -142,7 +142,7 @@ def ring(p: int) -> Cost:
 
 
 def share(p: int, steps: int, adds: bool = False) -> Cost:
-    """Each part but a rank's own moves once, in ``steps`` messages: the minimum."""
+    """Return the least cost of moving each part but a rank's own once, in ``steps`` messages."""
     return Cost(steps, (p - 1) / p, (p - 1) / p if adds else 0)
 
 
@@ -158,12 +158,12 @@ class Pipeline(NamedTuple):
     adds: float = 0.0
 
     def seconds(self, n: float, segments: int, alpha: float, beta: float, gamma: float = 0.0) -> float:
-        """The time for n bytes in ``segments`` segments (of each tree)."""
+        """Return the seconds for n bytes in ``segments`` segments (of each tree)."""
         byte = beta + self.adds * gamma
         return (self.fixed + self.period * segments) * (alpha + byte * n / (self.share * segments))
 
     def best(self, n: float, alpha: float, beta: float, gamma: float = 0.0) -> int:
-        """The number of segments that takes least time: sqrt(fixed beta n / (period share alpha)), at least 1.
+        """Return the number of segments with the least time: sqrt(fixed beta n / (period share alpha)), at least 1.
 
         A byte costs gamma, too, in the steps that add. More segments fill the pipeline better, but each costs its own
         alpha; Sanders, Speck and Träff 2009 balance the same two terms.
@@ -181,7 +181,7 @@ def binary_trees(levels: int, trees: int) -> Pipeline:
 
 
 def overlapped_tree(p: int) -> Pipeline:
-    """A segment takes a step for each neighbour of an interior rank: three, if there are four ranks or more.
+    """Return the pipeline with a step for each neighbour of an interior rank: three, if there are four ranks or more.
 
     Some rank adds in every step but the last ones.
     """
@@ -190,27 +190,27 @@ def overlapped_tree(p: int) -> Pipeline:
 
 
 def chain(p: int) -> Pipeline:
-    """One step a hop, and one a segment."""
+    """Return the pipeline of a chain: one step a hop, and one a segment."""
     return Pipeline(max(0, p - 2), 1, 1)
 
 
 def circulant(p: int) -> Pipeline:
-    """One step a segment, and ceil(log2 p) for the last one: the fewest there are (Träff 2023)."""
+    """Return the pipeline of one step a segment and ceil(log2 p) for the last: the fewest there are (Träff 2023)."""
     return Pipeline(max(0, height(p) - 1), 1, 1)
 
 
 def in_network(p: int) -> Pipeline:
-    """One step to the switch, and one back for the last segment: each rank sends n and receives n."""
+    """Return the pipeline of a step to the switch, and one back for the last segment, with n bytes each way."""
     return Pipeline(min(1, p - 1), 1, 1)
 
 
 def fed_trees(p: int) -> Pipeline:
-    """Two trees on all ranks but the root, which feeds both."""
+    """Return the pipeline of two trees on all ranks but the root, which feeds both."""
     return Pipeline(2 * height(max(1, p - 1)), 2, 2)
 
 
 def star_seconds(cost: Cost, latencies: int, n: float, latency: float, overhead: float, beta: float) -> float:
-    """The time for n bytes where one rank alone sends, or alone receives, and ``latencies`` pass one after the other.
+    """Return the seconds for n bytes if one rank alone sends, or receives, and ``latencies`` pass one after the other.
 
     Its messages pay their overhead and their bytes one by one, but are on their way together. Not for algorithms in
     which all ranks do so at once: their messages meet in switches and on processors, which these forms leave out.
@@ -223,7 +223,7 @@ def star_seconds(cost: Cost, latencies: int, n: float, latency: float, overhead:
 
 
 def segmented_ring_seconds(p: int, n: float, segments: int, latency: float, overhead: float, beta: float) -> float:
-    """All-reduce round a ring in segments, on links whose port is free again while a message is on its way.
+    """Return the seconds of a ring in segments on links whose port is free again while a message is in flight.
 
     A segment may be passed on when it has arrived, and when those before it have left: a turn takes the longer of a
     latency and one segment, and of all segments. With one segment that is the ring, with latency + overhead for alpha.
@@ -250,7 +250,7 @@ def slow_port_seconds(p: int, n: float, slower: float, beta: float) -> float:
 
 
 def pipelined_seconds(p: int, n: float, segments: int, alpha: float, beta: float, trees: int = 2) -> float:
-    """All-reduce through one or two pipelined binary trees, each tree with its share of n bytes in ``segments`` pieces.
+    """Return the seconds of one or two pipelined binary trees, each with its share of n bytes in ``segments``.
 
     >>> round(pipelined_seconds(8, 8e6, segments=40, alpha=5e-6, beta=1e-9) * 1e3, 3)
     17.64
@@ -259,7 +259,7 @@ def pipelined_seconds(p: int, n: float, segments: int, alpha: float, beta: float
 
 
 def best_segments(p: int, n: float, alpha: float, beta: float, trees: int = 2) -> int:
-    """The number of segments that makes `pipelined_seconds` least.
+    """Return the number of segments that makes `pipelined_seconds` least.
 
     >>> best_segments(8, 8e6, alpha=5e-6, beta=1e-9)
     40
@@ -268,7 +268,7 @@ def best_segments(p: int, n: float, alpha: float, beta: float, trees: int = 2) -
 
 
 def algbw(nbytes: int, seconds: float) -> float:
-    """Algorithm bandwidth in GB/s (1e9): the buffer's bytes over the time, nccl-tests' ``algbw``.
+    """Return the algorithm bandwidth in GB/s (1e9): the buffer's bytes over the time, nccl-tests' ``algbw``.
 
     >>> algbw(8_000_000, 0.004)
     2.0
@@ -277,7 +277,7 @@ def algbw(nbytes: int, seconds: float) -> float:
 
 
 def busbw(collective: str, p: int, nbytes: int, seconds: float) -> float:
-    """Bus bandwidth in GB/s: ``algbw`` times the factor that makes it comparable with a link's rate, whatever p is.
+    """Return the bus bandwidth in GB/s: ``algbw`` times the factor that compares it with a link's rate for any p.
 
     >>> busbw("all_reduce", 4, 8_000_000, 0.004)
     3.0
@@ -286,7 +286,7 @@ def busbw(collective: str, p: int, nbytes: int, seconds: float) -> float:
 
 
 def reach_seconds(p: int, latency: float, overhead: float) -> float:
-    """LogP lower bound for one rank's data to reach p ranks: every rank that has it sends it on without a pause.
+    """Return the LogP lower bound in seconds for one rank's data to reach p ranks, each of which sends it on at once.
 
     A message occupies its sender for the overhead and arrives a latency later. Without latency, the number of ranks
     that have it doubles each time; without overhead, all have it after one latency. Karp, Sahay, Santos and Schauser
@@ -307,7 +307,7 @@ def reach_seconds(p: int, latency: float, overhead: float) -> float:
 def lower_bound(
     collective: str, p: int, n: float, alpha: float, beta: float, gamma: float = 0.0, latency: float = 0.0
 ) -> float:
-    """No algorithm of ranks is faster: the largest of the time to reach all, the busiest port's bytes, and its adding.
+    """Return the seconds that no algorithm of ranks beats: the longest of reaching all, the busiest port, and adding.
 
     What one rank has must reach all others, or what all have must reach one; without a latency that takes
     ceil(log2 p) alpha. ``latency`` is the part of alpha in which no port is occupied (`reach_seconds`). A port moves at

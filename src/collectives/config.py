@@ -52,7 +52,7 @@ class StrictModel(BaseModel):
 
 
 def _typed(parse: Any, unit: str = "") -> BeforeValidator:
-    """Return the validator that parses text; in a file, it refuses a number other than 0 without its unit."""
+    """Return the validator that parses text. In a file, it refuses a number other than 0 without its unit."""
 
     def validated(value: Any, given: ValidationInfo) -> Any:
         if isinstance(value, str):

@@ -35,42 +35,42 @@ class Cells(NamedTuple):
 
     @property
     def mine(self) -> Bools:
-        """The contribution asked about is the rank's own."""
+        """Tell if the contribution asked about is the rank's own."""
         return np.asarray(self.rank == self.who)
 
     @property
     def at_root(self) -> Bools:
-        """The cell is at the root."""
+        """Tell if the cell is at the root."""
         return np.asarray(self.rank == self.root)
 
     @property
     def from_root(self) -> Bools:
-        """The root's contribution."""
+        """Tell if the contribution is the root's."""
         return np.asarray(self.who == self.root)
 
     @property
     def at_owner(self) -> Bools:
-        """The cell is at the rank whose part the chunk is in."""
+        """Tell if the cell is at the rank whose part the chunk is in."""
         return np.asarray(self.rank == owner(self.chunk, self.p, self.k))
 
     @property
     def from_owner(self) -> Bools:
-        """The contribution of the rank whose part the chunk is in."""
+        """Tell if the contribution is that of the rank whose part the chunk is in."""
         return np.asarray(owner(self.chunk, self.p, self.k) == self.who)
 
     @property
     def at_receiver(self) -> Bools:
-        """In an all-to-all: the cell is at the rank that the chunk is for."""
+        """Tell if, in an all-to-all, the cell is at the rank that the chunk is for."""
         return np.asarray(self.rank == self.chunk * self.p * self.p // self.k % self.p)
 
     @property
     def everyone(self) -> Bools:
-        """Any rank's contribution, but not uninitialised data."""
+        """Tell if it is any rank's contribution, and not uninitialised data."""
         return np.asarray(self.who < self.p)
 
     @property
     def everywhere(self) -> Bools:
-        """Every cell."""
+        """Return True for every cell."""
         return np.asarray(self.rank >= 0)
 
 
@@ -94,7 +94,7 @@ def _full_buffer(_: float) -> float:
 
 
 def _others(p: float) -> float:
-    """All parts but the own one."""
+    """Return the share of all parts but the rank's own."""
     return (p - 1) / p
 
 
@@ -138,7 +138,7 @@ COMPACT = tuple(name for name, each in CONTRACTS.items() if each.compact)
 
 
 def contract(schedule: Schedule) -> Contract:
-    """The contract a schedule has to keep; ScheduleError for a collective that is none of the eight."""
+    """Return the contract that a schedule has to keep. Raises ScheduleError for a collective without one."""
     if schedule.collective not in CONTRACTS:
         raise ScheduleError(f"unknown collective {schedule.collective!r}; known are {', '.join(CONTRACTS)}")
     found = CONTRACTS[schedule.collective]
@@ -148,13 +148,13 @@ def contract(schedule: Schedule) -> Contract:
 
 
 def cells(schedule: Schedule, who: Ints | int) -> Cells:
-    """All cells of a schedule's ranks, asking about one contributor (or, with an array, about one for each cell)."""
+    """Return all cells of a schedule's ranks, asked about one contributor, or with an array about one for each."""
     rank, chunk = (axis.astype(np.int64) for axis in np.ogrid[: schedule.p, : schedule.k])  # p**4 exceeds 32 bits
     return Cells(rank, chunk, who, schedule.p, schedule.k, schedule.root)
 
 
 def add_counts(a: Counts, b: Counts) -> Counts:
-    """Counts of a sum of two cells, saturated at 2.
+    """Return the counts of a sum of two cells, saturated at 2.
 
     >>> add_counts(np.uint8([0, 1, 1, 2]), np.uint8([1, 0, 1, 2])).tolist()
     [1, 1, 2, 2]
@@ -164,7 +164,7 @@ def add_counts(a: Counts, b: Counts) -> Counts:
 
 
 def before(schedule: Schedule) -> Counts:
-    """What each cell holds at the start: counts of shape (participants, k, p + 1).
+    """Return the counts of each cell at the start, of shape (participants, k, p + 1).
 
     The last contributor is uninitialised data. A switch holds nothing at all.
 
@@ -180,7 +180,7 @@ def before(schedule: Schedule) -> Counts:
 
 
 def after(schedule: Schedule) -> Counts:
-    """What the cells of `where` must hold at the end: p + 1 counts for each.
+    """Return the counts that the cells of `where` must have at the end, p + 1 for each.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> after(ALGORITHMS["reduce", "binomial"](3)).tolist()  # one cell, at the root: all three once
@@ -192,7 +192,7 @@ def after(schedule: Schedule) -> Counts:
 
 
 def where(schedule: Schedule) -> Bools:
-    """At which (rank, chunk) the contract asks for anything, shape (participants, k); of a switch for nothing."""
+    """Return the (rank, chunk) that the contract asks about, of shape (participants, k), and none of a switch."""
     asked = np.zeros((schedule.participants, schedule.k), dtype=np.bool_)
     asked[: schedule.p] = contract(schedule).where(cells(schedule, 0))
     return asked

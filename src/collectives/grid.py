@@ -24,7 +24,7 @@ NOTE, BLANK, SHOWN = "   <--", " \t\r", 40
 
 
 def grid(schedule: Schedule, mark: tuple[int, int, str] | None = None, *, whole: bool = False) -> str:
-    """The schedule as a table of what every rank receives in every step.
+    """Return the schedule as a table of what every rank receives in every step.
 
     ``mark = (step, rank, note)`` points at one cell. Of a large schedule only a window is shown, around the mark;
     with ``whole`` all of it. `parse_grid` reads a table that is whole and has no switches.
@@ -60,7 +60,7 @@ def _window(length: int, centre: int, most: int) -> range:
 
 
 def _received(step: Step) -> dict[int, str]:
-    """What each rank receives, by row and not by message, because a fault is in a row.
+    """Return what each rank receives, by row and not by message, because a fault is in a row.
 
     Rows that differ only in their source are written together.
     """
@@ -72,7 +72,7 @@ def _received(step: Step) -> dict[int, str]:
 
 
 def _from(sources: list[int]) -> str:
-    """The ranks that rows come from, each once: ``1,2``, or ``1(x3)`` for three rows."""
+    """Return the ranks that rows come from, each once: ``1,2``, or ``1(x3)`` for three rows."""
     return ",".join(f"{src}(x{rows})" if rows > 1 else str(src) for src, rows in sorted(Counter(sources).items()))
 
 
@@ -108,7 +108,7 @@ Row = tuple[int, int, int, int, bool]
 
 
 def parse_grid(text: str, collective: str, p: int, *, root: int | None = None, k: int | None = None) -> Schedule:
-    r"""The schedule that a table of `grid` shows: the inverse of ``grid(schedule, whole=True)``, without switches.
+    r"""Parse the table that ``grid(schedule, whole=True)`` shows to a schedule without switches.
 
     The text has a heading, ``step | rank 0 | … | rank p-1``, and a line for each step, numbered from 0. Spaces do not
     matter; a mark (``>+1<0<``) and its note are skipped. ``root`` is 0 if the collective has a root and none is given.
@@ -164,7 +164,7 @@ def _steps(text: str, p: int) -> list[list[Row]]:
 
 
 def _cells(line: _Part, p: int) -> list[_Part]:
-    """The cells of a line, without the spaces and the mark around them."""
+    """Return the cells of a line, without the spaces and the mark around them."""
     ends = [at for at, letter in enumerate(line.text) if letter == "|"] + [len(line.text)]
     if len(ends) != p + 1:
         line.stripped().fail(f"{p + 1} columns, step and {p} ranks, not {len(ends)}")
@@ -181,7 +181,7 @@ def _cells(line: _Part, p: int) -> list[_Part]:
 
 
 def _rows(cell: _Part, rank: int, p: int, left: int) -> Iterator[list[Row]]:
-    """The rows of each item of a cell, such as +2-4<0,1(x3); ``left`` rows may still come."""
+    """Yield the rows of each item of a cell, such as +2-4<0,1(x3), of which ``left`` may still come."""
     for found in re.finditer(r"[^ \t]+", cell.text):
         item = cell.at(*found.span())
         parsed = ITEM.fullmatch(item.text)

@@ -74,7 +74,7 @@ def _reduce(state: State, cell: Ints, src: Ints, moved: State, combine: Combine)
 
 
 def run(schedule: Schedule, state: State, combine: Combine = np.add) -> State:
-    """Run all steps on one state, in place; returns it: ``for step in schedule.steps(): apply(step, state, combine)``.
+    """Run all steps on a state, in place, and return it: ``for step in schedule.steps(): apply(step, state, combine)``.
 
     ``state`` has shape (participants, k, …) and any dtype. A switch begins with what changes no sum, such as 0. Raises
     ScheduleError as `apply` does. Cost: a copy of what each step moves.

@@ -81,12 +81,12 @@ class Link(Delay):
 
     @property
     def beta(self) -> float:
-        """Seconds per byte."""
+        """Return the seconds per byte."""
         return 1 / self.rate
 
     @property
     def alpha(self) -> float:
-        """The textbook's start-up time of a message in seconds: overhead + latency."""
+        """Return the textbook's start-up time of a message in seconds: overhead + latency."""
         return self.overhead + self.latency
 
 
@@ -113,7 +113,7 @@ class Protocol(StrictModel):
     network: Delay = Delay()
 
     def fits(self, algorithm: str | None, n: int) -> bool:
-        """Whether the protocol is for this algorithm and a buffer of n bytes; None needs one for all algorithms."""
+        """Tell if the protocol is for this algorithm and a buffer of n bytes. None needs one for all algorithms."""
         is_named = self.algorithms is None or current_name(algorithm or "") in self.algorithms
         return is_named and (self.buffer_up_to is None or n <= self.buffer_up_to)
 
@@ -147,7 +147,7 @@ class LinkTable(StrictModel):
         return self
 
     def counted(self, ranks: int) -> list[tuple[int, int, int]]:
-        """The links of a node of so many ranks as (from, to, number), checked.
+        """Check the links of a node of ``ranks`` ranks and return them as (from, to, number).
 
         Raises ValueError for a matrix of another size, a vertex that is not there, a link from a vertex to itself, a
         pair that is given twice, and a switch that sends and receives at different rates.
@@ -179,7 +179,7 @@ class LinkTable(StrictModel):
         yield from ((a, b, count) for a, row in enumerate(self.matrix) for b, count in enumerate(row) if count)
 
     def ports(self, ranks: int) -> tuple[list[int], list[int]]:
-        """The ranks of a node with a port out to the network, and those with a port in."""
+        """Return the ranks of a node with a port out to the network, and those with a port in."""
         return [*range(ranks)] if self.egress is None else [*self.egress], (
             [*range(ranks)] if self.ingress is None else [*self.ingress]
         )
@@ -213,7 +213,7 @@ class Machine(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _one_node(cls, given: Any) -> Any:
-        """With links and no network there is one node: its links stand for the network."""
+        """Take the inner links for the network if there are links and no network, because there is one node then."""
         if isinstance(given, dict) and given.get("links") and "network" not in given and "inside" in given:
             return given | {"network": given["inside"]}
         return given
@@ -246,11 +246,11 @@ class Machine(StrictModel):
 
     @property
     def ports(self) -> int:
-        """Network ports of a node."""
+        """Return the number of network ports of a node."""
         return self.ports_per_node or self.ranks_per_node
 
     def protocols_for(self, algorithm: str | None, n: int) -> tuple[Protocol, ...]:
-        """The protocols for one algorithm and a buffer of n bytes, in their order; the last is the plain links."""
+        """Return the protocols for an algorithm and a buffer of n bytes, in their order, and last the plain links."""
         plain = Protocol(name="", inside=_delay(self.inside or self.network), network=_delay(self.network))
         return (*(protocol for protocol in self.protocols if protocol.fits(algorithm, n)), plain)
 
@@ -265,7 +265,7 @@ def _delay(link: Link) -> Delay:
 
 
 def presets() -> list[str]:
-    """The names of the machines that come with the package.
+    """Return the names of the machines that come with the package.
 
     >>> presets()[-2:]
     ['summit', 'textbook']
@@ -274,7 +274,7 @@ def presets() -> list[str]:
 
 
 def machine(name: str) -> Machine:
-    """A preset by name, a machine of your own by its file ``NAME.yaml``, or one link as "LATENCY,RATE".
+    """Return a preset by name, the machine in a file ``NAME.yaml``, or one link as "LATENCY,RATE".
 
     A mesh or torus is ``mesh:5x5`` or ``torus:4x4x4``, of links of 1 us and 50 GB/s, or of others as
     ``mesh:5x5,LATENCY,RATE``.
@@ -303,7 +303,7 @@ def machine(name: str) -> Machine:
 
 
 def lattice(sizes: tuple[Count, ...], wraps: bool) -> LinkTable:
-    """A mesh of these sizes, or with ``wraps`` a torus: a link each way between neighbours along every axis.
+    """Return a mesh of these sizes, or a torus with ``wraps``, whose neighbours on every axis have a link each way.
 
     Ranks are numbered with the last axis fastest. An axis of two ranks has one link each way, also in a torus.
 
@@ -327,7 +327,7 @@ def lattice(sizes: tuple[Count, ...], wraps: bool) -> LinkTable:
 
 
 def lattice_fields(name: str) -> dict[str, Any]:
-    """The fields of the machine that is named ``mesh:5x5``, or ``torus:4x4,LATENCY,RATE``.
+    """Return the fields of the machine that is named ``mesh:5x5``, or ``torus:4x4,LATENCY,RATE``.
 
     Raises ValueError for sizes that are no positive whole numbers, and outside 2 to 1,024 ranks.
 
@@ -363,7 +363,7 @@ def _parse_machine(given: Any, name: str) -> Machine:
 
 
 def text(of: Machine) -> str:
-    """The machine as YAML that `machine` reads back equal, without the fields that have their default.
+    """Return the machine as YAML that `machine` reads back equal, without the fields that have their default.
 
     >>> print(text(Machine(name="mine", network=Link(latency=5e-6, rate=25e9))), end="")
     name: mine

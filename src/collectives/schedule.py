@@ -40,7 +40,7 @@ class ScheduleError(ValueError):
 
 
 def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
-    """The values as an immutable array: its memory is a ``bytes`` object.
+    """Return the values as an immutable array, whose memory is a ``bytes`` object.
 
     A step keeps such an array, or a contiguous piece of it, without a copy. An algorithm whose steps share a column
     makes it once with this function. Raises ScheduleError for values that are no whole numbers, or of uneven length.
@@ -62,7 +62,7 @@ def column(values: ArrayLike, dtype: type = np.int64) -> NDArray[Any]:
 
 
 def _is_immutable(array: NDArray[Any]) -> bool:
-    """A read-only flag is not enough: the memory's owner can lift it."""
+    """Tell if nobody can change the array: a read-only flag is not enough, because the memory's owner can lift it."""
     memory: Any = array
     while type(memory) is np.ndarray:
         memory = memory.base
@@ -71,7 +71,7 @@ def _is_immutable(array: NDArray[Any]) -> bool:
 
 @lru_cache(maxsize=64, typed=True)
 def _filled(value: Any, length: int, dtype: type) -> NDArray[Any]:
-    """A column of one value: the same array for the same value, so that steps which share it cost nothing."""
+    """Return a column of one value, the same array for the same value, so that steps that share it cost nothing."""
     return column(np.full(length, value), dtype)
 
 
@@ -88,7 +88,7 @@ class Messages(NamedTuple):
     first: Ints
 
     def rows(self, i: int) -> Ints:
-        """The rows of message ``i``."""
+        """Return the rows of message ``i``."""
         return self.row[self.first[i] : self.first[i + 1]]
 
 
@@ -132,7 +132,7 @@ class Step:
         return f"Step({', '.join(f'{s}->{d}:{sign(a)}{run(c, m)}' for s, d, c, m, a in rows)})"
 
     def _reversed(self, add: bool) -> Step:
-        """The same rows from receiver to sender. Its columns are this step's, so nothing is to be checked."""
+        """Return the same rows from receiver to sender. Its columns are this step's, so nothing is to be checked."""
         reversed_step = object.__new__(Step)
         columns = self.dst, self.src, self.chunk, self.count, _filled(add, len(self), np.bool_)
         for name, each in zip(Step.__slots__, columns, strict=True):
@@ -140,7 +140,7 @@ class Step:
         return reversed_step
 
     def cells(self) -> tuple[Ints, Ints]:
-        """Every chunk that moves, one entry each: (its row, the chunk).
+        """Return every chunk that moves, one entry each: (its row, the chunk).
 
         >>> row, chunk = Step(src=[0, 2], dst=[1, 3], chunk=[0, 4], count=[2, 1]).cells()
         >>> row.tolist(), chunk.tolist()
@@ -153,7 +153,7 @@ class Step:
         return row, self.chunk[row] + np.arange(len(row)) - first[row]
 
     def messages(self, edges: Ints | None = None) -> Messages:
-        """The messages: all rows of one pair of ranks are one message, and an empty message is not sent.
+        """Return the messages: all rows of one pair of ranks are one message, and an empty message is not sent.
 
         ``edges`` (k + 1 offsets, see `cut`) say where chunks begin and end; sizes have their unit. A row without
         elements is in no message. Without ``edges`` every chunk has size 1. Cost: a sort of the rows at most.
@@ -178,7 +178,7 @@ class Step:
 
 
 def _pairs(src: Ints, dst: Ints) -> Ints:
-    """One number for each pair of ranks."""
+    """Return one number for each pair of ranks."""
     return src * (np.ptp(dst) + 1 if len(dst) else 1) + dst
 
 
@@ -187,7 +187,7 @@ _asked: list[tuple[Any, Any, bool]] = [(None, None, True)]
 
 
 def _have_distinct_pairs(src: Ints, dst: Ints) -> bool:
-    """Whether no two rows belong to one pair of ranks."""
+    """Return True if no two rows belong to one pair of ranks."""
     last_src, last_dst, answer = _asked[0]
     if last_src is src and last_dst is dst:
         return answer
@@ -204,7 +204,7 @@ def _distinct(values: Ints) -> bool:
 
 
 def _given(values: ArrayLike, dtype: type) -> Any:
-    """A number, which fills a whole column, or a column."""
+    """Return a number, which fills a whole column, or a column."""
     return values if isinstance(values, int | np.generic) else column(values, dtype)
 
 
@@ -220,12 +220,12 @@ def _broadcast_column(name: str, values: Any, length: int) -> NDArray[Any]:
 
 
 def sign(add: bool) -> str:
-    """How a row is written: ``+`` where it adds, ``=`` where it replaces."""
+    """Return the sign of a row: ``+`` if it adds, ``=`` if it replaces."""
     return "+" if add else "="
 
 
 def run(chunk: int, count: int) -> str:
-    """How consecutive chunks are written: ``3`` or ``3-5``."""
+    """Return consecutive chunks as text: ``3`` or ``3-5``."""
     return f"{chunk}" if count == 1 else f"{chunk}-{chunk + count - 1}"
 
 
@@ -235,7 +235,7 @@ PARTS: dict[str, int] = {}
 
 
 def parts(collective: str, p: int) -> int:
-    """The number of parts that the collective itself divides its buffer into; 1 if the collective is unknown.
+    """Return the number of parts of a collective's buffer on p ranks, or 1 if the collective is unknown.
 
     >>> parts("all_gather", 4), parts("all_to_all", 4), parts("all_reduce", 4)
     (4, 16, 1)
@@ -244,7 +244,7 @@ def parts(collective: str, p: int) -> int:
 
 
 def owner(chunk: ArrayLike, p: int, k: int) -> Ints:
-    """The rank that owns chunk ``c`` where ``k`` is a multiple of ``p``: ``c * p // k``.
+    """Return the rank that owns chunk ``c`` if ``k`` is a multiple of ``p``: ``c * p // k``.
 
     >>> owner([0, 1, 2, 3, 4, 5], p=3, k=6).tolist()
     [0, 0, 1, 1, 2, 2]
@@ -253,7 +253,7 @@ def owner(chunk: ArrayLike, p: int, k: int) -> Ints:
 
 
 def cut(n: int, k: int, parts: int = 1) -> Ints:
-    """Where ``k`` chunks begin and end in ``n`` elements: ``k + 1`` offsets, the first 0 and the last ``n``.
+    """Return the borders of ``k`` chunks of ``n`` elements: ``k + 1`` offsets, the first 0 and the last ``n``.
 
     The elements are first divided into ``parts``, then each part into ``k // parts`` segments. Sizes differ by at most
     one element; the larger pieces come first.
@@ -332,11 +332,11 @@ class Schedule:
 
     @property
     def participants(self) -> int:
-        """All that send and receive: the ranks, then the switches."""
+        """Return the number of ranks and switches."""
         return self.p + self.switches
 
     def step(self, t: int) -> Step:
-        """Step ``t``. Raises IndexError outside 0 … nsteps-1, and ScheduleError if ``make`` returns anything else."""
+        """Return step ``t``. Raises IndexError outside 0 … nsteps-1, and ScheduleError if ``make`` returns no step."""
         if not 0 <= t < self.nsteps:
             raise IndexError(f"step {t} of a schedule with {self.nsteps} steps")
         step = self.make(t)
@@ -345,15 +345,15 @@ class Schedule:
         return step
 
     def steps(self) -> Iterator[Step]:
-        """The steps in order; each is made when the iterator reaches it."""
+        """Return the steps in order, each made when the iterator reaches it."""
         return map(self.step, range(self.nsteps))
 
     def repeated(self, t: int) -> bool:
-        """Whether step ``t`` is declared to be step ``t - 1`` with other chunks (see ``repeats``)."""
+        """Return True if step ``t`` is declared to be step ``t - 1`` with other chunks (see ``repeats``)."""
         return any(t in run and t - 1 in run and t > 0 for run in self.repeats)
 
     def cut(self, n: int) -> Ints:
-        """Where this schedule's chunks begin and end in a buffer of ``n`` elements (see `cut`).
+        """Return the borders of this schedule's chunks in a buffer of ``n`` elements (see `cut`).
 
         In an all-to-all, ``n`` is the size of one rank's buffer. The chunks of all ranks follow each other: p * n
         elements. Chunks of a wire with blocks have whole blocks, and the last is filled up.
@@ -364,7 +364,7 @@ class Schedule:
         return cut(n * max(1, whole // self.p), self.k, whole)
 
     def cut_bytes(self, n: int) -> Ints:
-        """Where chunks begin and end in what travels of a buffer of ``n`` bytes; with a wire, of float32.
+        """Return the borders of chunks in what travels of a buffer of ``n`` bytes, which is float32 if there is a wire.
 
         >>> swap = Schedule("all_reduce", 2, 1, 1, lambda t: Step([0, 1], [1, 0], 0, add=True), wire="mxint8")
         >>> swap.cut_bytes(1024).tolist()
@@ -375,7 +375,7 @@ class Schedule:
 
 
 def then(first: Schedule, second: Schedule, collective: str, root: int | None = None) -> Schedule:
-    """One schedule after the other: the steps are ``[*first.steps(), *second.steps()]``.
+    """Join two schedules one after the other: the steps are ``[*first.steps(), *second.steps()]``.
 
     Raises ScheduleError if ranks or chunks differ.
     """
@@ -390,7 +390,7 @@ def then(first: Schedule, second: Schedule, collective: str, root: int | None = 
 
 
 def parallel(one: Schedule, other: Schedule, collective: str, root: int | None = None) -> Schedule:
-    """Both schedules at the same time: step ``t`` has the rows of step ``t`` of each.
+    """Join two schedules at the same time: step ``t`` has the rows of step ``t`` of each.
 
     Raises ScheduleError if ranks or chunks differ.
     """
@@ -430,7 +430,7 @@ def _need_alike(a: Schedule, b: Schedule) -> None:
 def on(
     schedule: Schedule, p: int, k: int, ranks: ArrayLike, chunks: ArrayLike, width: int = 1, ranks_per_node: int = 1
 ) -> Schedule:
-    """The same schedule on some of the ranks and chunks of a larger one.
+    """Place the schedule on some of the ranks and chunks of a larger one.
 
     Rank ``r`` becomes ``ranks[r]`` of ``p``; chunk ``c`` becomes the ``width`` consecutive chunks of ``k`` that
     begin at ``chunks[c]``. If ``ranks`` has a second axis, each of its rows is one more copy of the schedule at the
@@ -466,7 +466,7 @@ def on(
 
 
 def need_ranks_only(schedule: Schedule, what: str) -> None:
-    """Raise a ScheduleError for a schedule with switches; ``what`` needs one of ranks alone.
+    """Raise a ScheduleError for a schedule with switches, if ``what`` needs one of ranks alone.
 
     >>> need_ranks_only(Schedule("all_reduce", p=4, k=1, nsteps=0, make=Step, switches=1), "a back end")
     Traceback (most recent call last):
@@ -478,7 +478,7 @@ def need_ranks_only(schedule: Schedule, what: str) -> None:
 
 
 def _remembered(function: Callable[[Any], NDArray[Any]]) -> Callable[[Any], NDArray[Any]]:
-    """The function, computed anew only for another column than the last: a ring's senders are the same in every step.
+    """Return the function, computed again only for another column than the last: a ring's senders never change.
 
     A column cannot change, so the same one has the same result.
     """
@@ -512,7 +512,7 @@ def reverse(schedule: Schedule, collective: str, *, add: bool) -> Schedule:
 
 
 def _need_reversible(schedule: Schedule) -> None:
-    """Each cell is written at most once, and never after it was read."""
+    """Check that each cell is written at most once, and never after it was read."""
     used = np.zeros((schedule.participants, schedule.k), dtype=np.int64)
     for t, step in enumerate(schedule.steps()):
         row, chunk = step.cells()

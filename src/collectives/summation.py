@@ -44,7 +44,7 @@ class Terms:
         self._numbers: dict[tuple[int, ...], int] = {}
 
     def add(self, terms: Sequence[int]) -> int:
-        """The number of a sum of terms, rounded once after the last of them; of one term, that term."""
+        """Return the number of a sum of terms, rounded once after the last of them, or of one term itself."""
         several = [term for term in terms if term != NOTHING]
         if len(several) < 2:
             return several[0] if several else NOTHING
@@ -56,7 +56,7 @@ class Terms:
         return number
 
     def send(self, term: int) -> int:
-        """The number of a term rounded to the wire: itself if it is that already, because rounding again is exact.
+        """Return the number of a term rounded to the wire, its own if it is rounded, because rounding again is exact.
 
         >>> terms = Terms(2)
         >>> terms.send(0), terms.send(terms.send(0))
@@ -77,7 +77,7 @@ class Terms:
         rounded: Callable[[Any], Any] = lambda sums: sums,
         sent: Callable[[Any], Any] = lambda sums: sums,
     ) -> Any:
-        """The term's value for contributions ``values[rank]``: each sum is taken in their dtype and then ``rounded``.
+        """Return the term's value for contributions ``values[rank]``, each sum taken in their dtype and ``rounded``.
 
         ``sent`` rounds what is sent to the schedule's wire. Cost: the additions, and memory for every term below this
         one.
@@ -91,7 +91,7 @@ class Terms:
         return known[number] if number in known else values[number]
 
     def sums_below(self, number: int) -> list[int]:
-        """What a term is computed from, contributions left out, itself last: each after its operands."""
+        """Return all sums that a term is computed from, itself last, each after its operands."""
         needed, found = [number], set[int]()
         while needed:
             term = needed.pop()
@@ -110,14 +110,14 @@ class Summation(NamedTuple):
 
     @property
     def depth(self) -> Ints:
-        """The additions on the longest way to each held term, of the shape of ``held``."""
+        """Return the additions on the longest way to each held term, of the shape of ``held``."""
         return np.asarray(self.terms.depths)[self.held]
 
 
 def summation(
     schedule: Schedule, chunk: int | None = None, terms: Terms | None = None, *, once: bool = False
 ) -> Summation:
-    """The terms of every rank, for all chunks or for one.
+    """Return the sums that every rank holds at the end, for all chunks or for one.
 
     Equals the plain program: run the schedule, with a new number for every sum of numbers that is new. What arrives in
     one step for one cell is added in rank order, the cell's own value in its place, as `interpret.apply` does: by
@@ -154,7 +154,7 @@ Arrived = list[tuple[int, int, bool]]  # sender, term, whether it is added
 
 
 def _arriving(step: Step, chunks: range, held: list[list[int]]) -> dict[tuple[int, int], Arrived]:
-    """What arrives in each (place of a chunk, rank), read before anything is written."""
+    """Return what arrives in each (place of a chunk, rank), read before anything is written."""
     found: dict[tuple[int, int], Arrived] = {}
     for row, chunk in _moved(step, chunks):
         src, at = int(step.src[row]), chunk - chunks.start
@@ -169,7 +169,7 @@ def _round_sent(step: Step, chunks: range, held: list[list[int]], terms: Terms) 
 
 
 def _moved(step: Step, chunks: range) -> Iterator[tuple[int, int]]:
-    """The rows of a step and each chunk of theirs that is asked for."""
+    """Return the rows of a step with each chunk of theirs that is asked for."""
     if len(chunks) == 1:
         (only,) = chunks
         rows = np.flatnonzero((step.chunk <= only) & (only < step.chunk + step.count))
@@ -191,7 +191,7 @@ def _combined(terms: Terms, arrived: Arrived, own: tuple[int, int], once: bool) 
 
 
 def is_alike(schedule: Schedule) -> bool:
-    """Whether all ranks of an all-reduce hold the same terms, so that sums of floats have the same bits on every rank.
+    """Return True if all ranks of an all-reduce hold the same sums, so that floats have the same bits on every rank.
 
     >>> from collectives.algorithms import build
     >>> is_alike(build("all_reduce", "recursive_doubling", 8)), is_alike(build("all_reduce", "swing_doubling", 8))
@@ -202,7 +202,7 @@ def is_alike(schedule: Schedule) -> bool:
 
 
 def bound(depth: int, dtype: str) -> float:
-    """The largest error of a sum that passes ``depth`` roundings, as a share of the sum of absolute values.
+    """Return the largest error of a sum that passes ``depth`` roundings, as a share of the sum of absolute values.
 
     (1 + u)^depth - 1, u half the distance from 1 to the next number (Higham 2002, section 4.2). Raises ValueError for a
     dtype that does not round, or that is unknown.

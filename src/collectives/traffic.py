@@ -17,7 +17,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(schedule: Schedule, n: int) -> Traffic:
-    """What every rank sends and receives when the buffer has ``n`` bytes (or elements). Empty messages do not count.
+    """Count what every rank sends and receives when the buffer has ``n`` bytes (or elements), without empty messages.
 
     A schedule with a wire has a buffer of float32, of which fewer bytes travel.
 

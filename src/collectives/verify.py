@@ -91,7 +91,7 @@ def need_cells(p: int, k: int) -> None:
 
 
 def exact(schedule: Schedule) -> bool:
-    """Whether `verify` counts this schedule, or uses fingerprints."""
+    """Return True if `verify` counts this schedule, and False if it uses fingerprints."""
     return schedule.p <= COUNTED_RANKS and schedule.participants * schedule.k * (schedule.p + 1) <= COUNTED
 
 
@@ -112,7 +112,7 @@ def _verify_counts(schedule: Schedule) -> None:
 
 
 def _exact_count(schedule: Schedule, rank: int, chunk: int, who: int) -> int:
-    """How often a contribution is in a cell at the end, in Python's integers, which cannot wrap."""
+    """Count a contribution in a cell at the end, in Python's integers, which cannot wrap."""
     held = before(schedule)[..., who].astype(object)
     for step in schedule.steps():
         apply(step, held)
@@ -136,14 +136,14 @@ def _verify_fingerprints(schedule: Schedule) -> None:
 
 
 def _add_fingerprints(a: Fingerprints, b: Fingerprints) -> Fingerprints:
-    """Sums of fingerprints wrap, as they may; numbers of contributions saturate."""
+    """Add fingerprints, whose sums may wrap, and numbers of contributions, which saturate."""
     total = a + b
     np.minimum(total[..., 1], MANY, out=total[..., 1])
     return total
 
 
 def _held(schedule: Schedule, of: Fingerprints, random: np.random.Generator) -> Fingerprints:
-    """Before: a rank holds its own data, or uninitialised data; one contribution either way. A switch holds none."""
+    """Return the cells before: a rank has its own or uninitialised data, one contribution either way, a switch none."""
     own = contract(schedule).before(cells(schedule, np.arange(schedule.p)[:, None]))
     uninitialised = random.integers(0, 2**64, size=of.shape, dtype=np.uint64)
     held = np.zeros((schedule.participants, schedule.k, 2), dtype=np.uint64)
@@ -152,7 +152,7 @@ def _held(schedule: Schedule, of: Fingerprints, random: np.random.Generator) -> 
 
 
 def _asked(schedule: Schedule, of: Fingerprints) -> Fingerprints:
-    """After: the sum over all contributors that the contract names, and how many they are."""
+    """Return the sum over all contributors that the contract names, and their number."""
     none = np.zeros((1, 1), np.uint64)
     named = [contract(schedule).after(cells(schedule, who)) for who in range(schedule.p)]
     sums = sum((each * of[who] for who, each in enumerate(named)), none)
@@ -183,7 +183,7 @@ def _need_possible(schedule: Schedule, t: int, step: Step) -> None:
 
 
 def _need_one_port(schedule: Schedule, t: int, step: Step) -> None:
-    """A rank sends one message and receives one, on the links inside its node and on those outside.
+    """Check that a rank sends one message and receives one, on the links inside its node and on those outside.
 
     A switch is on no node.
     """
@@ -198,13 +198,13 @@ def _need_one_port(schedule: Schedule, t: int, step: Step) -> None:
 
 
 def step_row(step: Step, row: int) -> str:
-    """One row of a step as text, such as ``0->1:+3``."""
+    """Return one row of a step as text, such as ``0->1:+3``."""
     one = Step(step.src[row], step.dst[row], step.chunk[row], step.count[row], step.add[row])
     return repr(one)[len("Step(") : -1]
 
 
 def _counted_again(schedule: Schedule, who: int) -> Mark:
-    """Where a contribution is first added to a cell that has it already."""
+    """Find where a contribution is first added to a cell that has it already."""
     held = before(schedule)
     for t, step in enumerate(schedule.steps()):
         apply(step, held, add_counts)
@@ -215,7 +215,7 @@ def _counted_again(schedule: Schedule, who: int) -> Mark:
 
 
 def _last_write(schedule: Schedule, rank: int, chunk: int) -> Mark:
-    """The step that wrote a cell last, or the last step if none did."""
+    """Return the step that wrote a cell last, or the last step if none did."""
     last = None
     for t, step in enumerate(schedule.steps()):
         row, chunks = step.cells()

@@ -21,7 +21,7 @@ class Wire(NamedTuple):
     exact: int
 
     def nbytes(self, elements: Any) -> Any:
-        """The bytes of so many elements (a number or an array), which are whole blocks.
+        """Return the bytes of ``elements`` (a number or an array), which are whole blocks.
 
         >>> WIRES["mxint8"].nbytes(64), WIRES["bfloat16"].nbytes(3)
         (66, 6)
@@ -29,7 +29,7 @@ class Wire(NamedTuple):
         return elements * self.bits // 8 + (elements // self.block if self.block > 1 else 0)
 
     def blocks(self, elements: int) -> int:
-        """The blocks of so many elements; the last may be filled up with zeros."""
+        """Return the blocks of ``elements``, of which the last may be filled up with zeros."""
         return -(-elements // self.block)
 
 
@@ -48,7 +48,7 @@ WIRES = {
 
 
 def bytes_on_wire(elements: int, nbytes: int, algorithm: str) -> int:
-    """The encoded size of a buffer in bytes; without a wire format it is ``nbytes``.
+    """Return the encoded size of a buffer in bytes, or ``nbytes`` without a wire format.
 
     >>> bytes_on_wire(1000, 4000, "ring/mxint8"), bytes_on_wire(1000, 4000, "ring")
     (1056, 4000)
@@ -61,7 +61,7 @@ def bytes_on_wire(elements: int, nbytes: int, algorithm: str) -> int:
 
 
 def split(algorithm: str) -> tuple[str, str | None]:
-    """The algorithm's name and its wire format, None if messages have the tensor's dtype.
+    """Split a name into the algorithm's and its wire format, which is None if messages have the tensor's dtype.
 
     A suffix that names no wire format stays in the name: it may be part of a path.
 
@@ -73,7 +73,7 @@ def split(algorithm: str) -> tuple[str, str | None]:
 
 
 def current_name(algorithm: str) -> str:
-    """Return the present name of an algorithm, with its wire format; any other text is returned as it is.
+    """Return the present name of an algorithm, with its wire format. Any other text is returned as it is.
 
     >>> current_name("parameter_server/mxint8"), current_name("ring"), current_name("my/file.py:root")
     ('two_shot/mxint8', 'ring', 'my/file.py:root')

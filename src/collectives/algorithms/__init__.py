@@ -73,12 +73,12 @@ class Algorithm:
     splits: bool = False  # an all-to-all in which each piece goes straight to its receiver, and may have any size
 
     def __call__(self, p: int, *arguments: object, **options: object) -> Schedule:
-        """The schedule for ``p`` ranks."""
+        """Return the schedule for ``p`` ranks."""
         return self.make(p, *arguments, **options)
 
     @cached_property
     def is_executable(self) -> bool:
-        """Whether ranks alone perform it: no back end commands a switch that adds, so "auto" leaves it out.
+        """Tell if ranks alone perform it. No back end commands a switch that adds, so "auto" leaves others out.
 
         >>> ALGORITHMS["all_reduce", "ring"].is_executable, ALGORITHMS["all_reduce", "in_network"].is_executable
         (True, False)
@@ -86,7 +86,7 @@ class Algorithm:
         return not self.make(2).switches
 
     def split(self, p: int, g: int | None) -> tuple[Cost, Cost]:
-        """Return what of ``cost`` stays inside nodes of g ranks, and what leaves them; ValueError without such forms.
+        """Return the parts of ``cost`` inside and outside nodes of g ranks. Raises ValueError without such forms.
 
         >>> ALGORITHMS["all_reduce", "hierarchical_ring"].split(16, 8)
         (Cost(steps=14, sent=1.75, added=0.875), Cost(steps=2, sent=0.125, added=0.0625))
@@ -97,7 +97,7 @@ class Algorithm:
         return within, Cost(*(all_ - part for all_, part in zip(whole, within, strict=True)))
 
     def on_nodes(self, p: int, g: int | None, n: float, inside: Links, outside: Links) -> float:
-        """Return the seconds of n bytes by ``cost`` and ``inside`` on nodes of g ranks; links: (alpha, beta, gamma).
+        """Return the seconds of n bytes on nodes of g ranks. Links are (alpha, beta, gamma), inside and outside.
 
         >>> ring = ALGORITHMS["all_reduce", "multi_channel_ring"]
         >>> round(ring.on_nodes(16, 8, 8e6, inside=(1e-6, 1e-11, 0), outside=(5e-6, 1e-9, 0)), 5)
@@ -238,7 +238,7 @@ PIPELINES = {names: each.pipeline for names, each in ALGORITHMS.items() if each.
 
 
 def build(collective: str, algorithm: str, p: int, **options: int | str | None) -> Schedule:
-    """Return the schedule of a named algorithm; of the options (``root``, ``segments``, …) it gets those that it takes.
+    """Return the schedule of a named algorithm, built with those ``options`` (``root``, ``segments``, …) that it takes.
 
     ``algorithm`` may also be one of your own, as ``file.py:function`` or ``file.xml`` (`own`), or trees packed into the
     links of a machine, as ``packed_trees@dgx1`` (`collectives.topology.trees`). A wire format may follow each of them,
@@ -263,7 +263,7 @@ def build(collective: str, algorithm: str, p: int, **options: int | str | None) 
 
 
 def takes(collective: str, algorithm: str, option: str) -> bool:
-    """Whether an algorithm has an option such as ``root`` or ``segments``; ValueError for an unknown name.
+    """Tell if an algorithm takes an option such as ``root`` or ``segments``. Raises ValueError for an unknown name.
 
     >>> takes("all_reduce", "two_tree", "segments"), takes("all_reduce", "ring", "root")
     (True, False)
@@ -272,18 +272,18 @@ def takes(collective: str, algorithm: str, option: str) -> bool:
 
 
 def is_own(algorithm: str) -> bool:
-    """Whether this names a schedule of your own, as ``file.py:function`` or ``file.xml``, and none of ours."""
+    """Return True if this names a schedule of the user's own: ``file.py:function`` or ``file.xml``."""
     name = split(algorithm)[0]
     return ".py:" in name or name.endswith(".py") or is_program(name)
 
 
 def is_for_links(algorithm: str) -> bool:
-    """Whether this names packed trees for the links of a machine: ``packed_trees@dgx1`` (`topology.trees`)."""
+    """Return True if this names trees packed into a machine's links: ``packed_trees@dgx1`` (`topology.trees`)."""
     return split(algorithm)[0].startswith(f"{PACKED}@")
 
 
 def machine_of(algorithm: str) -> str:
-    """The machine that packed trees are named for.
+    """Return the name of the machine that packed trees are named for.
 
     >>> machine_of("packed_trees@dgx1")
     'dgx1'
@@ -316,12 +316,12 @@ def _need_at_most(what: str, got: int, most: int) -> None:
 
 
 def _is_in_pairs(make: Callable[..., Schedule]) -> bool:
-    """Whether steps have as many rows as there are pairs of ranks, and not as there are ranks: for 8 ranks it shows."""
+    """Return True if a step has a row for each pair of ranks and not for each rank, as 8 ranks show."""
     return any(len(step) > 3 * 8 for step in make(8).steps())
 
 
 def executable() -> list[tuple[str, str]]:
-    """The algorithms that ranks alone perform: those whose schedules have no switches, as (collective, name)."""
+    """Return the algorithms that ranks alone perform, without switches, as (collective, name)."""
     return [names for names, each in ALGORITHMS.items() if each.is_executable]
 
 
@@ -338,7 +338,7 @@ def candidates(collective: str, splits: bool = False) -> list[str]:
 
 
 def names(collective: str, among: Collection[tuple[str, str]] = ALGORITHMS) -> list[str]:
-    """The algorithms of one collective: all, or those ``among`` some, such as `executable`.
+    """Return the names of a collective's algorithms: all, or those ``among`` some, such as `executable`.
 
     >>> names("broadcast")[:2]
     ['flat', 'binomial']
@@ -355,7 +355,7 @@ def _known(collective: str) -> str:
 
 
 def variants(collective: str, algorithm: str, p: int) -> Iterator[Schedule]:
-    """The schedules of one algorithm that stand for all of it on p ranks.
+    """Yield the schedules of one algorithm on p ranks that stand for all of its options.
 
     Every root up to p = 16 and three beyond; one segment and three; every size of node; messages of all parts,
     one and two; as many channels as a node has ranks, and two; both second trees where there are two.

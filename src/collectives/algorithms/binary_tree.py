@@ -67,7 +67,7 @@ def turned(first: Ints, how: str) -> Ints:
 
 
 def edge_colours(parents: Ints, ranks_per_node: int = 1) -> Ints:
-    """Colour the edges of all trees 0 or 1, so that no rank sends twice, and none receives twice, in one colour.
+    """Colour the edges of all trees 0 or 1, so that no rank sends twice or receives twice in one colour.
 
     ``parents`` has one row per tree, and so has the answer: ``colour[i, r]`` belongs to the edge from ``parents[i,
     r]`` to r (0 at a root, which has none). Edges inside a node and outside use different links and do not conflict.
@@ -160,7 +160,7 @@ def exchanges(parent: Ints) -> tuple[Ints, Ints, int]:
 
 
 def depths(parent: Ints) -> Ints:
-    """Return the number of links from every rank to the root; -1 for ranks that do not reach it.
+    """Return the number of links from every rank to the root, or -1 for a rank that does not reach it.
 
     >>> depths(np.array([-1, 0, 1, 4, 3])).tolist()
     [0, 1, 2, -1, -1]

@@ -12,7 +12,7 @@ from collectives.schedule import Schedule, Step, reverse, then
 
 
 def all_gather(p: int) -> Schedule:
-    """At step t, rank r sends the first 2**t parts it has, counted from its own, to rank r - 2**t.
+    """Gather by doubling: at step t rank r sends the first 2**t parts it has, from its own on, to rank r - 2**t.
 
     Steps: ceil(log2 p) for any p. Bytes each rank sends: (p-1)/p n, the least there is. Messages: one a step.
 
@@ -36,7 +36,7 @@ def all_gather(p: int) -> Schedule:
 
 
 def reduce_scatter(p: int) -> Schedule:
-    """Sums of ever fewer parts travel ever shorter ways, …, 4, 2, 1 ranks on: the all-gather in reverse, adding.
+    """Reduce and scatter by halving: sums of ever fewer parts travel …, 4, 2, 1 ranks on, the all-gather in reverse.
 
     Steps: ceil(log2 p) for any p. Bytes each rank sends, and adds: (p-1)/p n, the least there is. No rank folds
     and waits, so every port works in every step (Träff 2024, with distances of his own).
@@ -61,7 +61,7 @@ def all_reduce(p: int) -> Schedule:
 
 
 def all_to_all(p: int) -> Schedule:
-    """A part for the rank i further on travels by the binary digits of i: at step t, 2**t ranks if that digit is 1.
+    """Send a part to the rank i further on by the binary digits of i: at step t, 2**t ranks on if that digit is 1.
 
     Steps: ceil(log2 p) for any p. Bytes each rank sends: about n/2 a step, so up to n/2 ceil(log2 p): more than the
     pairwise (p-1)/p n, in far fewer messages.

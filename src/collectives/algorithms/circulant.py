@@ -14,7 +14,7 @@ from collectives.schedule import Ints, Schedule, Step, column, reverse
 
 
 def broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
-    """A rank that is ``distances[k]`` further on receives from you in round k, and each segment exactly once.
+    """Send each segment exactly once to every rank: in round k each rank sends to the one ``distances[k]`` further on.
 
     Steps: s-1 + ceil(log2 p) for s segments, the least there is (Bar-Noy and Kipnis 1994): in each step one segment
     leaves the root, and the last one needs ceil(log2 p). Bytes a rank receives: n; a rank other than the root sends
@@ -39,7 +39,7 @@ def broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
 
 
 def reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
-    """A segment's sum is complete at the root in each round: the broadcast in reverse, with its cost.
+    """Complete one segment's sum at the root in each round: the broadcast in reverse, with its cost.
 
     >>> reduce(5, segments=3).nsteps
     5

@@ -14,7 +14,7 @@ from collectives.schedule import Ints, Schedule, Step, column, reverse, then
 
 
 def broadcast(p: int, root: int = 0) -> Schedule:
-    """The root sends the whole buffer to every other rank.
+    """Send the whole buffer from the root to every other rank.
 
     Steps: 1 (p > 1). Messages: p-1, all of them the root's. Bytes the root sends: (p-1) n.
 
@@ -25,7 +25,7 @@ def broadcast(p: int, root: int = 0) -> Schedule:
 
 
 def reduce(p: int, root: int = 0) -> Schedule:
-    """Every rank sends its whole buffer to the root, which adds them up: the flat broadcast in reverse.
+    """Send every rank's whole buffer to the root, which adds them up: the flat broadcast in reverse.
 
     Steps: 1 (p > 1). Messages: p-1, all into the root. Bytes the root receives: (p-1) n.
 
@@ -36,7 +36,7 @@ def reduce(p: int, root: int = 0) -> Schedule:
 
 
 def scatter(p: int, root: int = 0) -> Schedule:
-    """The root sends every other rank its part.
+    """Send every other rank its part from the root.
 
     Steps: 1 (p > 1). Messages: p-1. Bytes the root sends: (p-1)/p n, the least there is.
 
@@ -48,7 +48,7 @@ def scatter(p: int, root: int = 0) -> Schedule:
 
 
 def gather(p: int, root: int = 0) -> Schedule:
-    """Every rank sends its part to the root: the flat scatter in reverse, replacing.
+    """Send every rank's part to the root: the flat scatter in reverse, replacing.
 
     >>> list(gather(3).steps())
     [Step(1->0:=1, 2->0:=2)]
@@ -57,7 +57,7 @@ def gather(p: int, root: int = 0) -> Schedule:
 
 
 def all_gather(p: int) -> Schedule:
-    """Every rank sends its part to every other.
+    """Send every rank's part to every other rank.
 
     Steps: 1 (p > 1). Messages: p (p-1). Bytes each rank sends: (p-1)/p n.
 
@@ -69,7 +69,7 @@ def all_gather(p: int) -> Schedule:
 
 
 def pairwise_reduce_scatter(p: int) -> Schedule:
-    """At step t rank r sends its contribution to one part to the part's rank, to be added.
+    """Send one contribution in each step: at step t rank r sends it to the rank of that part, which adds it.
 
     An all-gather in reverse, in which each rank sends its part to the rank t+1 further on.
 
@@ -84,7 +84,7 @@ def pairwise_reduce_scatter(p: int) -> Schedule:
 
 
 def all_to_all(p: int) -> Schedule:
-    """Every rank sends every other its part, all at once.
+    """Send every rank its part from every other, all at once.
 
     Steps: 1 (p > 1). Messages: p (p-1). Bytes each rank sends: (p-1)/p n, where n is what one rank holds.
 
@@ -96,7 +96,7 @@ def all_to_all(p: int) -> Schedule:
 
 
 def pairwise_all_to_all(p: int) -> Schedule:
-    """At step t rank r sends rank r+t+1 its part.
+    """Send one part in each step: at step t rank r sends rank r+t+1 its part.
 
     Steps: p-1. Messages each rank sends: p-1. Bytes each rank sends: (p-1)/p n.
 
@@ -113,7 +113,7 @@ def pairwise_all_to_all(p: int) -> Schedule:
 
 
 def one_shot(p: int) -> Schedule:
-    """Every rank sends its whole buffer to every other, and adds up what it receives, in rank order.
+    """Send every rank's whole buffer to every other rank, which adds up what it receives in rank order.
 
     Steps: 1 (p > 1). Messages: p (p-1). Bytes in all: p (p-1) n, each rank sending (p-1) n.
 
@@ -125,7 +125,7 @@ def one_shot(p: int) -> Schedule:
 
 
 def reduce_broadcast(p: int, root: int = 0) -> Schedule:
-    """Every rank sends to the root, which adds up and sends the sum back: a flat reduce, then a flat broadcast.
+    """Reduce to the root, then broadcast from it, each in one step.
 
     Steps: 2 (p > 1). Messages: 2 (p-1). Bytes in all: 2 (p-1) n, every one of them through the root's port.
 
@@ -136,7 +136,7 @@ def reduce_broadcast(p: int, root: int = 0) -> Schedule:
 
 
 def two_shot(p: int) -> Schedule:
-    """Every rank is the master of its own part: all send it theirs, it adds up, and sends the sum back to all.
+    """Reduce and scatter in one step, then gather in one: every rank adds up its own part and sends the sum to all.
 
     Steps: 2 (p > 1). Messages each rank sends: 2 (p-1), all into different ports. Bytes each rank sends: 2 (p-1)/p n.
 
@@ -147,7 +147,7 @@ def two_shot(p: int) -> Schedule:
 
 
 def _at_once(collective: str, p: int, k: int, step: Step, root: int | None = None) -> Schedule:
-    """Return one step, which breaks the rule of one message a port; a single rank has nothing to do."""
+    """Return a schedule of one step, which breaks the rule of one message a port. A single rank has nothing to do."""
     return Schedule(collective, p, k, min(1, p - 1), lambda _: step, root, one_port=False)
 
 

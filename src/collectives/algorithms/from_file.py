@@ -23,7 +23,7 @@ LONGEST_REASON = 300
 
 
 def own(name: str) -> Callable[..., Schedule]:
-    """A function of your own, named ``file.py:function``; or one that returns the program ``file.xml`` as a schedule.
+    """Return a function of the user's own, named ``file.py:function``, or one that returns ``file.xml`` as a schedule.
 
     The schedule is checked when it is made, and each step when it is asked for. Raises ValueError if there is not such
     a function. Raises ScheduleError, which names the function and the step, if your code raises, exits, or returns
@@ -80,7 +80,7 @@ def _program(name: str) -> Callable[..., Schedule]:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, changed: int | None) -> Schedule:
-    """The program in a file, read anew if the file has changed."""
+    """Return the program in a file, read again if the file has changed."""
     del changed
     try:
         return schedule(msccl.read(path))
@@ -90,7 +90,7 @@ def _read(path: Path, changed: int | None) -> Schedule:
 
 @contextmanager
 def _blamed(name: str, when: str) -> Iterator[None]:
-    """Whatever the code inside raises becomes a ScheduleError that names the function, and the line if it has one."""
+    """Raise a ScheduleError, with the function's name and line if it has one, for any error of the code inside."""
     try:
         yield
     except KeyboardInterrupt as ended:  # also when its time is up
@@ -107,7 +107,7 @@ def _blamed(name: str, when: str) -> Iterator[None]:
 
 
 def _checked(name: str, schedule: Schedule) -> Schedule:
-    """The schedule with its steps checked as they are made; raises TypeError or ValueError for what is none."""
+    """Return the schedule with its steps checked as they are made. Raises TypeError or ValueError for anything else."""
     if not isinstance(schedule, Schedule):
         raise TypeError(f"it returned {type(schedule).__name__}, expected a collectives.Schedule")
     if schedule.k > MAX_CHUNKS:

@@ -15,7 +15,7 @@ from collectives.schedule import Ints, Schedule, Step, on, reverse, then
 
 
 def recursive_doubling(p: int) -> Schedule:
-    """In each step everyone swaps sums with a partner twice as far away as before, whole buffers.
+    """Swap whole sums in pairs: in each step the partner is twice as far away as before.
 
     Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: n a step, so log2(p) n (one n
     more where a rank has a folded partner). The fewest steps there are, and the choice for small buffers
@@ -34,7 +34,7 @@ def recursive_doubling(p: int) -> Schedule:
 
 
 def all_gather(p: int) -> Schedule:
-    """What a rank has doubles in each step: partners swap all the parts they have so far.
+    """Gather all parts by doubling: in each step partners swap all the parts they have so far.
 
     Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
     Otherwise a rank with a folded partner sends up to (p-1)/p n more.
@@ -48,7 +48,7 @@ def all_gather(p: int) -> Schedule:
     rank, distances = np.arange(core), core.bit_length() - 1
 
     def double(t: int) -> Step:
-        """Each rank has the parts of its block of 2**t ranks, and of the ranks folded into those."""
+        """Return step t, before which a rank has the parts of its block of 2**t ranks, and of those folded into it."""
         block = rank >> t << t
         folded = np.clip(p - core - block, 0, 1 << t)
         with_folded = folded > 0
@@ -69,7 +69,7 @@ def all_gather(p: int) -> Schedule:
 
 
 def reduce_scatter(p: int) -> Schedule:
-    """What a rank is responsible for halves in each step: the all-gather by doubling in reverse, at its cost.
+    """Reduce and scatter by halving: a rank's share halves in each step, the all-gather in reverse, at its cost.
 
     Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: (p-1)/p n for a power of two.
 
@@ -98,7 +98,7 @@ def halving_doubling(p: int) -> Schedule:
 
 
 def _reversed_bits(p: int) -> Ints:
-    """Reverse the bits of each rank's number, which exchanges near and far; p is a power of two.
+    """Reverse the bits of each rank's number, which exchanges near and far, for a power of two.
 
     >>> _reversed_bits(8).tolist()
     [0, 4, 2, 6, 1, 5, 3, 7]
@@ -110,7 +110,7 @@ def _reversed_bits(p: int) -> Ints:
 
 
 def fold(inner: Schedule, p: int) -> Schedule:
-    """An all-reduce for the first ranks made one for all ``p``: rank core+i hands its data to rank i and waits."""
+    """Extend an all-reduce of the first ranks to all ``p``: rank core+i hands its data to rank i and waits."""
     core, k = inner.p, inner.k
     inner = on(inner, p, k, np.arange(core), np.arange(k))
     if core == p:

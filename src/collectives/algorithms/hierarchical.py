@@ -21,7 +21,7 @@ from collectives.schedule import Ints, Schedule, on, parts, then
 
 
 def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
-    """Rings in two dimensions: in each node, and between the nodes.
+    """Run rings in two dimensions: in each node, and between the nodes.
 
     With g ranks on each of N nodes, ranks of the same place i on their nodes form
     ring i, which all-reduces the i-th part of the buffer. Steps: 2 (g-1) inside and
@@ -47,7 +47,7 @@ def hierarchical_ring(p: int, ranks_per_node: int | None = None) -> Schedule:
 
 
 def hierarchical_tree(p: int, ranks_per_node: int | None = None, segments: int = 1) -> Schedule:
-    """Two trees between the nodes, and inside each node a chain below its first rank: NCCL's shape since 2.4.
+    """Run two trees between the nodes, and in each node a chain below its first rank: NCCL's shape since 2.4.
 
     The two-tree algorithm on other trees: the nodes' first ranks form the two trees, and every other rank hangs below
     the one before it. Links inside and outside are coloured apart, because both may work at once.
@@ -89,7 +89,7 @@ def on_channels(one: Schedule, g: int, channels: int | None = None, root: int | 
 
 
 def multi_channel_ring(p: int, ranks_per_node: int | None = None, channels: int | None = None) -> Schedule:
-    """As many rings at once as there are channels, each for its part of the buffer: NCCL's rings.
+    """Run one ring for each channel at once, each for its part of the buffer: NCCL's rings.
 
     Ring j visits the nodes in order, and in each node the ranks from place j on. So every ring enters and leaves a node
     by other ranks. A single ring leaves by the node's last rank, and the network ports of all others are idle; with
@@ -134,7 +134,7 @@ def multi_channel_reduce_scatter(p: int, ranks_per_node: int | None = None, chan
 def multi_channel_tree(
     p: int, ranks_per_node: int | None = None, segments: int = 1, channels: int | None = None
 ) -> Schedule:
-    """All-reduce through two trees for each channel between the nodes: NCCL's trees, a pair for each port.
+    """Run two trees between the nodes for each channel: NCCL's trees, a pair for each port.
 
     Channel j is `hierarchical_tree` with the chains of each node moved on by j. So every network port carries one pair
     of trees, where a single pair leaves all ports but one idle. NCCL also hangs the second child of a node below
@@ -164,7 +164,7 @@ def multi_channel_chain(
 
 
 def _with_chains(parent: Ints, g: int) -> Ints:
-    """Turn a tree of nodes into a tree of ranks: node i's first rank is i * g, the others follow in a chain."""
+    """Turn a tree of nodes into one of ranks: node i's first rank is i * g, and the others follow it in a chain."""
     rank = np.arange(len(parent) * g)
     above = np.repeat(np.where(parent == NO_PARENT, NO_PARENT, parent * g), g)
     return np.where(rank % g == 0, above, rank - 1)

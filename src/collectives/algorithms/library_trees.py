@@ -57,7 +57,7 @@ def interior_in_both(parents: Ints) -> Ints:
 
 
 def all_reduce_on(parents: Ints, segments: int = 1) -> Schedule:
-    """All-reduce with a half of the buffer through each of two trees, one after the other, to count what ranks send.
+    """Send one half of the buffer through each of two trees, one after the other, to count what ranks send.
 
     The order makes it slow. It also makes it a schedule for trees in which one rank has four children.
 

@@ -16,7 +16,7 @@ from collectives.schedule import Ints, Schedule, Step, reverse
 
 
 def all_gather(p: int, aggregate: int | None = None) -> Schedule:
-    """Every part goes first to the rank half of the ranks on, last to the next rank: few parts far, many parts near.
+    """Send every part first to the rank half of the ranks on, last to the next rank: few parts far, many parts near.
 
     A message has at most ``aggregate`` parts, rounded down to a power of two; left out: all that it can have. Every
     tree is cut into that number of subtrees. A part goes down all of these at the same time, each depth first.
@@ -45,7 +45,7 @@ def all_gather(p: int, aggregate: int | None = None) -> Schedule:
 
 
 def reduce_scatter(p: int, aggregate: int | None = None) -> Schedule:
-    """The sum of a part flows up the tree of its owner: the all-gather in reverse, with its cost.
+    """Reduce each part up the tree of its owner: the all-gather in reverse, with its cost.
 
     At most as many sums wait for more summands as parts wait in the all-gather.
 

@@ -14,7 +14,7 @@ from collectives.schedule import Schedule, Step, beside, column, on, parallel, r
 
 
 def all_gather(p: int) -> Schedule:
-    """Each rank's part travels once round the ring: at step t, rank r passes on the part of rank r-t.
+    """Pass each rank's part once round the ring: at step t, rank r passes on the part of rank r-t.
 
     Steps: p-1. Bytes each rank sends: (p-1)/p n, the least there is. Messages each rank sends: p-1.
 
@@ -25,7 +25,7 @@ def all_gather(p: int) -> Schedule:
 
 
 def reduce_scatter(p: int) -> Schedule:
-    """A sum grows while it travels round the ring, and ends at its owner: at step t, rank r sends chunk r-t-1.
+    """Add up each chunk round the ring until it reaches its owner: at step t, rank r sends chunk r-t-1.
 
     It is the reverse of an all-gather in the other direction, so both halves of an all-reduce use the ring in
     the same direction. Rank r ends with chunk r, as in MPI and torch.distributed.
@@ -39,7 +39,7 @@ def reduce_scatter(p: int) -> Schedule:
 
 
 def all_reduce(p: int) -> Schedule:
-    """Reduce-scatter, then all-gather (Patarasuk and Yuan 2009; for training, Gibiansky 2017).
+    """Reduce and scatter, then gather (Patarasuk and Yuan 2009; for training, Gibiansky 2017).
 
     Steps: 2 (p-1). Bytes each rank sends: 2 (p-1)/p n, the least there is. Messages each rank sends: 2 (p-1), which is
     why a ring is slow for small buffers on many ranks.
@@ -51,7 +51,7 @@ def all_reduce(p: int) -> Schedule:
 
 
 def segmented_ring(p: int, segments: int = 2) -> Schedule:
-    """The ring all-reduce with each chunk cut into segments: while one is on its way, another is sent.
+    """Run the ring all-reduce with each chunk cut into segments: while one is in flight, another is sent.
 
     With one segment it is the plain ring, which waits a latency in each of its steps. Two hide a latency that is no
     longer than a segment takes to send; where latencies are longer than that, fewer and larger messages serve better.
@@ -83,7 +83,7 @@ def bidirectional_all_gather(p: int) -> Schedule:
 
 
 def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Schedule:
-    """All-reduce round a ring of all ranks but a slow one, which sends its buffer once and receives the sum once.
+    """Run a ring of all ranks but a slow one, which sends its buffer once and receives the sum once.
 
     In a ring each rank sends almost twice the buffer, so one port of half the rate doubles the time. Here the slow rank
     (the last one unless told) gives each of its parts to the rank that adds it first, the others pass sums round their
@@ -103,7 +103,7 @@ def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Sche
     phases = max(2 * q - 1, 2 * min(q, 1))
 
     def phase(f: int) -> Step:
-        """Return what one segment does: sums begin at the slow rank; finished, they go to it and round the ring."""
+        """Return the steps of one segment, whose sum begins at the slow rank, then goes to it and round the ring."""
         if f < q:
             return Step((part + f) % q if f else last, (part + f + 1) % q, part, add=True)
         on_way = Step(part, (part + 1) % q, (part - (f - q)) % q) if q > 1 else Step([], [], [])
@@ -123,7 +123,7 @@ def around_slow_rank(p: int, slow: int | None = None, segments: int = 1) -> Sche
 
 
 def _pass_on(p: int, direction: int, segments: int = 1) -> Schedule:
-    """All-gather round the ring, to the next rank (1) or to the one before (-1), segment by segment."""
+    """Gather round the ring, to the next rank (1) or to the one before (-1), segment by segment."""
     rank = column(np.arange(p))
     to = column((rank + direction) % p)
     twice = np.concatenate([rank, rank])  # a piece of it is every rank's chunk at step t: (rank - direction * t) % p

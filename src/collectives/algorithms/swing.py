@@ -42,7 +42,7 @@ def partner(rank: Ints, t: int, p: int) -> Ints:
 
 
 def all_gather(p: int) -> Schedule:
-    """Partners swap the parts that the other lacks, far partners first: the second half of `all_reduce`, for even p.
+    """Swap the parts that the other partner lacks, far partners first: the second half of `all_reduce`, for an even p.
 
     Steps: ceil(log2 p). Bytes each rank sends: (p-1)/p n, the least there is, because no part comes twice. Every turn
     of the ring by two ranks maps the schedule to itself, and so does its mirror image: all ranks send equally much.
@@ -77,7 +77,7 @@ def _runs(cells: Bools) -> tuple[Ints, Ints, Ints]:
 
 
 def all_reduce(p: int) -> Schedule:
-    """Swing, bandwidth-optimal: reduce-scatter from the nearest partner to the farthest, then all-gather back.
+    """Reduce and scatter from the nearest partner to the farthest, then gather back: Swing, bandwidth-optimal.
 
     Steps: 2 ceil(log2 p) for even p. Bytes a rank sends: 2 (p-1)/p n, as halving-doubling, but n/2 goes to a neighbour
     and only n/p to the farthest partner. For odd p the last rank folds into the others: two more steps of n bytes (De
@@ -91,7 +91,7 @@ def all_reduce(p: int) -> Schedule:
 
 
 def doubling(p: int) -> Schedule:
-    """Swing, latency-optimal: recursive doubling with these partners, whole buffers. Bine's butterfly is the same.
+    """Swap whole buffers with these partners: Swing, latency-optimal. Bine's butterfly is the same.
 
     Steps: log2 p for a power of two, otherwise floor(log2 p) + 2. Bytes each rank sends: n a step, as recursive
     doubling (De Sensi et al. 2024, section 3.1). From 8 ranks on each rank adds in an order of its own, because the

@@ -15,7 +15,7 @@ from collectives.schedule import Ints, Schedule, Step, on, parallel, reverse, th
 
 
 def binomial_broadcast(p: int, root: int = 0) -> Schedule:
-    """Every rank that has the buffer sends it on: 1, 2, 4, … ranks have it.
+    """Send the buffer from every rank that has it to one that lacks it: 1, 2, 4, … ranks have it.
 
     Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: ceil(log2 p) n.
 
@@ -31,7 +31,7 @@ def binomial_broadcast(p: int, root: int = 0) -> Schedule:
 
 
 def binomial_reduce(p: int, root: int = 0) -> Schedule:
-    """Sums flow down the same tree to the root: the binomial broadcast in reverse, with the same cost.
+    """Reduce along the same tree to the root: the binomial broadcast in reverse, with the same cost.
 
     >>> list(binomial_reduce(4).steps())
     [Step(2->0:+0, 3->1:+0), Step(1->0:+0)]
@@ -40,7 +40,7 @@ def binomial_reduce(p: int, root: int = 0) -> Schedule:
 
 
 def binomial_scatter(p: int, root: int = 0) -> Schedule:
-    """Each rank that has the parts of several ranks sends the upper half of them to the first of those ranks.
+    """Send the upper half of a rank's parts to the first of their ranks, until each has its own.
 
     Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: (p-1)/p n. Fewest steps and fewest bytes at once.
 
@@ -59,7 +59,7 @@ def binomial_scatter(p: int, root: int = 0) -> Schedule:
 
 
 def binomial_gather(p: int, root: int = 0) -> Schedule:
-    """Parts are collected by pairs, fours, …: the binomial scatter in reverse, replacing.
+    """Gather parts by pairs, fours, …: the binomial scatter in reverse, replacing.
 
     >>> list(binomial_gather(4).steps())
     [Step(1->0:=1, 3->2:=3), Step(2->0:=2-3)]
@@ -90,7 +90,7 @@ def rabenseifner_reduce(p: int, root: int = 0) -> Schedule:
 
 
 def chain_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
-    """Each rank passes every segment on to the next: p-1 hops, but one segment close behind the other.
+    """Pass every segment on from rank to rank: p-1 hops, but one segment close behind the other.
 
     Steps: p-1 + s-1 for s segments. Bytes each rank but the last sends: n. For a long buffer in many segments the
     time is n beta and little more.
@@ -104,7 +104,7 @@ def chain_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
 
 
 def chain_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
-    """Sums travel along the chain to the root: the chain broadcast in reverse.
+    """Reduce along the chain to the root: the chain broadcast in reverse.
 
     >>> list(chain_reduce(3).steps())
     [Step(2->1:+0), Step(1->0:+0)]
@@ -113,7 +113,7 @@ def chain_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
 
 
 def two_tree_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
-    """The root feeds both roots of a double tree on the other p-1 ranks, a half of the buffer each.
+    """Feed both roots of a double tree on the other p-1 ranks from the root, each with half of the buffer.
 
     The second tree is the mirror image for odd p, because p-1 is even then, and shifted for even p.
 
@@ -131,7 +131,7 @@ def two_tree_broadcast(p: int, root: int = 0, segments: int = 1) -> Schedule:
 
 
 def two_tree_reduce(p: int, root: int = 0, segments: int = 1) -> Schedule:
-    """Both trees bring their half to the root: the two-tree broadcast in reverse.
+    """Reduce through both trees to the root: the two-tree broadcast in reverse.
 
     >>> two_tree_reduce(9, segments=4).nsteps
     13
@@ -152,7 +152,7 @@ def all_reduce(p: int, segments: int = 1) -> Schedule:
 
 
 def all_reduce_through(parent: Ints, segments: int = 1) -> Schedule:
-    """The same through any binary tree, the parents of which are given.
+    """Run the same all-reduce through any binary tree, given by its parents.
 
     >>> all_reduce_through(np.array([-1, 0, 0])).nsteps
     4
@@ -162,7 +162,7 @@ def all_reduce_through(parent: Ints, segments: int = 1) -> Schedule:
 
 
 def overlapped(p: int, segments: int = 1) -> Schedule:
-    """The same tree, but every segment goes down as soon as the root has it, while later ones still go up.
+    """Run the same tree, but send every segment down as soon as the root has it, while later ones still go up.
 
     Both ends of an edge send to each other in the same steps (`exchanges`). A rank has three neighbours at most, so
     that a segment follows three steps after the one before it, and not four, two up and two down.
@@ -181,7 +181,7 @@ def overlapped(p: int, segments: int = 1) -> Schedule:
 
 
 def two_tree(p: int, segments: int = 1, second: str | None = None) -> Schedule:
-    """Each half of the buffer through its own tree, both at once: reduce to the two roots, then broadcast from them.
+    """Run each half of the buffer through its own tree at once: reduce to the two roots, then broadcast from them.
 
     The first tree is NCCL's (`binary_tree`), with rank 0 at its root; the second is its mirror image ("mirror", the
     default for even p) or shifted by one rank ("shift", for odd p). The edges of both trees are coloured 0 and 1 so
@@ -202,13 +202,13 @@ def both_trees(p: int, second: str | None = None) -> Ints:
 
 
 def double(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedule:
-    """All-reduce through two trees, half of the buffer each: reduce to their roots, then broadcast from them."""
+    """Run two trees, each with half of the buffer: reduce to their roots, then broadcast from them."""
     down = double_down(parents, segments, ranks_per_node)
     return then(reverse(down, "two reduces", add=True), down, "all_reduce")
 
 
 def double_down(parents: Ints, segments: int, ranks_per_node: int = 1) -> Schedule:
-    """Two broadcasts in parallel, the first half of the chunks down one tree, the second down the other."""
+    """Broadcast the first half of the chunks down one tree, and at the same time the second half down the other."""
     p, every, colours = parents.shape[1], np.arange(segments), edge_colours(parents, ranks_per_node)
     one, other = (
         on(

@@ -60,7 +60,7 @@ class Explorer:
         )
 
     def sentence(self) -> str:
-        """The time of every algorithm at these values, the shortest first.
+        """Return a sentence with the time of every algorithm at these values, the shortest first.
 
         >>> explorer(p=8, n=8).sentence().partition("; ")[0]
         'All-reduce of 8 B on 8 ranks, 5 µs and 25GB/s, by formula: recursive doubling 15 µs'
@@ -71,7 +71,7 @@ class Explorer:
         return f"All-reduce of {format_bytes(self.n)} on {self.p:,} ranks, {links}, by formula: {each}."
 
     def seconds(self) -> dict[str, float]:
-        """The time by each closed form that applies: what the page must agree with."""
+        """Return the seconds by each closed form that applies, which the page must agree with."""
         links = self.alpha, 1 / self.rate, 1 / self.adding if self.adding else 0.0
         found = {}
         for name, known in explored().items():
@@ -95,7 +95,7 @@ def explorer(
     adding: float | None = None,
     ranks_per_node: int = 1,
 ) -> Explorer:
-    """The explorer for a chapter's code cell: the time of each all-reduce over the size of the buffer, with sliders.
+    """Return the explorer for a chapter's code cell: the time of each all-reduce over the buffer's size, with sliders.
 
     ``alpha`` and ``rate`` are those of the slowest link, ``adding`` the bytes that a rank adds in a second; None adds
     in no time. Values that the sliders lack are added to them. Raises ValueError outside their ranges.
@@ -109,7 +109,7 @@ def explorer(
 
 
 def explored() -> dict[str, Algorithm]:
-    """The all-reduces of the table that ranks perform alone, and whose closed form is one in alpha, beta and gamma."""
+    """Return the all-reduces that ranks perform alone, and whose closed form is one in alpha, beta and gamma."""
     return {
         name: each
         for (of, name), each in ALGORITHMS.items()
@@ -118,7 +118,7 @@ def explored() -> dict[str, Algorithm]:
 
 
 def explorer_data(start: Explorer) -> dict[str, Any]:
-    """What the page needs, as values that JSON has.
+    """Return the page's data as values that JSON has.
 
     ===========  ====================================================================================================
     at           the values of ``start``
@@ -168,12 +168,12 @@ def _on_nodes(known: Algorithm, p: int, g: int) -> list[float] | int:
 
 
 def _are_full(p: int, g: int) -> bool:
-    """Whether p ranks fill several nodes of g."""
+    """Return True if p ranks fill several nodes of g."""
     return 1 < g < p and p % g == 0
 
 
 def _least(p: int) -> Cost:
-    """The three terms of the lower bound, each with the others left out."""
+    """Return the three terms of the lower bound, each with the others left out."""
     return Cost(
         lower_bound(COLLECTIVE, p, 0, alpha=1, beta=0),
         lower_bound(COLLECTIVE, p, 1, alpha=0, beta=1),
@@ -182,11 +182,11 @@ def _least(p: int) -> Cost:
 
 
 def _counts(cost: Cost, p: int) -> list[float]:
-    """Steps, and bytes in p-ths of the buffer: most are whole numbers, and short to write."""
+    """Return steps, and bytes in p-ths of the buffer. Most are whole numbers, and short to write."""
     return [_short(cost.steps), _short(cost.sent * p), _short(cost.added * p)]
 
 
 def _short(value: float) -> float:
-    """Without the last digits, in which sums of thirds differ from whole numbers."""
+    """Round off the last digits, in which sums of thirds differ from whole numbers."""
     rounded = float(f"{value:.13g}")
     return int(rounded) if rounded.is_integer() else rounded

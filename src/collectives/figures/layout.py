@@ -36,7 +36,7 @@ class Placement(NamedTuple):
 
 
 def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
-    """The places of a schedule's ranks, switches in the middle. What is not in the table is drawn on a ring.
+    """Return the places of a schedule's ranks, with switches in the middle. An unknown algorithm is drawn on a ring.
 
     Trees packed into a machine's links are drawn where the machine has its ranks.
 
@@ -69,7 +69,7 @@ def layout(schedule: Schedule, algorithm: str | None = None) -> Placement:
 
 
 def _places(algorithm: str, p: int) -> Points | None:
-    """Where a machine's file has the ranks, node beside node; None if it does not say."""
+    """Return the places that a machine's file gives its ranks, node by node, or None if it gives none."""
     on = machine(machine_of(algorithm))
     if on.links is None or not on.links.places:
         return None
@@ -81,7 +81,7 @@ def _places(algorithm: str, p: int) -> Points | None:
 
 
 def bend(placed: Placement, src: int, dst: int) -> float:
-    """How far the arrow between two ranks bends to its left, as a share of its length.
+    """Return the bend of an arrow between two ranks to its left, as a share of its length.
 
     From a rank to the next one on the circle it follows the circle. All others bend a little, so that two messages in
     opposite directions do not cover each other.
@@ -92,7 +92,7 @@ def bend(placed: Placement, src: int, dst: int) -> float:
 
 
 def between(placed: Placement, src: int, dst: int) -> tuple[Points, Points]:
-    """The ends of an arrow, just outside the circles of its ranks: two points in the unit square."""
+    """Return the ends of an arrow, just outside the circles of its ranks, in the unit square."""
     a, b = placed.points[src], placed.points[dst]
     gap = (b - a) * min(0.4, 1.25 * placed.radius / float(np.hypot(*(b - a))))
     return a + gap, b - gap
@@ -106,20 +106,20 @@ def _clockwise(placed: Placement, src: int, dst: int) -> bool:
 
 
 def _radius(points: Points) -> float:
-    """The largest radius that leaves room for an arrow between the two nearest ranks."""
+    """Return the largest radius that leaves room for an arrow between the two nearest ranks."""
     apart = np.hypot(*(points[:, None] - points).T)
     nearest = apart[apart > 0].min(initial=1.0)
     return round(min(0.075, 0.32 * float(nearest)), 4)
 
 
 def ring(p: int, turn: float = 0.0) -> Points:
-    """Rank 0 at the top, then clockwise."""
+    """Return points on a ring: rank 0 at the top, then clockwise."""
     angle = 2 * np.pi * (np.arange(p) + turn) / p
     return (np.stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)], axis=1)).round(9) + 0.0
 
 
 def star(places: int, hubs: list[int]) -> Points:
-    """Hubs in the middle, one there or several on a small ring, the others around."""
+    """Return points of a star: one hub in the middle or several on a small ring, and the others around."""
     points = np.full((places, 2), 0.5)
     points[~np.isin(np.arange(places), hubs)] = ring(places - len(hubs))
     if len(hubs) > 1:
@@ -128,7 +128,7 @@ def star(places: int, hubs: list[int]) -> Points:
 
 
 def parents(schedule: Schedule, first: int, last: int) -> list[int]:
-    """The tree that chunks ``first`` to ``last - 1`` take: for every rank its parent, or -1 for the root.
+    """Return every rank's parent in the tree of chunks ``first`` to ``last - 1``, and -1 for the root.
 
     >>> from collectives.algorithms import ALGORITHMS
     >>> parents(ALGORITHMS["all_reduce", "tree"](8), 0, 1)
@@ -146,7 +146,7 @@ def parents(schedule: Schedule, first: int, last: int) -> list[int]:
 
 
 def _levels(parent: list[int]) -> Points:
-    """Leaves side by side, every other rank above the middle of its children."""
+    """Return points of a tree: leaves side by side, every other rank above the middle of its children."""
     depth = depths(np.array(parent))
     children = [[c for c, up in enumerate(parent) if up == rank] for rank in range(len(parent))]
     x, leaves = np.zeros(len(parent)), iter(range(len(parent)))
@@ -163,7 +163,7 @@ def _levels(parent: list[int]) -> Points:
 
 
 def _two_trees(first: list[int], second: list[int]) -> Points:
-    """Ranks from left to right; interior ranks of the first tree above the middle, those of the second below it."""
+    """Return points from left to right: interior ranks of the first tree are above the middle, of the second below."""
     y = np.full(len(first), 0.5)
     for tree, top, towards in ((second, 1.0, -1), (first, 0.0, 1)):
         inside = sorted(set(tree) - {-1})
@@ -173,7 +173,7 @@ def _two_trees(first: list[int], second: list[int]) -> Points:
 
 
 def _nodes(nodes: int, g: int) -> tuple[Points, list[Line]]:
-    """Nodes round a ring, the ranks of each on a line to the middle; two nodes are columns instead."""
+    """Return points of nodes round a ring, their ranks on a line to the middle. Two nodes are columns instead."""
     deep = np.arange(g) * min(0.3, 0.36 / max(1, g - 1))
     if nodes > 2:
         spokes = ring(nodes)[:, None] - 0.5
@@ -186,7 +186,7 @@ def _nodes(nodes: int, g: int) -> tuple[Points, list[Line]]:
 
 
 def turns(schedule: Schedule, step: Step) -> list[int]:
-    """The turn of each message of a step, from 0: a rank sends one in a turn, and receives one.
+    """Return the turn of each message of a step, from 0. A rank sends one and receives one in a turn.
 
     All are 0 if the schedule promises that no port has a queue. A switch has a port for each rank, and so no queue.
 

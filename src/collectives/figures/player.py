@@ -30,7 +30,7 @@ SEGMENTS = 2  # what the pages show of an algorithm that pipelines
 
 
 def player_data(schedule: Schedule, algorithm: str) -> dict[str, Any]:
-    """A schedule for the player, as values that JSON has: dicts, lists, numbers, text and None.
+    """Return a schedule for the player, as values that JSON has: dicts, lists, numbers, text and None.
 
     ======================  ==========================================================================================
     version                 1; it changes when an old reader would misread the data
@@ -94,20 +94,20 @@ Run = tuple[int, int, int, int]
 
 
 def _before(schedule: Schedule) -> Iterator[Cell]:
-    """The contributor of each cell: (rank, chunk, contributor)."""
+    """Yield the contributor of each cell at the start: (rank, chunk, contributor)."""
     for rank, chunk in np.argwhere(before(schedule)[: schedule.p, :, -1] == 0).tolist():
         yield rank, chunk, rank
 
 
 def _asked(schedule: Schedule) -> Iterator[Cell]:
-    """What each cell must hold at the end: (rank, chunk, the one contributor or EVERYONE)."""
+    """Yield the contributor that each cell must hold at the end: (rank, chunk, one contributor or EVERYONE)."""
     asked = after(schedule)[:, :-1]
     for (rank, chunk), who in zip(np.argwhere(where(schedule)).tolist(), asked, strict=True):
         yield rank, chunk, EVERYONE if who.all() else int(who.argmax())
 
 
 def _runs(cells: Iterator[Cell]) -> Iterator[Run]:
-    """Consecutive chunks of one rank with the same contributor, written as one run.
+    """Yield consecutive chunks of one rank with the same contributor as one run.
 
     >>> list(_runs(iter([(0, 0, 5), (0, 1, 5), (0, 3, 5), (1, 4, 5)])))
     [(0, 0, 2, 5), (0, 3, 1, 5), (1, 4, 1, 5)]
@@ -120,7 +120,7 @@ def _runs(cells: Iterator[Cell]) -> Iterator[Run]:
 
 
 def shown(collective: str, algorithm: str, p: int) -> Schedule:
-    """The schedule that the pages show, in two segments if the algorithm pipelines. Raises ValueError like `build`.
+    """Return the schedule that pages show, in two segments if the algorithm pipelines. Raises ValueError like `build`.
 
     Packed trees have many chunks as they are, and one segment.
 
@@ -131,7 +131,7 @@ def shown(collective: str, algorithm: str, p: int) -> Schedule:
 
 
 def script(collective: str) -> str:
-    """A script that gives the page every algorithm of a collective on 2 to 16 ranks.
+    """Return a script that gives the page every algorithm of a collective on 2 to 16 ranks.
 
     It is one assignment, ``(window.schedules ??= {})["reduce"] = {"flat": {"2": …, "3": …}, …};``, with a line for each
     algorithm. Cost: fifteen schedules for each algorithm.
@@ -149,7 +149,7 @@ def _compact(value: Any) -> str:
 
 
 def write_scripts(folder: str | Path) -> list[Path]:
-    """Write ``schedules-COLLECTIVE.js`` for every collective, except what would stay the same; returns all paths."""
+    """Write ``schedules-COLLECTIVE.js`` for every collective, except unchanged ones, and return all paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written = {folder / f"schedules-{collective}.js": script(collective).encode() for collective in CONTRACTS}
@@ -176,23 +176,23 @@ class Player:
 
 
 def is_elsewhere(algorithm: str) -> bool:
-    """Whether a schedule is in none of the scripts: it is one of your own, or one for a machine's links."""
+    """Return True for a schedule in none of the scripts: one of the user's own, or one for a machine's links."""
     return is_own(algorithm) or is_for_links(algorithm)
 
 
 def _name(algorithm: str) -> str:
-    """The name without folders."""
+    """Return the name without folders."""
     return Path(algorithm).name if is_own(algorithm) else algorithm
 
 
 def _inside(data: dict[str, Any]) -> str:
-    """A schedule that is in none of the scripts, for its element."""
+    """Return the script with the data of a schedule that none of the page's scripts has."""
     text = _compact(data).replace("<", "\\u003c")
     return f'<script type="application/json">{text}</script>'
 
 
 def player(collective: str, algorithm: str, p: int, *, name: str | None = None, **options: str | int) -> Player:
-    """The player for a chapter's code cell: a schedule to play, step through and exchange for another.
+    """Return the player for a chapter's code cell: a schedule to play, step through and replace.
 
     Options: ``step`` (how many steps have been played when the page opens), ``bytes`` (the size of the buffer, 1 MiB by
     default). ``name`` is the element's id, which is part of links to a step; two players of a page that start with the

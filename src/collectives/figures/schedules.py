@@ -59,7 +59,7 @@ STYLE = """
 
 
 def symbol(rank: int, chunk: int) -> str:
-    """Rank r's own chunk c as a letter with an index, both counted from 0.
+    """Return rank r's own chunk c as a letter with an index, both counted from 0.
 
     >>> symbol(0, 0), symbol(3, 12)
     ('a₀', 'd₁₂')
@@ -68,12 +68,12 @@ def symbol(rank: int, chunk: int) -> str:
 
 
 def label(schedule: Schedule, rank: int) -> str:
-    """What a picture calls a participant: a rank by its number."""
+    """Return the name of a participant in a picture: a rank's number, or "switch"."""
     return str(rank) if rank < schedule.p else "switch"
 
 
 def walk(schedule: Schedule, columns: int = 2) -> Picture:
-    """What every rank holds at the start and after every step: a panel each, ranks top to bottom, chunks left to right.
+    """Draw the chunks of every rank at the start and after every step: a panel each, ranks top to bottom.
 
     A cell has its chunk's hue, fills while contributions arrive, and shows their ranks as letters. A frame marks what
     this step has written. For 26 ranks at most, which is one letter each. Cost: p * k * p counts for every step.
@@ -150,7 +150,7 @@ def _cell(
 
 
 def _wanted(schedule: Schedule) -> int:
-    """The number of contributions that complete a cell: p if the collective reduces, otherwise 1."""
+    """Return the number of contributions that complete a cell: p if the collective reduces, otherwise 1."""
     return int(after(schedule).sum(axis=1).max())
 
 
@@ -162,7 +162,7 @@ def _holdings(schedule: Schedule, state: Counts) -> str:
 
 
 def space_time(*schedules: Schedule) -> Picture:
-    """Messages in time: steps left to right, ranks top to bottom, an arrow for each message in its first chunk's hue.
+    """Draw messages in time: steps left to right, ranks top to bottom, an arrow in the hue of each first chunk.
 
     Solid arrows add to what the receiver has, dashed ones replace it. Messages of a step that share a port follow each
     other. Several schedules are below each other, and share the scale of time. Cost: an arrow for every message.
@@ -182,7 +182,7 @@ def space_time(*schedules: Schedule) -> Picture:
 
 
 def _timeline(axes: Axes, schedule: Schedule, queue: list[list[int]], ends: Ints, theme: Theme) -> None:
-    """Each step is as wide as its longest queue; lines part the steps if there is one."""
+    """Draw the steps, each as wide as its longest queue, with lines between them if there is one."""
     axes.hlines(range(schedule.participants), -0.3, ends[-1] + 0.3, color=theme.faint, lw=0.8, zorder=0)
     if ends[-1] > schedule.nsteps:
         axes.vlines(ends[1:-1], -0.5, schedule.participants - 0.5, color=theme.faint, lw=0.8, zorder=0)
@@ -212,7 +212,7 @@ def _arrows(axes: Axes, begin: int, step: Step, turn: list[int], colours: list[C
 
 
 def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, most: int = 18) -> Picture:
-    """Who sends which chunk to whom: a panel for each step (the first ``most``), an arrow for each message.
+    """Draw the messages of each step (the first ``most``) in a panel, as arrows from rank to rank.
 
     `layout` places the ranks by the algorithm's shape. An arrow has the hue of its chunk; it is solid if the chunk is
     added and dashed if it replaces. In steps of twelve messages or fewer the chunk's number is beside the arrow.
@@ -234,7 +234,7 @@ def steps(schedule: Schedule, algorithm: str | None = None, columns: int = 3, mo
 
 
 def _links(axes: Axes, schedule: Schedule, placed: Placement, theme: Theme) -> None:
-    """The edges of the trees as faint lines, because a single step shows only some of them."""
+    """Draw the edges of the trees as faint lines, because a single step shows only some of them."""
     if "tree" in placed.shape:
         pairs = {(min(pair), max(pair)) for step in schedule.steps() for *pair, _, _ in _messages(step)}
         for a, b in sorted(pairs):
@@ -270,7 +270,7 @@ def _curves(axes: Axes, schedule: Schedule, placed: Placement, t: int, theme: Th
 
 
 def _messages(step: Step) -> list[tuple[int, int, list[int], bool]]:
-    """The messages of a step: sender, receiver, the chunks in order, and whether the first row is added."""
+    """Return the messages of a step: sender, receiver, the chunks in order, and True if the first row is added."""
     sent, found = step.messages(), []
     for i, (src, dst) in enumerate(zip(sent.src.tolist(), sent.dst.tolist(), strict=True)):
         rows = sent.rows(i)
@@ -282,7 +282,7 @@ def _messages(step: Step) -> list[tuple[int, int, list[int], bool]]:
 
 
 def _short(chunks: list[int]) -> str:
-    """A chunk's number, a run of chunks as first-last, or the number of chunks.
+    """Return a chunk's number, a run of chunks as first-last, or the number of chunks.
 
     >>> _short([3]), _short([2, 3, 4]), _short([0, 2])
     ('3', '2-4', '×2')
@@ -292,7 +292,7 @@ def _short(chunks: list[int]) -> str:
 
 
 def _who_sends(schedule: Schedule, shown: int) -> str:
-    """The alternative text: the number of messages in each step, and the first message."""
+    """Return the alternative text: the number of messages in each step, and the first message."""
     counts = [len(schedule.step(t).messages().src) for t in range(shown)]
     part = "" if shown == schedule.nsteps else f", the first {shown} of them drawn"
     said = (
@@ -309,7 +309,7 @@ def _who_sends(schedule: Schedule, shown: int) -> str:
 
 
 def two_trees(p: int) -> Picture:
-    """Both trees of two-tree all-reduce on p ranks side by side; solid and dashed edges work in alternate steps."""
+    """Draw both trees of the two-tree all-reduce side by side. Solid and dashed edges work in alternate steps."""
     parents = np.stack([binary_tree(p), second_tree(p)])
     colours = edge_colours(parents)
     first, second = (np.unique(parent[parent != NO_PARENT]) for parent in parents)
@@ -335,7 +335,7 @@ def _listed(ranks: Ints) -> str:
 
 
 def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme: Theme) -> None:
-    """Ranks left to right by number, top to bottom by their distance from the root."""
+    """Draw ranks left to right by number, top to bottom by their distance from the root."""
     depth = depths(parent)
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:
@@ -349,7 +349,7 @@ def _tree(axes: Axes, parent: Ints, colour: Ints, inside_first: set[int], theme:
 
 
 def side_by_side(parents: Ints, title: str) -> Picture:
-    """Both trees; a rank that is interior in both is filled, the others are rings."""
+    """Draw two trees. A rank that is interior in both is filled, and the others are rings."""
     both = interior_in_both(parents).tolist()
     levels = [int(depths(parent).max()) for parent in parents]
 
@@ -364,7 +364,7 @@ def side_by_side(parents: Ints, title: str) -> Picture:
 
 
 def _labelled_tree(axes: Axes, parent: Ints, both: set[int], theme: Theme) -> None:
-    """A rank is above its subtree, level by level."""
+    """Draw each rank above its subtree, level by level."""
     depth, x = depths(parent), x_positions(parent)
     for rank, up in enumerate(parent.tolist()):
         if up != NO_PARENT:
@@ -378,7 +378,7 @@ def _labelled_tree(axes: Axes, parent: Ints, both: set[int], theme: Theme) -> No
 
 
 def x_positions(parent: Ints) -> list[float]:
-    """Where each rank is from left to right: leaves in a row, all others above the middle of their children.
+    """Return each rank's x: leaves are in a row, and all others above the middle of their children.
 
     >>> x_positions(np.array([-1, 0, 0, 1, 1]))
     [1.25, 0.5, 2.0, 0.0, 1.0]
@@ -407,7 +407,7 @@ class FilledPorts:
 
     @property
     def message(self) -> tuple[str, str]:
-        """The sentence below the drawing, without and with the second tree."""
+        """Return the sentence below the drawing, without and with the second tree."""
         slots, first, both = self.used[0].size, int(self.used[0].sum()), int(self.used.sum())
         can = f"in two steps each of {self.parents.shape[1]} ranks can send twice and receive twice"
         return (
@@ -417,7 +417,7 @@ class FilledPorts:
 
     @property
     def alt(self) -> str:
-        """The alternative text."""
+        """Return the alternative text."""
         idle = np.flatnonzero(self.used[0, 1].sum(axis=0) == 0).tolist()
         return (
             f"Two binary trees on {many(self.parents.shape[1], 'rank')} while they reduce, and the ports between them. "
@@ -438,7 +438,7 @@ class FilledPorts:
         )
 
     def _edges(self, height: int) -> Iterator[str]:
-        """The first tree from above, the second from below; solid and dashed edges take turns."""
+        """Yield the edges of the first tree from above, and of the second from below, solid and dashed in turn."""
         for tree, (parent, colour) in enumerate(zip(self.parents, self.colours, strict=True)):
             depth = depths(parent)
             at = [(_column(rank), EDGE + LEVEL * down) for rank, down in enumerate(depth.tolist())]
@@ -455,7 +455,7 @@ class FilledPorts:
                 yield _group(tree, rank, circle + number)
 
     def _slots(self, height: int) -> Iterator[str]:
-        """A row in which ranks send and one in which they receive; each rank has a slot for either colour."""
+        """Yield a row of sends and one of receives, in which each rank has a slot for either colour."""
         for way, colour, rank in np.ndindex(*self.used.shape[1:]):
             x, y = _column(rank) + (colour - 1) * (SLOT + 2), height // 2 + (way - 1) * (SLOT + 4)
             box = f'x="{x}" y="{y}" width="{SLOT}" height="{SLOT}" rx="3"'
@@ -465,7 +465,7 @@ class FilledPorts:
 
 
 def filled_ports(p: int) -> FilledPorts:
-    """Which ports the two trees on p ranks use in two consecutive steps of the reduce, when both pipelines are full.
+    """Return the ports that the two trees on p ranks use in two consecutive steps of the reduce, with full pipelines.
 
     >>> filled_ports(8).message[1]
     'With the second tree 28 of 32 slots are in use, and no slot twice.'
@@ -494,7 +494,7 @@ def _group(tree: int, nth: int, inside: str) -> str:
 
 
 def cut(of: Machine, found: Bound) -> Picture:
-    """A machine's ranks and switches, a line for each link between them, and in colour the links that cross the cut.
+    """Draw a machine's ranks, switches and links, and in colour the links that cross the cut.
 
     They are drawn where the machine's file has places for them, or on a ring with switches in the middle. Without a cut
     (an all-reduce, an all-to-all) no link is in colour. Raises ValueError for more than 64 ranks and switches.
@@ -536,7 +536,7 @@ def _places(of: Machine, graph: Graph) -> Points:
 
 
 def _link(axes: Axes, points: Points, a: int, b: int, count: int, crosses: bool, theme: Theme) -> None:
-    """Parallel links side by side, up to four; more than four as one wide line."""
+    """Draw parallel links side by side, up to four, and more than four as one wide line."""
     (ax, ay), (bx, by) = points[[a, b]]
     across = np.array([by - ay, ax - bx]) / np.hypot(bx - ax, by - ay)
     if count > 4:

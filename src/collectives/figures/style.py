@@ -49,7 +49,7 @@ MARKS = {name: each.mark for (_, name), each in reversed(ALGORITHMS.items())} | 
 
 
 def on_page(colour: str, theme: Theme) -> str:
-    """A colour of an area as a page of this theme shows it; those of lines and markers change by themselves.
+    """Return the colour of an area on a page of this theme. Those of lines and markers change by themselves.
 
     >>> on_page("#9467BD", DARK), on_page("#9467BD", LIGHT)
     ('#c4a3e6', '#9467BD')
@@ -58,7 +58,7 @@ def on_page(colour: str, theme: Theme) -> str:
 
 
 def mark(algorithm: str) -> Mark:
-    """The colour and marker of an algorithm or library; grey for an unknown one."""
+    """Return the colour and marker of an algorithm or library, grey for an unknown one."""
     return MARKS.get(current_name(algorithm), NEUTRAL)
 
 
@@ -70,7 +70,7 @@ def hues(k: int) -> list[Colour]:
 
 
 def colours(k: int) -> list[str]:
-    """The same hues as a page writes them, #rrggbb.
+    """Return the same hues as a page writes them, #rrggbb.
 
     >>> colours(2)
     ['#f77189', '#36ada4']
@@ -106,12 +106,12 @@ class Picture:
 
 
 def with_whole_options(text: str) -> str:
-    """HTML whose options of commands, such as ``--preset``, a page does not cut at the end of a line."""
+    """Return HTML whose options of commands, such as ``--preset``, no page breaks at the end of a line."""
     return re.sub(r"(?<= )--[\w-]+", r'<span class="command-word">\g<0></span>', text)
 
 
 def picture(paint: Callable[[Figure, Theme], None], alt: str, width: float = 7.2, height: float = 4.0) -> Picture:
-    """Paint a figure twice, once for each theme; ``width`` and ``height`` in inches. Same input, same bytes."""
+    """Paint a figure once for each theme, ``width`` x ``height`` inches. The same input gives the same bytes."""
     return Picture(_svg(paint, LIGHT, width, height), _svg(paint, DARK, width, height), alt)
 
 
@@ -125,7 +125,7 @@ def _svg(paint: Callable[[Figure, Theme], None], theme: Theme, width: float, hei
 
 
 def _bright(svg: bytes) -> bytes:
-    """Lines and markers; an area keeps its colour, because the letters in it are chosen for that."""
+    """Brighten lines and markers. An area keeps its colour, because the letters in it are chosen for that."""
     for dark, bright in BRIGHTER.items():
         svg = svg.replace(b"fill: %b; stroke: %b" % (dark, dark), b"fill: %b; stroke: %b" % (bright, bright))
         svg = svg.replace(b"stroke: %b" % dark, b"stroke: %b" % bright)
