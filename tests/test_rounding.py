@@ -110,8 +110,8 @@ def test_a_total_has_the_bits_of_each_chunk_s_own_sum(p: int, n: int) -> None:
         edges = schedule.cut(n)
         given = np.pad(rounded(values, dtype), ((0, 0), (0, int(edges[-1]) - n)))
         chunks = [
-            rounding._value(schedule, found.terms, int(term), dtype, given[:, edges[c] : edges[c + 1]])
-            for c, term in enumerate(found.held[0])
+            rounding._value(schedule, found.tree, int(term), dtype, given[:, edges[c] : edges[c + 1]])
+            for c, term in enumerate(found.node[0])
             if edges[c] < edges[c + 1]
         ]
         assert total(schedule, values, dtype).tobytes() == np.concatenate(chunks)[:n].tobytes(), (name, wire, dtype)

@@ -1,4 +1,4 @@
-"""Terms of every rank and chunk, against sums that are written out, and the bits that follow from them."""
+"""Sums of every rank and chunk, against sums that are written out, and the bits that follow from them."""
 
 from math import floor, log2
 
@@ -8,7 +8,7 @@ import pytest
 from collectives.algorithms import build, names
 from collectives.interpret import apply, run
 from collectives.schedule import Schedule, Step
-from collectives.summation import NOTHING, Terms, bound, is_alike, summation
+from collectives.summation import IDENTITY, ReductionTree, bound, is_alike, summation
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 32, 33)
 REDUCING = [(of, name) for of in ("all_reduce", "reduce", "reduce_scatter") for name in names(of)]
@@ -39,10 +39,10 @@ def test_terms_are_equal_where_written_sums_are(collective: str, name: str) -> N
     for p in SIZES:
         schedule = build(collective, name, p, segments=1 if p % 2 else 3)
         expected, found = texts(schedule), summation(schedule)
-        pairs = set(zip(expected.ravel(), found.held.ravel().tolist(), strict=True))
+        pairs = set(zip(expected.ravel(), found.node.ravel().tolist(), strict=True))
         assert len(pairs) == len({text for text, _ in pairs}) == len({term for _, term in pairs})
         deep = {term: nesting(text) for text, term in pairs}
-        assert all(found.terms.depths[term] == depth for term, depth in deep.items())
+        assert all(found.tree.depths[term] == depth for term, depth in deep.items())
         one = summation(schedule, schedule.k - 1)
         assert one.depth[:, 0].tolist() == found.depth[:, -1].tolist()
 
@@ -55,8 +55,8 @@ def test_a_term_s_value_has_the_bits_of_the_schedule_s_run(name: str) -> None:
         state = np.zeros((schedule.participants, schedule.k, 7), np.float32)
         state[:p] = x[:, None]
         expected, found = run(schedule, state)[:p], summation(schedule)
-        for rank, c in np.ndindex(found.held.shape):
-            value = found.terms.evaluate(int(found.held[rank, c]), x)
+        for rank, c in np.ndindex(found.node.shape):
+            value = found.tree.evaluate(int(found.node[rank, c]), x)
             assert value.tobytes() == expected[rank, c].tobytes()
 
 
@@ -77,7 +77,7 @@ def test_with_a_wire_every_term_that_is_sent_is_rounded_at_its_sender_too(name: 
     for p in (1, 2, 5, 8, 13):
         schedule = build("all_reduce", f"{name}/bfloat16", p, segments=2)
         expected, found = sent_and_run(schedule), summation(schedule)
-        pairs = set(zip(expected.ravel(), found.held.ravel().tolist(), strict=True))
+        pairs = set(zip(expected.ravel(), found.node.ravel().tolist(), strict=True))
         assert len(pairs) == len({text for text, _ in pairs}) == len({term for _, term in pairs})
         assert is_alike(schedule) or (name, p) in {("swing_doubling", 8), ("swing_doubling", 13)}
 
@@ -100,14 +100,14 @@ def test_every_all_reduce_but_swing_s_doubling_has_the_same_bits_everywhere() ->
 
 
 def test_two_schedules_are_compared_by_one_table_of_terms() -> None:
-    terms = Terms(8)
+    tree = ReductionTree(8)
     doubling, halving, ring, again = (
-        summation(build("all_reduce", name, 8), 0, terms).held[0, 0]
+        summation(build("all_reduce", name, 8), 0, tree).node[0, 0]
         for name in ("recursive_doubling", "halving_doubling", "ring", "ring")
     )
     assert ring == again != doubling
-    cut = summation(build("all_reduce", "tree", 8, segments=3), terms=terms)
-    assert set(cut.held.ravel().tolist()) == {summation(build("all_reduce", "tree", 8), 0, terms).held[0, 0]}
+    cut = summation(build("all_reduce", "tree", 8, segments=3), tree=tree)
+    assert set(cut.node.ravel().tolist()) == {summation(build("all_reduce", "tree", 8), 0, tree).node[0, 0]}
     assert (halving == doubling) == (
         texts(build("all_reduce", "halving_doubling", 8))[0, 0]
         == texts(build("all_reduce", "recursive_doubling", 8))[0, 0]
@@ -121,17 +121,17 @@ def test_a_change_of_one_addition_is_noticed() -> None:
         return Schedule("reduce", 3, 1, len(senders), lambda t: Step(senders[t], 0, 0, add=True), root=0)
 
     at_once = Schedule("reduce", 3, 1, 1, lambda _: Step([2, 1], 0, 0, add=True), root=0)
-    terms = Terms(3)
-    first, other, together = (summation(each, terms=terms).held[0, 0] for each in (chain(1, 2), chain(2, 1), at_once))
+    tree = ReductionTree(3)
+    first, other, together = (summation(each, tree=tree).node[0, 0] for each in (chain(1, 2), chain(2, 1), at_once))
     assert first == together != other
-    assert summation(at_once, terms=Terms(3), once=True).terms.operands[3] == (0, 1, 2)
+    assert summation(at_once, tree=ReductionTree(3), once=True).tree.operands[3] == (0, 1, 2)
 
 
 def test_values_that_are_replaced_and_switches_that_contribute_nothing() -> None:
     moved = Schedule("broadcast", 2, 1, 1, lambda _: Step(0, 1, 0), root=0)
-    assert summation(moved).held.ravel().tolist() == [0, 0]
-    assert Terms(2).add([NOTHING, 1]) == 1
-    assert Terms(2).add([NOTHING]) == NOTHING
+    assert summation(moved).node.ravel().tolist() == [0, 0]
+    assert ReductionTree(2).add([IDENTITY, 1]) == 1
+    assert ReductionTree(2).add([IDENTITY]) == IDENTITY
 
 
 @pytest.mark.parametrize("chunk", [-1, 8])

@@ -1,4 +1,4 @@
-"""What "auto" chooses: the algorithm and number of segments with the shortest predicted time on a machine.
+"""The choice of "auto": the algorithm and number of segments with the shortest predicted time on a machine.
 
 On a preset, and on a machine with nodes or protocols, every candidate is simulated, up to `MOST_SIMULATED` ranks. On
 links alone, named or measured between ranks, the prediction is the closed form in alpha and beta: the simulator leaves

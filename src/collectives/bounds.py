@@ -13,7 +13,7 @@ from collectives.contracts import CONTRACTS
 
 
 class Cost(NamedTuple):
-    """How many alphas, how many n-fold betas and how many n-fold gammas: ``alpha*steps + n*(beta*sent + gamma*added)``.
+    """The alphas, n-fold betas and n-fold gammas of an algorithm: ``alpha*steps + n*(beta*sent + gamma*added)``.
 
     >>> round(Cost(steps=6, sent=1.5, added=0.75).seconds(n=8e6, alpha=5e-6, beta=1e-9), 5)
     0.01203

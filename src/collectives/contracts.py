@@ -75,7 +75,7 @@ class Cells(NamedTuple):
 
 
 class Contract(NamedTuple):
-    """What is true of a collective, whatever the algorithm: one record each, in `CONTRACTS`."""
+    """The promise of a collective, which every algorithm keeps: one record each, in `CONTRACTS`."""
 
     before: Callable[[Cells], Bools]  # what is held before …
     after: Callable[[Cells], Bools]  # … and what must be held after …

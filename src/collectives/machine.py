@@ -101,7 +101,7 @@ class Level(StrictModel):
 
 
 class Protocol(StrictModel):
-    """How a library sends messages of some sizes for some algorithms, such as NCCL's LL and Simple."""
+    """A way of a library to send messages of some sizes for some algorithms, such as NCCL's LL and Simple."""
 
     name: str
     algorithms: tuple[AlgorithmName, ...] | None = None
@@ -119,7 +119,7 @@ class Protocol(StrictModel):
 
 
 class LinkTable(StrictModel):
-    """How many parallel links lead from one vertex of a node to another.
+    """The number of parallel links from each vertex of a node to each other.
 
     The vertices of a node are its ranks, then its switches. Row ``a``, column ``b`` of ``matrix`` is the number of
     links from a to b; ``pairs`` are the same as (a, b, number). With ``rails``, nodes are joined: rank r of every node

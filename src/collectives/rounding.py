@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from collectives.errors import unknown
 from collectives.schedule import Schedule, owner
 from collectives.statistics import median_interval
-from collectives.summation import ROUNDINGS, Summation, Terms, bound, summation
+from collectives.summation import ROUNDINGS, ReductionTree, Summation, bound, summation
 
 Floats = NDArray[Any]
 
@@ -75,7 +75,7 @@ def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
     """Return the sums of an all-reduce of ``values``, shape (p, n), rounded to ``dtype`` first.
 
     Equals `collectives.all_reduce` bit for bit on rank 0, in one process; shape (n,), float32 (float64 of float64).
-    Raises ValueError for what `measure` refuses. Cost: (p - 1) n additions, and once a schedule its terms.
+    Raises ValueError for what `measure` refuses. Cost: (p - 1) n additions, and once a schedule its tree.
 
     >>> from collectives.algorithms import build
     >>> total(build("all_reduce", "ring/mxint8", 2), np.array([[1.0, 2.0], [1.0, 1.0]]), "float32").tolist()
@@ -87,9 +87,9 @@ def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
     sent = [np.stack([_sent(schedule.wire)(each) for each in given])] if schedule.wire else []
     rows = np.concatenate([given, *sent])
     sums: Floats = np.empty_like(given[0])
-    for terms, chunks in _shapes(schedule, _once(schedule, dtype)):
+    for tree, chunks in _shapes(schedule, _once(schedule, dtype)):
         pieces = [rows[leaves, edges[c] : edges[c + 1]] for c, leaves in chunks.items()]
-        added = _value(schedule, terms, len(terms.operands) - 1, dtype, np.concatenate(pieces, axis=1))
+        added = _value(schedule, tree, len(tree.operands) - 1, dtype, np.concatenate(pieces, axis=1))
         ends = np.cumsum([piece.shape[1] for piece in pieces])[:-1]
         for c, part in zip(chunks, np.split(added, ends), strict=True):
             sums[edges[c] : edges[c + 1]] = part
@@ -98,37 +98,37 @@ def total(schedule: Schedule, values: Floats, dtype: str) -> Floats:
 
 
 @lru_cache(maxsize=16)
-def _shapes(schedule: Schedule, once: bool) -> list[tuple[Terms, dict[int, list[int]]]]:
+def _shapes(schedule: Schedule, once: bool) -> list[tuple[ReductionTree, dict[int, list[int]]]]:
     """Return rank 0's trees of additions that differ in more than their leaves, and the leaves of their chunks.
 
     A leaf is r for what rank r contributes, and p + r for that as it is sent.
     """
-    found: dict[tuple[tuple[int, ...], ...], tuple[Terms, dict[int, list[int]]]] = {}
+    found: dict[tuple[tuple[int, ...], ...], tuple[ReductionTree, dict[int, list[int]]]] = {}
     whole = summation(schedule, once=once)
-    for chunk, term in enumerate(whole.held[0].tolist()):
-        terms, leaves = _relabelled(whole.terms, term, schedule.p)
-        found.setdefault(tuple(terms.operands), (terms, {}))[1][chunk] = leaves
+    for chunk, node in enumerate(whole.node[0].tolist()):
+        tree, leaves = _relabelled(whole.tree, node, schedule.p)
+        found.setdefault(tuple(tree.operands), (tree, {}))[1][chunk] = leaves
     return list(found.values())
 
 
-def _relabelled(terms: Terms, top: int, p: int) -> tuple[Terms, list[int]]:
+def _relabelled(tree: ReductionTree, top: int, p: int) -> tuple[ReductionTree, list[int]]:
     """Return the tree with its leaves numbered in the order of their additions, and the leaves that they were."""
-    inner = [number for number in terms.sums_below(top) if _leaf(terms, number, p) is None]
-    below = [_leaf(terms, term, p) for number in inner for term in terms.operands[number]] or [_leaf(terms, top, p)]
+    inner = [number for number in tree.sums_below(top) if _leaf(tree, number, p) is None]
+    below = [_leaf(tree, node, p) for number in inner for node in tree.operands[number]] or [_leaf(tree, top, p)]
     leaves = [*dict.fromkeys(leaf for leaf in below if leaf is not None)]
-    new, names = Terms(len(leaves)), dict[int, int]()
+    new, names = ReductionTree(len(leaves)), dict[int, int]()
     for number in inner:
-        found = [(_leaf(terms, term, p), term) for term in terms.operands[number]]
-        operands = [names[term] if leaf is None else leaves.index(leaf) for leaf, term in found]
+        found = [(_leaf(tree, node, p), node) for node in tree.operands[number]]
+        operands = [names[node] if leaf is None else leaves.index(leaf) for leaf, node in found]
         names[number] = new.add(operands) if len(operands) > 1 else new.send(operands[0])
     return new, leaves
 
 
-def _leaf(terms: Terms, term: int, p: int) -> int | None:
+def _leaf(tree: ReductionTree, node: int, p: int) -> int | None:
     """Return the number of a leaf, None for a sum."""
-    operands = terms.operands[term]
+    operands = tree.operands[node]
     if not operands:
-        return term
+        return node
     return p + operands[0] if len(operands) == 1 and operands[0] < p else None
 
 
@@ -195,18 +195,18 @@ def _errors(schedule: Schedule, sums: list[Summation], dtype: str, sample: Float
     exact = np.array([fsum(column) for column in values.T.tolist()])
     found = []
     for each in sums:
-        term = int(each.held[_rank(schedule, each), 0])
-        found.append(_value(schedule, each.terms, term, dtype, values).astype(np.float64) - exact)
+        node = int(each.node[_rank(schedule, each), 0])
+        found.append(_value(schedule, each.tree, node, dtype, values).astype(np.float64) - exact)
     return np.concatenate(found), float(np.sqrt((exact**2).mean()))
 
 
-def _value(schedule: Schedule, terms: Terms, term: int, dtype: str, values: Floats) -> Floats:
-    """Return a term's value as a rank ends with it."""
+def _value(schedule: Schedule, tree: ReductionTree, node: int, dtype: str, values: Floats) -> Floats:
+    """Return a node's value as a rank ends with it."""
     if _once(schedule, dtype):
-        sums: Floats = terms.evaluate(term, values, lambda each: rounded(each, dtype))
+        sums: Floats = tree.evaluate(node, values, lambda each: rounded(each, dtype))
         return sums
     sent = _sent(schedule.wire) if schedule.wire else lambda each: each
-    return rounded(terms.evaluate(term, values, sent=sent), dtype)
+    return rounded(tree.evaluate(node, values, sent=sent), dtype)
 
 
 def _sent(wire: str) -> Callable[[Floats], Floats]:

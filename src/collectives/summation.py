@@ -1,6 +1,6 @@
 """The order in which a schedule adds: for every rank and chunk a tree of sums, and which of them have the same bits.
 
-A term is what a rank holds of a chunk: the contribution of one rank, or a sum of terms. Equal terms have one number,
+A node is what a rank holds of a chunk: the contribution of one rank, or a sum of nodes. Equal nodes have one number,
 so two cells with one number have the same bits whatever the data, if a + b and b + a have. Cells with different numbers
 may differ in floating point; integers, minima and maxima are equal in any order.
 """
@@ -20,21 +20,21 @@ from collectives.schedule import Ints, Schedule, Step
 # A rounding changes a value by at most this share of it: half the distance between 1 and the next number.
 ROUNDINGS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
-# Cells for which terms are kept: 0.5 GiB.
+# Cells for which nodes are kept: 0.5 GiB.
 MOST_CELLS = 1 << 23
-# What a switch begins with: it contributes nothing.
-NOTHING = -1
+# The node that a switch begins with: it contributes nothing.
+IDENTITY = -1
 
 
-class Terms:
+class ReductionTree:
     """Contributions and sums by number: r for the contribution of rank r, and p or more for a sum.
 
-    ``operands[number]`` are the terms of a sum, added from left to right, and () for a contribution; a single operand
+    ``operands[number]`` are the nodes of a sum, added from left to right, and () for a contribution; a single operand
     is rounded to the schedule's wire format. ``depths[number]`` is the most additions on the way from a contribution to
     it. One object may serve several schedules on p ranks: then equal numbers mean equal bits across them, too.
 
-    >>> terms = Terms(4)
-    >>> terms.add([0, 1]) == terms.add([1, 0]), terms.add([4, 2]) == terms.add([4, 3])
+    >>> tree = ReductionTree(4)
+    >>> tree.add([0, 1]) == tree.add([1, 0]), tree.add([4, 2]) == tree.add([4, 3])
     (True, False)
     """
 
@@ -43,31 +43,31 @@ class Terms:
         self.depths = [0] * p
         self._numbers: dict[tuple[int, ...], int] = {}
 
-    def add(self, terms: Sequence[int]) -> int:
-        """Return the number of a sum of terms, rounded once after the last of them, or of one term itself."""
-        several = [term for term in terms if term != NOTHING]
+    def add(self, nodes: Sequence[int]) -> int:
+        """Return the number of a sum of nodes, rounded once after the last of them, or of one node itself."""
+        several = [node for node in nodes if node != IDENTITY]
         if len(several) < 2:
-            return several[0] if several else NOTHING
+            return several[0] if several else IDENTITY
         key = (min(several[:2]), max(several[:2]), *several[2:])
         number = self._numbers.setdefault(key, len(self.operands))
         if number == len(self.operands):
             self.operands.append(key)
-            self.depths.append(1 + max(self.depths[term] for term in key))
+            self.depths.append(1 + max(self.depths[node] for node in key))
         return number
 
-    def send(self, term: int) -> int:
-        """Return the number of a term rounded to the wire, its own if it is rounded, because rounding again is exact.
+    def send(self, node: int) -> int:
+        """Return the number of a node rounded to the wire, its own if it is rounded, because rounding again is exact.
 
-        >>> terms = Terms(2)
-        >>> terms.send(0), terms.send(terms.send(0))
+        >>> tree = ReductionTree(2)
+        >>> tree.send(0), tree.send(tree.send(0))
         (2, 2)
         """
-        if term == NOTHING or len(self.operands[term]) == 1:
-            return term
-        number = self._numbers.setdefault((term,), len(self.operands))
+        if node == IDENTITY or len(self.operands[node]) == 1:
+            return node
+        number = self._numbers.setdefault((node,), len(self.operands))
         if number == len(self.operands):
-            self.operands.append((term,))
-            self.depths.append(self.depths[term])
+            self.operands.append((node,))
+            self.depths.append(self.depths[node])
         return number
 
     def evaluate(
@@ -77,45 +77,45 @@ class Terms:
         rounded: Callable[[Any], Any] = lambda sums: sums,
         sent: Callable[[Any], Any] = lambda sums: sums,
     ) -> Any:
-        """Return the term's value for contributions ``values[rank]``, each sum taken in their dtype and ``rounded``.
+        """Return the node's value for contributions ``values[rank]``, each sum taken in their dtype and ``rounded``.
 
-        ``sent`` rounds what is sent to the schedule's wire. Cost: the additions, and memory for every term below this
+        ``sent`` rounds what is sent to the schedule's wire. Cost: the additions, and memory for every node below this
         one.
         """
         known: dict[int, Any] = {}
-        for term in self.sums_below(number):
-            first, *others = (values[each] if each not in known else known[each] for each in self.operands[term])
+        for node in self.sums_below(number):
+            first, *others = (values[each] if each not in known else known[each] for each in self.operands[node])
             for other in others:
                 first = first + other
-            known[term] = rounded(first) if others else sent(first)
+            known[node] = rounded(first) if others else sent(first)
         return known[number] if number in known else values[number]
 
     def sums_below(self, number: int) -> list[int]:
-        """Return all sums that a term is computed from, itself last, each after its operands."""
+        """Return all sums that a node is computed from, itself last, each after its operands."""
         needed, found = [number], set[int]()
         while needed:
-            term = needed.pop()
-            if self.operands[term] and term not in found:
-                found.add(term)
-                needed.extend(self.operands[term])
+            node = needed.pop()
+            if self.operands[node] and node not in found:
+                found.add(node)
+                needed.extend(self.operands[node])
         return sorted(found)
 
 
 class Summation(NamedTuple):
-    """The terms that ranks hold at the end: ``held[rank, i]`` of the chunk ``chunks[i]``."""
+    """The nodes that ranks hold at the end: ``node[rank, i]`` of the chunk ``chunks[i]``."""
 
-    terms: Terms
-    held: Ints
+    tree: ReductionTree
+    node: Ints
     chunks: range
 
     @property
     def depth(self) -> Ints:
-        """Return the additions on the longest way to each held term, of the shape of ``held``."""
-        return np.asarray(self.terms.depths)[self.held]
+        """Return the additions on the longest way to each node, of the shape of ``node``."""
+        return np.asarray(self.tree.depths)[self.node]
 
 
 def summation(
-    schedule: Schedule, chunk: int | None = None, terms: Terms | None = None, *, once: bool = False
+    schedule: Schedule, chunk: int | None = None, tree: ReductionTree | None = None, *, once: bool = False
 ) -> Summation:
     """Return the sums that every rank holds at the end, for all chunks or for one.
 
@@ -137,35 +137,35 @@ def summation(
         raise ValueError(f"chunk of the schedule: got {chunk}, expected 0 to {k - 1}")
     chunks = range(k) if chunk is None else range(chunk, chunk + 1)
     if p * len(chunks) > MOST_CELLS:
-        raise ValueError(f"terms of {p:,} ranks x {k:,} chunks: got too many cells, expected one chunk by its number")
-    terms = terms or Terms(p)
-    held = [[*range(p), *[NOTHING] * schedule.switches] for _ in chunks]
+        raise ValueError(f"sums of {p:,} ranks x {k:,} chunks: got too many cells, expected one chunk by its number")
+    tree = tree or ReductionTree(p)
+    nodes = [[*range(p), *[IDENTITY] * schedule.switches] for _ in chunks]
     for step in schedule.steps():
         if schedule.wire:
-            _round_sent(step, chunks, held, terms)
-        for (at, dst), arrived in _arriving(step, chunks, held).items():
-            held[at][dst] = _combined(terms, arrived, (dst, held[at][dst]), once)
+            _round_sent(step, chunks, nodes, tree)
+        for (at, dst), arrived in _arriving(step, chunks, nodes).items():
+            nodes[at][dst] = _combined(tree, arrived, (dst, nodes[at][dst]), once)
     if schedule.wire:
-        held = [[terms.send(term) for term in cells] for cells in held]
-    return Summation(terms, np.array([row[:p] for row in held]).T, chunks)
+        nodes = [[tree.send(node) for node in cells] for cells in nodes]
+    return Summation(tree, np.array([row[:p] for row in nodes]).T, chunks)
 
 
-Arrived = list[tuple[int, int, bool]]  # sender, term, whether it is added
+Arrived = list[tuple[int, int, bool]]  # sender, node, whether it is added
 
 
-def _arriving(step: Step, chunks: range, held: list[list[int]]) -> dict[tuple[int, int], Arrived]:
+def _arriving(step: Step, chunks: range, nodes: list[list[int]]) -> dict[tuple[int, int], Arrived]:
     """Return what arrives in each (place of a chunk, rank), read before anything is written."""
     found: dict[tuple[int, int], Arrived] = {}
     for row, chunk in _moved(step, chunks):
         src, at = int(step.src[row]), chunk - chunks.start
-        found.setdefault((at, int(step.dst[row])), []).append((src, held[at][src], bool(step.add[row])))
+        found.setdefault((at, int(step.dst[row])), []).append((src, nodes[at][src], bool(step.add[row])))
     return found
 
 
-def _round_sent(step: Step, chunks: range, held: list[list[int]], terms: Terms) -> None:
+def _round_sent(step: Step, chunks: range, nodes: list[list[int]], tree: ReductionTree) -> None:
     for row, chunk in _moved(step, chunks):
-        cells, src = held[chunk - chunks.start], int(step.src[row])
-        cells[src] = terms.send(cells[src])
+        cells, src = nodes[chunk - chunks.start], int(step.src[row])
+        cells[src] = tree.send(cells[src])
 
 
 def _moved(step: Step, chunks: range) -> Iterator[tuple[int, int]]:
@@ -178,15 +178,15 @@ def _moved(step: Step, chunks: range) -> Iterator[tuple[int, int]]:
     return zip(rows.tolist(), moved.tolist(), strict=True)
 
 
-def _combined(terms: Terms, arrived: Arrived, own: tuple[int, int], once: bool) -> int:
+def _combined(tree: ReductionTree, arrived: Arrived, own: tuple[int, int], once: bool) -> int:
     if not arrived[0][2]:
         return arrived[-1][1]  # it replaces
-    ordered = [term for _, term in sorted([own, *((src, term) for src, term, _ in arrived)])]
+    ordered = [node for _, node in sorted([own, *((src, node) for src, node, _ in arrived)])]
     if once:
-        return terms.add(ordered)
+        return tree.add(ordered)
     total = ordered[0]
-    for term in ordered[1:]:
-        total = terms.add([total, term])
+    for node in ordered[1:]:
+        total = tree.add([total, node])
     return total
 
 
@@ -197,8 +197,8 @@ def is_alike(schedule: Schedule) -> bool:
     >>> is_alike(build("all_reduce", "recursive_doubling", 8)), is_alike(build("all_reduce", "swing_doubling", 8))
     (True, False)
     """
-    held = summation(schedule).held
-    return bool((held == held[0]).all())
+    node = summation(schedule).node
+    return bool((node == node[0]).all())
 
 
 def bound(depth: int, dtype: str) -> float:

@@ -11,9 +11,9 @@ from collectives_book.figures import sums
 def test_a_tree_has_every_rank_once_and_its_sum_in_the_text() -> None:
     for name in ("ring", "recursive_doubling", "one_shot", "two_tree"):
         found = summation(build("all_reduce", name, 7))
-        assert sorted(sums.leaves(found.terms, int(found.held[0, 0]))) == list(range(7))
+        assert sorted(sums.leaves(found.tree, int(found.node[0, 0]))) == list(range(7))
         drawn = sums.trees({name: found})
-        assert sums.written(found.terms, int(found.held[0, 0])) in drawn.alt
+        assert sums.written(found.tree, int(found.node[0, 0])) in drawn.alt
         assert f"depth {found.depth[0, 0]}".encode() in drawn.light
 
 

@@ -291,7 +291,7 @@ def predicted(schedule: Schedule, rank: int, x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(sums).to(x.dtype).float().numpy() if half else sums
 
     pieces = [
-        found.terms.evaluate(int(found.held[rank, c]), wide[:, edges[c] : edges[c + 1]], rounded)
+        found.tree.evaluate(int(found.node[rank, c]), wide[:, edges[c] : edges[c + 1]], rounded)
         for c in range(schedule.k)
     ]
     return torch.from_numpy(np.concatenate(pieces)).to(x.dtype)

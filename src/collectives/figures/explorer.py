@@ -43,7 +43,7 @@ INSIDE = 10
 
 @dataclass(frozen=True)
 class Explorer:
-    """Where the sliders are when the page opens (`explorer`). A page without JavaScript shows the times there."""
+    """The sliders' places when the page opens (`explorer`). A page without JavaScript shows the times there."""
 
     p: int
     n: int

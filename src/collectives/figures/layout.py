@@ -1,4 +1,4 @@
-"""Where a picture has the ranks: on a ring, around a hub, on a tree's levels, by nodes; and in which turn they send."""
+"""The places of ranks in a picture (a ring, a hub, the levels of a tree, nodes), and the turns in which they send."""
 
 from itertools import count
 from typing import NamedTuple

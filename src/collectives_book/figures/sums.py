@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from collectives.figures.style import Picture, Theme, mark
-from collectives.summation import Summation, Terms
+from collectives.summation import ReductionTree, Summation
 from collectives_book.figures import kit
 
 
@@ -23,49 +23,49 @@ def trees(sums: Mapping[str, Summation]) -> Picture:
             axes.set_title(f"{name.replace('_', ' ')}: depth {found.depth[0, 0]}", **kit.TITLE)
         panels[0].set_ylabel("additions")
 
-    shown = [f"{name} {written(found.terms, int(found.held[0, 0]))}" for name, found in sums.items()]
+    shown = [f"{name} {written(found.tree, int(found.node[0, 0]))}" for name, found in sums.items()]
     return kit.drawn(paint, "The order in which ranks are added to the first chunk", 2.7, shown)
 
 
 def _tree(axes: Axes, found: Summation, theme: Theme) -> None:
-    terms, top = found.terms, int(found.held[0, 0])
-    order = leaves(terms, top)
+    tree, top = found.tree, int(found.node[0, 0])
+    order = leaves(tree, top)
     at = {rank: float(x) for x, rank in enumerate(order)}
-    for number in terms.sums_below(top):
-        operands = terms.operands[number]
-        at[number] = sum(at[term] for term in operands) / len(operands)
-        for term in operands:
-            axes.plot([at[term], at[number]], [terms.depths[term], terms.depths[number]], color=theme.ink, lw=1.2)
-    sizes = [(at[number], terms.depths[number]) for number in at]
+    for number in tree.sums_below(top):
+        operands = tree.operands[number]
+        at[number] = sum(at[node] for node in operands) / len(operands)
+        for node in operands:
+            axes.plot([at[node], at[number]], [tree.depths[node], tree.depths[number]], color=theme.ink, lw=1.2)
+    sizes = [(at[number], tree.depths[number]) for number in at]
     axes.plot(*zip(*sizes, strict=True), ls="", marker="o", ms=5, color=mark("ring").colour)
     axes.set_xticks(range(len(order)), [str(rank) for rank in order])
     axes.set(xlabel="rank", ylim=(-0.4, None))
     axes.grid(visible=False, axis="x")
 
 
-def leaves(terms: Terms, number: int) -> list[int]:
-    """Return the contributions below a term, from left to right.
+def leaves(tree: ReductionTree, number: int) -> list[int]:
+    """Return the contributions below a node, from left to right.
 
-    >>> terms = Terms(3)
-    >>> leaves(terms, terms.add([2, terms.add([0, 1])]))
+    >>> tree = ReductionTree(3)
+    >>> leaves(tree, tree.add([2, tree.add([0, 1])]))
     [2, 0, 1]
     """
     below: list[int] = []
     left = [number]
     while left:
-        term = left.pop()
-        operands = terms.operands[term]
+        node = left.pop()
+        operands = tree.operands[node]
         left.extend(reversed(operands))
-        below += [] if operands else [term]
+        below += [] if operands else [node]
     return below
 
 
-def written(terms: Terms, number: int) -> str:
-    """Return a term as a sum with brackets.
+def written(tree: ReductionTree, number: int) -> str:
+    """Return a node as a sum with brackets.
 
-    >>> terms = Terms(3)
-    >>> written(terms, terms.add([terms.add([0, 1]), 2]))
+    >>> tree = ReductionTree(3)
+    >>> written(tree, tree.add([tree.add([0, 1]), 2]))
     '(2 + (0 + 1))'
     """
-    operands = terms.operands[number]
-    return f"({' + '.join(written(terms, term) for term in operands)})" if operands else str(number)
+    operands = tree.operands[number]
+    return f"({' + '.join(written(tree, node) for node in operands)})" if operands else str(number)
