@@ -162,7 +162,7 @@ def _pairs(p: int) -> tuple[Ints, Ints]:
 
 
 def in_network(p: int, segments: int = 1) -> Schedule:
-    r"""Step t: every rank sends segment t to the switch, which adds; the switch sends the sum of segment t-1 to all.
+    r"""Send segment t to the switch at step t from every rank, while the switch sends the sum of segment t-1 to all.
 
     Steps: s + 1 for s segments (p > 1). Messages each rank sends: s. Bytes each rank sends: n, and it receives n, where
     ranks that add by themselves must send 2 (p-1)/p n. So the bus bandwidth, which counts 2 (p-1)/p n, may be almost

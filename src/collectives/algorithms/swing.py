@@ -107,7 +107,7 @@ def doubling(p: int) -> Schedule:
 
 
 def bine_broadcast(p: int, root: int = 0) -> Schedule:
-    """Every rank that has the buffer sends it to its partner, far partners first: a binomial tree with shorter edges.
+    """Broadcast along a binomial tree with shorter edges. Every rank with the buffer sends it on, far partners first.
 
     Steps: ceil(log2 p). Messages: p-1. Bytes the root sends: at most ceil(log2 p) n. For odd p it is the tree of p+1
     ranks without one of its leaves (De Sensi et al. 2025, for powers of two).
@@ -130,7 +130,7 @@ def bine_broadcast(p: int, root: int = 0) -> Schedule:
 
 
 def bine_reduce(p: int, root: int = 0) -> Schedule:
-    """Sums flow down the same tree to the root: the Bine broadcast in reverse, with the same cost.
+    """Reduce along the same tree to the root: the Bine broadcast in reverse, with the same cost.
 
     >>> list(bine_reduce(4).steps())
     [Step(1->0:+0, 2->3:+0), Step(3->0:+0)]
@@ -139,7 +139,7 @@ def bine_reduce(p: int, root: int = 0) -> Schedule:
 
 
 def _tree(p: int) -> tuple[Ints, Ints, list[int]]:
-    """Return senders and receivers in the order of their steps, and where each step begins; p is even."""
+    """Return senders and receivers in the order of their steps, and the offset of each step, for an even p."""
     have, first = np.zeros(1, dtype=np.int64), [0]
     src, dst = have[:0], have[:0]
     for t in reversed(range(height(p))):
